@@ -1,0 +1,243 @@
+//! Modules, libraries, kernels, launches.
+
+use cuda_core::{CudaError, Device, Driver, Function, JitLog, Kernel, LaunchConfig, Params, Stream};
+use gpu::DevAddr;
+
+use crate::support::{Host, PRINTED, driver};
+
+const CODE: &[u8] = b".version 8.0\n.entry fill() .entry gaps() .entry big() .entry narrow() .entry shared()\n\
+    .entry nothing() .global table;\0";
+
+fn load(driver: &Driver, text: &[u8]) -> cuda_core::Result<cuda_core::Module> {
+    driver.module_load_data(&text, &mut JitLog::default())
+}
+
+fn config(grid: [u32; 3], block: [u32; 3]) -> LaunchConfig {
+    LaunchConfig::new(grid, block, 0, Stream::NULL)
+}
+
+fn launch(driver: &Driver, function: Function, config: &LaunchConfig) -> cuda_core::Result<()> {
+    driver.launch_kernel(function, config, Params::Each(&mut |_, _| {}))
+}
+
+#[test]
+fn modules_hold_kernels_and_variables() {
+    let (driver, _) = driver();
+    let mut log = JitLog::default();
+    let module = driver.module_load_data(&CODE, &mut log).unwrap();
+    assert_eq!((log.info.as_str(), log.error.as_str()), ("fine", ""));
+    assert_eq!(driver.module_get_function_count(module), Ok(6));
+    let all = driver.module_enumerate_functions(module, 100).unwrap();
+    assert_eq!(driver.module_get_function(module, "gaps"), Ok(all[1]));
+    assert_eq!(driver.func_get_name(all[1]).unwrap(), "gaps");
+    assert_eq!(driver.func_get_module(all[1]), Ok(module));
+    assert_eq!(driver.func_get_param_count(all[1]), Ok(3));
+    assert_eq!(driver.func_get_param_info(all[1], 2), Ok((16, 2)));
+    assert_eq!(driver.func_get_param_info(all[1], 3), Err(CudaError::INVALID_VALUE));
+    assert_eq!(driver.module_get_function(module, "absent"), Err(CudaError::NOT_FOUND));
+    let (at, bytes) = driver.module_get_global(module, "table").unwrap();
+    assert_eq!(bytes, 64);
+    let host = Host::with(&[3; 64]);
+    driver.memcpy_htod(at, host.range(0, 64), Stream::NULL).unwrap();
+    driver.memset(DevAddr(at.0 + 60), 1, 4, 1, Stream::NULL).unwrap();
+    assert_eq!(driver.memset(DevAddr(at.0 + 64), 1, 4, 1, Stream::NULL), Err(CudaError::INVALID_VALUE));
+    assert_eq!(driver.mem_free(at), Err(CudaError::INVALID_VALUE));
+    driver.module_unload(module).unwrap();
+    assert_eq!(driver.module_unload(module), Err(CudaError::INVALID_HANDLE));
+    assert_eq!(launch(&driver, all[0], &config([1; 3], [1; 3])), Err(CudaError::INVALID_HANDLE));
+    assert_eq!(driver.memset(at, 1, 4, 1, Stream::NULL), Err(CudaError::INVALID_VALUE));
+}
+
+#[test]
+fn rejected_code_leaves_a_log() {
+    let (driver, _) = driver();
+    let mut log = JitLog::default();
+    let answer = driver.module_load_data(&&b".version 8 nonsense"[..], &mut log);
+    assert_eq!((answer, log.error.as_str()), (Err(CudaError::INVALID_PTX), "line 3: nonsense"));
+    let mut log = JitLog::default();
+    let answer = driver.library_load_data(&&b".version 8 nonsense"[..], &mut log);
+    assert_eq!((answer, log.error.as_str()), (Err(CudaError::INVALID_PTX), "line 3: nonsense"));
+    assert_eq!(load(&driver, b"\x7FELF\x02"), Err(CudaError::NO_BINARY_FOR_GPU));
+    assert_eq!(load(&driver, b"?"), Err(CudaError::INVALID_IMAGE));
+}
+
+#[test]
+fn parameters_arrive_where_the_kernel_has_them() {
+    let (driver, fake) = driver();
+    let module = load(&driver, CODE).unwrap();
+    let gaps = driver.module_get_function(module, "gaps").unwrap();
+    let mut each = |index: usize, out: &mut [u8]| out.fill(index as u8 + 1);
+    let mut shape = config([2, 3, 4], [32, 2, 1]);
+    shape.shared_bytes = 100;
+    driver.launch_kernel(gaps, &shape, Params::Each(&mut each)).unwrap();
+    let expect = [&[1u8][..], &[0; 7], &[2; 8], &[3; 2]].concat();
+    let launched = fake.launched().remove(0);
+    assert_eq!((launched.grid, launched.block, launched.shared_bytes), ([2, 3, 4], [32, 2, 1], 100));
+    assert_eq!(launched.params, expect);
+    // A packed block may have padding behind, or end with the last parameter, not before.
+    let host = Host::with(&[&expect[..], &[9; 6]].concat());
+    for bytes in [18, 24] {
+        driver.launch_kernel(gaps, &shape, Params::Packed(host.range(0, bytes))).unwrap();
+        assert_eq!(fake.launched().remove(0).params, expect);
+    }
+    let short = Params::Packed(host.range(0, 17));
+    assert_eq!(driver.launch_kernel(gaps, &shape, short), Err(CudaError::INVALID_VALUE));
+    let big = driver.module_get_function(module, "big").unwrap();
+    driver.launch_kernel(big, &shape, Params::Each(&mut each)).unwrap();
+    assert_eq!(fake.launched().remove(0).params, [vec![1; 4000], vec![2; 4]].concat());
+}
+
+#[test]
+fn a_kernel_computes_between_copies() {
+    let (driver, _) = driver();
+    let fill = driver.module_get_function(load(&driver, CODE).unwrap(), "fill").unwrap();
+    let at = driver.mem_alloc(4000).unwrap();
+    let values = [at.0.to_le_bytes().to_vec(), 0xABCDu32.to_le_bytes().to_vec(), 1000u32.to_le_bytes().to_vec()];
+    let mut each = |index: usize, out: &mut [u8]| out.copy_from_slice(&values[index]);
+    driver.launch_kernel(fill, &config([1; 3], [1; 3]), Params::Each(&mut each)).unwrap();
+    let host = Host::new(4000);
+    driver.memcpy_dtoh(host.range(0, 4000), at, Stream::NULL).unwrap();
+    assert_eq!(host.bytes(0, 4000), [0xCD, 0xAB, 0, 0].repeat(1000));
+}
+
+#[test]
+fn shapes_are_checked() {
+    let (driver, _) = driver();
+    let module = load(&driver, CODE).unwrap();
+    let get = |name| driver.module_get_function(module, name).unwrap();
+    let value = Err(CudaError::INVALID_VALUE);
+    let table = [
+        ([1, 1, 1], [1024, 1, 1], Ok(())),
+        ([0, 1, 1], [1, 1, 1], value),
+        ([1, 1, 1], [1, 0, 1], value),
+        ([1, 1, 1], [1025, 1, 1], value),
+        ([1, 1, 1], [1, 1, 65], value),
+        ([1, 1, 1], [32, 33, 1], value),
+        ([1, 65536, 1], [1, 1, 1], value),
+        ([0x7FFF_FFFF, 1, 1], [1, 1, 1], Ok(())),
+    ];
+    for (grid, block, expect) in table {
+        assert_eq!(launch(&driver, get("nothing"), &config(grid, block)), expect, "{grid:?} {block:?}");
+    }
+    let narrow = launch(&driver, get("narrow"), &config([1; 3], [129, 1, 1]));
+    assert_eq!(narrow, Err(CudaError::LAUNCH_OUT_OF_RESOURCES));
+    // Shared memory: 48 KiB in all, more after asking for it.
+    let shared = get("shared");
+    let mut shape = config([1; 3], [1; 3]);
+    for (bytes, expect) in [(47 << 10, Ok(())), ((47 << 10) + 1, value), (u32::MAX, value)] {
+        shape.shared_bytes = bytes;
+        assert_eq!(launch(&driver, shared, &shape), expect);
+    }
+    assert_eq!(driver.func_set_attribute(shared, 8, 99 << 10), value);
+    driver.func_set_attribute(shared, 8, 98 << 10).unwrap();
+    assert_eq!(driver.func_get_attribute(8, shared), Ok(98 << 10));
+    shape.shared_bytes = 98 << 10;
+    launch(&driver, shared, &shape).unwrap();
+    // Cooperative: all blocks must fit; the fake has one multiprocessor.
+    let mut shape = config([6, 1, 1], [256, 1, 1]);
+    shape.cooperative = true;
+    launch(&driver, get("nothing"), &shape).unwrap();
+    shape.grid = [7, 1, 1];
+    assert_eq!(launch(&driver, get("nothing"), &shape), Err(CudaError::COOPERATIVE_LAUNCH_TOO_LARGE));
+    let mut shape = config([2; 3], [1; 3]);
+    shape.cluster = [2, 1, 1];
+    assert_eq!(launch(&driver, get("nothing"), &shape), Err(CudaError::INVALID_CLUSTER_SIZE));
+}
+
+#[test]
+fn function_attributes_and_occupancy() {
+    let (driver, _) = driver();
+    let module = load(&driver, CODE).unwrap();
+    let shared = driver.module_get_function(module, "shared").unwrap();
+    let get = |attribute| driver.func_get_attribute(attribute, shared);
+    assert_eq!([get(0), get(1), get(4), get(5), get(6)], [Ok(1024), Ok(1024), Ok(32), Ok(75), Ok(120)]);
+    assert_eq!([get(8), get(9), get(99)], [Ok(47 << 10), Ok(-1), Err(CudaError::INVALID_VALUE)]);
+    driver.func_set_attribute(shared, 9, 50).unwrap();
+    assert_eq!(get(9), Ok(50));
+    assert_eq!(driver.func_set_attribute(shared, 0, 1), Err(CudaError::INVALID_VALUE));
+    let active = |block, bytes| driver.occupancy_max_active_blocks_per_multiprocessor(shared, block, bytes, 0);
+    assert_eq!([active(256, 0), active(1024, 0), active(32, 40 << 10)], [Ok(6), Ok(1), Ok(2)]);
+    assert_eq!(active(0, 0), Err(CudaError::INVALID_VALUE));
+    assert_eq!(driver.occupancy_max_potential_block_size(shared, &|_| 0, 0, 0), Ok((2, 768)));
+    assert_eq!(driver.occupancy_max_potential_block_size(shared, &|_| 0, 100, 0), Ok((16, 96)));
+    let dynamic = driver.occupancy_available_dynamic_smem_per_block(shared, 2, 128).unwrap();
+    assert_eq!([active(128, dynamic), active(128, dynamic + 256)], [Ok(2), Ok(1)]);
+}
+
+#[test]
+fn libraries_are_loaded_in_each_context_at_first_use() {
+    let (driver, fake) = driver();
+    // In a fat binary, as the runtime hands them over.
+    let mut image = [&[0x50, 0xED, 0x55, 0xBA, 1, 0, 16, 0][..], &[0; 8]].concat();
+    let mut entry = vec![0u8; 0x40];
+    entry[..8].copy_from_slice(&[1, 0, 1, 1, 0x40, 0, 0, 0]);
+    entry[8..12].copy_from_slice(&(CODE.len() as u32).to_le_bytes());
+    entry[28] = 75;
+    image[8..16].copy_from_slice(&((entry.len() + CODE.len()) as u64).to_le_bytes());
+    let image = [image, entry, CODE.to_vec()].concat();
+    fake.requests();
+    let library = driver.library_load_data(&&image[..], &mut JitLog::default()).unwrap();
+    assert_eq!(driver.library_get_kernel_count(library), Ok(6));
+    let kernel = driver.library_get_kernel(library, "nothing").unwrap();
+    assert_eq!(driver.library_get_kernel(library, "nothing"), Ok(kernel));
+    assert_eq!(driver.library_get_kernel(library, "absent"), Err(CudaError::NOT_FOUND));
+    assert_eq!(driver.library_enumerate_kernels(library, 2).unwrap().len(), 2);
+    assert_eq!(driver.kernel_get_name(kernel).unwrap(), "nothing");
+    assert!(!fake.requests().contains(&"LoadModule".to_string()));
+    // The runtime launches a kernel's handle as if it were a function's.
+    launch(&driver, Function(kernel.0), &config([1; 3], [1; 3])).unwrap();
+    assert_eq!(fake.requests().iter().filter(|name| *name == "LoadModule").count(), 1);
+    let function = driver.kernel_get_function(kernel).unwrap();
+    assert_eq!(driver.func_get_module(function), driver.library_get_module(library));
+    let first = driver.library_get_global(library, "table").unwrap();
+    driver.kernel_set_attribute(8, 50 << 10, kernel, Device(0)).unwrap();
+    assert_eq!(driver.func_get_attribute(8, function), Ok(50 << 10));
+    // Another context has its own variables, and the same settings.
+    let context = driver.ctx_create(0, Device(0)).unwrap();
+    assert_ne!(driver.library_get_global(library, "table").unwrap(), first);
+    assert_eq!(driver.kernel_get_attribute(8, kernel, Device(0)), Ok(50 << 10));
+    assert_ne!(driver.kernel_get_function(kernel), Ok(function));
+    assert_eq!(launch(&driver, function, &config([1; 3], [1; 3])), Err(CudaError::INVALID_HANDLE));
+    driver.ctx_destroy(context).unwrap();
+    launch(&driver, Function(kernel.0), &config([1; 3], [1; 3])).unwrap();
+    driver.library_unload(library).unwrap();
+    assert_eq!(driver.kernel_get_name(kernel), Err(CudaError::INVALID_HANDLE));
+    assert_eq!(driver.library_unload(library), Err(CudaError::INVALID_HANDLE));
+    assert_eq!(launch(&driver, Function(kernel.0), &config([1; 3], [1; 3])), Err(CudaError::INVALID_HANDLE));
+    assert_eq!(driver.kernel_get_param_count(Kernel(7)), Err(CudaError::INVALID_HANDLE));
+}
+
+#[test]
+fn what_kernels_print_appears_at_synchronizations() {
+    let (driver, _) = driver();
+    let print = driver.module_get_function(load(&driver, b".version 8 .entry print()").unwrap(), "print").unwrap();
+    let run = |n: u32| {
+        let mut each = |_: usize, out: &mut [u8]| out.copy_from_slice(&n.to_le_bytes());
+        driver.launch_kernel(print, &config([1; 3], [1; 3]), Params::Each(&mut each)).unwrap();
+    };
+    PRINTED.lock().clear();
+    run(1);
+    driver.stream_synchronize(Stream::NULL).unwrap();
+    assert_eq!(*PRINTED.lock(), b"n=1\n");
+    driver.ctx_synchronize().unwrap();
+    run(2);
+    let event = driver.event_create(2).unwrap();
+    driver.event_record(event, Stream::NULL).unwrap();
+    driver.event_synchronize(event).unwrap();
+    run(3);
+    driver.device_primary_ctx_reset(Device(0)).unwrap();
+    assert_eq!(*PRINTED.lock(), b"n=1\nn=2\nn=3\n");
+}
+
+#[test]
+fn the_linker_hands_back_its_one_input() {
+    let (driver, _) = driver();
+    let link = driver.link_create().unwrap();
+    let mut log = JitLog::default();
+    assert_eq!(driver.link_complete(link, &mut log), Err(CudaError::INVALID_IMAGE));
+    driver.link_add_data(link, &CODE, &mut log).unwrap();
+    let image = driver.link_complete(link, &mut log).unwrap();
+    load(&driver, &image).unwrap();
+    driver.link_destroy(link).unwrap();
+    assert_eq!(driver.link_destroy(link), Err(CudaError::INVALID_HANDLE));
+}

@@ -1,0 +1,9 @@
+//! The API as a program uses it, over a GPU that is made up.
+
+#![cfg(test)]
+
+mod code;
+mod contexts;
+mod memory;
+mod streams;
+mod support;

@@ -1,0 +1,242 @@
+//! The API over the software GPU and its driver: the whole of the native plane in one process.
+
+#![cfg(test)]
+
+use std::sync::Arc;
+
+use cuda_core::{
+    CudaError, Device, Driver, Function, HostServices, JitLog, LaunchConfig, Location, Module, Params, Stream,
+};
+use gpu::{DevAddr, Gpu};
+use gpu_driver::ClientConfig;
+use hostmem::{Mapping, Memfd};
+use parking_lot::Mutex;
+use softgpu::{Config, SoftGpu};
+
+const KERNELS: &str = include_str!("kernels.ptx");
+const MANAGED: &str = include_str!("managed.ptx");
+
+static PRINTED: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+/// A driver over a device of its own, with the primary context current and the kernels loaded.
+fn start() -> (Driver, Module) {
+    let config = Config { vram_bytes: 256 << 20, workers: 2, ..Config::default() };
+    let device = gpu_driver::Driver::start(SoftGpu::new(&config).unwrap()).unwrap();
+    let client: Arc<dyn Gpu> = device.open(ClientConfig::default()).unwrap();
+    let host = HostServices { print: |text| PRINTED.lock().extend_from_slice(text), context_destroyed: |_| () };
+    let driver = Driver::new(client, host);
+    driver.init(0).unwrap();
+    driver.ctx_set_current(driver.device_primary_ctx_retain(Device(0)).unwrap()).unwrap();
+    let mut log = JitLog::default();
+    let module = driver.module_load_data(&KERNELS.as_bytes(), &mut log);
+    (driver, module.unwrap_or_else(|error| panic!("{error:?}: {}", log.error)))
+}
+
+fn launch(driver: &Driver, function: Function, config: &LaunchConfig, params: &[&[u8]]) -> cuda_core::Result<()> {
+    driver.launch_kernel(function, config, Params::Each(&mut |index, out| out.copy_from_slice(params[index])))
+}
+
+fn shape(blocks: u32, threads: u32, stream: Stream) -> LaunchConfig {
+    LaunchConfig::new([blocks, 1, 1], [threads, 1, 1], 0, stream)
+}
+
+fn memory(data: &[u8]) -> Mapping {
+    let mapping = Memfd::create("program", data.len() as u64).unwrap().map().unwrap();
+    mapping.write(0, data);
+    mapping
+}
+
+fn words(values: impl Iterator<Item = u32>) -> Vec<u8> {
+    values.flat_map(u32::to_le_bytes).collect()
+}
+
+#[test]
+fn vectors_are_added_device() {
+    const COUNT: u32 = 50_000;
+    const BYTES: usize = COUNT as usize * 4;
+    let (driver, module) = start();
+    let add = driver.module_get_function(module, "add").unwrap();
+    let host = memory(&words(0..COUNT));
+    for stream in [Stream::NULL, Stream::PER_THREAD, driver.stream_create(1).unwrap()] {
+        let [a, b, c] = [(); 3].map(|()| driver.mem_alloc(BYTES as u64).unwrap());
+        driver.memcpy_htod_async(a, host.range(0, BYTES), stream).unwrap();
+        driver.memset_async(b, 7, 4, COUNT.into(), stream).unwrap();
+        let addresses = [a, b, c].map(|at| at.0.to_le_bytes());
+        let count = COUNT.to_le_bytes();
+        let params: [&[u8]; 4] = [&addresses[0], &addresses[1], &addresses[2], &count];
+        launch(&driver, add, &shape(COUNT.div_ceil(256), 256, stream), &params).unwrap();
+        let out = memory(&vec![0; BYTES]);
+        driver.memcpy_dtoh_async(out.range(0, BYTES), c, stream).unwrap();
+        driver.stream_synchronize(stream).unwrap();
+        let mut got = vec![0; BYTES];
+        out.read(0, &mut got);
+        assert!(got == words((0..COUNT).map(|n| n + 7)));
+        [a, b, c].into_iter().for_each(|at| driver.mem_free(at).unwrap());
+    }
+    let (free, total) = driver.mem_get_info().unwrap();
+    assert!(free < total);
+    driver.device_primary_ctx_release(Device(0)).unwrap();
+}
+
+#[test]
+fn shared_memory_is_shared_device() {
+    let (driver, module) = start();
+    let add = driver.module_get_function(module, "add").unwrap();
+    let managed = driver.mem_alloc_managed(4096, 1).unwrap();
+    let pinned = DevAddr(driver.mem_alloc_host(4096).unwrap());
+    let own = memory(&words(100..200));
+    driver.mem_host_register(own.range(0, 400), 0).unwrap();
+    let registered = driver.mem_host_get_device_pointer(own.address() as u64, 0).unwrap();
+    driver.memset(managed, 1, 4, 100, Stream::NULL).unwrap();
+    let addresses = [managed, registered, pinned].map(|at| at.0.to_le_bytes());
+    let count = 100u32.to_le_bytes();
+    let params: [&[u8]; 4] = [&addresses[0], &addresses[1], &addresses[2], &count];
+    launch(&driver, add, &shape(1, 128, Stream::NULL), &params).unwrap();
+    // Registered memory is where the kernel's result goes now, without a copy.
+    let [a, b, c] = [addresses[2], addresses[0], addresses[1]];
+    launch(&driver, add, &shape(1, 128, Stream::NULL), &[&a, &b, &c, &count]).unwrap();
+    driver.ctx_synchronize().unwrap();
+    let mut got = vec![0; 400];
+    own.read(0, &mut got);
+    assert_eq!(got, words(102..202));
+    driver.mem_host_unregister(own.address() as u64).unwrap();
+    driver.memcpy_dtoh(own.range(0, 400), pinned, Stream::NULL).unwrap();
+    own.read(0, &mut got);
+    assert_eq!(got, words(101..201));
+}
+
+#[test]
+fn variables_can_be_set_device() {
+    let (driver, module) = start();
+    let (at, bytes) = driver.module_get_global(module, "table").unwrap();
+    assert_eq!(bytes, 16);
+    let host = memory(&words([5, 6, 7, 8].into_iter()));
+    driver.memcpy_htod(at, host.range(0, 16), Stream::NULL).unwrap();
+    let read = driver.module_get_function(module, "lookup").unwrap();
+    let out = driver.mem_alloc(16).unwrap();
+    launch(&driver, read, &shape(1, 4, Stream::NULL), &[&out.0.to_le_bytes()]).unwrap();
+    driver.memcpy_dtoh(host.range(0, 16), out, Stream::NULL).unwrap();
+    let mut got = [0; 16];
+    host.read(0, &mut got);
+    assert_eq!(got[..], words([10, 12, 14, 16].into_iter()));
+}
+
+#[test]
+fn managed_variables_are_one_for_host_and_gpu_device() {
+    let (driver, _) = start();
+    let library = driver.library_load_data(&MANAGED.as_bytes(), &mut JitLog::default()).unwrap();
+    let (sum, bytes) = driver.library_get_managed(library, "sum").unwrap();
+    assert_eq!(bytes, 8);
+    assert_eq!(driver.library_get_global(library, "sum"), Ok((sum, 8)));
+    assert_eq!(driver.library_get_managed(library, "plain"), Err(CudaError::NOT_FOUND));
+    assert_eq!(driver.library_get_managed(library, "none"), Err(CudaError::NOT_FOUND));
+    let (table, bytes) = driver.library_get_managed(library, "table").unwrap();
+    assert_eq!(bytes, 32);
+    // The program sees the initial values where the GPU does: a managed, a plain variable's address, a function's handle.
+    let (plain, _) = driver.library_get_global(library, "plain").unwrap();
+    let host = memory(&[0; 32]);
+    driver.memcpy_dtoh(host.range(0, 32), table, Stream::NULL).unwrap();
+    let mut values = [0; 32];
+    host.read(0, &mut values);
+    let value = |at: usize| u64::from_le_bytes(values[at * 8..][..8].try_into().unwrap());
+    assert_eq!((value(0), value(1), value(3)), (sum.0 + 2, plain.0, 7));
+    assert_ne!(value(2), 0);
+    // One more, by the GPU, through the addresses in managed and in plain variables.
+    let kernel = driver.library_get_kernel(library, "more").unwrap();
+    let function = driver.kernel_get_function(kernel).unwrap();
+    launch(&driver, function, &shape(1, 1, Stream::NULL), &[]).unwrap();
+    driver.ctx_synchronize().unwrap();
+    driver.memcpy_dtoh(host.range(0, 8), sum, Stream::NULL).unwrap();
+    host.read(0, &mut values[..8]);
+    assert_eq!(u64::from_le_bytes(values[..8].try_into().unwrap()), 42);
+    // It is the library's: freed with it, not before, and one for all contexts.
+    let other = driver.ctx_create(0, Device(0)).unwrap();
+    assert_eq!(driver.library_get_global(library, "sum"), Ok((sum, 8)));
+    assert_eq!(driver.library_get_managed(library, "table"), Ok((table, 32)));
+    driver.ctx_destroy(other).unwrap();
+    assert_eq!(driver.mem_free(sum), Err(CudaError::INVALID_VALUE));
+    driver.mem_advise(sum, 8, 1, Location::Device(0)).unwrap();
+    driver.library_unload(library).unwrap();
+    assert_eq!(driver.mem_advise(sum, 8, 1, Location::Device(0)), Err(CudaError::INVALID_VALUE));
+    let again = driver.mem_alloc_managed(8, 1).unwrap();
+    assert_eq!(again.0 / 4096, sum.0 / 4096, "the addresses are free again");
+}
+
+#[test]
+fn an_address_of_nothing_is_refused_device() {
+    let (driver, _) = start();
+    let text = ".version 8.0\n.target sm_75\n.address_size 64\n.extern .global .u32 far;\n\
+        .global .attribute(.managed) .u64 at = far;\n";
+    let mut log = JitLog::default();
+    assert_eq!(driver.module_load_data(&text.as_bytes(), &mut log).err(), Some(CudaError::INVALID_PTX));
+    assert!(log.error.contains("'far', which is not defined"), "{}", log.error);
+}
+
+#[test]
+fn kernels_print_device() {
+    let (driver, module) = start();
+    let hello = driver.module_get_function(module, "hello").unwrap();
+    launch(&driver, hello, &shape(2, 1, Stream::NULL), &[]).unwrap();
+    driver.ctx_synchronize().unwrap();
+    let mut lines: Vec<String> = String::from_utf8_lossy(&PRINTED.lock()).lines().map(ToString::to_string).collect();
+    lines.sort();
+    assert_eq!(lines, ["block 0 says    1.500", "block 1 says    1.500"]);
+}
+
+#[test]
+fn faults_and_endless_kernels_end_their_context_only_device() {
+    let (driver, module) = start();
+    let primary = driver.ctx_get_current().unwrap();
+    let context = driver.ctx_create(0, Device(0)).unwrap();
+    let mine = driver.module_load_data(&KERNELS.as_bytes(), &mut JitLog::default()).unwrap();
+    let add = driver.module_get_function(mine, "add").unwrap();
+    let (nowhere, count) = (64u64.to_le_bytes(), 1u32.to_le_bytes());
+    launch(&driver, add, &shape(1, 1, Stream::NULL), &[&nowhere, &nowhere, &nowhere, &count]).unwrap();
+    assert_eq!(driver.ctx_synchronize(), Err(CudaError::ILLEGAL_ADDRESS));
+    assert_eq!(driver.stream_query(Stream::NULL), Err(CudaError::ILLEGAL_ADDRESS));
+    driver.ctx_destroy(context).unwrap();
+    let context = driver.ctx_create(0, Device(0)).unwrap();
+    let mine = driver.module_load_data(&KERNELS.as_bytes(), &mut JitLog::default()).unwrap();
+    let spin = driver.module_get_function(mine, "spin").unwrap();
+    launch(&driver, spin, &shape(4, 32, Stream::NULL), &[]).unwrap();
+    assert_eq!(driver.stream_query(Stream::NULL), Err(CudaError::NOT_READY));
+    // The other context goes on meanwhile.
+    driver.ctx_push_current(primary).unwrap();
+    let lookup = driver.module_get_function(module, "lookup").unwrap();
+    let out = driver.mem_alloc(16).unwrap();
+    launch(&driver, lookup, &shape(1, 4, Stream::NULL), &[&out.0.to_le_bytes()]).unwrap();
+    driver.ctx_synchronize().unwrap();
+    driver.ctx_destroy(context).unwrap();
+    launch(&driver, lookup, &shape(1, 4, Stream::NULL), &[&out.0.to_le_bytes()]).unwrap();
+    driver.ctx_synchronize().unwrap();
+}
+
+#[test]
+fn streams_run_at_once_and_events_order_them_device() {
+    let (driver, module) = start();
+    let add = driver.module_get_function(module, "add").unwrap();
+    let streams: Vec<Stream> = (0..4).map(|_| driver.stream_create(1).unwrap()).collect();
+    let (start, end) = (driver.event_create(0).unwrap(), driver.event_create(0).unwrap());
+    let [a, one] = [(); 2].map(|()| driver.mem_alloc(400).unwrap());
+    driver.memset(a, 0, 4, 100, Stream::NULL).unwrap();
+    driver.memset(one, 1, 4, 100, Stream::NULL).unwrap();
+    driver.ctx_synchronize().unwrap();
+    driver.event_record(start, streams[0]).unwrap();
+    // Each adds one, in turn, each in another stream.
+    let event = driver.event_create(2).unwrap();
+    let (sum, one, count) = (a.0.to_le_bytes(), one.0.to_le_bytes(), 100u32.to_le_bytes());
+    for turn in 0..200 {
+        let stream = streams[turn % 4];
+        driver.stream_wait_event(stream, event, 0).unwrap();
+        launch(&driver, add, &shape(1, 128, stream), &[&sum, &one, &sum, &count]).unwrap();
+        driver.event_record(event, stream).unwrap();
+    }
+    driver.event_record(end, streams[3]).unwrap();
+    driver.event_synchronize(end).unwrap();
+    assert!(driver.event_elapsed_time(start, end).unwrap() > 0.0);
+    let host = memory(&[0; 400]);
+    driver.memcpy_dtoh(host.range(0, 400), a, streams[3]).unwrap();
+    let mut got = vec![0; 400];
+    host.read(0, &mut got);
+    assert_eq!(got, words([200; 100].into_iter()));
+}

@@ -1,0 +1,110 @@
+//! CUDA programs, compiled by nvcc with its default flags, run unmodified: straight on the software GPU, and as tenants.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use e2e::{Daemon, bin_dir, cuda_examples, text};
+
+const PROGRAMS: [&str; 15] = [
+    "vector_add",
+    "matrix_mul",
+    "black_scholes",
+    "binomial_options",
+    "radix_sort",
+    "stereo_disparity",
+    "reduction",
+    "histogram",
+    "scan",
+    "nbody",
+    "mandelbrot",
+    "streams",
+    "managed",
+    "device_printf",
+    "block_reduce",
+];
+
+/// Runs a program to its end, at most two minutes; it must say PASSED.
+fn passes(mut command: Command, program: &Path) {
+    let output = command.arg("--").arg("timeout").arg("120").arg(program).output().expect("sundial run");
+    let said = text(&output);
+    assert!(output.status.success() && said.contains("PASSED"), "{}: {said}", program.display());
+}
+
+fn check_all(run: impl Fn() -> Command) {
+    let Some(folder) = cuda_examples() else {
+        eprintln!("skipped: no compiled programs (cargo xtask examples makes them with nvcc)");
+        return;
+    };
+    let mut failed = Vec::new();
+    for name in PROGRAMS {
+        let start = std::time::Instant::now();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| passes(run(), &folder.join(name))));
+        eprintln!("{name}: {} in {:?}", if result.is_ok() { "ok" } else { "FAILED" }, start.elapsed());
+        if result.is_err() {
+            failed.push(name);
+        }
+    }
+    assert!(failed.is_empty(), "failed: {failed:?}");
+}
+
+#[test]
+fn nvcc_programs_run_natively() {
+    check_all(|| {
+        let mut command = Command::new(bin_dir().join("sundial"));
+        command.args(["run", "--native"]);
+        command
+    });
+}
+
+#[test]
+fn nvcc_programs_run_as_tenants() {
+    let daemon = Daemon::start(&["--gpu", "soft:2g"]);
+    check_all(|| {
+        let mut command = daemon.sundial();
+        command.args(["run", "--mem", "512m", "--share", "50%"]);
+        command
+    });
+    e2e::wait_for("all sessions to be gone", Duration::from_secs(2), || daemon.ps().is_empty().then_some(()));
+}
+
+#[test]
+fn streams_exit_codes_and_signals_are_the_programs_own() {
+    use std::io::Write;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Stdio;
+
+    let daemon = Daemon::start(&["--gpu", "soft:256m"]);
+    let output = daemon.sundial().args(["run", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(output.stdout, b"out\n");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("err"));
+
+    let mut child =
+        daemon.sundial().args(["run", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"through").unwrap();
+    assert_eq!(child.wait_with_output().unwrap().stdout, b"through");
+
+    let output = daemon.sundial().args(["run", "--", "sh", "-c", "kill -TERM $$"]).output().unwrap();
+    assert!(output.status.signal() == Some(15) || output.status.code() == Some(128 + 15), "{:?}", output.status);
+}
+
+#[test]
+fn nothing_in_the_environment_raises_a_limit() {
+    let daemon = Daemon::start(&["--gpu", "soft:512m"]);
+    let mut command = daemon.sundial();
+    for name in ["SUNDIAL_MEM", "SUNDIAL_MEMORY", "SUNDIAL_LIMIT", "SUNDIAL_VRAM"] {
+        command.env(name, "4g");
+    }
+    let output = command
+        .args(["run", "--mem", "128m", "--share", "20%", "--"])
+        .arg(bin_dir().join("sundial-tenant"))
+        .arg("greedy")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["total"], 128 << 20);
+    assert!(report["allocated"].as_u64().unwrap() <= 128 << 20, "{report}");
+    assert_eq!(report["error"], 2);
+}

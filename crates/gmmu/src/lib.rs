@@ -1,0 +1,52 @@
+//! GPU page tables: walking and editing them, over whatever memory they lie in.
+//!
+//! The format is the GMMU's second version ([`gpu_spec::mmu`]): five levels, pages of 4 KiB, 64 KiB and 2 MiB, in VRAM or
+//! system memory. This crate is pure: it reaches tables through [`PhysMem`] alone, holds no state of its own but the
+//! root of an edited space, and knows neither threads nor devices.
+//!
+//! - [`translate`]: one address, as the MMU would do it, with the fault the MMU would report.
+//! - [`mappings`]: all that a range of addresses maps, coalesced into runs. A device that mirrors an address space
+//!   elsewhere walks the range that a TLB invalidate names and compares.
+//! - [`AddressSpace`]: the driver's editor: maps and unmaps ranges with the largest pages that fit, allocates tables
+//!   through [`TableMemory`] and frees those that become empty.
+//!
+//! Tables may come from a stranger. A walk follows at most one entry per level, so it ends whatever the tables say
+//! (a table that contains itself is only read as a table of the next level); a listing carries a limit on the tables it
+//! reads, because garbage can fan out into 2^37 pages.
+
+mod edit;
+mod walk;
+
+use gpu_spec::mmu::PhysAddr;
+
+pub use edit::{AddressSpace, EditError};
+pub use walk::{Access, AccessKind, Mapped, Mappings, Target, Translation, mappings, translate};
+
+/// A physical address at which there is no memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no memory at {0:x?}")]
+pub struct BadAddress(pub PhysAddr);
+
+/// Memory that holds page tables: VRAM and system memory by physical address.
+pub trait PhysMem {
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// If a byte of the range is no memory.
+    fn read(&self, at: PhysAddr, out: &mut [u8]) -> Result<(), BadAddress>;
+
+    /// Copies bytes in. Entries are 8 bytes, naturally aligned, and must not tear.
+    ///
+    /// # Errors
+    /// If a byte of the range is no memory; nothing is written then.
+    fn write(&self, at: PhysAddr, data: &[u8]) -> Result<(), BadAddress>;
+}
+
+/// Memory from which tables are allocated.
+pub trait TableMemory: PhysMem {
+    /// Allocates zero-filled memory for a table of `bytes` (256 or 4096), aligned to its size; `None` if there is no more.
+    fn alloc(&mut self, bytes: u64) -> Option<PhysAddr>;
+
+    /// Takes a table back. The device may still walk it until the next TLB invalidate.
+    fn free(&mut self, at: PhysAddr, bytes: u64);
+}

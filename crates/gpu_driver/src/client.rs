@@ -1,0 +1,470 @@
+//! A client of the driver: one address space, one semaphore area, its contexts and queues.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use device_io::DmaMemory;
+use gpu::{
+    AllocId, Command, ContextError, ContextId, DevAddr, Gpu, GpuError, ModuleId, PAGE_BYTES, Properties, QueueId,
+    Request, Response, SEMAPHORE_AREA_BYTES, SEMAPHORE_SLOTS, SlotId,
+};
+use gpu_spec::mmu::PhysAddr;
+use hostmem::{HostRange, Mapping, Memfd};
+use parking_lot::{Mutex, RwLock};
+
+use crate::channel::Common;
+use crate::driver::{Driver, Shared};
+use crate::mmio::Lost;
+use crate::module::{Module, Parsed};
+use crate::queues::{ContextEntry, Queue, Usage};
+use crate::signals::Signals;
+use crate::space::{Backing, Memory, Space, invalid, unknown};
+
+/// Most mappings of a client.
+const MAX_MAPPINGS: usize = 1 << 18;
+/// Most modules of a client.
+const MAX_MODULES: usize = 1 << 14;
+/// Page tables a client may have beside its memory limit: so many bytes, and this part of the limit.
+const TABLE_BYTES: u64 = 16 << 20;
+const TABLE_SHARE: u64 = 64;
+
+/// Who a client is and what it may have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientConfig {
+    /// For logs.
+    pub name: String,
+    /// Most bytes of VRAM: allocations, module variables and programs. `None`: as much as there is. Page tables do not
+    /// count; they have a bound of their own.
+    pub memory_limit: Option<u64>,
+    /// Most bytes of host memory shared with the GPU. `None`: no limit.
+    pub host_limit: Option<u64>,
+    /// Time slice of each of its contexts while others wait.
+    pub time_slice: Duration,
+}
+
+impl Default for ClientConfig {
+    fn default() -> ClientConfig {
+        ClientConfig {
+            name: String::new(),
+            memory_limit: None,
+            host_limit: None,
+            time_slice: Duration::from_nanos(1_048_576),
+        }
+    }
+}
+
+/// What the client has named.
+#[derive(Debug, Default)]
+pub(crate) struct Objects {
+    pub(crate) contexts: HashMap<ContextId, ContextEntry>,
+    pub(crate) queues: HashMap<QueueId, Arc<Queue>>,
+    /// Destroyed queues with work left.
+    pub(crate) dying: Vec<Arc<Queue>>,
+    pub(crate) modules: HashMap<ModuleId, Arc<Module>>,
+    /// Nothing new: the client is being closed.
+    pub(crate) closed: bool,
+}
+
+/// How the scheduler treats a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Schedule {
+    pub(crate) time_slice_ns: u64,
+    pub(crate) runnable: bool,
+}
+
+/// A client: `trait Gpu` on its part of the device. Dropping it stops what it runs and frees all it has.
+#[derive(Debug)]
+pub struct Client {
+    driver: Arc<Driver>,
+    name: String,
+    pub(crate) limit: u64,
+    pub(crate) host_limit: u64,
+    properties: Properties,
+    pub(crate) signals: Arc<Signals>,
+    pub(crate) common: Arc<Common>,
+    /// Bytes of VRAM that count against the limit.
+    pub(crate) used: AtomicU64,
+    /// Bytes of host memory.
+    pub(crate) host_used: AtomicU64,
+    pub(crate) objects: RwLock<Objects>,
+    pub(crate) space: RwLock<Option<Space>>,
+    /// Set with `space`.
+    pub(crate) layout: OnceLock<Layout>,
+    /// Page tables have changed since the last invalidation. Cleared under the lock of `space` only.
+    dirty: AtomicBool,
+    pub(crate) schedule: Mutex<Schedule>,
+    /// Usage of contexts that are gone.
+    pub(crate) retired: Mutex<Usage>,
+    /// Counts unloaded modules: programs at known addresses may have changed.
+    pub(crate) programs: AtomicU64,
+    /// Number of `Objects::dying`, to be looked at without the lock.
+    pub(crate) dying: AtomicUsize,
+    closed: AtomicBool,
+}
+
+/// Addresses that never change once announced.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub(crate) lo: u64,
+    /// Bytes that commands may name.
+    pub(crate) visible: u64,
+    /// The whole range.
+    pub(crate) window: (u64, u64),
+    pub(crate) root: PhysAddr,
+    /// Virtual address of the semaphore area.
+    pub(crate) semaphores: u64,
+}
+
+impl Client {
+    pub(crate) fn open(driver: Arc<Driver>, config: ClientConfig) -> io::Result<Client> {
+        let shared = &driver.shared;
+        let signals = Arc::new(Signals::new(&**shared.mmio.backing())?);
+        let total = shared.vram.total();
+        let limit = config.memory_limit.unwrap_or(total).min(total);
+        let client = Client {
+            name: config.name,
+            limit,
+            host_limit: config.host_limit.unwrap_or(u64::MAX),
+            properties: Properties { memory_bytes: limit, ..shared.properties.clone() },
+            common: Arc::new(Common::new(Arc::clone(&shared.mmio), Arc::clone(&signals))),
+            used: AtomicU64::new(0),
+            host_used: AtomicU64::new(0),
+            objects: RwLock::default(),
+            space: RwLock::default(),
+            layout: OnceLock::new(),
+            dirty: AtomicBool::new(false),
+            schedule: Mutex::new(Schedule {
+                time_slice_ns: u64::try_from(config.time_slice.as_nanos()).unwrap_or(u64::MAX),
+                runnable: true,
+            }),
+            retired: Mutex::default(),
+            programs: AtomicU64::new(0),
+            dying: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            signals: Arc::clone(&signals),
+            driver: Arc::clone(&driver),
+        };
+        shared.clients.lock().push(signals);
+        Ok(client)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The memory file of the semaphore area, for another process to map.
+    #[must_use]
+    pub fn semaphore_file(&self) -> &Arc<Memfd> {
+        &self.signals.dma.file
+    }
+
+    /// Bytes of VRAM that count against its limit.
+    #[must_use]
+    pub fn memory_used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Ends the client at once: what it runs is stopped, waiters are released, its memory is scrubbed and free when this
+    /// returns. Further calls fail with [`GpuError::Lost`]. Dropping does the same.
+    pub fn close(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // First those who may hold a lock while they wait.
+        self.signals.end();
+        let shared = self.shared();
+        let stopped = self.destroy_all_contexts();
+        let mut memory = Vec::new();
+        {
+            let mut objects = self.objects.write();
+            for module in std::mem::take(&mut objects.modules).into_values() {
+                memory.push(Arc::clone(&module.code));
+                memory.extend(module.variables.iter().map(|(_, variables)| Arc::clone(variables)));
+            }
+        }
+        let mut tables = Vec::new();
+        let mut let_go = stopped;
+        if let Some(mut space) = self.space.write().take() {
+            let_go = space.cut_off().and_then(|()| self.invalidate(&mut space, None)).and(let_go);
+            let (allocs, runs) = space.dissolve();
+            memory.extend(allocs);
+            tables = runs;
+        }
+        for memory in memory {
+            self.free_memory(&memory, let_go);
+        }
+        self.give_back(&tables, let_go);
+        shared.mmio.backing().free_dma(self.signals.dma.bus);
+        shared.clients.lock().retain(|signals| !Arc::ptr_eq(signals, &self.signals));
+        self.used.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.driver.shared
+    }
+
+    pub(crate) fn layout(&self) -> Result<&Layout, GpuError> {
+        self.layout.get().ok_or_else(|| invalid("no address range has been announced".into()))
+    }
+
+    fn alive(&self) -> Result<(), GpuError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(GpuError::Lost { reason: "the client was closed".into() });
+        }
+        if self.shared().mmio.is_lost() {
+            return Err(GpuError::Lost { reason: "the device does not answer".into() });
+        }
+        Ok(())
+    }
+
+    /// Runs `f` on the address space, and remembers that the device has to be told.
+    pub(crate) fn edit<T>(&self, f: impl FnOnce(&mut Space) -> Result<T, GpuError>) -> Result<T, GpuError> {
+        let mut space = self.space.write();
+        let space = space.as_mut().ok_or_else(|| invalid("no address range has been announced".into()))?;
+        self.dirty.store(true, Ordering::Release);
+        f(space)
+    }
+
+    /// Tells the device what has changed in the page tables since it was last told.
+    pub(crate) fn sync(&self) -> Result<(), GpuError> {
+        if !self.dirty.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut space = self.space.write();
+        if let Some(space) = space.as_mut() {
+            let pending = space.take_pending();
+            self.invalidate(space, Some(&pending)).map_err(lost)?;
+        }
+        self.dirty.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    fn invalidate(&self, space: &mut Space, ranges: Option<&[std::ops::Range<u64>]>) -> Result<(), Lost> {
+        let shared = self.shared();
+        shared.hw.lock().invalidate(&shared.mmio, space.root(), ranges)?;
+        space.settle();
+        Ok(())
+    }
+
+    fn set_address_range(&self, lo: u64, bytes: u64) -> Result<(), GpuError> {
+        let shared = self.shared();
+        let mut slot = self.space.write();
+        if slot.is_some() || self.layout.get().is_some() {
+            return Err(invalid("the address range has been announced already".into()));
+        }
+        let bound = TABLE_BYTES + self.limit / TABLE_SHARE;
+        let mut space = Space::new(&shared.vram, lo, bytes, bound)?;
+        let dma = &self.signals.dma;
+        let area = DmaMemory { bus: dma.bus, file: Arc::clone(&dma.file), mapping: Arc::clone(&dma.mapping) };
+        let area_bytes = (SEMAPHORE_AREA_BYTES as u64).next_multiple_of(PAGE_BYTES);
+        let memory = Arc::new(Memory { bytes: area_bytes, backing: Backing::Host(area) });
+        let semaphores = match space.map_own(&memory, true) {
+            Ok(at) => at,
+            Err(error) => {
+                shared.vram.put(&space.dissolve().1);
+                return Err(error);
+            }
+        };
+        let (lo, visible) = space.visible();
+        let layout = Layout { lo, visible, window: space.announced(), root: space.root(), semaphores };
+        *slot = Some(space);
+        self.dirty.store(true, Ordering::Release);
+        // Nobody else sets it: the lock of `space` is held.
+        let _ = self.layout.set(layout);
+        Ok(())
+    }
+
+    fn load_module(&self, id: ModuleId, text: &[u8], placed: &[(String, DevAddr)]) -> Result<Response, GpuError> {
+        self.layout()?;
+        {
+            let objects = self.objects.read();
+            if objects.modules.contains_key(&id) {
+                return Err(unknown("module", id.0));
+            }
+            if objects.modules.len() >= MAX_MODULES {
+                return Err(GpuError::TooMany { what: "modules".into(), limit: MAX_MODULES as u64 });
+            }
+        }
+        let parsed = Parsed::parse(text, placed)?;
+        if !placed.is_empty() {
+            let space = self.space.read();
+            let space = space.as_ref().ok_or_else(|| invalid("no address range has been announced".into()))?;
+            parsed.client_ranges()?.into_iter().try_for_each(|(at, bytes)| space.check_mapped(at, bytes))?;
+        }
+        let variables = match parsed.image_bytes {
+            0 => None,
+            bytes => Some(self.place(bytes, false, |base, write| {
+                parsed.image(base, write);
+                Ok(())
+            })?),
+        };
+        let base = variables.as_ref().map_or(0, |(base, _)| *base);
+        let placed = parsed.container(base).and_then(|container| {
+            self.place(container.len() as u64, true, |_, write| {
+                write(0, &container);
+                Ok(())
+            })
+        });
+        let (container, code) = match placed {
+            Ok(placed) => placed,
+            Err(error) => {
+                self.remove_own(variables.as_slice());
+                return Err(error);
+            }
+        };
+        let (info, module) = parsed.finish(container, code, variables);
+        let module = Arc::new(module);
+        let mut objects = self.objects.write();
+        if objects.closed || objects.modules.contains_key(&id) {
+            drop(objects);
+            self.remove_module(&module);
+            return Err(unknown("module", id.0));
+        }
+        objects.modules.insert(id, module);
+        Ok(Response::Module(info))
+    }
+
+    fn remove_module(&self, module: &Module) {
+        self.programs.fetch_add(1, Ordering::AcqRel);
+        self.remove_own(&[(module.container, Arc::clone(&module.code))]);
+        self.remove_own(module.variables.as_slice());
+    }
+
+    fn module(&self, id: ModuleId) -> Result<Arc<Module>, GpuError> {
+        self.objects.read().modules.get(&id).cloned().ok_or_else(|| unknown("module", id.0))
+    }
+}
+
+impl Gpu for Client {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn request(&self, request: Request) -> Result<Response, GpuError> {
+        self.alive()?;
+        self.reap();
+        match request {
+            Request::SetAddressRange { lo, bytes } => self.set_address_range(lo, bytes)?,
+            Request::MemoryInfo => return Ok(self.memory_info()),
+            Request::Alloc { id, bytes, kind } => self.alloc(id, bytes, kind)?,
+            Request::Free { id } => self.free(id)?,
+            Request::Map { at, id, offset, bytes, access } => self.edit(|space| {
+                if space.mappings() >= MAX_MAPPINGS {
+                    return Err(GpuError::TooMany { what: "mappings".into(), limit: MAX_MAPPINGS as u64 });
+                }
+                space.map(at.0, id, offset, bytes, access)
+            })?,
+            Request::Unmap { at, bytes } => self.edit(|space| space.unmap(at.0, bytes))?,
+            Request::CreateContext { id, printf, heap, heap_bytes } => {
+                self.create_context(id, [printf, heap, heap_bytes])?;
+            }
+            Request::DestroyContext { id } => self.destroy_context(id)?,
+            Request::CreateQueue { id, context, priority } => self.create_queue(id, context, priority)?,
+            Request::DestroyQueue { id } => self.destroy_queue(id)?,
+            Request::LoadModule { id, ptx, placed } => return self.load_module(id, &ptx, &placed),
+            Request::UnloadModule { id } => {
+                let module = self.objects.write().modules.remove(&id).ok_or_else(|| unknown("module", id.0))?;
+                self.remove_module(&module);
+            }
+            Request::PrepareKernel { module, kernel } => {
+                return self.module(module)?.prepare(kernel).map(Response::Kernel);
+            }
+            Request::ContextError { id } => {
+                let context = self.context(id)?;
+                context.check_notifier(&self.shared().mmio, &self.shared().vram);
+                return Ok(Response::ContextError(context.error().cloned()));
+            }
+        }
+        Ok(Response::Done)
+    }
+
+    fn submit(&self, queue: QueueId, commands: &[Command<'_>]) -> Result<(), GpuError> {
+        self.alive()?;
+        self.submit_commands(queue, commands)
+    }
+
+    fn flush(&self) -> Result<(), GpuError> {
+        self.alive()?;
+        self.sync()
+    }
+
+    fn semaphores(&self) -> &Mapping {
+        &self.signals.dma.mapping
+    }
+
+    fn kick(&self) -> Result<(), GpuError> {
+        self.alive()?;
+        self.sync()?;
+        self.common.nudge();
+        Ok(())
+    }
+
+    fn wait(&self, context: ContextId, slot: SlotId, value: u64, timeout: Option<Duration>) -> Result<(), GpuError> {
+        if slot.0 >= SEMAPHORE_SLOTS {
+            return Err(unknown("semaphore slot", slot.0));
+        }
+        if self.signals.payload(slot) >= value {
+            return Ok(());
+        }
+        self.alive()?;
+        self.sync()?;
+        let context = self.context(context)?;
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let result = self.signals.wait(deadline, || {
+            if self.signals.payload(slot) >= value {
+                return Some(Ok(()));
+            }
+            if self.signals.is_ended() {
+                return Some(Err(GpuError::Lost { reason: "the client or the device has ended".into() }));
+            }
+            context.check().err().map(Err)
+        });
+        result.unwrap_or(Err(GpuError::TimedOut))
+    }
+
+    fn write(&self, dst: DevAddr, src: HostRange) -> Result<(), GpuError> {
+        self.alive()?;
+        let space = self.space.read();
+        let space = space.as_ref().ok_or_else(|| invalid("no address range has been announced".into()))?;
+        space.for_each(dst.0, src.len() as u64, true, |at, memory| memory.copy_from(src.part(at, memory.len())))
+    }
+
+    fn read(&self, dst: HostRange, src: DevAddr) -> Result<(), GpuError> {
+        self.alive()?;
+        let space = self.space.read();
+        let space = space.as_ref().ok_or_else(|| invalid("no address range has been announced".into()))?;
+        space.for_each(src.0, dst.len() as u64, false, |at, memory| dst.part(at, memory.len()).copy_from(memory))
+    }
+
+    fn host_memory(&self, id: AllocId) -> Result<Arc<Memfd>, GpuError> {
+        self.alive()?;
+        let space = self.space.read();
+        let alloc =
+            space.as_ref().and_then(|space| space.allocs.get(&id)).ok_or_else(|| unknown("allocation", id.0))?;
+        match &alloc.memory.backing {
+            Backing::Host(dma) => Ok(Arc::clone(&dma.file)),
+            Backing::Vram(_) => Err(unknown("host allocation", id.0)),
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The device's end as a client sees it.
+pub(crate) fn lost(lost: Lost) -> GpuError {
+    GpuError::Lost { reason: lost.to_string() }
+}
+
+/// A context error as a client sees it.
+pub(crate) fn failed(error: &ContextError) -> GpuError {
+    GpuError::Context(error.clone())
+}

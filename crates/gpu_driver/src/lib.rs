@@ -1,0 +1,59 @@
+//! The native driver: `trait Gpu` over any device that [`device_io::DeviceBacking`] reaches.
+//!
+//! A [`Driver`] owns one device: its VRAM, its channels, its runlist, its interrupts. It hands out [`Client`]s, each with an
+//! address space, a semaphore area and contexts of its own; what one does, or has done to it, the others do not notice.
+//! Registers, the BAR1 aperture and DMA memory are all it uses, so the same driver runs beside the device model in one
+//! process, inside the daemon, and in a virtual machine.
+//!
+//! # Parts
+//! - `mmio`: registers, and noticing that the device is gone. `vram`, `extents`: which pages are whose. `scheduling`: channel
+//!   numbers, TSGs, the runlist, invalidation of translations. `driver`: start and interrupts.
+//! - `space`, `tables`: a client's address space: mappings, page tables, the driver's own part. `client`: requests, waits, CPU
+//!   copies. `memory`: limits. `queues`: contexts and queues. `context`: errors. `module`: PTX text to memory.
+//! - `channel`: the rings of a channel. `encode`: commands as methods. `submit`: checks, then both. `signals`: the semaphore
+//!   area.
+//!
+//! # Life of a launch
+//! `submit` checks the command, writes a launch descriptor and constant bank 0 into the channel's data ring, methods that
+//! name them into the pushbuffer, a GP entry that names these, and GP_PUT; then it rings the doorbell. No memory of the
+//! GPU is allocated, and nobody is asked. Commands of a queue take effect in order: before another engine begins, the host
+//! engine waits for the first. Copies between ranges that overlap give unspecified bytes.
+//!
+//! # What counts against a client's memory limit
+//! Allocations in VRAM, module variables, programs. Not: page tables (a bound of their own), instance blocks, notifiers, and
+//! the host memory of queues.
+//!
+//! # Promises
+//! - A page is zero when anybody first sees it: freed VRAM is scrubbed before it can be taken again, also by the client that
+//!   freed it.
+//! - Memory is freed only after the device has let go of it: channels disabled, preempted and out of the runlist,
+//!   translations invalidated. A device that does not obey in two seconds is given up ([`gpu::GpuError::Lost`]), and what it
+//!   may still write is never used again.
+//! - Commands are checked against the part of the address space that the client may name; the driver's own structures lie
+//!   outside. A kernel can still reach its own client's, and gains nothing: channels are unprivileged, and the driver
+//!   believes nothing that it reads there.
+//! - No lock is held while a client waits for the device, but that of the full queue it submits to. Closing a client
+//!   releases all its waiters.
+//!
+//! Changed page tables reach the device in batches: with the next submission, wait, kick or flush, or before memory is freed.
+
+mod channel;
+mod client;
+mod context;
+mod driver;
+mod encode;
+mod extents;
+mod memory;
+mod mmio;
+mod module;
+mod queues;
+mod scheduling;
+mod signals;
+mod space;
+mod submit;
+mod tables;
+mod vram;
+
+pub use client::{Client, ClientConfig};
+pub use driver::{Counts, Driver, StartError};
+pub use queues::Usage;

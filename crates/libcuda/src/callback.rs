@@ -1,0 +1,75 @@
+//! Functions of the program that we call.
+
+use std::ffi::c_void;
+
+use cuda_abi::{CUresult, CUstream, HostAddr};
+
+use crate::entry::{Refusal, refuse};
+
+type HostFunction = unsafe extern "C" fn(*mut c_void);
+type StreamCallback = unsafe extern "C" fn(CUstream, CUresult, *mut c_void);
+type Callback = Box<dyn FnOnce(cuda_core::Result<()>) + Send>;
+type SharedOfBlock = unsafe extern "C" fn(i32) -> usize;
+
+/// A C caller's data, on its way to the caller's own function on another thread.
+struct Data(*mut c_void);
+
+// SAFETY: the API says that the function runs on a thread of the driver's choice; the data is the program's affair.
+unsafe impl Send for Data {}
+
+impl Data {
+    fn new(address: HostAddr) -> Data {
+        Data(std::ptr::with_exposed_provenance_mut(address.0 as usize))
+    }
+
+    /// The pointer; a method, so that closures capture the whole.
+    fn pointer(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// The function of `cuLaunchHostFunc`.
+pub(crate) fn host_function(function: HostAddr, data: HostAddr) -> Result<Box<dyn FnOnce() + Send>, Refusal> {
+    if function.is_null() {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null; the caller promised a function of this type (`CUhostFn`).
+    let function = unsafe { std::mem::transmute::<*const (), HostFunction>(pointer(function)) };
+    let data = Data::new(data);
+    Ok(Box::new(move || {
+        // SAFETY: the caller promised that it may be called with its data, on any thread.
+        unsafe { function(data.pointer()) }
+    }))
+}
+
+/// The callback of `cuStreamAddCallback`, to be called with the stream's state.
+pub(crate) fn stream_callback(stream: CUstream, function: HostAddr, data: HostAddr) -> Result<Callback, Refusal> {
+    if function.is_null() {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null; the caller promised a function of this type (`CUstreamCallback`).
+    let function = unsafe { std::mem::transmute::<*const (), StreamCallback>(pointer(function)) };
+    let data = Data::new(data);
+    Ok(Box::new(move |state| {
+        let state = state.map_or_else(|error| CUresult(error.code()), |()| CUresult::CUDA_SUCCESS);
+        // SAFETY: the caller promised that it may be called with its data, on any thread.
+        unsafe { function(stream, state, data.pointer()) }
+    }))
+}
+
+/// Dynamic shared memory of a block size: the caller's function (`CUoccupancyB2DSize`), or a constant.
+pub(crate) fn shared_of_block(function: HostAddr, constant: u64) -> Box<dyn Fn(i32) -> u64> {
+    if function.is_null() {
+        return Box::new(move |_| constant);
+    }
+    // SAFETY: not null; the caller promised a function of this type.
+    let function = unsafe { std::mem::transmute::<*const (), SharedOfBlock>(pointer(function)) };
+    Box::new(move |block| {
+        // SAFETY: the caller promised that it may be called with any block size.
+        (unsafe { function(block) }) as u64
+    })
+}
+
+fn pointer(address: HostAddr) -> *const () {
+    std::ptr::with_exposed_provenance(address.0 as usize)
+}

@@ -1,0 +1,185 @@
+//! Batches: several copies or hints in one call.
+//!
+//! The order among the operations of a batch is left open by the API, so doing one after the other in the stream is
+//! within it. Attributes say when sources are read and where memory lies; both follow from the operations here.
+
+use cuda_abi::{
+    CUDA_MEMCPY3D_BATCH_OP, CUdeviceptr, CUmemLocation, CUmemcpy3DOperand, CUmemcpy3DOperandType, CUmemcpyAttributes,
+    CUresult, CUstream,
+};
+use cuda_core::{Copy3D, CopyEnd, CopyMemory, Driver};
+use gpu::DevAddr;
+
+use crate::calls::memory::location;
+use crate::decode::{Core, Out, range};
+use crate::entry::{Answer, Refusal, refuse};
+
+/// Batches are for streams of the program's own.
+fn own(stream: CUstream) -> Answer {
+    if stream.is_null() || stream == CUstream::LEGACY { refuse(CUresult::CUDA_ERROR_INVALID_VALUE) } else { Ok(()) }
+}
+
+#[expect(clippy::too_many_arguments, reason = "the interface's arguments")]
+pub(crate) fn memcpy_batch_async(
+    driver: &Driver,
+    dsts: Out<CUdeviceptr>,
+    srcs: Out<CUdeviceptr>,
+    sizes: Out<usize>,
+    count: usize,
+    _attributes: Out<CUmemcpyAttributes>,
+    _of_operation: Out<usize>,
+    _attribute_count: usize,
+    stream: CUstream,
+) -> Answer {
+    own(stream)?;
+    for index in 0..count {
+        let bytes = sizes.as_in().get_at(index)?;
+        let (dst, src) = (dsts.as_in().get_at(index)?, srcs.as_in().get_at(index)?);
+        driver.memcpy_async(range(dst, bytes)?, range(src, bytes)?, stream.core())?;
+    }
+    Ok(())
+}
+
+/// The first form tells which operation was refused; here it is not one of them, as the API allows to say.
+#[expect(clippy::too_many_arguments, reason = "the interface's arguments")]
+pub(crate) fn memcpy_batch_async_v1(
+    driver: &Driver,
+    dsts: Out<CUdeviceptr>,
+    srcs: Out<CUdeviceptr>,
+    sizes: Out<usize>,
+    count: usize,
+    attributes: Out<CUmemcpyAttributes>,
+    of_operation: Out<usize>,
+    attribute_count: usize,
+    failed: Out<usize>,
+    stream: CUstream,
+) -> Answer {
+    failed.set(usize::MAX);
+    memcpy_batch_async(driver, dsts, srcs, sizes, count, attributes, of_operation, attribute_count, stream)
+}
+
+pub(crate) fn memcpy_with_attributes_async(
+    driver: &Driver,
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
+    _attributes: Out<CUmemcpyAttributes>,
+    stream: CUstream,
+) -> Answer {
+    Ok(driver.memcpy_async(range(dst, bytes)?, range(src, bytes)?, stream.core())?)
+}
+
+/// A pointer operand: {u64 address, usize line length, usize lines in a slice, location}; 0 means as long as the copy.
+fn end(of: &CUmemcpy3DOperand, width: u64, height: u64, depth: u64) -> Result<CopyEnd, Refusal> {
+    if of.kind != CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_POINTER {
+        return refuse(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+    }
+    let [address, line, lines, _] = of.value;
+    let mut end = CopyEnd {
+        memory: CopyMemory::Device(DevAddr(address)),
+        x: 0,
+        y: 0,
+        z: 0,
+        pitch: if line == 0 { width } else { line },
+        height: if lines == 0 { height } else { lines },
+    };
+    let Some(extent) = end.extent(width, height, depth).and_then(|extent| usize::try_from(extent).ok()) else {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    };
+    end.memory = CopyMemory::Unified(range(address, extent)?);
+    Ok(end)
+}
+
+fn copy(driver: &Driver, operation: &CUDA_MEMCPY3D_BATCH_OP, stream: CUstream) -> Answer {
+    let extent = operation.extent;
+    let (width, height, depth) = (extent.width as u64, extent.height as u64, extent.depth as u64);
+    let (src, dst) = (end(&operation.src, width, height, depth)?, end(&operation.dst, width, height, depth)?);
+    Ok(driver.memcpy_3d_async(&Copy3D { src, dst, width, height, depth }, stream.core())?)
+}
+
+pub(crate) fn memcpy_3d_batch_async(
+    driver: &Driver,
+    count: usize,
+    operations: Out<CUDA_MEMCPY3D_BATCH_OP>,
+    flags: u64,
+    stream: CUstream,
+) -> Answer {
+    own(stream)?;
+    if flags != 0 {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    (0..count).try_for_each(|index| copy(driver, &operations.as_in().get_at(index)?, stream))
+}
+
+pub(crate) fn memcpy_3d_batch_async_v1(
+    driver: &Driver,
+    count: usize,
+    operations: Out<CUDA_MEMCPY3D_BATCH_OP>,
+    failed: Out<usize>,
+    flags: u64,
+    stream: CUstream,
+) -> Answer {
+    failed.set(usize::MAX);
+    memcpy_3d_batch_async(driver, count, operations, flags, stream)
+}
+
+pub(crate) fn memcpy_3d_with_attributes_async(
+    driver: &Driver,
+    operation: Out<CUDA_MEMCPY3D_BATCH_OP>,
+    flags: u64,
+    stream: CUstream,
+) -> Answer {
+    if flags != 0 {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    copy(driver, &operation.as_in().get()?, stream)
+}
+
+/// Location `k` holds from operation `of_operation[k]` on, until the next.
+#[expect(clippy::too_many_arguments, reason = "the interface's arguments")]
+pub(crate) fn mem_prefetch_batch_async(
+    driver: &Driver,
+    addresses: Out<CUdeviceptr>,
+    sizes: Out<usize>,
+    count: usize,
+    locations: Out<CUmemLocation>,
+    of_operation: Out<usize>,
+    location_count: usize,
+    flags: u64,
+    stream: CUstream,
+) -> Answer {
+    own(stream)?;
+    if flags != 0 || location_count == 0 || location_count > count || of_operation.as_in().get()? != 0 {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    let mut current = 0;
+    for index in 0..count {
+        if current + 1 < location_count && of_operation.as_in().get_at(current + 1)? == index {
+            current += 1;
+        }
+        let to = location(locations.as_in().get_at(current)?);
+        let (address, bytes) = (addresses.as_in().get_at(index)?, sizes.as_in().get_at(index)?);
+        driver.mem_prefetch_async(DevAddr(address), bytes as u64, to, stream.core())?;
+    }
+    Ok(())
+}
+
+/// Discarding allows to forget contents, and does not ask for it.
+pub(crate) fn mem_discard_batch_async(
+    driver: &Driver,
+    addresses: Out<CUdeviceptr>,
+    _sizes: Out<usize>,
+    count: usize,
+    flags: u64,
+    stream: CUstream,
+) -> Answer {
+    own(stream)?;
+    if flags != 0 {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    driver.stream_get_flags(stream.core())?;
+    for index in 0..count {
+        driver.mem_get_address_range(DevAddr(addresses.as_in().get_at(index)?))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! Linear memory: device, pinned, managed; what is known of an address.
+
+use cuda_abi::{
+    CUdevice, CUdeviceptr, CUmem_advise, CUmem_range_attribute, CUmemLocation, CUmemLocationType, CUpointer_attribute,
+    CUresult, CUstream, HostAddr,
+};
+use cuda_core::{AttributeValue, Driver, Location};
+use gpu::DevAddr;
+
+use crate::decode::{Core, Out, in_at, out_at, range};
+use crate::entry::{Answer, refuse};
+
+/// What the lists of accessing devices are filled up with: `CU_DEVICE_INVALID`.
+const DEVICE_INVALID: i32 = -2;
+/// `CU_DEVICE_CPU`.
+const DEVICE_CPU: i32 = -1;
+
+pub(crate) fn mem_get_info(driver: &Driver, free: Out<usize>, total: Out<usize>) -> Answer {
+    free.required()?;
+    total.required()?;
+    let info = driver.mem_get_info()?;
+    free.set(info.0);
+    total.set(info.1);
+    Ok(())
+}
+
+pub(crate) fn mem_alloc(driver: &Driver, address: Out<CUdeviceptr>, bytes: usize) -> Answer {
+    address.required()?;
+    address.set(driver.mem_alloc(bytes as u64)?);
+    Ok(())
+}
+
+pub(crate) fn mem_alloc_pitch(
+    driver: &Driver,
+    address: Out<CUdeviceptr>,
+    pitch: Out<usize>,
+    width: usize,
+    height: usize,
+    element_bytes: u32,
+) -> Answer {
+    address.required()?;
+    pitch.required()?;
+    let lines = driver.mem_alloc_pitch(width as u64, height as u64, element_bytes)?;
+    address.set(lines.0);
+    pitch.set(lines.1);
+    Ok(())
+}
+
+pub(crate) fn mem_free(driver: &Driver, address: CUdeviceptr) -> Answer {
+    Ok(driver.mem_free(DevAddr(address))?)
+}
+
+pub(crate) fn mem_get_address_range(
+    driver: &Driver,
+    base: Out<CUdeviceptr>,
+    size: Out<usize>,
+    address: CUdeviceptr,
+) -> Answer {
+    let found = driver.mem_get_address_range(DevAddr(address))?;
+    base.set(found.0);
+    size.set(found.1);
+    Ok(())
+}
+
+pub(crate) fn mem_alloc_host(driver: &Driver, address: Out<HostAddr>, bytes: usize) -> Answer {
+    address.required()?;
+    address.set(driver.mem_alloc_host(bytes as u64)?);
+    Ok(())
+}
+
+pub(crate) fn mem_host_alloc(driver: &Driver, address: Out<HostAddr>, bytes: usize, flags: u32) -> Answer {
+    address.required()?;
+    address.set(driver.mem_host_alloc(bytes as u64, flags)?);
+    Ok(())
+}
+
+pub(crate) fn mem_free_host(driver: &Driver, address: HostAddr) -> Answer {
+    Ok(driver.mem_free_host(address.0)?)
+}
+
+pub(crate) fn mem_host_register(driver: &Driver, address: HostAddr, bytes: usize, flags: u32) -> Answer {
+    Ok(driver.mem_host_register(range(address.0, bytes)?, flags)?)
+}
+
+pub(crate) fn mem_host_unregister(driver: &Driver, address: HostAddr) -> Answer {
+    Ok(driver.mem_host_unregister(address.0)?)
+}
+
+pub(crate) fn mem_host_get_device_pointer(
+    driver: &Driver,
+    device: Out<CUdeviceptr>,
+    address: HostAddr,
+    flags: u32,
+) -> Answer {
+    device.required()?;
+    device.set(driver.mem_host_get_device_pointer(address.0, flags)?);
+    Ok(())
+}
+
+pub(crate) fn mem_host_get_flags(driver: &Driver, flags: Out<u32>, address: HostAddr) -> Answer {
+    flags.required()?;
+    flags.set(driver.mem_host_get_flags(address.0)?);
+    Ok(())
+}
+
+pub(crate) fn mem_alloc_managed(driver: &Driver, address: Out<CUdeviceptr>, bytes: usize, flags: u32) -> Answer {
+    address.required()?;
+    address.set(driver.mem_alloc_managed(bytes as u64, flags)?);
+    Ok(())
+}
+
+/// A location as the core has it.
+pub(crate) fn location(of: CUmemLocation) -> Location {
+    match of.kind {
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE => Location::Device(of.id),
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST => Location::Host,
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA => Location::HostNuma(of.id),
+        CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Location::HostNumaCurrent,
+        _ => Location::Invalid,
+    }
+}
+
+/// A device ordinal, or the CPU, as a location.
+fn place(device: CUdevice) -> Location {
+    if device == DEVICE_CPU { Location::Host } else { Location::Device(device) }
+}
+
+pub(crate) fn mem_advise(
+    driver: &Driver,
+    address: CUdeviceptr,
+    bytes: usize,
+    advice: CUmem_advise,
+    device: CUdevice,
+) -> Answer {
+    Ok(driver.mem_advise(DevAddr(address), bytes as u64, advice.0, place(device))?)
+}
+
+pub(crate) fn mem_advise_v2(
+    driver: &Driver,
+    address: CUdeviceptr,
+    bytes: usize,
+    advice: CUmem_advise,
+    at: CUmemLocation,
+) -> Answer {
+    Ok(driver.mem_advise(DevAddr(address), bytes as u64, advice.0, location(at))?)
+}
+
+pub(crate) fn mem_prefetch_async(
+    driver: &Driver,
+    address: CUdeviceptr,
+    bytes: usize,
+    device: CUdevice,
+    stream: CUstream,
+) -> Answer {
+    Ok(driver.mem_prefetch_async(DevAddr(address), bytes as u64, place(device), stream.core())?)
+}
+
+pub(crate) fn mem_prefetch_async_v2(
+    driver: &Driver,
+    address: CUdeviceptr,
+    bytes: usize,
+    to: CUmemLocation,
+    flags: u32,
+    stream: CUstream,
+) -> Answer {
+    if flags != 0 {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    Ok(driver.mem_prefetch_async(DevAddr(address), bytes as u64, location(to), stream.core())?)
+}
+
+pub(crate) fn mem_range_get_attribute(
+    driver: &Driver,
+    data: HostAddr,
+    data_bytes: usize,
+    attribute: CUmem_range_attribute,
+    address: CUdeviceptr,
+    bytes: usize,
+) -> Answer {
+    let data = out_at::<i32>(data);
+    data.required()?;
+    let many = attribute == CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY;
+    let count = data_bytes / 4;
+    if count == 0 || !data_bytes.is_multiple_of(4) || (!many && count != 1) {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    data.set(driver.mem_range_get_attribute(attribute.0, DevAddr(address), bytes as u64)?);
+    for index in 1..count {
+        data.set_at(index, DEVICE_INVALID);
+    }
+    Ok(())
+}
+
+pub(crate) fn mem_range_get_attributes(
+    driver: &Driver,
+    data: Out<HostAddr>,
+    data_bytes: Out<usize>,
+    attributes: Out<CUmem_range_attribute>,
+    count: usize,
+    address: CUdeviceptr,
+    bytes: usize,
+) -> Answer {
+    for index in 0..count {
+        let into = data.as_in().get_at(index)?;
+        let room = data_bytes.as_in().get_at(index)?;
+        mem_range_get_attribute(driver, into, room, attributes.as_in().get_at(index)?, address, bytes)?;
+    }
+    Ok(())
+}
+
+/// Stores an attribute in the width that CUDA gives it.
+fn store(data: HostAddr, value: AttributeValue) {
+    match value {
+        AttributeValue::U32(value) => out_at::<u32>(data).set(value),
+        AttributeValue::U64(value) => out_at::<u64>(data).set(value),
+        AttributeValue::Bool(value) => out_at::<u8>(data).set(u8::from(value)),
+        AttributeValue::Pair(first, second) => {
+            let pair = out_at::<u64>(data);
+            pair.set(first);
+            pair.set_at(1, second);
+        }
+    }
+}
+
+pub(crate) fn pointer_get_attribute(
+    driver: &Driver,
+    data: HostAddr,
+    attribute: CUpointer_attribute,
+    address: CUdeviceptr,
+) -> Answer {
+    if data.is_null() {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    store(data, driver.pointer_get_attribute(attribute.0 as i32, address)?);
+    Ok(())
+}
+
+pub(crate) fn pointer_get_attributes(
+    driver: &Driver,
+    count: u32,
+    attributes: Out<CUpointer_attribute>,
+    data: Out<HostAddr>,
+    address: CUdeviceptr,
+) -> Answer {
+    for index in 0..count as usize {
+        let attribute = attributes.as_in().get_at(index)?;
+        let into = data.as_in().get_at(index)?;
+        store(into, driver.pointer_get_attribute_or_default(attribute.0 as i32, address)?);
+    }
+    Ok(())
+}
+
+pub(crate) fn pointer_set_attribute(
+    driver: &Driver,
+    value: HostAddr,
+    attribute: CUpointer_attribute,
+    address: CUdeviceptr,
+) -> Answer {
+    let value = in_at::<u32>(value).get()?;
+    Ok(driver.pointer_set_attribute(attribute.0 as i32, value != 0, address)?)
+}

@@ -1,0 +1,16 @@
+//! What stands between a shim and the core, one function for each way a call is decoded.
+//!
+//! Null outputs are refused before anything is done, so that nothing is created that nobody can name.
+
+pub(crate) mod batch;
+pub(crate) mod context;
+pub(crate) mod copy;
+pub(crate) mod device;
+pub(crate) mod event;
+pub(crate) mod launch;
+pub(crate) mod library;
+pub(crate) mod memory;
+pub(crate) mod misc;
+pub(crate) mod module;
+pub(crate) mod pool;
+pub(crate) mod stream;

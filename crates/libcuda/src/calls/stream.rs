@@ -1,0 +1,278 @@
+//! Streams.
+
+use cuda_abi::{
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgreenCtx, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpType, CUstreamCaptureMode, CUstreamCaptureStatus,
+    HostAddr,
+};
+use cuda_core::{Driver, MemOp};
+use gpu::DevAddr;
+
+use crate::decode::{Core, In, Out};
+use crate::entry::{Answer, Refusal, refuse};
+
+/// Most operations of one `cuStreamBatchMemOp`, as CUDA has it.
+const MAX_BATCH: u32 = 256;
+
+pub(crate) fn stream_create(driver: &Driver, stream: Out<CUstream>, flags: u32) -> Answer {
+    stream.required()?;
+    stream.set(driver.stream_create(flags)?);
+    Ok(())
+}
+
+pub(crate) fn stream_create_with_priority(driver: &Driver, stream: Out<CUstream>, flags: u32, priority: i32) -> Answer {
+    stream.required()?;
+    stream.set(driver.stream_create_with_priority(flags, priority)?);
+    Ok(())
+}
+
+pub(crate) fn stream_destroy(driver: &Driver, stream: CUstream) -> Answer {
+    Ok(driver.stream_destroy(stream.core())?)
+}
+
+pub(crate) fn stream_synchronize(driver: &Driver, stream: CUstream) -> Answer {
+    Ok(driver.stream_synchronize(stream.core())?)
+}
+
+pub(crate) fn stream_query(driver: &Driver, stream: CUstream) -> Answer {
+    Ok(driver.stream_query(stream.core())?)
+}
+
+pub(crate) fn stream_wait_event(driver: &Driver, stream: CUstream, event: CUevent, flags: u32) -> Answer {
+    Ok(driver.stream_wait_event(stream.core(), event.core(), flags)?)
+}
+
+pub(crate) fn stream_get_flags(driver: &Driver, stream: CUstream, flags: Out<u32>) -> Answer {
+    flags.required()?;
+    flags.set(driver.stream_get_flags(stream.core())?);
+    Ok(())
+}
+
+pub(crate) fn stream_get_priority(driver: &Driver, stream: CUstream, priority: Out<i32>) -> Answer {
+    priority.required()?;
+    priority.set(driver.stream_get_priority(stream.core())?);
+    Ok(())
+}
+
+pub(crate) fn stream_get_id(driver: &Driver, stream: CUstream, id: Out<u64>) -> Answer {
+    id.required()?;
+    id.set(driver.stream_get_id(stream.core())?);
+    Ok(())
+}
+
+pub(crate) fn stream_get_device(driver: &Driver, stream: CUstream, device: Out<CUdevice>) -> Answer {
+    device.required()?;
+    device.set(driver.stream_get_device(stream.core())?);
+    Ok(())
+}
+
+pub(crate) fn stream_get_ctx(driver: &Driver, stream: CUstream, ctx: Out<CUcontext>) -> Answer {
+    ctx.required()?;
+    ctx.set(driver.stream_get_ctx(stream.core())?);
+    Ok(())
+}
+
+pub(crate) fn stream_get_ctx_v2(
+    driver: &Driver,
+    stream: CUstream,
+    ctx: Out<CUcontext>,
+    green: Out<CUgreenCtx>,
+) -> Answer {
+    stream_get_ctx(driver, stream, ctx)?;
+    green.set(CUgreenCtx::NULL);
+    Ok(())
+}
+
+/// No stream was made from a green context, as there are none.
+pub(crate) fn stream_get_green_ctx(driver: &Driver, stream: CUstream, green: Out<CUgreenCtx>) -> Answer {
+    green.required()?;
+    driver.stream_get_ctx(stream.core())?;
+    green.set(CUgreenCtx::NULL);
+    Ok(())
+}
+
+pub(crate) fn stream_copy_attributes(driver: &Driver, dst: CUstream, src: CUstream) -> Answer {
+    Ok(driver.stream_copy_attributes(dst.core(), src.core())?)
+}
+
+pub(crate) fn stream_get_attribute(
+    driver: &Driver,
+    stream: CUstream,
+    attribute: CUlaunchAttributeID,
+    value: Out<CUlaunchAttributeValue>,
+) -> Answer {
+    value.required()?;
+    let bytes = driver.stream_get_attribute(stream.core(), attribute.0)?;
+    let (words, _) = bytes.as_chunks::<8>();
+    value.set(CUlaunchAttributeValue { words: std::array::from_fn(|word| u64::from_ne_bytes(words[word])) });
+    Ok(())
+}
+
+pub(crate) fn stream_set_attribute(
+    driver: &Driver,
+    stream: CUstream,
+    attribute: CUlaunchAttributeID,
+    value: In<CUlaunchAttributeValue>,
+) -> Answer {
+    let mut bytes = [0; 64];
+    for (chunk, word) in bytes.chunks_exact_mut(8).zip(value.get()?.words) {
+        chunk.copy_from_slice(&word.to_ne_bytes());
+    }
+    Ok(driver.stream_set_attribute(stream.core(), attribute.0, &bytes)?)
+}
+
+pub(crate) fn stream_attach_mem_async(
+    driver: &Driver,
+    stream: CUstream,
+    address: CUdeviceptr,
+    length: usize,
+    flags: u32,
+) -> Answer {
+    Ok(driver.stream_attach_mem_async(stream.core(), DevAddr(address), length as u64, flags)?)
+}
+
+pub(crate) fn stream_is_capturing(driver: &Driver, stream: CUstream, status: Out<CUstreamCaptureStatus>) -> Answer {
+    status.required()?;
+    status.set(driver.stream_is_capturing(stream.core())?);
+    Ok(())
+}
+
+pub(crate) fn stream_begin_capture(driver: &Driver, stream: CUstream) -> Answer {
+    stream_begin_capture_v2(driver, stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL)
+}
+
+pub(crate) fn stream_begin_capture_v2(driver: &Driver, stream: CUstream, mode: CUstreamCaptureMode) -> Answer {
+    Ok(driver.stream_begin_capture(stream.core(), mode.0)?)
+}
+
+pub(crate) fn stream_end_capture(driver: &Driver, stream: CUstream, graph: Out<CUgraph>) -> Answer {
+    graph.required()?;
+    graph.set(CUgraph(driver.stream_end_capture(stream.core())?));
+    Ok(())
+}
+
+pub(crate) fn stream_get_capture_info(
+    driver: &Driver,
+    stream: CUstream,
+    status: Out<CUstreamCaptureStatus>,
+    id: Out<u64>,
+) -> Answer {
+    stream_is_capturing(driver, stream, status)?;
+    id.set(0u64);
+    Ok(())
+}
+
+pub(crate) fn stream_get_capture_info_v2(
+    driver: &Driver,
+    stream: CUstream,
+    status: Out<CUstreamCaptureStatus>,
+    id: Out<u64>,
+    graph: Out<CUgraph>,
+    dependencies: Out<HostAddr>,
+    count: Out<usize>,
+) -> Answer {
+    stream_get_capture_info(driver, stream, status, id)?;
+    graph.set(CUgraph::NULL);
+    dependencies.set(HostAddr::NULL);
+    count.set(0usize);
+    Ok(())
+}
+
+#[expect(clippy::too_many_arguments, reason = "the interface's arguments")]
+pub(crate) fn stream_get_capture_info_v3(
+    driver: &Driver,
+    stream: CUstream,
+    status: Out<CUstreamCaptureStatus>,
+    id: Out<u64>,
+    graph: Out<CUgraph>,
+    dependencies: Out<HostAddr>,
+    edges: Out<HostAddr>,
+    count: Out<usize>,
+) -> Answer {
+    stream_get_capture_info_v2(driver, stream, status, id, graph, dependencies, count)?;
+    edges.set(HostAddr::NULL);
+    Ok(())
+}
+
+pub(crate) fn thread_exchange_stream_capture_mode(driver: &Driver, mode: Out<CUstreamCaptureMode>) -> Answer {
+    let wanted = mode.as_in().get()?;
+    mode.set(driver.thread_exchange_stream_capture_mode(wanted.0)?);
+    Ok(())
+}
+
+pub(crate) fn stream_wait_value32(
+    driver: &Driver,
+    stream: CUstream,
+    address: CUdeviceptr,
+    value: u32,
+    flags: u32,
+) -> Answer {
+    Ok(driver.stream_wait_value(stream.core(), DevAddr(address), u64::from(value), false, flags)?)
+}
+
+pub(crate) fn stream_wait_value64(
+    driver: &Driver,
+    stream: CUstream,
+    address: CUdeviceptr,
+    value: u64,
+    flags: u32,
+) -> Answer {
+    Ok(driver.stream_wait_value(stream.core(), DevAddr(address), value, true, flags)?)
+}
+
+pub(crate) fn stream_write_value32(
+    driver: &Driver,
+    stream: CUstream,
+    address: CUdeviceptr,
+    value: u32,
+    flags: u32,
+) -> Answer {
+    Ok(driver.stream_write_value(stream.core(), DevAddr(address), u64::from(value), false, flags)?)
+}
+
+pub(crate) fn stream_write_value64(
+    driver: &Driver,
+    stream: CUstream,
+    address: CUdeviceptr,
+    value: u64,
+    flags: u32,
+) -> Answer {
+    Ok(driver.stream_write_value(stream.core(), DevAddr(address), value, true, flags)?)
+}
+
+pub(crate) fn stream_batch_mem_op(
+    driver: &Driver,
+    stream: CUstream,
+    count: u32,
+    operations: Out<CUstreamBatchMemOpParams>,
+    flags: u32,
+) -> Answer {
+    if count > MAX_BATCH {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    let operations = operations.as_in().list(count as usize)?;
+    let operations: Vec<MemOp> = operations.iter().map(mem_op).collect::<Result<_, _>>()?;
+    Ok(driver.stream_batch_mem_op(stream.core(), &operations, flags)?)
+}
+
+/// The members of the union: {u32 operation, u64 address at 8, u32 or u64 value at 16, u32 flags at 24, …}.
+fn mem_op(operation: &CUstreamBatchMemOpParams) -> Result<MemOp, Refusal> {
+    let [kind, address, value, flags, ..] = operation.words;
+    let (address, narrow, flags) = (DevAddr(address), value & 0xffff_ffff, flags as u32);
+    Ok(match CUstreamBatchMemOpType(kind as u32) {
+        CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_32 => {
+            MemOp::Wait { address, value: narrow, wide: false, flags }
+        }
+        CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_64 => MemOp::Wait { address, value, wide: true, flags },
+        CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32 => {
+            MemOp::Write { address, value: narrow, wide: false, flags }
+        }
+        CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64 => MemOp::Write { address, value, wide: true, flags },
+        CUstreamBatchMemOpType::CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES
+        | CUstreamBatchMemOpType::CU_STREAM_MEM_OP_BARRIER => MemOp::Nothing,
+        CUstreamBatchMemOpType::CU_STREAM_MEM_OP_ATOMIC_REDUCTION => {
+            return refuse(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        _ => return refuse(CUresult::CUDA_ERROR_INVALID_VALUE),
+    })
+}

@@ -1,0 +1,276 @@
+//! What a C caller passes, as types whose use is safe.
+//!
+//! The parameters of the shims are these types themselves: each is a pointer to the C caller and a checked value to us.
+//! A value of one of them exists only because a C program called a function of the driver API, and with that promised
+//! what the API says of the argument: null, or valid for as many elements as the function's other arguments say, until
+//! the call returns. All the `unsafe` of reading and writing through arguments stands here, on that promise.
+
+use std::ffi::{CStr, c_char};
+
+use cuda_abi::{CUresult, HostAddr};
+use hostmem::HostRange;
+
+use crate::entry::{Answer, Refusal};
+
+/// A pointer to where results go; may be null.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T: Copy> Out<T> {
+    /// Refuses null with `INVALID_VALUE`.
+    pub(crate) fn required(self) -> Answer {
+        if self.0.is_null() { Err(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE)) } else { Ok(()) }
+    }
+
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// The pointer as a number.
+    pub(crate) fn address(self) -> HostAddr {
+        HostAddr(self.0.expose_provenance() as u64)
+    }
+
+    /// Null.
+    pub(crate) fn none() -> Out<T> {
+        Out(std::ptr::null_mut())
+    }
+
+    /// Stores a result; nothing happens if the caller does not want it.
+    pub(crate) fn set<V: Encode<T>>(self, value: V) {
+        self.set_at(0, value);
+    }
+
+    /// Stores element `index` of an array of results.
+    pub(crate) fn set_at<V: Encode<T>>(self, index: usize, value: V) {
+        if !self.0.is_null() {
+            // SAFETY: the caller promised an array with at least this element (module text).
+            let place = unsafe { self.0.add(index) };
+            // SAFETY: as above; alignment is not asked of C programs.
+            unsafe { place.write_unaligned(value.encode()) }
+        }
+    }
+
+    /// The same memory, to be read: some parameters go both ways, and the API writes `T *` for many that only go in.
+    pub(crate) fn as_in(self) -> In<T> {
+        In(self.0.cast_const())
+    }
+}
+
+impl Out<u8> {
+    /// Stores text with its NUL into a buffer of `len` bytes, cut where it does not fit.
+    pub(crate) fn set_text(self, text: &str, len: i32) -> Answer {
+        self.required()?;
+        let Some(room) = usize::try_from(len).ok().and_then(|len| len.checked_sub(1)) else {
+            return Err(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE));
+        };
+        let bytes = &text.as_bytes()[..text.len().min(room)];
+        for (index, byte) in bytes.iter().enumerate() {
+            self.set_at(index, *byte);
+        }
+        self.set_at(bytes.len(), 0u8);
+        Ok(())
+    }
+}
+
+/// A pointer to what is read; may be null.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct In<T>(*const T);
+
+impl<T: Copy> In<T> {
+    /// The value.
+    pub(crate) fn get(self) -> Result<T, Refusal> {
+        self.get_at(0)
+    }
+
+    /// Element `index`.
+    pub(crate) fn get_at(self, index: usize) -> Result<T, Refusal> {
+        if self.0.is_null() {
+            return Err(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE));
+        }
+        // SAFETY: the caller promised an array with at least this element (module text).
+        let place = unsafe { self.0.add(index) };
+        // SAFETY: as above. The types read are numbers, arrays and structures of them: every bit pattern is a value.
+        Ok(unsafe { place.read_unaligned() })
+    }
+
+    /// `count` elements; null only for none.
+    pub(crate) fn list(self, count: usize) -> Result<Vec<T>, Refusal> {
+        (0..count).map(|index| self.get_at(index)).collect()
+    }
+}
+
+/// A pointer to text that ends in NUL; may be null.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Text(*const c_char);
+
+impl Text {
+    /// The text; null and other than UTF-8 are refused with `INVALID_VALUE`.
+    pub(crate) fn get(&self) -> Result<&str, Refusal> {
+        if self.0.is_null() {
+            return Err(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE));
+        }
+        // SAFETY: not null; the caller promised text that ends in NUL (module text). It outlives the call, and `self`
+        // does not.
+        let text = unsafe { CStr::from_ptr(self.0) };
+        text.to_str().map_err(|_| Refusal(CUresult::CUDA_ERROR_INVALID_VALUE))
+    }
+}
+
+/// Memory of the caller: a pointer and the size that goes with it. Null is refused unless the size is 0.
+pub(crate) fn range(address: impl Into<u64>, bytes: usize) -> Result<HostRange, Refusal> {
+    let address = address.into();
+    if address == 0 && bytes != 0 {
+        return Err(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE));
+    }
+    // SAFETY: the caller promised the memory (module text); for asynchronous copies until they are done, as the API says.
+    Ok(unsafe { HostRange::new(address as usize, bytes) })
+}
+
+/// A pointer argument that the API types as `void *` but that leads to a `T`.
+pub(crate) fn out_at<T>(address: HostAddr) -> Out<T> {
+    Out(std::ptr::with_exposed_provenance_mut(address.0 as usize))
+}
+
+/// As [`out_at`], to be read.
+pub(crate) fn in_at<T>(address: HostAddr) -> In<T> {
+    In(std::ptr::with_exposed_provenance(address.0 as usize))
+}
+
+/// Conversions between the core's values and the interface's; neither side's types are ours.
+pub(crate) trait Encode<T> {
+    fn encode(self) -> T;
+}
+
+macro_rules! same {
+    ($($kind:ty),*) => {$(
+        impl Encode<$kind> for $kind {
+            fn encode(self) -> $kind {
+                self
+            }
+        }
+    )*};
+}
+
+same!(u8, i32, u32, u64, usize, f32, HostAddr);
+
+macro_rules! with {
+    ($($from:ty => $to:ty: $value:ident, $result:expr;)*) => {$(
+        impl Encode<$to> for $from {
+            fn encode(self) -> $to {
+                let $value = self;
+                $result
+            }
+        }
+    )*};
+}
+
+// The host is a 64-bit machine: `usize` holds every size.
+with! {
+    u64 => usize: value, value as usize;
+    bool => i32: value, i32::from(value);
+    gpu::DevAddr => u64: value, value.0;
+    cuda_core::Device => i32: value, value.0;
+    cuda_core::Physical => u64: value, value.0;
+    u64 => HostAddr: value, HostAddr(value);
+    [u8; 16] => cuda_abi::CUuuid: bytes, cuda_abi::CUuuid { bytes };
+    u32 => cuda_abi::CUfunc_cache: value, cuda_abi::CUfunc_cache(value);
+    u32 => cuda_abi::CUsharedconfig: value, cuda_abi::CUsharedconfig(value);
+    u32 => cuda_abi::CUmoduleLoadingMode: value, cuda_abi::CUmoduleLoadingMode(value);
+    u32 => cuda_abi::CUfunctionLoadingState: value, cuda_abi::CUfunctionLoadingState(value);
+    u32 => cuda_abi::CUstreamCaptureStatus: value, cuda_abi::CUstreamCaptureStatus(value);
+    u32 => cuda_abi::CUstreamCaptureMode: value, cuda_abi::CUstreamCaptureMode(value);
+}
+
+/// A handle of the interface as the core's.
+pub(crate) trait Core {
+    type Core;
+    fn core(self) -> Self::Core;
+}
+
+macro_rules! handles {
+    ($($abi:ident <=> $core:ident),* $(,)?) => {$(
+        impl Core for cuda_abi::$abi {
+            type Core = cuda_core::$core;
+            fn core(self) -> cuda_core::$core {
+                cuda_core::$core(self.0)
+            }
+        }
+
+        impl Encode<cuda_abi::$abi> for cuda_core::$core {
+            fn encode(self) -> cuda_abi::$abi {
+                cuda_abi::$abi(self.0)
+            }
+        }
+    )*};
+}
+
+handles! {
+    CUcontext <=> Context,
+    CUstream <=> Stream,
+    CUevent <=> Event,
+    CUmodule <=> Module,
+    CUfunction <=> Function,
+    CUlibrary <=> Library,
+    CUkernel <=> Kernel,
+    CUmemoryPool <=> MemPool,
+    CUlinkState <=> Link,
+}
+
+macro_rules! plain_out {
+    ($($kind:ident),*) => {$(
+        impl Encode<cuda_abi::$kind> for cuda_abi::$kind {
+            fn encode(self) -> cuda_abi::$kind {
+                self
+            }
+        }
+    )*};
+}
+
+plain_out!(
+    CUdriverProcAddressQueryResult,
+    CUexecAffinityParam,
+    CUdevprop,
+    CUmemAllocationProp,
+    CUmemAccess_flags,
+    CUlaunchAttributeValue,
+    CUgreenCtx,
+    CUgraph,
+    CUuuid
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn null_is_refused_or_ignored() {
+        let null: Out<u32> = Out(std::ptr::null_mut());
+        assert!(null.required().is_err());
+        null.set(5u32);
+        assert!(In::<u32>(std::ptr::null()).get().is_err());
+        assert!(Text(std::ptr::null()).get().is_err());
+        assert!(range(0u64, 1).is_err());
+        assert!(range(0u64, 0).is_ok());
+    }
+
+    #[test]
+    fn text_is_cut_to_its_buffer() {
+        let mut buffer = [7u8; 8];
+        let out = Out(buffer.as_mut_ptr());
+        out.set_text("sundial", 4).unwrap();
+        assert_eq!(&buffer, b"sun\0\x07\x07\x07\x07");
+        assert!(out.set_text("x", 0).is_err());
+        assert!(out.set_text("x", -1).is_err());
+    }
+
+    #[test]
+    fn arrays_need_no_alignment() {
+        let bytes = [0u8, 1, 0, 0, 0, 2, 0, 0, 0];
+        let list = In(bytes[1..].as_ptr().cast::<u32>()).list(2).unwrap();
+        assert_eq!(list, [1, 2]);
+    }
+}

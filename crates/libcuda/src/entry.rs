@@ -1,0 +1,203 @@
+//! Entering the library: every exported function passes through its [`Entry`].
+//!
+//! An entry checks that the driver stands, counts the call, runs it, logs a refusal, and turns a panic into
+//! `CUDA_ERROR_UNKNOWN`: nothing unwinds into C. What it costs beyond the call itself is two loads and one atomic add.
+//!
+//! ```text
+//!   Unstarted ──cuInit──▶ Running ──end of the process──▶ Ended      NOT_INITIALIZED, -, DEINITIALIZED
+//!                            └──────fork, in the child────▶ Forked    NOT_INITIALIZED
+//! ```
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use cuda_abi::CUresult;
+use cuda_core::{CudaError, Driver};
+use parking_lot::Mutex;
+
+use crate::backend::Spared;
+
+/// A result code other than success, on its way to the caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Refusal(pub(crate) CUresult);
+
+impl From<CudaError> for Refusal {
+    fn from(error: CudaError) -> Refusal {
+        Refusal(CUresult(error.code()))
+    }
+}
+
+/// What the body of a function returns; results go through its arguments.
+pub(crate) type Answer = Result<(), Refusal>;
+
+/// Shorthand for refusing.
+pub(crate) fn refuse<T>(code: CUresult) -> Result<T, Refusal> {
+    Err(Refusal(code))
+}
+
+static DRIVER: OnceLock<Installed> = OnceLock::new();
+static PHASE: AtomicU8 = AtomicU8::new(RUNNING);
+const RUNNING: u8 = 0;
+const ENDED: u8 = 1;
+const FORKED: u8 = 2;
+
+/// The driver, and whom to tell of calls that stayed in the process.
+struct Installed {
+    driver: Driver,
+    spared: Option<Spared>,
+}
+
+/// Entries that were called at least once.
+static CALLED: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
+
+/// The driver, while it may be used.
+pub(crate) fn driver() -> Result<&'static Driver, Refusal> {
+    installed().map(|installed| &installed.driver)
+}
+
+fn installed() -> Result<&'static Installed, Refusal> {
+    match PHASE.load(Ordering::Relaxed) {
+        RUNNING => DRIVER.get().ok_or(Refusal(CUresult::CUDA_ERROR_NOT_INITIALIZED)),
+        ENDED => refuse(CUresult::CUDA_ERROR_DEINITIALIZED),
+        _ => refuse(CUresult::CUDA_ERROR_NOT_INITIALIZED),
+    }
+}
+
+/// Whether `cuInit` has something to do; an error where nothing can be done any more.
+pub(crate) fn startable() -> Result<bool, Refusal> {
+    match PHASE.load(Ordering::Relaxed) {
+        RUNNING => Ok(DRIVER.get().is_none()),
+        ENDED => refuse(CUresult::CUDA_ERROR_DEINITIALIZED),
+        _ => refuse(CUresult::CUDA_ERROR_NOT_INITIALIZED),
+    }
+}
+
+/// Makes the driver usable. The first one stays.
+pub(crate) fn install(driver: Driver, spared: Option<Spared>) {
+    DRIVER.get_or_init(|| Installed { driver, spared });
+}
+
+/// The process ends: from now on nothing is answered. Logs what was called.
+pub(crate) fn end() {
+    if PHASE.swap(ENDED, Ordering::Relaxed) != RUNNING {
+        return;
+    }
+    if let Some(installed) = DRIVER.get() {
+        installed.driver.shut_down();
+    }
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        let mut called: Vec<(u64, &str)> = CALLED.lock().iter().map(|entry| (entry.calls(), entry.name)).collect();
+        called.sort_unstable_by(|one, other| other.cmp(one));
+        let total: u64 = called.iter().map(|row| row.0).sum();
+        let messages = DRIVER.get().and_then(|installed| Some(installed.spared.as_ref()?.messages()));
+        tracing::debug!(
+            "{total} calls of {} functions, {} messages to the daemon",
+            called.len(),
+            messages.unwrap_or(0)
+        );
+        for (calls, name) in called {
+            tracing::debug!("{calls:>9} {name}");
+        }
+    }
+}
+
+/// This process is a fork of one that used the driver: its threads and connections are not here.
+pub(crate) fn forked() {
+    PHASE.store(FORKED, Ordering::Relaxed);
+}
+
+/// An exported function.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    name: &'static str,
+    calls: AtomicU64,
+}
+
+impl Entry {
+    pub(crate) const fn new(name: &'static str) -> Entry {
+        Entry { name, calls: AtomicU64::new(0) }
+    }
+
+    /// Calls so far.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Counts; true the first time.
+    fn count(&'static self) -> bool {
+        let first = self.calls.fetch_add(1, Ordering::Relaxed) == 0;
+        if first {
+            CALLED.lock().push(self);
+        }
+        first
+    }
+
+    /// Runs a function that needs the driver.
+    #[inline]
+    pub(crate) fn call(&'static self, body: impl FnOnce(&'static Driver) -> Answer) -> CUresult {
+        self.call_early(|| {
+            let installed = installed()?;
+            let Some(spared) = &installed.spared else { return body(&installed.driver) };
+            let messages = spared.messages();
+            let answer = body(&installed.driver);
+            if spared.messages() == messages {
+                spared.local().fetch_add(1, Ordering::Relaxed);
+            }
+            answer
+        })
+    }
+
+    /// Runs a function that works without the driver.
+    #[inline]
+    pub(crate) fn call_early(&'static self, body: impl FnOnce() -> Answer) -> CUresult {
+        self.count();
+        match catch_unwind(AssertUnwindSafe(body)) {
+            Ok(Ok(())) => {
+                tracing::trace!("{}", self.name);
+                CUresult::CUDA_SUCCESS
+            }
+            Ok(Err(Refusal(code))) => {
+                self.refused(code);
+                code
+            }
+            Err(_) => {
+                tracing::error!("{}: an internal error; please report it", self.name);
+                CUresult::CUDA_ERROR_UNKNOWN
+            }
+        }
+    }
+
+    /// Refuses a function that is not implemented; says so once.
+    pub(crate) fn not_supported(&'static self) -> CUresult {
+        if self.count() {
+            tracing::warn!("{}: not implemented", self.name);
+        }
+        CUresult::CUDA_ERROR_NOT_SUPPORTED
+    }
+
+    #[cold]
+    fn refused(&self, code: CUresult) {
+        // Answers that well-behaved programs ask for.
+        if matches!(code, CUresult::CUDA_ERROR_NOT_READY | CUresult::CUDA_ERROR_NOT_FOUND) {
+            tracing::trace!("{}: {code}", self.name);
+        } else {
+            tracing::warn!("{}: {code}", self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panics_end_here() {
+        static ENTRY: Entry = Entry::new("cuTest");
+        assert_eq!(ENTRY.call_early(|| panic!("as a test")), CUresult::CUDA_ERROR_UNKNOWN);
+        assert_eq!(ENTRY.call_early(|| Ok(())), CUresult::CUDA_SUCCESS);
+        assert_eq!(ENTRY.call_early(|| refuse(CUresult::CUDA_ERROR_NOT_READY)), CUresult::CUDA_ERROR_NOT_READY);
+        assert_eq!(ENTRY.not_supported(), CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        assert_eq!(ENTRY.calls(), 4);
+    }
+}

@@ -1,0 +1,153 @@
+//! Images of code in the caller's memory, and the options of their compilation.
+
+use cuda_abi::{CUjit_option, CUresult, HostAddr};
+use cuda_core::{Image, JitLog};
+use hostmem::HostRange;
+
+use crate::decode::{In, Out, out_at};
+use crate::entry::{Refusal, refuse};
+
+/// Most options of one call; there are fewer kinds than this.
+const MAX_OPTIONS: u32 = 256;
+
+/// An image at an address: PTX text, a fatbin or its wrapper. How long it is only its own headers tell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostImage {
+    address: usize,
+    /// Where the caller said how long it is.
+    bytes: Option<usize>,
+}
+
+impl HostImage {
+    /// The image at `address`; null is refused with `INVALID_VALUE`.
+    pub(crate) fn at(address: HostAddr) -> Result<HostImage, Refusal> {
+        if address.is_null() {
+            return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        Ok(HostImage { address: address.0 as usize, bytes: None })
+    }
+
+    /// The image of known size at `address`.
+    pub(crate) fn sized(address: HostAddr, bytes: usize) -> Result<HostImage, Refusal> {
+        Ok(HostImage { bytes: Some(bytes), ..HostImage::at(address)? })
+    }
+}
+
+impl Image for HostImage {
+    fn read(&self, offset: u64, out: &mut [u8]) -> bool {
+        let Ok(offset) = usize::try_from(offset) else { return false };
+        let Some(end) = offset.checked_add(out.len()) else { return false };
+        if self.bytes.is_some_and(|bytes| end > bytes) {
+            return false;
+        }
+        let Some(address) = self.address.checked_add(offset) else { return false };
+        // SAFETY: the caller promised an image here, and the reader asks only for what the image's headers, or the text
+        // up to its NUL, say is there.
+        let range = unsafe { HostRange::new(address, out.len()) };
+        range.read(out);
+        true
+    }
+
+    fn follow(&self, pointer: u64) -> Option<Box<dyn Image + '_>> {
+        HostImage::at(HostAddr(pointer)).ok().map(|image| Box::new(image) as Box<dyn Image>)
+    }
+}
+
+/// The options that matter of a compilation: where the logs go. The rest chooses among what hardware compilers do.
+#[derive(Debug)]
+pub(crate) struct JitOptions {
+    info: LogBuffer,
+    error: LogBuffer,
+}
+
+/// A caller's buffer for a log.
+#[derive(Debug, Default)]
+struct LogBuffer {
+    text: HostAddr,
+    /// Size of the buffer; the option's slot then takes the size of the log.
+    bytes: u32,
+    /// Address of the options' values, and which of them is the size.
+    values: HostAddr,
+    slot: usize,
+}
+
+impl LogBuffer {
+    fn fill(&self, log: &str) {
+        let written = match out_at::<u8>(self.text).set_text(log, i32::try_from(self.bytes).unwrap_or(i32::MAX)) {
+            Ok(()) => log.len().min(self.bytes as usize - 1),
+            Err(_) => 0,
+        };
+        out_at::<HostAddr>(self.values).set_at(self.slot, HostAddr(written as u64));
+    }
+}
+
+impl JitOptions {
+    /// Reads `count` options and their values.
+    pub(crate) fn read(count: u32, options: Out<CUjit_option>, values: Out<HostAddr>) -> Result<JitOptions, Refusal> {
+        if count > MAX_OPTIONS {
+            return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let (mut info, mut error) = (LogBuffer::default(), LogBuffer::default());
+        let kinds: In<CUjit_option> = options.as_in();
+        for slot in 0..count as usize {
+            let value = values.as_in().get_at(slot)?;
+            // A size stands in the low bytes of a pointer's place.
+            let size = |buffer: &mut LogBuffer| {
+                (buffer.bytes, buffer.values, buffer.slot) = (value.0 as u32, values.address(), slot);
+            };
+            match kinds.get_at(slot)? {
+                CUjit_option::CU_JIT_INFO_LOG_BUFFER => info.text = value,
+                CUjit_option::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES => size(&mut info),
+                CUjit_option::CU_JIT_ERROR_LOG_BUFFER => error.text = value,
+                CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES => size(&mut error),
+                _ => {}
+            }
+        }
+        Ok(JitOptions { info, error })
+    }
+
+    /// Runs a compilation and hands its logs to the caller, whether it succeeds or not.
+    pub(crate) fn log<T>(&self, compile: impl FnOnce(&mut JitLog) -> cuda_core::Result<T>) -> Result<T, Refusal> {
+        let mut log = JitLog::default();
+        let made = compile(&mut log);
+        if !log.error.is_empty() {
+            tracing::warn!("{}", log.error.trim_end());
+        }
+        self.info.fill(&log.info);
+        self.error.fill(&log.error);
+        Ok(made?)
+    }
+
+    /// No options: the logs go nowhere.
+    pub(crate) fn none() -> JitOptions {
+        JitOptions { info: LogBuffer::default(), error: LogBuffer::default() }
+    }
+}
+
+/// Reads a file whose path the caller named.
+pub(crate) fn file(path: &str) -> Result<Vec<u8>, Refusal> {
+    let mut bytes = std::fs::read(path).map_err(|error| {
+        tracing::warn!("{path}: {error}");
+        Refusal(CUresult::CUDA_ERROR_FILE_NOT_FOUND)
+    })?;
+    // PTX text ends in NUL in memory, not in files.
+    bytes.push(0);
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_of_known_size_ends() {
+        let bytes = *b"abcd";
+        let image = HostImage::sized(HostAddr(bytes.as_ptr() as u64), 4).unwrap();
+        let mut out = [0; 2];
+        assert!(image.read(2, &mut out));
+        assert_eq!(&out, b"cd");
+        assert!(!image.read(3, &mut out));
+        assert!(!image.read(u64::MAX, &mut out));
+        assert!(image.follow(0).is_none());
+    }
+}

@@ -1,0 +1,110 @@
+//! The log: lines on standard error, which the program shares with us.
+//!
+//! Written without thread-local storage and without anything that may panic: programs call the driver from functions that
+//! run at the end of the process, after the thread's storage is gone.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// Starts the log. `SUNDIAL_LOG` says how much is logged: off, error (the default), warn, info, debug, trace.
+pub(crate) fn start() {
+    let level = std::env::var("SUNDIAL_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::ERROR);
+    // A second start finds the log there already.
+    let _ = tracing::subscriber::set_global_default(Lines { level });
+}
+
+/// One line for each event; spans are not followed.
+struct Lines {
+    level: LevelFilter,
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.level
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.level)
+    }
+
+    fn new_span(&self, _span: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        // One write for each line, so that those of several threads do not mix.
+        let _ = std::io::stderr().write_all(line(event).as_bytes());
+    }
+
+    fn enter(&self, _span: &Id) {}
+
+    fn exit(&self, _span: &Id) {}
+}
+
+fn line(event: &Event<'_>) -> String {
+    let mut line = Line(format!("sundial: {}:", event.metadata().level().as_str().to_lowercase()));
+    event.record(&mut line);
+    line.0.push('\n');
+    line.0
+}
+
+/// A line in the making.
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        // Writing to a string does not fail.
+        let _ = match field.name() {
+            "message" => write!(self.0, " {value:?}"),
+            name => write!(self.0, " {name}={value:?}"),
+        };
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Keeps lines instead of writing them.
+    struct Kept(&'static Mutex<Vec<String>>);
+
+    impl Subscriber for Kept {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, event: &Event<'_>) {
+            self.0.lock().unwrap().push(line(event));
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn lines_say_who_how_bad_and_what() {
+        static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        tracing::subscriber::with_default(Kept(&LINES), || {
+            tracing::warn!(bytes = 5, kind = "host", "out of memory");
+        });
+        assert_eq!(*LINES.lock().unwrap(), ["sundial: warn: out of memory bytes=5 kind=host\n"]);
+    }
+}

@@ -1,0 +1,16 @@
+//! The exported functions and their address map. Made by `cargo xtask gen` from `crates/cuda_abi/functions.txt`.
+
+pub(crate) mod addresses;
+mod batch;
+mod context;
+mod copy;
+mod device;
+mod event;
+mod launch;
+mod library;
+mod memory;
+mod misc;
+mod module;
+mod not_supported;
+mod pool;
+mod stream;

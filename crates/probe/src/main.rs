@@ -1,0 +1,145 @@
+#![expect(unsafe_code, reason = "calls the CUDA driver API as a C program would")]
+//! An ordinary CUDA driver-API program that times calls on request.
+//!
+//! It knows nothing of Sundial. Each line of standard input names a measurement; the answer is one line of JSON:
+//! `{"seconds":…,"count":…}`, the time that `count` repetitions took. `sundial bench` runs one probe on the GPU itself and
+//! one as a tenant, and asks them in turn.
+
+use std::ffi::c_void;
+use std::io::{BufRead, Write};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use cudarc::driver::{result, sys};
+use serde_json::json;
+
+/// An empty kernel: what is timed is everything around it.
+const EMPTY: &str = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry empty()\n{\n\tret;\n}\n";
+
+/// A context with one kernel, and buffers of the largest size measured.
+struct Probe {
+    device: sys::CUdevice,
+    empty: sys::CUfunction,
+    device_memory: sys::CUdeviceptr,
+    pageable: Vec<u8>,
+    pinned: *mut c_void,
+}
+
+/// Largest copy, bytes.
+const LARGEST: usize = 64 << 20;
+
+impl Probe {
+    fn open() -> Result<Probe> {
+        result::init()?;
+        let device = result::device::get(0)?;
+        // SAFETY: the device exists.
+        let context = unsafe { result::primary_ctx::retain(device) }?;
+        // SAFETY: the context was just retained and is never released.
+        unsafe { result::ctx::set_current(context) }?;
+        let text = std::ffi::CString::new(EMPTY)?;
+        // SAFETY: the image is NUL-terminated PTX.
+        let module = unsafe { result::module::load_data(text.as_ptr().cast()) }?;
+        // SAFETY: the module is loaded and never unloaded.
+        let empty = unsafe { result::module::get_function(module, c"empty".to_owned()) }?;
+        // SAFETY: a plain allocation.
+        let device_memory = unsafe { result::malloc_sync(LARGEST) }?;
+        // SAFETY: a plain allocation.
+        let pinned = unsafe { result::malloc_host(LARGEST, 0) }?;
+        // SAFETY: the allocation has LARGEST bytes; touched once, as the pageable buffer is.
+        unsafe { ptr::write_bytes(pinned.cast::<u8>(), 1, LARGEST) };
+        Ok(Probe { device, empty, device_memory, pageable: vec![1; LARGEST], pinned })
+    }
+
+    fn launch(&self) -> Result<()> {
+        // SAFETY: the kernel takes no parameters.
+        unsafe {
+            sys::cuLaunchKernel(self.empty, 1, 1, 1, 32, 1, 1, 0, ptr::null_mut(), ptr::null_mut(), ptr::null_mut())
+        }
+        .result()?;
+        Ok(())
+    }
+
+    fn synchronize() -> Result<()> {
+        Ok(result::ctx::synchronize()?)
+    }
+
+    /// Time that `count` repetitions of a measurement take.
+    fn measure(&mut self, name: &str, count: u32) -> Result<Duration> {
+        let words: Vec<&str> = name.split('-').collect();
+        let start = Instant::now();
+        match words.as_slice() {
+            ["launch"] => {
+                for _ in 0..count {
+                    self.launch()?;
+                }
+                let taken = start.elapsed();
+                Self::synchronize()?;
+                return Ok(taken);
+            }
+            ["launch", "synchronize"] => {
+                for _ in 0..count {
+                    self.launch()?;
+                    Self::synchronize()?;
+                }
+            }
+            ["alloc", "free"] => {
+                for _ in 0..count {
+                    // SAFETY: a plain allocation, freed at once.
+                    let memory = unsafe { result::malloc_sync(1 << 20) }?;
+                    // SAFETY: allocated above.
+                    unsafe { result::free_sync(memory) }?;
+                }
+            }
+            ["local", "attribute"] => {
+                for _ in 0..count {
+                    // SAFETY: the device exists.
+                    unsafe {
+                        result::device::get_attribute(
+                            self.device,
+                            sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                        )
+                    }?;
+                }
+            }
+            ["local", "current"] => {
+                for _ in 0..count {
+                    result::ctx::get_current()?;
+                }
+            }
+            [direction @ ("h2d" | "d2h"), memory @ ("pageable" | "pinned"), bytes] => {
+                let bytes: usize = bytes.parse().context("bytes")?;
+                if bytes > LARGEST {
+                    bail!("at most {LARGEST} bytes");
+                }
+                let host = if *memory == "pinned" { self.pinned } else { self.pageable.as_mut_ptr().cast() };
+                for _ in 0..count {
+                    if *direction == "h2d" {
+                        // SAFETY: both buffers have LARGEST bytes.
+                        unsafe { sys::cuMemcpyHtoD_v2(self.device_memory, host, bytes) }.result()?;
+                    } else {
+                        // SAFETY: both buffers have LARGEST bytes.
+                        unsafe { sys::cuMemcpyDtoH_v2(host, self.device_memory, bytes) }.result()?;
+                    }
+                }
+                Self::synchronize()?;
+            }
+            _ => bail!("unknown measurement {name}"),
+        }
+        Ok(start.elapsed())
+    }
+}
+
+fn main() -> Result<()> {
+    let mut probe = Probe::open()?;
+    let mut out = std::io::stdout();
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let (name, count) = line.split_once(' ').context("a measurement and a count")?;
+        let count: u32 = count.parse().context("count")?;
+        let taken = probe.measure(name, count)?;
+        writeln!(out, "{}", json!({ "seconds": taken.as_secs_f64(), "count": count }))?;
+        out.flush()?;
+    }
+    Ok(())
+}

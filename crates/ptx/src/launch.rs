@@ -1,0 +1,149 @@
+//! What an engine is given with a kernel, and what comes back: shared by the interpreter and the machine-code engine.
+
+/// Generic addresses of the CTA's shared memory: outside every host address, inside the 49-bit GPU address space.
+pub const SHARED_WINDOW: u64 = 1 << 48;
+/// Size of the shared window, bytes.
+pub const SHARED_WINDOW_BYTES: u64 = 1 << 24;
+/// Generic addresses of the thread's local memory.
+pub const LOCAL_WINDOW: u64 = (1 << 48) + (1 << 32);
+/// Size of the local window, bytes.
+pub const LOCAL_WINDOW_BYTES: u64 = 1 << 24;
+/// Threads in a warp.
+pub const WARP: u32 = 32;
+/// Most threads in a CTA.
+pub const MAX_THREADS_PER_CTA: u32 = 1024;
+/// Most shared memory of a CTA, static and dynamic, bytes (compute capability 12.0, opt-in).
+pub const MAX_SHARED_BYTES: u32 = 99 * 1024;
+/// Most bytes of kernel parameters.
+pub const MAX_PARAM_BYTES: u32 = 32764;
+
+/// Device-side buffers of a context that builtins use; GPU virtual addresses, 0 = absent.
+///
+/// The printf FIFO begins with a header of four little-endian u32: `{ capacity, write, dropped, 0 }` (bytes; capacity
+/// counts the records area only), then `capacity` bytes of records, each 8-aligned:
+/// `{ u32 record_bytes, u32 format_bytes, format (no NUL, padded to 8), u64 argument slots… , string arguments… }`, where
+/// a `%s` slot holds the offset of its NUL-terminated copy within the record. `write` is advanced atomically; a record
+/// that does not fit is dropped and counted. The host resets `write` to 0 when it has drained the FIFO at a
+/// synchronization.
+///
+/// The heap is `heap_bytes` at `heap`; its layout is the engine's own business; zero-filled at the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DriverArea {
+    /// printf FIFO.
+    pub printf: u64,
+    /// Device heap of `malloc`.
+    pub heap: u64,
+    /// Its size, bytes.
+    pub heap_bytes: u64,
+}
+
+/// One launch of a kernel.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Launch {
+    /// CTAs in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads per CTA in x, y, z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory per CTA, bytes.
+    pub dynamic_shared: u32,
+    /// The parameter block, `Kernel::param_bytes` long.
+    pub params: Vec<u8>,
+    /// Buffers for builtins.
+    pub driver: DriverArea,
+    /// Unique number of the grid.
+    pub grid_id: u64,
+    /// `%envreg1/2` (cooperative grid workspace), `%envreg` 0..32.
+    pub envregs: [u32; 32],
+}
+
+/// Why an access was refused; the device turns it into a fault type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AccessError {
+    /// No page there.
+    Unmapped,
+    /// A write or atomic to a read-only page.
+    ReadOnly,
+    /// Not a multiple of the access size.
+    Misaligned,
+    /// Outside the address space's window.
+    OutOfWindow,
+    /// Outside the CTA's shared memory.
+    Shared,
+    /// Outside the thread's local memory.
+    Local,
+    /// Outside the parameter block.
+    Param,
+}
+
+/// What an access wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// A load.
+    Read,
+    /// A store.
+    Write,
+    /// A read-modify-write.
+    Atomic,
+}
+
+/// Why a CTA stopped for good before its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exception {
+    /// An illegal access; `address` is the GPU virtual (or generic) address, for shared/local/param the offset.
+    Access {
+        /// Where.
+        address: u64,
+        /// What for.
+        access: Access,
+        /// Why not.
+        error: AccessError,
+    },
+    /// The `trap` instruction.
+    Trap,
+    /// A device-side assertion failed (its message is in the printf FIFO).
+    Assert,
+    /// Stack of the CTA overflowed, or the engine refused at run time (barrier misuse and the like).
+    Illegal,
+}
+
+/// How far a resumed CTA came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// All its threads have exited.
+    Done,
+    /// It stopped because [`Control::PREEMPT`] was set, or at a spin or sleep; resume it later.
+    Preempted,
+    /// It ended with an exception.
+    Exception(Exception),
+}
+
+/// The word by which the device stops running CTAs. Engines poll it at loop back-edges.
+#[derive(Clone, Copy, Debug)]
+pub struct Control;
+
+impl Control {
+    /// Run on.
+    pub const RUN: u32 = 0;
+    /// Give the worker back at the next poll, resumably.
+    pub const PREEMPT: u32 = 1;
+}
+
+/// Memory as the interpreter sees it: checked accesses to GPU virtual addresses.
+pub trait GlobalMemory {
+    /// Reads `out.len()` bytes.
+    ///
+    /// # Errors
+    /// Why the access is not allowed.
+    fn read(&self, address: u64, out: &mut [u8]) -> Result<(), AccessError>;
+    /// Writes all of `data`.
+    ///
+    /// # Errors
+    /// Why the access is not allowed.
+    fn write(&self, address: u64, data: &[u8]) -> Result<(), AccessError>;
+    /// Atomically replaces the naturally aligned 2, 4 or 8 byte value `old` by `f(old)`; returns `old`. `f` may be
+    /// called several times. 16-byte values (`b128`) are not supported.
+    ///
+    /// # Errors
+    /// Why the access is not allowed.
+    fn update(&self, address: u64, bytes: u32, f: &mut dyn FnMut(u64) -> u64) -> Result<u64, AccessError>;
+}

@@ -1,0 +1,519 @@
+//! Comparison, selection, moves and conversions.
+
+use super::arith::INTS;
+use super::body::{Body, Name};
+use super::mods::Mods;
+use super::operand::{Arg, special};
+use crate::error::PtxError;
+use crate::ir::{BoolOp, Cmp, IntOp, Op, Operand, PredRef, Reg, RegTy, Round, Space, Ty};
+
+/// A comparison, and whether it is one of the unsigned forms `lo`, `ls`, `hi`, `hs`.
+fn comparison(word: &str) -> Option<(Cmp, bool)> {
+    Some(match word {
+        "eq" => (Cmp::Eq, false),
+        "ne" => (Cmp::Ne, false),
+        "lt" => (Cmp::Lt, false),
+        "le" => (Cmp::Le, false),
+        "gt" => (Cmp::Gt, false),
+        "ge" => (Cmp::Ge, false),
+        "lo" => (Cmp::Lt, true),
+        "ls" => (Cmp::Le, true),
+        "hi" => (Cmp::Gt, true),
+        "hs" => (Cmp::Ge, true),
+        "equ" => (Cmp::Equ, false),
+        "neu" => (Cmp::Neu, false),
+        "ltu" => (Cmp::Ltu, false),
+        "leu" => (Cmp::Leu, false),
+        "gtu" => (Cmp::Gtu, false),
+        "geu" => (Cmp::Geu, false),
+        "num" => (Cmp::Num, false),
+        "nan" => (Cmp::Nan, false),
+        _ => return None,
+    })
+}
+
+fn bool_op(word: &str) -> Option<BoolOp> {
+    match word {
+        "and" => Some(BoolOp::And),
+        "or" => Some(BoolOp::Or),
+        "xor" => Some(BoolOp::Xor),
+        _ => None,
+    }
+}
+
+const MOVABLE: [Ty; 19] = [
+    Ty::Pred,
+    Ty::B8,
+    Ty::U8,
+    Ty::S8,
+    Ty::B16,
+    Ty::B32,
+    Ty::B64,
+    Ty::B128,
+    Ty::U16,
+    Ty::U32,
+    Ty::U64,
+    Ty::S16,
+    Ty::S32,
+    Ty::S64,
+    Ty::F16,
+    Ty::F16x2,
+    Ty::BF16,
+    Ty::F32,
+    Ty::F64,
+];
+
+impl<'a> Body<'a, '_> {
+    fn comparison(&self, m: &mut Mods<'_>) -> Result<(Cmp, bool, Option<BoolOp>), PtxError> {
+        let (cmp, unsigned) = m.find(comparison).ok_or_else(|| self.invalid("a comparison operator is missing"))?;
+        Ok((cmp, unsigned, m.find(bool_op)))
+    }
+
+    /// Is this comparison defined for the type?
+    fn check_compare(&self, cmp: Cmp, unsigned: bool, ty: Ty) -> Result<(), PtxError> {
+        let ok = match ty {
+            Ty::F16 | Ty::BF16 | Ty::F32 | Ty::F64 | Ty::F16x2 | Ty::BF16x2 => !unsigned,
+            Ty::B16 | Ty::B32 | Ty::B64 => matches!(cmp, Cmp::Eq | Cmp::Ne),
+            _ if INTS.contains(&ty) => {
+                matches!(cmp, Cmp::Eq | Cmp::Ne | Cmp::Lt | Cmp::Le | Cmp::Gt | Cmp::Ge)
+                    && !(unsigned && ty.is_signed())
+            }
+            _ => false,
+        };
+        if ok { Ok(()) } else { Err(self.invalid(format!("comparison {cmp:?} is not allowed for {ty:?}"))) }
+    }
+
+    /// The predicate operand of a comparison with a Boolean operator.
+    fn combine(&mut self, op: Option<BoolOp>) -> Result<Option<(BoolOp, PredRef)>, PtxError> {
+        match op {
+            Some(op) => {
+                self.count(4..=4)?;
+                Ok(Some((op, self.pred(3)?)))
+            }
+            None => {
+                self.count(3..=3)?;
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) fn setp(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        let (cmp, unsigned, bool_op) = self.comparison(m)?;
+        let ty = m.ty().map_err(|e| self.invalid(e))?;
+        self.check_compare(cmp, unsigned, ty)?;
+        let ftz = matches!(ty, Ty::F16 | Ty::F16x2 | Ty::F32) && m.take("ftz");
+        let combine = self.combine(bool_op)?;
+        let (dst, dst2) = self.dst_pair(0, Ty::Pred)?;
+        if matches!(ty, Ty::F16x2 | Ty::BF16x2) {
+            return self.setp_halves(cmp, ty, ftz, [dst, dst2], combine);
+        }
+        let (a, b) = (self.src(1, ty)?, self.src(2, ty)?);
+        let dst = match dst {
+            Some(dst) => dst,
+            None => self.new_reg(RegTy::Pred)?,
+        };
+        self.emit(Op::Setp { cmp, ty, ftz, dst, dst2, a, b, combine })?;
+        Ok(())
+    }
+
+    /// Two comparisons of halves, one predicate each.
+    fn setp_halves(
+        &mut self,
+        cmp: Cmp,
+        ty: Ty,
+        ftz: bool,
+        dsts: [Option<Reg>; 2],
+        combine: Option<(BoolOp, PredRef)>,
+    ) -> Result<(), PtxError> {
+        let half = if ty == Ty::F16x2 { Ty::F16 } else { Ty::BF16 };
+        let mut parts = [[Operand::Imm(0); 2]; 2];
+        for (operand, halves) in parts.iter_mut().enumerate() {
+            let src = self.src(operand + 1, ty)?;
+            let (low, high) = (self.new_reg(RegTy::B16)?, self.new_reg(RegTy::B16)?);
+            self.emit(Op::Unpack { dsts: vec![Some(low), Some(high)], src })?;
+            *halves = [Operand::Reg(low), Operand::Reg(high)];
+        }
+        // Both halves read the same predicate; the first result must not overwrite it.
+        let first = self.new_reg(RegTy::Pred)?;
+        for (lane, dst) in dsts.into_iter().enumerate() {
+            let (a, b) = (parts[0][lane], parts[1][lane]);
+            let to = if lane == 0 { Some(first) } else { dst };
+            if let Some(dst) = to {
+                self.emit(Op::Setp { cmp, ty: half, ftz, dst, dst2: None, a, b, combine })?;
+            }
+        }
+        if let Some(dst) = dsts[0] {
+            self.emit(Op::Mov { ty: Ty::Pred, dst, src: Operand::Reg(first) })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn set(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        let (cmp, unsigned, bool_op) = self.comparison(m)?;
+        let dst_ty =
+            self.ty_in(m, &[Ty::U32, Ty::S32, Ty::F32, Ty::F16, Ty::BF16, Ty::U16, Ty::S16, Ty::F16x2, Ty::BF16x2])?;
+        let ty = m.ty().map_err(|e| self.invalid(e))?;
+        self.check_compare(cmp, unsigned, ty)?;
+        if matches!(ty, Ty::F16x2 | Ty::BF16x2) {
+            return self.set_halves(m, cmp, dst_ty, ty, bool_op);
+        }
+        if matches!(dst_ty, Ty::F16x2 | Ty::BF16x2) {
+            return Err(self.invalid("a packed result of a comparison that is not packed"));
+        }
+        let ftz = matches!(ty, Ty::F16 | Ty::F32) && m.take("ftz");
+        let combine = self.combine(bool_op)?;
+        let (dst, a, b) = (self.dst(0, dst_ty)?, self.src(1, ty)?, self.src(2, ty)?);
+        self.emit(Op::Set { cmp, dst_ty, ty, ftz, dst, a, b, combine })?;
+        Ok(())
+    }
+
+    /// Two comparisons of halves; each half of the result is all ones or 1.0, or zero.
+    fn set_halves(
+        &mut self,
+        m: &mut Mods<'_>,
+        cmp: Cmp,
+        dst_ty: Ty,
+        ty: Ty,
+        bool_op: Option<BoolOp>,
+    ) -> Result<(), PtxError> {
+        let truth = match dst_ty {
+            Ty::U32 | Ty::S32 => 0xffff,
+            Ty::F16x2 => u64::from(half::f16::ONE.to_bits()),
+            Ty::BF16x2 => u64::from(half::bf16::ONE.to_bits()),
+            _ => return Err(self.invalid("the result of a packed comparison has 32 bits")),
+        };
+        let ftz = ty == Ty::F16x2 && m.take("ftz");
+        let combine = self.combine(bool_op)?;
+        let dst = self.dst(0, dst_ty)?;
+        let preds = [self.new_reg(RegTy::Pred)?, self.new_reg(RegTy::Pred)?];
+        self.setp_halves(cmp, ty, ftz, preds.map(Some), combine)?;
+        let mut srcs = Vec::with_capacity(2);
+        for reg in preds {
+            let half = self.new_reg(RegTy::B16)?;
+            let p = PredRef { reg, negate: false };
+            self.emit(Op::Selp { ty: Ty::B16, dst: half, a: Operand::Imm(truth), b: Operand::Imm(0), p })?;
+            srcs.push(Operand::Reg(half));
+        }
+        self.emit(Op::Pack { dst, srcs })?;
+        Ok(())
+    }
+
+    pub(super) fn selp(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        let ty = self.ty_in(m, &MOVABLE[4..])?;
+        self.count(4..=4)?;
+        let (dst, a, b) = (self.dst(0, ty)?, self.src(1, ty)?, self.src(2, ty)?);
+        let p = self.pred(3)?;
+        self.emit(Op::Selp { ty, dst, a, b, p })?;
+        Ok(())
+    }
+
+    pub(super) fn slct(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        let ty = self.ty_in(m, &MOVABLE[4..])?;
+        let cty = self.ty_in(m, &[Ty::S32, Ty::F32])?;
+        let ftz = cty == Ty::F32 && m.take("ftz");
+        self.count(4..=4)?;
+        let (dst, a, b, c) = (self.dst(0, ty)?, self.src(1, ty)?, self.src(2, ty)?, self.src(3, cty)?);
+        self.emit(Op::Slct { ty, cty, ftz, dst, a, b, c })?;
+        Ok(())
+    }
+
+    pub(super) fn mov(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        let vector = m.vector();
+        let ty = self.ty_in(m, &MOVABLE)?;
+        self.count(2..=2)?;
+        if vector > 1 {
+            return self.mov_vector(vector, ty);
+        }
+        match (self.arg(0)?, self.arg(1)?) {
+            (Arg::Vector(..), Arg::Vector(..)) => Err(self.invalid("mov of a vector needs .v2 or .v4")),
+            (Arg::Vector(..), _) => self.unpack(ty),
+            (_, Arg::Vector(..)) => self.pack(ty),
+            (_, Arg::Word(name)) if self.lookup(name)?.is_none() && special(name).is_some() => {
+                let dst = self.dst(0, ty)?;
+                match special(name) {
+                    Some((sreg, _)) => self.read_special(sreg, ty, dst),
+                    None => Ok(()),
+                }
+            }
+            _ => {
+                let (dst, src) = (self.dst(0, ty)?, self.src(1, ty)?);
+                self.emit(Op::Mov { ty, dst, src })?;
+                Ok(())
+            }
+        }
+    }
+
+    /// `mov.v2.b32 {a, b}, {c, d}`, all sources read first.
+    fn mov_vector(&mut self, lanes: usize, ty: Ty) -> Result<(), PtxError> {
+        let (to, from) = (self.elements(0)?, self.elements(1)?);
+        if to.len() != lanes || from.len() != lanes {
+            return Err(self.invalid("the vectors do not have the instruction's length"));
+        }
+        let mut copies = Vec::with_capacity(lanes);
+        for arg in from {
+            let src = self.source(arg, ty)?;
+            let copy = self.new_reg(ty.reg())?;
+            self.emit(Op::Mov { ty, dst: copy, src })?;
+            copies.push(copy);
+        }
+        for (arg, copy) in to.into_iter().zip(copies) {
+            match arg {
+                Arg::Word("_") => {}
+                Arg::Word(name) => {
+                    let dst = self.reg_of(name, ty.reg())?;
+                    self.emit(Op::Mov { ty, dst, src: Operand::Reg(copy) })?;
+                }
+                _ => return Err(self.invalid("the destination is not a register")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The type of each of `parts` parts of `ty`.
+    fn part_ty(&self, ty: Ty, parts: usize) -> Result<Ty, PtxError> {
+        match (ty.bits() as usize).checked_div(parts) {
+            Some(8) => Ok(Ty::B8),
+            Some(16) => Ok(Ty::B16),
+            Some(32) => Ok(Ty::B32),
+            Some(64) => Ok(Ty::B64),
+            _ => Err(self.invalid("the vector does not have as many bits as the instruction")),
+        }
+    }
+
+    fn unpack(&mut self, ty: Ty) -> Result<(), PtxError> {
+        let parts = self.elements(0)?;
+        let part = self.part_ty(ty, parts.len())?;
+        let mut src = self.src(1, ty)?;
+        if matches!(src, Operand::Imm(_)) {
+            let whole = self.new_reg(ty.reg())?;
+            self.emit(Op::Mov { ty, dst: whole, src })?;
+            src = Operand::Reg(whole);
+        }
+        let mut dsts = Vec::with_capacity(parts.len());
+        for arg in parts {
+            dsts.push(match arg {
+                Arg::Word("_") => None,
+                Arg::Word(name) => Some(self.reg_of(name, part.reg())?),
+                _ => return Err(self.invalid("the destination is not a register")),
+            });
+        }
+        self.emit(Op::Unpack { dsts, src })?;
+        Ok(())
+    }
+
+    fn pack(&mut self, ty: Ty) -> Result<(), PtxError> {
+        let parts = self.elements(1)?;
+        let part = self.part_ty(ty, parts.len())?;
+        let dst = self.dst(0, ty)?;
+        let mut srcs = Vec::with_capacity(parts.len());
+        for arg in parts {
+            srcs.push(self.source(arg, part)?);
+        }
+        self.emit(Op::Pack { dst, srcs })?;
+        Ok(())
+    }
+
+    pub(super) fn cvt(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        if m.take("pack") {
+            return self.cvt_pack(m);
+        }
+        let integral = m.round_integral();
+        let round = m.round();
+        let (ftz, mut sat, relu) = (m.take("ftz"), m.take("sat"), m.take("relu"));
+        let narrow = m.find(|w| {
+            (w.starts_with("e4m3")
+                || w.starts_with("e5m2")
+                || w.starts_with("e2m")
+                || w.starts_with("e3m2")
+                || w == "ue8m0x2"
+                || w == "rs"
+                || w == "scaled::n2::ue8m0")
+                .then_some(())
+        });
+        if narrow.is_some() {
+            return Err(self.unsupported("conversions of 8-bit and narrower floats are not supported"));
+        }
+        if m.take("tf32") {
+            return self.cvt_tf32(m, round, relu);
+        }
+        let dst_ty = m.ty().map_err(|e| self.invalid(e))?;
+        let src_ty = m.ty().map_err(|e| self.invalid(e))?;
+        let scalar =
+            |ty: Ty| INTS.contains(&ty) || matches!(ty, Ty::U8 | Ty::S8 | Ty::F16 | Ty::BF16 | Ty::F32 | Ty::F64);
+        if matches!(dst_ty, Ty::F16x2 | Ty::BF16x2) && src_ty == Ty::F32 {
+            let round = match round {
+                Some(r @ (Round::Rn | Round::Rz)) => r,
+                _ => return Err(self.invalid("the conversion lacks a rounding modifier")),
+            };
+            sat |= m.take("satfinite");
+            self.count(3..=3)?;
+            let (dst, a, b) = (self.dst(0, dst_ty)?, self.src(1, src_ty)?, self.src(2, src_ty)?);
+            self.emit(Op::CvtPack { dst_ty, src_ty, round, sat, relu, dst, a, b })?;
+            return Ok(());
+        }
+        if !scalar(dst_ty) || !scalar(src_ty) {
+            return Err(self.invalid(format!("no conversion from {src_ty:?} to {dst_ty:?}")));
+        }
+        let round = self.check_rounding(dst_ty, src_ty, round, integral)?;
+        let to_integral = integral.is_some() && dst_ty.is_float();
+        self.count(2..=2)?;
+        let (dst, a) = (self.wide_dst(0, dst_ty)?, self.wide_src(1, src_ty)?);
+        self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst, a })?;
+        Ok(())
+    }
+
+    /// `cvt.pack.sat`: `b` in the low bits, `a` above it, and above both the low half of `c` if they are bytes.
+    fn cvt_pack(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        let dst_ty = self.ty_in(m, &[Ty::U8, Ty::S8, Ty::U16, Ty::S16])?;
+        let src_ty = self.ty_in(m, &[Ty::S32])?;
+        if !m.take("sat") {
+            return Err(self.invalid("cvt.pack lacks .sat"));
+        }
+        let bytes = dst_ty.bits() == 8;
+        if bytes {
+            self.ty_in(m, &[Ty::B32])?;
+        }
+        self.count(3 + usize::from(bytes)..=3 + usize::from(bytes))?;
+        let (dst, a, b) = (self.dst(0, Ty::B32)?, self.src(1, src_ty)?, self.src(2, src_ty)?);
+        let c = if bytes { Some(self.src(3, Ty::B32)?) } else { None };
+        let mut whole = Operand::Imm(0);
+        let width = u64::from(dst_ty.bits());
+        for (at, part) in [b, a].into_iter().enumerate() {
+            let (narrow, next) = (self.new_reg(RegTy::B32)?, self.new_reg(RegTy::B32)?);
+            let (round, to_integral, ftz, sat, relu) = (None, false, false, true, false);
+            self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst: narrow, a: part })?;
+            self.insert(next, Operand::Reg(narrow), whole, at as u64 * width, width)?;
+            whole = Operand::Reg(next);
+        }
+        match c {
+            Some(c) => self.insert(dst, c, whole, 16, 16),
+            None => self.emit(Op::Mov { ty: Ty::B32, dst, src: whole }).map(|_| ()),
+        }
+    }
+
+    fn insert(&mut self, dst: Reg, a: Operand, b: Operand, pos: u64, len: u64) -> Result<(), PtxError> {
+        self.emit(Op::Bfi { ty: Ty::B32, dst, a, b, pos: Operand::Imm(pos), len: Operand::Imm(len) })?;
+        Ok(())
+    }
+
+    /// The rounding in force, which is where the ISA wants one and nowhere else.
+    fn check_rounding(
+        &self,
+        dst_ty: Ty,
+        src_ty: Ty,
+        round: Option<Round>,
+        integral: Option<Round>,
+    ) -> Result<Option<Round>, PtxError> {
+        let missing = "rounding modifier required for instruction 'cvt'";
+        match (src_ty.is_float(), dst_ty.is_float()) {
+            (true, false) => match (integral, round) {
+                (Some(r), None) => Ok(Some(r)),
+                _ => Err(self.invalid(missing)),
+            },
+            (true, true) if src_ty == dst_ty => match (integral, round) {
+                (Some(r), None) => Ok(Some(r)),
+                (None, None) => Ok(None),
+                _ => Err(self.invalid("this rounding is not allowed here")),
+            },
+            (true, true) => match (integral, round) {
+                (None, Some(r)) => Ok(Some(r)),
+                (None, None) if dst_ty.bits() > src_ty.bits() => Ok(None),
+                (None, None) => Err(self.invalid(missing)),
+                (Some(_), _) => Err(self.invalid("this rounding is not allowed here")),
+            },
+            (false, true) => match (integral, round) {
+                (None, Some(r)) => Ok(Some(r)),
+                _ => Err(self.invalid(missing)),
+            },
+            (false, false) => match (integral, round) {
+                (None, None) => Ok(None),
+                _ => Err(self.invalid("this rounding is not allowed here")),
+            },
+        }
+    }
+
+    /// f32 to tf32: the mantissa cut to 10 bits, by integer arithmetic on the bits. NaN and infinity stay.
+    fn cvt_tf32(&mut self, m: &mut Mods<'_>, round: Option<Round>, relu: bool) -> Result<(), PtxError> {
+        m.take("satfinite");
+        if relu {
+            return Err(self.unsupported("cvt.relu to tf32 is not supported"));
+        }
+        self.ty_in(m, &[Ty::F32])?;
+        self.count(2..=2)?;
+        let (dst, a) = (self.dst(0, Ty::B32)?, self.src(1, Ty::F32)?);
+        let (sum, odd) = (self.new_reg(RegTy::B32)?, self.new_reg(RegTy::B32)?);
+        let (whole, finite) = (self.new_reg(RegTy::B32)?, self.new_reg(RegTy::Pred)?);
+        self.emit(Op::Testp { class: 0, ty: Ty::F32, dst: finite, a })?;
+        match round {
+            Some(Round::Rna) => self.int_op(IntOp::Add, sum, a, Operand::Imm(0x1000))?,
+            Some(Round::Rn) => {
+                self.emit(Op::Bfe { ty: Ty::U32, dst: odd, a, pos: Operand::Imm(13), len: Operand::Imm(1) })?;
+                self.int_op(IntOp::Add, sum, Operand::Reg(odd), Operand::Imm(0xfff))?;
+                self.int_op(IntOp::Add, sum, Operand::Reg(sum), a)?;
+            }
+            Some(Round::Rz) => {
+                self.emit(Op::Mov { ty: Ty::B32, dst: sum, src: a })?;
+            }
+            _ => return Err(self.invalid("rounding modifier required for instruction 'cvt'")),
+        }
+        self.int_op(IntOp::And, whole, Operand::Reg(sum), Operand::Imm(0xffff_e000))?;
+        let p = PredRef { reg: finite, negate: false };
+        self.emit(Op::Selp { ty: Ty::B32, dst, a: Operand::Reg(whole), b: a, p })?;
+        Ok(())
+    }
+
+    fn int_op(&mut self, op: IntOp, dst: Reg, a: Operand, b: Operand) -> Result<(), PtxError> {
+        let ty = if op == IntOp::And { Ty::B32 } else { Ty::U32 };
+        self.emit(Op::Int { op, ty, sat: false, dst, a, b })?;
+        Ok(())
+    }
+
+    /// Addresses of global and constant memory are generic addresses already; of the others, shared and local memory
+    /// have windows, and a kernel's parameters are copied to local memory.
+    pub(super) fn cvta(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        let to_generic = !m.take("to");
+        let space = m.space().ok_or_else(|| self.invalid("cvta lacks a state space"))?;
+        let ty = self.ty_in(m, &[Ty::U64, Ty::U32])?;
+        if ty == Ty::U32 {
+            return Err(self.unsupported("32-bit generic addresses are not supported"));
+        }
+        self.count(2..=2)?;
+        let (dst, a) = (self.dst(0, ty)?, self.src(1, ty)?);
+        match space {
+            Space::Global | Space::Const | Space::Generic => {
+                self.emit(Op::Mov { ty: Ty::B64, dst, src: a })?;
+            }
+            Space::Shared | Space::Local => {
+                self.emit(Op::Cvta { space, to_generic, dst, a })?;
+            }
+            Space::Param if self.ret.is_some() => {
+                self.emit(Op::Cvta { space: Space::Local, to_generic, dst, a })?;
+            }
+            Space::Param if to_generic => {
+                let copy = self.inst.param_copy.ok_or_else(|| self.invalid("a parameter's address in a function"))?;
+                let at = self.new_reg(RegTy::B64)?;
+                self.emit(Op::Int { op: IntOp::Add, ty: Ty::U64, sat: false, dst: at, a, b: Operand::Imm(copy) })?;
+                self.emit(Op::Cvta { space: Space::Local, to_generic, dst, a: Operand::Reg(at) })?;
+            }
+            Space::Param => return Err(self.unsupported("cvta.to.param is not supported")),
+        }
+        Ok(())
+    }
+
+    pub(super) fn isspacep(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        let space = m.space().ok_or_else(|| self.invalid("isspacep lacks a state space"))?;
+        self.count(2..=2)?;
+        let (dst, a) = (self.dst(0, Ty::Pred)?, self.src(1, Ty::U64)?);
+        match space {
+            // No generic address is a parameter's: they are copied. Constants cannot be told from other globals.
+            Space::Param | Space::Const => self.emit(Op::Mov { ty: Ty::Pred, dst, src: Operand::Imm(0) })?,
+            _ => self.emit(Op::Isspacep { space, dst, a })?,
+        };
+        Ok(())
+    }
+
+    /// Does the name mean a register here?
+    pub(super) fn is_reg(&mut self, name: &'a str) -> Result<bool, PtxError> {
+        Ok(matches!(self.lookup(name)?, Some(Name::Reg(_))))
+    }
+}

@@ -1,0 +1,226 @@
+//! Shared memory of a kernel, found by a scan of its body and of the functions it calls.
+//!
+//! A function is scanned once, whatever calls it: the driver asks for the resources of all kernels of a module at once,
+//! and a thousand kernels that call one large function must not scan it a thousand times.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::decl::{DeclSpace, Declarator, Elem, Head, Linkage, MAX_VARIABLE_BYTES};
+use crate::error::PtxError;
+use crate::launch::MAX_SHARED_BYTES;
+use crate::lexer::{Lexer, Token, clip};
+use crate::program::{Entry, Item, Program, Resources, VarSpace};
+
+/// Bytes at each of `%reserved_smem_offset_0` and `_1`.
+pub(super) const RESERVED_BYTES: u32 = 1024;
+
+/// Stands for the position of the reserved memory's declaration, which no text has.
+const RESERVED: usize = usize::MAX;
+
+/// Most functions that a kernel can reach: with the memory of scans above this bounds the work for a whole module.
+const MAX_FUNCTIONS: usize = 4096;
+
+/// Where shared variables lie, keyed by the position of their declaration in the text.
+#[derive(Debug)]
+pub(super) struct Layout {
+    offsets: HashMap<usize, u32>,
+    pub(super) resources: Resources,
+    /// Does the kernel take a parameter's generic address?
+    pub(super) copies_params: bool,
+    /// Shared memory that the system reserves for cooperative groups, where the kernel asks for it.
+    pub(super) reserved: Option<u32>,
+    /// Functions whose address the kernel may have, if it calls any through a pointer.
+    pub(super) pointees: Vec<usize>,
+}
+
+/// A shared variable that a function declares or names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Shared {
+    position: usize,
+    size: u64,
+    align: u32,
+    dynamic: bool,
+    line: u32,
+}
+
+/// What a scan of one function's body finds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    shared: Vec<Shared>,
+    /// Functions named, in calls or otherwise.
+    named: BTreeSet<usize>,
+    local: u64,
+    /// Declared registers in units of 32 bits.
+    words: u64,
+    copies_params: bool,
+    /// Calls through pointers.
+    indirect: bool,
+}
+
+impl Layout {
+    /// Scans the kernel.
+    pub(super) fn of(program: &Program, entry: &Entry) -> Result<Layout, PtxError> {
+        let mut layout = Layout {
+            offsets: HashMap::new(),
+            resources: Resources { shared_align: 16, ..Resources::default() },
+            copies_params: false,
+            reserved: None,
+            pointees: Vec::new(),
+        };
+        let mut reached = BTreeSet::from([entry.function]);
+        let mut work = vec![entry.function];
+        let (mut shared, mut local, mut words, mut indirect) = (0u64, 0u64, 0u64, false);
+        while let Some(function) = work.pop() {
+            let facts = facts(program, function)?;
+            let name = |at: usize| {
+                if reached.insert(at) {
+                    work.push(at);
+                }
+            };
+            if facts.indirect && !std::mem::replace(&mut indirect, true) {
+                facts.named.iter().chain(pointed(program)).copied().for_each(name);
+            } else {
+                facts.named.iter().copied().for_each(name);
+            }
+            if reached.len() > MAX_FUNCTIONS {
+                let text = format!("'{}' reaches more than {MAX_FUNCTIONS} functions", clip(&entry.name));
+                return Err(PtxError::unsupported(entry.line, text));
+            }
+            for variable in &facts.shared {
+                layout.place(variable, &mut shared)?;
+            }
+            local = local.saturating_add(facts.local).next_multiple_of(16).min(MAX_VARIABLE_BYTES);
+            words = words.saturating_add(facts.words);
+            layout.copies_params |= facts.copies_params;
+        }
+        layout.reserved = layout.offsets.get(&RESERVED).copied();
+        if indirect {
+            reached.remove(&entry.function);
+            layout.pointees = reached.into_iter().collect();
+        }
+        // Hardware allocates by liveness; declared virtual registers of nvcc's output exceed it some six-fold.
+        let limit = entry.max_registers.unwrap_or(255).clamp(16, 255);
+        layout.resources.registers = (16 + words / 6).next_multiple_of(8).min(u64::from(limit)) as u32;
+        layout.resources.shared_bytes = shared as u32;
+        layout.resources.local_bytes = u32::try_from(local).unwrap_or(u32::MAX);
+        Ok(layout)
+    }
+
+    /// Offset of the shared variable declared at this position.
+    pub(super) fn offset(&self, position: usize, is_dynamic: bool) -> Option<u32> {
+        if is_dynamic {
+            return Some(self.resources.shared_bytes.next_multiple_of(self.resources.shared_align));
+        }
+        self.offsets.get(&position).copied()
+    }
+
+    fn place(&mut self, variable: &Shared, end: &mut u64) -> Result<(), PtxError> {
+        self.resources.shared_align = self.resources.shared_align.max(variable.align);
+        if variable.dynamic || self.offsets.contains_key(&variable.position) {
+            return Ok(());
+        }
+        let offset = end.next_multiple_of(u64::from(variable.align));
+        *end = offset + variable.size;
+        if *end > u64::from(MAX_SHARED_BYTES) {
+            let text = format!("the kernel uses more than {MAX_SHARED_BYTES} bytes of shared memory");
+            return Err(PtxError::invalid(variable.line, text));
+        }
+        self.offsets.insert(variable.position, offset as u32);
+        Ok(())
+    }
+}
+
+/// The functions that initial values of variables hold.
+fn pointed(program: &Program) -> &[usize] {
+    program.pointed.get_or_init(|| {
+        let symbols = program.variables.iter().flat_map(|v| &v.relocations).map(|r| program.names.get(&r.symbol));
+        let functions: BTreeSet<usize> = symbols
+            .filter_map(|item| match item {
+                Some(Item::Function(at)) => Some(*at),
+                _ => None,
+            })
+            .collect();
+        functions.into_iter().collect()
+    })
+}
+
+fn facts(program: &Program, function: usize) -> Result<Arc<Facts>, PtxError> {
+    program.functions[function].facts.get_or_init(|| scan(program, function).map(Arc::new)).clone()
+}
+
+fn scan(program: &Program, function: usize) -> Result<Facts, PtxError> {
+    let mut facts = Facts::default();
+    let Some(body) = program.functions[function].body else { return Ok(facts) };
+    let mut lexer = Lexer::at(&program.text, body);
+    let mut seen = BTreeSet::new();
+    let mut depth = 0u32;
+    loop {
+        match lexer.next()? {
+            Token::Punct(b'{') => depth += 1,
+            Token::Punct(b'}') if depth == 0 => return Ok(facts),
+            Token::Punct(b'}') => depth -= 1,
+            Token::End => return Ok(facts),
+            Token::Word(".loc" | ".file") => lexer.skip_line(),
+            Token::Word(".callprototype") => facts.indirect = true,
+            Token::Word(word) if word.starts_with("%reserved_smem_offset_") => {
+                let size = u64::from(2 * RESERVED_BYTES);
+                if seen.insert(RESERVED) {
+                    let line = lexer.line();
+                    facts.shared.push(Shared { position: RESERVED, size, align: 16, dynamic: false, line });
+                }
+            }
+            Token::Word(word) if word.starts_with(['.', '%']) => {
+                let first = word[1..].split('.').next();
+                if matches!(first, Some("shared" | "local" | "reg" | "extern")) && word.starts_with('.') {
+                    facts.declaration(&mut lexer, word)?;
+                }
+            }
+            Token::Word(word) if word.starts_with("cvta.param") => facts.copies_params = true,
+            Token::Word(word) => match program.names.get(word) {
+                Some(Item::Function(callee)) => {
+                    facts.named.insert(*callee);
+                }
+                Some(Item::Variable(at)) => {
+                    let v = &program.variables[*at];
+                    if v.space == VarSpace::Shared && seen.insert(v.mark.pos) {
+                        let dynamic = v.linkage == Linkage::Extern;
+                        let (position, size, align, line) = (v.mark.pos, v.size, v.align, lexer.line());
+                        facts.shared.push(Shared { position, size, align, dynamic, line });
+                    }
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+}
+
+impl Facts {
+    fn declaration<'a>(&mut self, lexer: &mut Lexer<'a>, first: &'a str) -> Result<(), PtxError> {
+        let head = Head::parse(lexer, first)?;
+        let align = head.align();
+        loop {
+            let d = Declarator::parse(lexer)?;
+            let line = lexer.line();
+            let size = head.size(&d, line)?;
+            match head.space {
+                Some(DeclSpace::Shared) => {
+                    let dynamic = head.linkage == Linkage::Extern;
+                    self.shared.push(Shared { position: d.mark.pos, size, align, dynamic, line });
+                }
+                Some(DeclSpace::Local) => {
+                    self.local = (self.local.next_multiple_of(u64::from(align)) + size).min(MAX_VARIABLE_BYTES);
+                }
+                Some(DeclSpace::Reg) if head.elem != Some(Elem::Pred) => {
+                    let words = head.elem.map_or(1, |e| u64::from(e.bytes().div_ceil(4)));
+                    self.words = self.words.saturating_add(words * u64::from(d.range.unwrap_or(1)));
+                }
+                _ => {}
+            }
+            if !lexer.eat(b',')? {
+                return Ok(());
+            }
+        }
+    }
+}

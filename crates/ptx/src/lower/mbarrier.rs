@@ -1,0 +1,418 @@
+//! mbarrier objects and bulk copies, by atomics and loops on ordinary memory.
+//!
+//! The object is opaque to programs. Here its 64 bits are
+//!
+//! ```text
+//!   63        41   40    39      20 19      0
+//! +-------------+-------+----------+---------+
+//! | bytes to be | phase | expected | pending |
+//! | transferred |       | arrivals | arrivals|
+//! +-------------+-------+----------+---------+
+//! ```
+//!
+//! Each operation is one atomic addition. The one after which nothing is pending and no bytes are outstanding ends the
+//! phase by a second addition, which restores the count and turns the phase over. Arrivals between the two are counted
+//! right, because additions commute. A state is the phase at the arrival. Copies are made at once, by the thread that
+//! asks for them; so they may complete before they are waited for, but never late.
+
+use super::body::Body;
+use super::mods::Mods;
+use super::operand::{Arg, Place};
+use crate::error::PtxError;
+use crate::ir::{Address, AtomOp, BoolOp, Cmp, Inst, IntOp, Op, Operand, Order, PredRef, Reg, RegTy, Space, Term, Ty};
+
+/// Most arrivals of a phase.
+const COUNT: u64 = (1 << 20) - 1;
+const EXPECTED: u64 = 20;
+const PHASE: u64 = 40;
+const BYTES: u64 = 41;
+
+/// Which bytes of each 16 a bulk copy moves.
+#[derive(Clone, Copy)]
+enum Part {
+    All,
+    /// Those at these offsets of the whole copy, the second excluded.
+    Between(Operand, Operand),
+    /// Those whose bit is set.
+    Mask(Operand),
+}
+
+impl Body<'_, '_> {
+    pub(super) fn mbarrier(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        let actions = ["init", "inval", "arrive", "expect_tx", "complete_tx", "test_wait", "try_wait"];
+        let action = m.find(|w| actions.iter().position(|a| *a == w));
+        let action =
+            action.map(|at| actions[at]).ok_or_else(|| self.unsupported("this mbarrier operation is not supported"))?;
+        let expect = action == "arrive" && m.take("expect_tx");
+        let parity = action.ends_with("wait") && m.take("parity");
+        if m.take("noComplete") {
+            return Err(self.unsupported("mbarrier.arrive.noComplete is not supported"));
+        }
+        m.order();
+        let space = m.space();
+        self.ty_in(m, &[Ty::B64])?;
+        match action {
+            "init" => {
+                self.count(2..=2)?;
+                let (space, address) = self.object(0, space)?;
+                let count = self.widened(1)?;
+                let expected = self.int64(IntOp::Shl, count, Operand::Imm(EXPECTED))?;
+                let word = self.int64(IntOp::Or, expected, count)?;
+                self.emit(Op::St { space, ty: Ty::B64, order: Order::Volatile, srcs: vec![word], addr: address })?;
+            }
+            "inval" => {
+                self.count(1..=1)?;
+                self.object(0, space)?;
+            }
+            "arrive" => {
+                self.count(2..=3)?;
+                let state = self.dst(0, Ty::B64)?;
+                let (space, address) = self.object(1, space)?;
+                let third = if self.args.len() > 2 { Some(self.widened(2)?) } else { None };
+                let delta = match (expect, third) {
+                    (true, Some(bytes)) => {
+                        let bytes = self.int64(IntOp::Shl, bytes, Operand::Imm(BYTES))?;
+                        self.int64(IntOp::Sub, bytes, Operand::Imm(1))?
+                    }
+                    (true, None) => return Err(self.invalid("an operand is missing")),
+                    (false, count) => self.int64(IntOp::Sub, Operand::Imm(0), count.unwrap_or(Operand::Imm(1)))?,
+                };
+                let old = self.update(space, address, delta)?;
+                let (ty, a, b) = (Ty::B64, Operand::Reg(old), Operand::Imm(1 << PHASE));
+                self.emit(Op::Int { op: IntOp::And, ty, sat: false, dst: state, a, b })?;
+            }
+            "expect_tx" | "complete_tx" => {
+                self.count(2..=2)?;
+                let (space, address) = self.object(0, space)?;
+                let bytes = self.widened(1)?;
+                let mut delta = self.int64(IntOp::Shl, bytes, Operand::Imm(BYTES))?;
+                if action == "complete_tx" {
+                    delta = self.int64(IntOp::Sub, Operand::Imm(0), delta)?;
+                }
+                self.update(space, address, delta)?;
+            }
+            _ => self.wait(space, parity)?,
+        }
+        Ok(())
+    }
+
+    /// `test_wait` and `try_wait`, which need not wait: is the phase over?
+    fn wait(&mut self, space: Option<Space>, parity: bool) -> Result<(), PtxError> {
+        self.count(3..=4)?;
+        let done = self.dst(0, Ty::Pred)?;
+        let (space, address) = self.object(1, space)?;
+        let word = self.new_reg(RegTy::B64)?;
+        let dsts = vec![Some(word)];
+        self.emit(Op::Ld { space, ty: Ty::B64, order: Order::Acquire, dsts, addr: address })?;
+        let now = self.int64(IntOp::And, Operand::Reg(word), Operand::Imm(1 << PHASE))?;
+        let then = if parity {
+            let wide = self.widened(2)?;
+            let low = self.int64(IntOp::And, wide, Operand::Imm(1))?;
+            self.int64(IntOp::Shl, low, Operand::Imm(PHASE))?
+        } else {
+            self.src(2, Ty::B64)?
+        };
+        self.compare(Cmp::Ne, Ty::B64, done, now, then, None)
+    }
+
+    /// The space and address of the object named by operand `at`.
+    fn object(&mut self, at: usize, space: Option<Space>) -> Result<(Space, Address), PtxError> {
+        let place = self.address(at)?;
+        if let Some((slot, _)) = place.slot {
+            self.inst.slots.escape(slot);
+        }
+        match self.access_space(space, &place)? {
+            space @ (Space::Shared | Space::Generic) => Ok((space, place.address)),
+            _ => Err(self.invalid("an mbarrier object lies in shared memory")),
+        }
+    }
+
+    /// Adds `delta` to the object, and ends the phase if that completes it; the object before.
+    fn update(&mut self, space: Space, addr: Address, delta: Operand) -> Result<Reg, PtxError> {
+        let old = self.new_reg(RegTy::B64)?;
+        let (op, ty, order) = (AtomOp::Add, Ty::U64, Order::AcqRel);
+        self.emit(Op::Atom { op, space, ty, order, ftz: false, dst: Some(old), addr, b: delta, c: None })?;
+        let before = Operand::Reg(old);
+        let after = self.int64(IntOp::Add, before, delta)?;
+        let rest = self.int64(IntOp::And, after, Operand::Imm(COUNT | !0 << BYTES))?;
+        let last = self.new_reg(RegTy::Pred)?;
+        let guard = self.guard.map(|g| (BoolOp::And, g));
+        // Not guarded itself: where the guard is false it must be false, too.
+        let outer = self.guard.take();
+        self.compare(Cmp::Eq, Ty::B64, last, rest, Operand::Imm(0), guard)?;
+        self.guard = outer;
+        let expected = self.int64(IntOp::Shr, before, Operand::Imm(EXPECTED))?;
+        let expected = self.int64(IntOp::And, expected, Operand::Imm(COUNT))?;
+        // Turning the phase bit over by addition: up from 0, down from 1.
+        let phase = self.int64(IntOp::And, before, Operand::Imm(1 << PHASE))?;
+        let twice = self.int64(IntOp::Shl, phase, Operand::Imm(1))?;
+        let turn = self.int64(IntOp::Sub, Operand::Imm(1 << PHASE), twice)?;
+        let b = self.int64(IntOp::Add, expected, turn)?;
+        let op = Op::Atom { op, space, ty, order, ftz: false, dst: None, addr, b, c: None };
+        let guard = Some(PredRef { reg: last, negate: false });
+        self.inst.graph.push(Inst { guard, op, line: self.line })?;
+        Ok(old)
+    }
+
+    /// `a op b` in 64 bits, in a new register; the second operand of a shift is a small constant.
+    fn int64(&mut self, op: IntOp, a: Operand, b: Operand) -> Result<Operand, PtxError> {
+        let ty = match op {
+            IntOp::And | IntOp::Or | IntOp::Shl | IntOp::Shr => Ty::B64,
+            _ => Ty::U64,
+        };
+        let dst = self.new_reg(RegTy::B64)?;
+        self.emit(Op::Int { op, ty, sat: false, dst, a, b })?;
+        Ok(Operand::Reg(dst))
+    }
+
+    /// Operand `at`, a u32, in 64 bits.
+    fn widened(&mut self, at: usize) -> Result<Operand, PtxError> {
+        match self.src(at, Ty::U32)? {
+            Operand::Reg(reg) => self.widen(reg).map(Operand::Reg),
+            imm @ Operand::Imm(_) => Ok(imm),
+        }
+    }
+
+    fn widen(&mut self, reg: Reg) -> Result<Reg, PtxError> {
+        let dst = self.new_reg(RegTy::B64)?;
+        let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
+        let (dst_ty, src_ty, a) = (Ty::U64, Ty::U32, Operand::Reg(reg));
+        self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst, a })?;
+        Ok(dst)
+    }
+
+    fn compare(
+        &mut self,
+        cmp: Cmp,
+        ty: Ty,
+        dst: Reg,
+        a: Operand,
+        b: Operand,
+        combine: Option<(BoolOp, PredRef)>,
+    ) -> Result<(), PtxError> {
+        self.emit(Op::Setp { cmp, ty, ftz: false, dst, dst2: None, a, b, combine })?;
+        Ok(())
+    }
+
+    /// `cp.async.mbarrier.arrive`: the copies before it have been made. Without `.noinc` the arrival is one that the
+    /// count does not expect, so that nothing is left of it.
+    pub(super) fn copy_arrival(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        if !m.take("arrive") {
+            return Err(self.invalid("cp.async.mbarrier lacks .arrive"));
+        }
+        let counted = m.take("noinc");
+        let space = m.space();
+        self.ty_in(m, &[Ty::B64])?;
+        self.count(1..=1)?;
+        let (space, address) = self.object(0, space)?;
+        if counted {
+            self.update(space, address, Operand::Imm(u64::MAX))?;
+        }
+        Ok(())
+    }
+
+    /// `clusterlaunchcontrol`: no CTA that waits to be launched is ever handed over, and the answer says so.
+    pub(super) fn launch_control(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        if m.take("try_cancel") {
+            m.drop_all(|_| true);
+            self.count(2..=2)?;
+            let to = self.address(0)?;
+            let space = self.access_space(Some(Space::Shared), &to)?;
+            let srcs = vec![Operand::Imm(0); 2];
+            self.emit(Op::St { space, ty: Ty::B64, order: Order::Weak, srcs, addr: to.address })?;
+            let (space, address) = self.object(1, Some(Space::Shared))?;
+            self.update(space, address, Operand::Imm((16u64 << BYTES).wrapping_neg()))?;
+            return Ok(());
+        }
+        if !m.take("query_cancel") {
+            return Err(self.invalid("clusterlaunchcontrol without an operation"));
+        }
+        if m.take("is_canceled") {
+            m.drop_all(|w| matches!(w, "pred" | "b128"));
+            let dst = self.dst(0, Ty::Pred)?;
+            self.emit(Op::Mov { ty: Ty::Pred, dst, src: Operand::Imm(0) })?;
+            return Ok(());
+        }
+        m.drop_all(|w| w.starts_with("get_first_ctaid") || matches!(w, "x" | "y" | "z" | "v4" | "b32" | "b128"));
+        for arg in self.elements(0)? {
+            if let Arg::Word(name) = arg
+                && name != "_"
+            {
+                let dst = self.reg_of(name, RegTy::B32)?;
+                self.emit(Op::Mov { ty: Ty::B32, dst, src: Operand::Imm(0) })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `cp.async.bulk` between global and shared memory.
+    pub(super) fn copy_bulk(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        if m.take("commit_group") {
+            return self.count(0..=0);
+        }
+        if m.take("wait_group") {
+            m.take("read");
+            return self.count(1..=1);
+        }
+        if m.take("prefetch") {
+            m.drop_all(|_| true);
+            return Ok(());
+        }
+        let policy = usize::from(m.cache());
+        let (masked, bounded) = (m.take("cp_mask"), m.take("ignore_oob"));
+        let tracked = m.take("mbarrier::complete_tx::bytes");
+        let (to, from) = (m.space(), m.space());
+        let into_shared = match (to, from) {
+            (Some(Space::Shared), Some(Space::Global)) if tracked && !masked => true,
+            (Some(Space::Global), Some(Space::Shared)) if m.take("bulk_group") && !tracked && !bounded => false,
+            _ => return Err(self.unsupported("bulk copies of this kind are not supported")),
+        };
+        let count = 3 + usize::from(masked) + 2 * usize::from(bounded) + usize::from(tracked) + policy;
+        self.count(count..=count)?;
+        let (to, from) = (self.address(0)?, self.address(1)?);
+        let size = self.src(2, Ty::U32)?;
+        let part = match (bounded, masked) {
+            (true, _) => Part::Between(self.src(3, Ty::U32)?, self.src(4, Ty::U32)?),
+            (_, true) => Part::Mask(self.src(count - 1, Ty::U16)?),
+            _ => Part::All,
+        };
+        let object = if tracked { Some(self.object(count - 1 - policy, Some(Space::Shared))?) } else { None };
+        // A guarded copy: branch around it.
+        let after = self.inst.graph.target();
+        if let Some(p) = self.guard.take() {
+            let inside = self.inst.graph.target();
+            self.inst.graph.terminate(Term::CondBra { p, then: inside.id(), els: after.id(), uniform: false });
+            self.inst.graph.bind(inside);
+        }
+        let (to, from) = (self.pointer(&to)?, self.pointer(&from)?);
+        let spaces = if into_shared { [Space::Shared, Space::Global] } else { [Space::Global, Space::Shared] };
+        self.copy_loop(spaces, to, from, size, part)?;
+        if let Some((space, address)) = object {
+            let bytes = match size {
+                Operand::Reg(reg) => Operand::Reg(self.widen(reg)?),
+                imm @ Operand::Imm(_) => imm,
+            };
+            let bytes = self.int64(IntOp::Shl, bytes, Operand::Imm(BYTES))?;
+            let delta = self.int64(IntOp::Sub, Operand::Imm(0), bytes)?;
+            self.update(space, address, delta)?;
+        }
+        self.inst.graph.bind(after);
+        Ok(())
+    }
+
+    /// An address as a 64-bit value.
+    fn pointer(&mut self, place: &Place) -> Result<Operand, PtxError> {
+        let base = match place.address.base {
+            Operand::Reg(reg) if self.inst.graph.ty(reg) == RegTy::B32 => Operand::Reg(self.widen(reg)?),
+            base => base,
+        };
+        self.int64(IntOp::Add, base, Operand::Imm(place.address.offset.cast_unsigned()))
+    }
+
+    /// Copies `size` bytes, 16 at a time.
+    fn copy_loop(
+        &mut self,
+        spaces: [Space; 2],
+        to: Operand,
+        from: Operand,
+        size: Operand,
+        part: Part,
+    ) -> Result<(), PtxError> {
+        let at = self.new_reg(RegTy::B32)?;
+        let (head, body, done) = (self.inst.graph.target(), self.inst.graph.target(), self.inst.graph.target());
+        self.emit(Op::Mov { ty: Ty::B32, dst: at, src: Operand::Imm(0) })?;
+        let end = match part {
+            Part::Between(_, right) => self.int32(IntOp::Sub, size, right)?,
+            _ => size,
+        };
+        self.inst.graph.bind(head);
+        let over = self.new_reg(RegTy::Pred)?;
+        self.compare(Cmp::Ge, Ty::U32, over, Operand::Reg(at), size, None)?;
+        let p = PredRef { reg: over, negate: false };
+        self.inst.graph.terminate(Term::CondBra { p, then: done.id(), els: body.id(), uniform: false });
+        self.inst.graph.bind(body);
+        let offset = Operand::Reg(self.widen(at)?);
+        let (to, from) = (self.int64(IntOp::Add, to, offset)?, self.int64(IntOp::Add, from, offset)?);
+        let (whole, next) = (self.new_reg(RegTy::Pred)?, self.inst.graph.target());
+        match part {
+            Part::All => self.emit(Op::Mov { ty: Ty::Pred, dst: whole, src: Operand::Imm(1) }).map(|_| ())?,
+            Part::Mask(mask) => self.compare(Cmp::Eq, Ty::U16, whole, mask, Operand::Imm(0xffff), None)?,
+            Part::Between(left, _) => {
+                let (inside, last) =
+                    (self.new_reg(RegTy::Pred)?, self.int32(IntOp::Add, Operand::Reg(at), Operand::Imm(16))?);
+                self.compare(Cmp::Ge, Ty::U32, inside, Operand::Reg(at), left, None)?;
+                let inside = Some((BoolOp::And, PredRef { reg: inside, negate: false }));
+                self.compare(Cmp::Le, Ty::U32, whole, last, end, inside)?;
+            }
+        }
+        let whole = PredRef { reg: whole, negate: false };
+        self.guard = Some(whole);
+        self.copy_piece(spaces, to, from, 0, Ty::B64, 2)?;
+        self.guard = None;
+        if !matches!(part, Part::All) {
+            let bytes = self.inst.graph.target();
+            self.inst.graph.terminate(Term::CondBra { p: whole, then: next.id(), els: bytes.id(), uniform: false });
+            self.inst.graph.bind(bytes);
+            for byte in 0..16 {
+                let p = self.wanted(part, at, end, byte)?;
+                self.guard = Some(PredRef { reg: p, negate: false });
+                self.copy_piece(spaces, to, from, byte, Ty::B8, 1)?;
+                self.guard = None;
+            }
+        }
+        self.inst.graph.bind(next);
+        let (a, b) = (Operand::Reg(at), Operand::Imm(16));
+        self.emit(Op::Int { op: IntOp::Add, ty: Ty::U32, sat: false, dst: at, a, b })?;
+        self.inst.graph.terminate(Term::Bra(head.id()));
+        self.inst.graph.bind(done);
+        Ok(())
+    }
+
+    /// Is byte `byte` of the 16 at offset `at` to be copied?
+    fn wanted(&mut self, part: Part, at: Reg, end: Operand, byte: u64) -> Result<Reg, PtxError> {
+        let p = self.new_reg(RegTy::Pred)?;
+        match part {
+            Part::All => self.emit(Op::Mov { ty: Ty::Pred, dst: p, src: Operand::Imm(1) }).map(|_| ())?,
+            Part::Mask(mask) => {
+                let bit = self.new_reg(RegTy::B16)?;
+                let (op, ty, b) = (IntOp::And, Ty::B16, Operand::Imm(1 << byte));
+                self.emit(Op::Int { op, ty, sat: false, dst: bit, a: mask, b })?;
+                self.compare(Cmp::Ne, Ty::B16, p, Operand::Reg(bit), Operand::Imm(0), None)?;
+            }
+            Part::Between(left, _) => {
+                let (here, after) =
+                    (self.int32(IntOp::Add, Operand::Reg(at), Operand::Imm(byte))?, self.new_reg(RegTy::Pred)?);
+                self.compare(Cmp::Ge, Ty::U32, after, here, left, None)?;
+                let after = Some((BoolOp::And, PredRef { reg: after, negate: false }));
+                self.compare(Cmp::Lt, Ty::U32, p, here, end, after)?;
+            }
+        }
+        Ok(p)
+    }
+
+    fn int32(&mut self, op: IntOp, a: Operand, b: Operand) -> Result<Operand, PtxError> {
+        let dst = self.new_reg(RegTy::B32)?;
+        self.emit(Op::Int { op, ty: Ty::U32, sat: false, dst, a, b })?;
+        Ok(Operand::Reg(dst))
+    }
+
+    fn copy_piece(
+        &mut self,
+        [into, out_of]: [Space; 2],
+        to: Operand,
+        from: Operand,
+        offset: u64,
+        ty: Ty,
+        lanes: usize,
+    ) -> Result<(), PtxError> {
+        let mut regs = Vec::with_capacity(lanes);
+        for _ in 0..lanes {
+            regs.push(self.new_reg(ty.reg())?);
+        }
+        let (dsts, srcs) = (regs.iter().map(|r| Some(*r)).collect(), regs.iter().map(|r| Operand::Reg(*r)).collect());
+        let (from, to) = (Address { base: from, offset: offset as i64 }, Address { base: to, offset: offset as i64 });
+        self.emit(Op::Ld { space: out_of, ty, order: Order::Weak, dsts, addr: from })?;
+        self.emit(Op::St { space: into, ty, order: Order::Weak, srcs, addr: to })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+//! A module as its text declares it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use crate::decl::Linkage;
+use crate::error::PtxError;
+use crate::index;
+use crate::ir::{Kernel, Param, RegTy};
+use crate::lexer::Mark;
+use crate::lower::{self, Facts};
+
+/// A module: what it declares, and its text, from which kernels are compiled when they are wanted.
+pub struct Program {
+    pub(crate) text: Arc<str>,
+    pub(crate) version: u32,
+    pub(crate) target: u32,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) functions: Vec<Function>,
+    pub(crate) variables: Vec<Variable>,
+    pub(crate) names: HashMap<String, Item>,
+    /// Functions that initial values hold, once somebody asks.
+    pub(crate) pointed: OnceLock<Vec<usize>>,
+}
+
+/// What a module-scope name means: an index into the list of that kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Item {
+    Entry(usize),
+    Function(usize),
+    Variable(usize),
+}
+
+/// A kernel's declaration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Name, mangled.
+    pub name: String,
+    /// Parameters in order.
+    pub params: Vec<Param>,
+    /// Size of the parameter block, bytes.
+    pub param_bytes: u32,
+    /// `.reqntid`, or else `.maxntid`; missing dimensions are 1.
+    pub max_ntid: Option<[u32; 3]>,
+    /// Is that bound exact (`.reqntid`)?
+    pub exact_ntid: bool,
+    /// `.minnctapersm`: CTAs per SM the author wants resident.
+    pub min_ctas_per_sm: Option<u32>,
+    /// `.maxnreg`: registers per thread the author allows.
+    pub max_registers: Option<u32>,
+    /// Who sees it.
+    pub linkage: Linkage,
+    /// Line of the declaration.
+    pub line: u32,
+    /// Index into `Program::functions`, where its body is found.
+    pub(crate) function: usize,
+}
+
+/// Signature and body of an `.entry` or a `.func`.
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    pub(crate) name: String,
+    pub(crate) rets: Vec<Formal>,
+    pub(crate) params: Vec<Formal>,
+    /// Right after the opening brace; `None` for a declaration.
+    pub(crate) body: Option<Mark>,
+    pub(crate) line: u32,
+    /// What a scan of the body found, once somebody asks.
+    pub(crate) facts: OnceLock<Result<Arc<Facts>, PtxError>>,
+}
+
+/// A formal parameter or return value.
+#[derive(Clone, Debug)]
+pub(crate) struct Formal {
+    pub(crate) name: String,
+    pub(crate) size: u32,
+    pub(crate) align: u32,
+    /// Offset in the parameter block (of an entry), bytes.
+    pub(crate) offset: u32,
+    /// Class of a `.reg` parameter; `None` for `.param` memory.
+    pub(crate) reg: Option<RegTy>,
+}
+
+/// State space of a module-scope variable.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum VarSpace {
+    /// `.global`: one instance, mutable.
+    Global,
+    /// `.const`: one instance, read only for kernels.
+    Const,
+    /// `.shared`: an instance per CTA, laid out by [`Program::lower`]; extern ones are dynamic shared memory.
+    Shared,
+}
+
+/// A module-scope variable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Variable {
+    /// Name.
+    pub name: String,
+    /// Where it lives.
+    pub space: VarSpace,
+    /// Who sees it; with [`Linkage::Extern`] this is no definition.
+    pub linkage: Linkage,
+    /// Size in bytes; 0 if extern and of unknown length.
+    pub size: u64,
+    /// Alignment in bytes, a power of two.
+    pub align: u32,
+    /// First bytes of its initial value; the rest is zero.
+    pub init: Vec<u8>,
+    /// Addresses to put into `init`.
+    pub relocations: Vec<Relocation>,
+    /// `.attribute(.managed)`: host code reads and writes it, too.
+    pub managed: bool,
+    /// A texture, sampler or surface reference.
+    pub opaque: bool,
+    pub(crate) mark: Mark,
+}
+
+/// A place in an initial value that holds a symbol's address.
+///
+/// The value is `((address + addend) & mask) >> mask.trailing_zeros()`, little endian, `bytes` long.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Relocation {
+    /// Where in the variable, bytes; `offset + bytes` is within `init`.
+    pub offset: u64,
+    /// How many bytes are written: 1, 2, 4 or 8.
+    pub bytes: u32,
+    /// Whose address. A function's is [`Program::function_handle`].
+    pub symbol: String,
+    /// Added to the address, wrapping.
+    pub addend: i64,
+    /// Which bits of it; not zero.
+    pub mask: u64,
+}
+
+/// What a kernel occupies, found without compiling it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Resources {
+    /// Static shared memory, bytes; exactly that of the compiled kernel.
+    pub shared_bytes: u32,
+    /// Alignment of the dynamic part, bytes.
+    pub shared_align: u32,
+    /// Local memory declared by the kernel and the functions it can call, bytes; the compiled kernel may need less,
+    /// because not all of them are active at once, or a little more, for arguments in memory.
+    pub local_bytes: u32,
+    /// Registers per thread, as a compiler for hardware would report: an estimate, 16 to 255.
+    pub registers: u32,
+}
+
+impl Relocation {
+    /// Puts the address of the symbol into the variable's initial value.
+    pub fn apply(&self, init: &mut [u8], address: u64) {
+        let value = address.wrapping_add_signed(self.addend) & self.mask;
+        let value = value.checked_shr(self.mask.trailing_zeros()).unwrap_or(0);
+        let bytes = (self.bytes as usize).min(8);
+        let at = self.offset as usize;
+        if let Some(place) = init.get_mut(at..at + bytes) {
+            place.copy_from_slice(&value.to_le_bytes()[..bytes]);
+        }
+    }
+}
+
+impl Program {
+    /// Reads the declarations of a module and finds its functions' bodies, which it does not parse. The text ends at a
+    /// NUL or at the end of `text`; bytes that are not UTF-8 are tolerated in comments.
+    ///
+    /// # Errors
+    /// What is not PTX at module scope, or a 32-bit module.
+    pub fn parse(text: &[u8]) -> Result<Program, PtxError> {
+        let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
+        let text: Arc<str> = String::from_utf8_lossy(&text[..end]).into();
+        index::index(text)
+    }
+
+    /// The text that was parsed.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// `.version` as major * 10 + minor.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// `.target` as a number: 75 for `sm_75`, 120 for `sm_120a`.
+    #[must_use]
+    pub fn target(&self) -> u32 {
+        self.target
+    }
+
+    /// The kernels with a body, in the order of the text.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The module-scope variables in the order of the text. An extern declaration of a variable that the module also
+    /// defines is not listed.
+    #[must_use]
+    pub fn variables(&self) -> &[Variable] {
+        &self.variables
+    }
+
+    /// Index of the kernel of that name.
+    #[must_use]
+    pub fn find_entry(&self, name: &str) -> Option<usize> {
+        match self.names.get(name) {
+            Some(Item::Entry(index)) => Some(*index),
+            _ => None,
+        }
+    }
+
+    /// Bytes of constant memory the module declares.
+    #[must_use]
+    pub fn const_bytes(&self) -> u64 {
+        let consts = self.variables.iter().filter(|v| v.space == VarSpace::Const);
+        consts.fold(0, |sum, v| sum.saturating_add(v.size))
+    }
+
+    /// The value that stands for a function's address in memory (virtual tables, function pointers): not an address,
+    /// but the same wherever this module's text is used.
+    #[must_use]
+    pub fn function_handle(&self, name: &str) -> Option<u64> {
+        match self.names.get(name)? {
+            Item::Function(index) => Some(handle(*index)),
+            Item::Entry(index) => Some(handle(self.entries[*index].function)),
+            Item::Variable(_) => None,
+        }
+    }
+
+    /// What kernel `entry` occupies, by a scan of its body and of the functions it calls.
+    ///
+    /// # Errors
+    /// Malformed declarations in the body; an index out of range.
+    pub fn resources(&self, entry: usize) -> Result<Resources, PtxError> {
+        lower::resources(self, entry)
+    }
+
+    /// Compiles kernel `entry` to verified IR. `symbols` gives the GPU virtual addresses of global and constant
+    /// variables.
+    ///
+    /// # Errors
+    /// What is wrong with the kernel's text or not supported; an index out of range.
+    pub fn lower(&self, entry: usize, symbols: &dyn Fn(&str) -> Option<u64>) -> Result<Kernel, PtxError> {
+        lower::lower(self, entry, symbols)
+    }
+}
+
+/// [`Program::function_handle`] of a function. Never 0; 16-byte steps, as code addresses have.
+pub(crate) fn handle(function: usize) -> u64 {
+    (function as u64 + 1) * 16
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program")
+            .field("bytes", &self.text.len())
+            .field("version", &self.version)
+            .field("target", &self.target)
+            .field("entries", &self.entries.len())
+            .field("functions", &self.functions.len())
+            .field("variables", &self.variables.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,132 @@
+//! What a module declares, as the driver sees it.
+
+use ptx::{Linkage, Program, PtxErrorKind, Relocation, VarSpace};
+
+const HEAD: &str = ".version 8.5\n.target sm_75\n.address_size 64\n";
+
+fn parse(text: &str) -> Program {
+    Program::parse(format!("{HEAD}{text}").as_bytes()).unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+fn refuse(text: &str, wanted: &str) {
+    let error = Program::parse(format!("{HEAD}{text}").as_bytes()).expect_err(text);
+    assert!(error.to_string().contains(wanted), "{text}: {error}");
+}
+
+#[test]
+fn header_and_tail() {
+    let program =
+        Program::parse(b".version 9.0 .target sm_120a, debug .address_size 64 \0\0 garbage").expect("a header");
+    assert_eq!((program.version(), program.target()), (90, 120));
+    assert!(Program::parse(b"").is_err());
+    let error = Program::parse(b".version 1.4 .target sm_13 .address_size 32").expect_err("32-bit");
+    assert_eq!(error.kind, PtxErrorKind::Unsupported);
+    let text = [b".version 8.0 .target sm_80 // caf\xe9 \xff\n".as_slice(), b".visible .entry k() { ret; }"].concat();
+    assert_eq!(Program::parse(&text).expect("bytes in a comment").entries()[0].line, 2);
+}
+
+#[test]
+fn parameters_are_laid_out() {
+    let program = parse(
+        ".visible .entry k(.param .u8 a, .param .u64 .ptr .global .align 16 b, .param .align 16 .b8 c[20], .param .v4 .f32 d)
+         .reqntid 32, 4 .minnctapersm 3 .maxnreg 64 { ret; }",
+    );
+    let entry = &program.entries()[0];
+    let layout: Vec<_> = entry.params.iter().map(|p| (p.offset, p.size, p.align)).collect();
+    assert_eq!(layout, [(0, 1, 1), (8, 8, 8), (16, 20, 16), (48, 16, 16)]);
+    assert_eq!(entry.param_bytes, 64);
+    assert_eq!((entry.max_ntid, entry.exact_ntid), (Some([32, 4, 1]), true));
+    assert_eq!((entry.min_ctas_per_sm, entry.max_registers), (Some(3), Some(64)));
+    assert_eq!(entry.linkage, Linkage::Visible);
+    assert_eq!((program.find_entry("k"), program.find_entry("b")), (Some(0), None));
+}
+
+#[test]
+fn variables_have_images() {
+    let program = parse(
+        ".extern .global .u32 defined; .visible .global .u32 defined = 7;
+         .const .align 16 .f64 two[2] = {1.0, 0d4000000000000000};
+         .global .b8 grid[2][3] = {{1, 2}, {4, 5, 6}};
+         .global .u16 open[] = {1, 2, 3};
+         .global .v2 .f32 pair = {1.0, 0f40000000};
+         .global .s32 negative = -2;
+         .global .b8 huge[1099511627776];
+         .extern .shared .align 16 .b8 dynamic[]; .shared .f32 tile[16];
+         .global .attribute(.managed) .u64 managed;",
+    );
+    let find = |name: &str| program.variables().iter().find(|v| v.name == name).expect("declared");
+    assert_eq!((find("defined").linkage, find("defined").init.as_slice()), (Linkage::Visible, [7, 0, 0, 0].as_slice()));
+    let two = find("two");
+    assert_eq!((two.space, two.size, two.align), (VarSpace::Const, 16, 16));
+    assert_eq!(two.init, [1.0f64.to_le_bytes(), 2.0f64.to_le_bytes()].concat());
+    assert_eq!(find("grid").init, [1, 2, 0, 4, 5, 6]);
+    assert_eq!((find("open").size, find("open").init.len()), (6, 6));
+    assert_eq!(find("pair").init, [1.0f32.to_le_bytes(), 2.0f32.to_le_bytes()].concat());
+    assert_eq!(find("negative").init, (-2i32).to_le_bytes());
+    assert_eq!((find("huge").size, find("huge").init.len()), (1 << 40, 0));
+    assert_eq!((find("dynamic").space, find("dynamic").linkage), (VarSpace::Shared, Linkage::Extern));
+    assert!(find("managed").managed);
+    assert_eq!(program.const_bytes(), 16);
+}
+
+#[test]
+fn initial_values_name_symbols() {
+    let program = parse(
+        ".func f() { ret; } .global .b8 text[4];
+         .global .u64 p[3] = {generic(text)+2, 5, f};
+         .global .u8 bytes[2] = {0xff(text), 0xff00(generic(text))};",
+    );
+    let relocation =
+        |offset, bytes, symbol: &str, addend, mask| Relocation { offset, bytes, symbol: symbol.into(), addend, mask };
+    assert_eq!(
+        program.variables()[1].relocations,
+        [relocation(0, 8, "text", 2, u64::MAX), relocation(16, 8, "f", 0, u64::MAX)]
+    );
+    assert_eq!(program.variables()[1].init[8], 5);
+    assert_eq!(
+        program.variables()[2].relocations,
+        [relocation(0, 1, "text", 0, 0xff), relocation(1, 1, "text", 0, 0xff00)]
+    );
+    assert_eq!((program.function_handle("f"), program.function_handle("text")), (Some(16), None));
+}
+
+#[test]
+fn resources_are_known_before_compilation() {
+    let program = parse(
+        ".shared .align 8 .b8 used[24]; .shared .b8 unused[1000]; .extern .shared .align 32 .b8 dynamic[];
+         .func f() { .shared .b8 inner[3]; .local .b8 scratch[8]; .reg .b32 %r<9>; mov.u32 %r1, inner; ret; }
+         .visible .entry k() { .reg .b32 %r<600>; .reg .b64 %rd<9>; mov.u32 %r1, used; mov.u32 %r2, dynamic; call f; ret; }
+         .visible .entry empty() { ret; }
+         .visible .entry big() { .shared .b8 x[200000]; ret; }",
+    );
+    let resources = program.resources(0).expect("declared");
+    assert_eq!((resources.shared_bytes, resources.shared_align), (27, 32));
+    let kernel = program.lower(0, &|_| None).expect("compiles");
+    assert_eq!((kernel.shared_bytes, kernel.shared_align), (27, 32));
+    assert!(kernel.to_string().contains("src: 0x20"), "dynamic memory begins at 32: {kernel}");
+    assert!(resources.registers > program.resources(1).expect("declared").registers);
+    assert!(program.resources(2).is_err() && program.lower(2, &|_| None).is_err());
+    assert!(program.lower(3, &|_| None).is_err());
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    refuse(".global .u32 x; .global .u32 x;", "duplicate definition of 'x'");
+    refuse(".visible .entry k() { ret; } .func k() { ret; }", "duplicate definition of 'k'");
+    refuse(".visible .entry k() { ret; ", "'{' is never closed");
+    refuse(".global .u32 x[2] = {1, 2, 3};", "too many initial values");
+    refuse(".global .b32 x = {{1}};", "nested too deeply");
+    refuse(".global .align 3 .b8 x;", "not a power of two");
+    refuse(".global .b8 x[4294967296][4294967296];", "too large");
+    refuse(".visible .entry k(.param .align 8 .b8 p[40000]) { ret; }", "exceed");
+    refuse(".frob", "unknown directive '.frob'");
+    refuse(".reg .b32 %r;", "no variable of this kind");
+    refuse("frob", "'frob' where a directive was expected");
+}
+
+#[test]
+fn errors_read_like_the_vendors() {
+    let program = parse(".visible .entry k()\n{\n  .reg .b32 %r<3>;\n  add.s32 %r1, %r2, %r7;\n  ret;\n}\n");
+    let error = program.lower(0, &|_| None).expect_err("%r7");
+    assert_eq!(error.to_string(), "ptx input, line 7; error: unknown symbol '%r7' (in 'add.s32 %r1, %r2, %r7')");
+}

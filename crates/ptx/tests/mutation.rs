@@ -1,0 +1,216 @@
+//! Text from strangers: mutated modules are refused or compiled, in bounded time, and nothing panics. Every kernel that is
+//! compiled has passed the verifier.
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use ptx::Program;
+
+/// Seeds: everything the front end reads, in few lines.
+const SEED: &str = include_str!("data/seed.ptx");
+
+fn read(text: &[u8]) {
+    if let Ok(program) = Program::parse(text) {
+        for index in 0..program.entries().len() {
+            let _ = program.resources(index);
+            if let Err(e) = program.lower(index, &|_| Some(0x10_0000_0000)) {
+                assert!(!e.message.contains("internal compiler error"), "{e}");
+            }
+        }
+    }
+}
+
+/// A mutation of bytes: a place, and what happens there.
+#[derive(Clone, Debug)]
+enum Edit {
+    Delete(usize, usize),
+    Insert(usize, String),
+    Copy(usize, usize, usize),
+    SwapWords(usize, usize),
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    let place = 0usize..20_000;
+    let snippet = prop_oneof![
+        Just(";"),
+        Just("{"),
+        Just("}"),
+        Just(","),
+        Just("@%p1 "),
+        Just("@!"),
+        Just("["),
+        Just("]"),
+        Just("("),
+        Just("|"),
+        Just("0xffffffffffffffff"),
+        Just("0f3F800000"),
+        Just("-1"),
+        Just("99999999999"),
+        Just(" _ "),
+        Just("%r1"),
+        Just("%rd1"),
+        Just("%rs1"),
+        Just("%p1"),
+        Just("%f1"),
+        Just(".v4"),
+        Just(".b128"),
+        Just(".pred"),
+        Just(".cc"),
+        Just("\n.reg .b128 %x<3>;"),
+        Just("\"\\"),
+        Just("/*"),
+        Just("\u{e9}"),
+        Just("\0"),
+        Just("call "),
+        Just(".align 65536 "),
+        Just("[1099511627776]"),
+        Just("a:"),
+        Just(".extern .shared .b8 z[];"),
+        Just("+"),
+        Just("%tid.x"),
+        Just("::"),
+    ]
+    .prop_map(str::to_owned);
+    prop_oneof![
+        (place.clone(), 1usize..40).prop_map(|(at, n)| Edit::Delete(at, n)),
+        (place.clone(), snippet).prop_map(|(at, text)| Edit::Insert(at, text)),
+        (place.clone(), place.clone(), 1usize..200).prop_map(|(from, to, n)| Edit::Copy(from, to, n)),
+        (place.clone(), place).prop_map(|(a, b)| Edit::SwapWords(a, b)),
+    ]
+}
+
+fn word(bytes: &[u8], at: usize) -> std::ops::Range<usize> {
+    let inside = |b: &u8| b.is_ascii_alphanumeric() || b"_%$.".contains(b);
+    let start = bytes[..at].iter().rposition(|b| !inside(b)).map_or(0, |p| p + 1);
+    let end = bytes[at..].iter().position(|b| !inside(b)).map_or(bytes.len(), |p| at + p);
+    start..end
+}
+
+fn apply(bytes: &mut Vec<u8>, edit: &Edit) {
+    let len = bytes.len();
+    if len == 0 {
+        return;
+    }
+    match edit {
+        Edit::Delete(at, n) => {
+            let at = at % len;
+            bytes.drain(at..(at + n).min(len));
+        }
+        Edit::Insert(at, text) => {
+            let at = at % len;
+            bytes.splice(at..at, text.bytes());
+        }
+        Edit::Copy(from, to, n) => {
+            let (from, to) = (from % len, to % len);
+            let piece = bytes[from..(from + n).min(len)].to_vec();
+            bytes.splice(to..to, piece);
+        }
+        Edit::SwapWords(a, b) => {
+            let (a, b) = (word(bytes, a % len), word(bytes, b % len));
+            if a.end <= b.start {
+                let (first, second) = (bytes[a.clone()].to_vec(), bytes[b.clone()].to_vec());
+                bytes.splice(b, first);
+                bytes.splice(a, second);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn mutated_text_is_handled(edits in prop::collection::vec(edit(), 1..6)) {
+        let mut bytes = SEED.as_bytes().to_vec();
+        for edit in &edits {
+            apply(&mut bytes, edit);
+        }
+        read(&bytes);
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_handled(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        read(&bytes);
+        let mut text = b".version 8.0 .target sm_75 .visible .entry k(.param .u64 a) { .reg .b32 %r<9>; ".to_vec();
+        text.extend(&bytes);
+        text.push(b'}');
+        read(&text);
+    }
+}
+
+#[test]
+fn the_seed_compiles() {
+    let program = Program::parse(SEED.as_bytes()).expect("the seed is PTX");
+    assert!(!program.entries().is_empty());
+    for (index, entry) in program.entries().iter().enumerate() {
+        let kernel = program.lower(index, &|_| Some(0x10_0000_0000));
+        let kernel = kernel.unwrap_or_else(|e| panic!("{}: {e}", entry.name));
+        let resources = program.resources(index).expect("a kernel that compiles has resources");
+        assert_eq!(resources.shared_bytes, kernel.shared_bytes);
+    }
+}
+
+/// Texts that would take exponential time or gigabytes if a limit were missing.
+#[test]
+fn attacks_are_refused_quickly() {
+    let head = ".version 8.0\n.target sm_75\n.address_size 64\n";
+    let kernel = |body: &str| format!("{head}.visible .entry k(.param .u64 a) {{ .reg .pred %p; {body} }}");
+    let mut doubling = head.to_owned();
+    doubling.push_str(".func f0() { .reg .b32 %r<2>; mov.u32 %r1, 1; ret; }\n");
+    for i in 1..40 {
+        doubling.push_str(&format!(".func f{i}() {{ call f{}; call f{}; ret; }}\n", i - 1, i - 1));
+    }
+    doubling.push_str(".visible .entry k() { call f39; ret; }");
+    let attacks = [
+        ("doubling calls", doubling),
+        ("recursion", format!("{head}.func f() {{ call f; ret; }} .visible .entry k() {{ call f; ret; }}")),
+        ("nested scopes", kernel(&"{".repeat(100_000))),
+        ("huge shared array", kernel(".shared .b8 x[1000000000000];")),
+        ("huge local array", kernel(".local .b8 x[1000000000];")),
+        ("overflowing array", kernel(".local .b64 x[4294967296][4294967296];")),
+        ("many registers", kernel(".reg .b32 %r<4294967295>; mov.u32 %r4294967294, 1;")),
+        ("long vector", kernel(&format!(".reg .b32 %r<2>; mov.b64 %r1, {{{}%r1}};", "%r1,".repeat(100_000)))),
+        ("many operands", kernel(&format!("mov.u32 {};", "1,".repeat(100_000)))),
+        ("long opcode", kernel(&format!("add{} %p, %p, %p;", ".s32".repeat(100_000)))),
+        ("long name", kernel(&format!("mov.u32 {}, 1;", "%".repeat(1_000_000)))),
+        ("deep initialiser", format!("{head}.global .b8 x[4] = {}1;", "{".repeat(100_000))),
+        ("wide initialiser", format!("{head}.global .b8 x[1000][1000000] = {{{}}};", "{1},".repeat(999))),
+        ("many dimensions", format!("{head}.global .b8 x{};", "[2]".repeat(100_000))),
+        ("jump chain", {
+            let labels: String = (0..50_000).map(|i| format!("L{i}: bra L{};\n", (i + 1) % 50_000)).collect();
+            kernel(&labels)
+        }),
+        ("descending chain", {
+            let blocks: String =
+                (0..100_000).rev().map(|i| format!("L{}: mov.pred %p, 1; bra L{i};\n", i + 1)).collect();
+            // From the last block of the text to the first, each after the one it goes to.
+            let reversed: String = blocks.lines().rev().collect::<Vec<_>>().join("\n");
+            kernel(&format!("bra L100000; {reversed} L0: exit;"))
+        }),
+        ("branches by table", {
+            let labels = "L,".repeat(4000);
+            kernel(&format!(".reg .b32 %r; L: T: .branchtargets {labels} L; {}", "brx.idx %r, T;".repeat(100_000)))
+        }),
+        ("kernels of one large function", {
+            let large = "mov.u32 %r1, 1;".repeat(100_000);
+            let mut text = format!("{head}.func f() {{ .reg .b32 %r<2>; {large} .reg .b32 %x[; }}\n");
+            for i in 0..2000 {
+                text.push_str(&format!(".visible .entry k{i}() {{ call f; ret; }}\n"));
+            }
+            text
+        }),
+        ("unclosed comment", kernel("/*")),
+        ("unclosed string", kernel("\"")),
+        ("branch table", {
+            let labels = "L,".repeat(100_000);
+            kernel(&format!(".reg .b32 %r; L: T: .branchtargets {labels} L; brx.idx %r, T;"))
+        }),
+    ];
+    for (name, text) in &attacks {
+        let start = Instant::now();
+        read(text.as_bytes());
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(10), "{name} took {took:?}");
+        println!("{name}: {took:?}");
+    }
+}

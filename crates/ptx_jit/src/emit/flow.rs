@@ -1,0 +1,618 @@
+//! The control flow of a region.
+//!
+//! Per node there are up to two pieces of code. The full one is for chunks all of whose lanes are there: plain control
+//! flow, registers in Cranelift variables. The masked one is for the rest: a pending word per node (one bit per lane, in
+//! the function's stack frame); nodes are tried in order, each takes its pending lanes, runs under their mask on
+//! registers loaded from and stored to the warp's frame, and distributes its lanes to its successors. At the end of a
+//! loop's nodes, control returns to the header while lanes are pending there. A branch that splits a full chunk goes
+//! over to masked code; a node at which all lanes of a chunk have met goes back to full code.
+
+use std::collections::HashMap;
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, StackSlot, Value, types};
+use cranelift_frontend::{FunctionBuilder, Switch};
+use ptx::ir::{Kernel, Operand, Reg, RegTy};
+use ptx::launch::WARP;
+
+use super::{Attached, Chunk, Emit, Mask, Unsupported, Val, invariants, own, slot, trusted};
+use crate::analysis::Plan;
+use crate::analysis::classes::Class;
+use crate::analysis::graph::{NodeId, NodeTerm};
+use crate::run::context::at;
+use crate::run::helpers;
+
+/// The blocks of a region's code.
+struct Blocks {
+    full: HashMap<NodeId, Block>,
+    masked: HashMap<NodeId, Block>,
+    /// Behind a masked node: decides where to go on.
+    after: HashMap<NodeId, Block>,
+    rejoin: HashMap<NodeId, Block>,
+    next_chunk: Block,
+    /// Pending words, by index of the node in the region.
+    pending: StackSlot,
+    index: HashMap<NodeId, i32>,
+}
+
+/// Emits the function of region `index` of the plan into `b`.
+pub(crate) fn emit_region(
+    k: &Kernel,
+    plan: &Plan,
+    index: usize,
+    attached: &mut Attached,
+    mut b: FunctionBuilder<'_>,
+    config: cranelift_codegen::isa::TargetFrontendConfig,
+    float_only: &[bool],
+) -> Result<(), Unsupported> {
+    let region = &plan.regions[index];
+    let entry = b.create_block();
+    b.append_block_params_for_function_params(entry);
+    b.switch_to_block(entry);
+    let params = b.block_params(entry).to_vec();
+    let (ctx, first_warp, end_warp) = (params[0], params[1], params[2]);
+    let inv = invariants(&mut b, ctx);
+    let scratch = slot(&mut b, super::SCRATCH_BYTES);
+    let pending = slot(&mut b, 4 * region.nodes.len() as u32);
+    if plan.masked {
+        let zero = b.ins().iconst(types::I32, 0);
+        for i in 0..region.nodes.len() {
+            b.ins().stack_store(types::I64, zero, pending, 4 * i as i32);
+        }
+    }
+    let frames = b.ins().load(types::I64, trusted(), ctx, at::FRAMES);
+    let active = b.ins().load(types::I64, trusted(), ctx, at::ACTIVE);
+    let exits = b.declare_var(types::I64);
+    let none = b.ins().iconst(types::I64, 0);
+    b.def_var(exits, none);
+
+    let warp_loop = b.create_block();
+    let warp = b.append_block_param(warp_loop, types::I64);
+    let warp_body = b.create_block();
+    let next_warp = b.create_block();
+    let done = b.create_block();
+    let chunk_loop = b.create_block();
+    let sub = b.append_block_param(chunk_loop, types::I64);
+    let next_chunk = b.create_block();
+
+    b.ins().jump(warp_loop, &[super::arg(first_warp)]);
+    b.switch_to_block(warp_loop);
+    let more = b.ins().icmp(IntCC::UnsignedLessThan, warp, end_warp);
+    let look = b.create_block();
+    b.ins().brif(more, look, &[], done, &[]);
+    b.switch_to_block(look);
+    let word = b.ins().ishl_imm_u(warp, 2);
+    let word = b.ins().iadd(active, word);
+    let bits = b.ins().load(types::I32, trusted(), word, 0);
+    b.ins().brif(bits, warp_body, &[], next_warp, &[]);
+
+    b.switch_to_block(warp_body);
+    let at_frame = b.ins().imul_imm_s(warp, i64::from(plan.frame_bytes));
+    let frame = b.ins().iadd(frames, at_frame);
+    let placeholder =
+        Chunk { warp, frame, index: sub, base4: frame, base8: frame, scalars: frame, thread: bits, entry: bits };
+    let mut e = Emit {
+        k,
+        plan,
+        region,
+        attached,
+        b,
+        inv,
+        chunk: placeholder,
+        vars: vec![Vec::new(); k.regs.len()],
+        exec: None,
+        guard: None,
+        scratch,
+        line: 0,
+        vectors: plan.lanes() as usize / 4,
+        unsupported: None,
+        exits,
+        checked: Vec::new(),
+        upcoming: &[],
+        skippable: false,
+        float_only: float_only.to_vec(),
+    };
+    if let Some(inst) = plan.nodes[region.head].joint(k) {
+        e.line = inst.line;
+        e.joint(&inst.op, bits);
+    }
+    let zero = e.i64(0);
+    e.b.ins().jump(chunk_loop, &[super::arg(zero)]);
+    e.b.switch_to_block(chunk_loop);
+    e.chunk_prologue(warp, frame, sub, bits, next_chunk);
+
+    let nodes = region.nodes.clone();
+    let mut blocks = Blocks {
+        full: HashMap::new(),
+        masked: HashMap::new(),
+        after: HashMap::new(),
+        rejoin: HashMap::new(),
+        next_chunk,
+        pending,
+        index: nodes.iter().enumerate().map(|(i, &n)| (n, i as i32)).collect(),
+    };
+    for &n in &nodes {
+        blocks.full.insert(n, e.b.create_block());
+        if plan.masked {
+            blocks.masked.insert(n, e.b.create_block());
+            blocks.after.insert(n, e.b.create_block());
+        }
+    }
+    e.enter(&blocks);
+    for &n in &nodes {
+        e.full_node(n, &blocks);
+    }
+    if plan.masked {
+        for (i, &n) in nodes.iter().enumerate() {
+            let next = nodes.get(i + 1).copied();
+            e.masked_node(n, next, &nodes, &mut blocks);
+        }
+    }
+
+    e.b.switch_to_block(next_chunk);
+    let following = e.b.ins().iadd_imm_s(sub, 1);
+    let more = e.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, following, i64::from(WARP / plan.lanes()));
+    e.b.ins().brif(more, chunk_loop, &[super::arg(following)], next_warp, &[]);
+    e.b.switch_to_block(next_warp);
+    let following = e.b.ins().iadd_imm_s(warp, 1);
+    e.b.ins().jump(warp_loop, &[super::arg(following)]);
+    e.b.switch_to_block(done);
+    let exits = e.b.use_var(exits);
+    e.b.ins().return_(&[exits]);
+    let failure = e.unsupported.take();
+    e.b.seal_all_blocks();
+    e.b.finalize(config);
+    failure.map_or(Ok(()), Err)
+}
+
+impl Emit<'_, '_> {
+    /// Addresses and active lanes of a chunk; skips chunks without lanes.
+    fn chunk_prologue(&mut self, warp: Value, frame: Value, sub: Value, bits: Value, next_chunk: Block) {
+        let lanes = i64::from(self.plan.lanes());
+        let shift = self.b.ins().imul_imm_s(sub, lanes);
+        let shift32 = self.b.ins().ireduce(types::I32, shift);
+        let mine = self.b.ins().ushr(bits, shift32);
+        let full = self.full_bits();
+        let entry = self.b.ins().band_imm_u(mine, full);
+        let some = self.b.create_block();
+        self.b.ins().brif(entry, some, &[], next_chunk, &[]);
+        self.b.switch_to_block(some);
+        let by4 = self.b.ins().ishl_imm_u(shift, 2);
+        let by8 = self.b.ins().ishl_imm_u(shift, 3);
+        let by16 = self.b.ins().ishl_imm_u(sub, 4);
+        let base4 = self.b.ins().iadd(frame, by4);
+        let base8 = self.b.ins().iadd(frame, by8);
+        let scalars = self.b.ins().iadd(frame, by16);
+        let first = self.b.ins().imul_imm_s(warp, i64::from(WARP));
+        let thread = self.b.ins().iadd(first, shift);
+        let thread = self.b.ins().ireduce(types::I32, thread);
+        self.chunk = Chunk { warp, frame, index: sub, base4, base8, scalars, thread, entry };
+    }
+
+    fn live_in(&self, n: NodeId) -> Vec<Reg> {
+        self.plan.live.live_in[n].iter().collect()
+    }
+
+    /// Enters the region's head with the chunk's lanes.
+    fn enter(&mut self, blocks: &Blocks) {
+        let head = self.region.head;
+        let (entry, full_bits) = (self.chunk.entry, self.full_bits());
+        let full = self.b.create_block();
+        if self.plan.masked {
+            let part = self.b.create_block();
+            let all = self.b.ins().icmp_imm_u(IntCC::Equal, entry, full_bits);
+            self.b.ins().brif(all, full, &[], part, &[]);
+            self.b.switch_to_block(part);
+            self.b.set_cold_block(part);
+            self.b.ins().stack_store(types::I64, entry, blocks.pending, 4 * blocks.index[&head]);
+            self.b.ins().jump(blocks.masked[&head], &[]);
+        } else {
+            self.b.ins().jump(full, &[]);
+        }
+        self.b.switch_to_block(full);
+        for r in self.live_in(head) {
+            self.reload(r);
+        }
+        // What the joint operation has just written.
+        let k = self.k;
+        if let Some(inst) = self.plan.nodes[head].joint(k) {
+            for r in crate::analysis::operands::writes(&inst.op) {
+                self.reload(r);
+            }
+        }
+        self.b.ins().jump(blocks.full[&head], &[]);
+    }
+
+    /// Code of a node for full chunks.
+    fn full_node(&mut self, n: NodeId, blocks: &Blocks) {
+        self.b.switch_to_block(blocks.full[&n]);
+        self.exec = None;
+        self.body(n);
+        let full = self.full_bits();
+        match self.plan.nodes[n].term.clone() {
+            NodeTerm::Exit => {
+                self.b.ins().jump(blocks.next_chunk, &[]);
+            }
+            NodeTerm::Jump(to) => self.full_edge(n, to, blocks),
+            NodeTerm::Cond { p, then, els } => {
+                let mut to = [self.b.create_block(), self.b.create_block()];
+                let targets = [then, els];
+                match self.get(p.reg) {
+                    Val::Lanes(mask) => {
+                        let bits = self.mask_bits(&mask);
+                        let bits = if p.negate { self.b.ins().bxor_imm_u(bits, full) } else { bits };
+                        let (some, mixed) = (self.b.create_block(), self.b.create_block());
+                        let all = self.b.ins().icmp_imm_u(IntCC::Equal, bits, full);
+                        self.b.ins().brif(all, to[0], &[], some, &[]);
+                        self.b.switch_to_block(some);
+                        self.b.ins().brif(bits, mixed, &[], to[1], &[]);
+                        self.b.switch_to_block(mixed);
+                        let others = self.b.ins().bxor_imm_u(bits, full);
+                        self.split(n, &[(then, bits), (els, others)], blocks);
+                    }
+                    val => {
+                        let p_value = self.first(&val, RegTy::Pred);
+                        if p.negate {
+                            to.swap(0, 1);
+                        }
+                        self.b.ins().brif(p_value, to[0], &[], to[1], &[]);
+                        if p.negate {
+                            to.swap(0, 1);
+                        }
+                    }
+                }
+                for (block, target) in to.into_iter().zip(targets) {
+                    self.b.switch_to_block(block);
+                    self.full_edge(n, target, blocks);
+                }
+            }
+            NodeTerm::Index { index, targets } => {
+                let val = self.operand(index, RegTy::B32);
+                if let Val::Lanes(_) | Val::Affine { .. } = val {
+                    let all = self.i32(full);
+                    let parts = self.index_parts(&val, &targets, all);
+                    self.split(n, &parts, blocks);
+                } else {
+                    let value = self.first(&val, RegTy::B32);
+                    self.switch(n, value, &targets, |e, to| e.full_edge(n, to, blocks));
+                }
+            }
+        }
+    }
+
+    /// Branches on a scalar index; `edge` emits what happens in each case.
+    fn switch(&mut self, _from: NodeId, index: Value, targets: &[NodeId], mut edge: impl FnMut(&mut Self, NodeId)) {
+        let mut switch = Switch::new();
+        let cases: Vec<(Block, NodeId)> = targets.iter().map(|&t| (self.b.create_block(), t)).collect();
+        let Some((&(otherwise, last), rest)) = cases.split_last() else {
+            self.fail("empty branch table");
+            return;
+        };
+        for (i, &(block, _)) in rest.iter().enumerate() {
+            switch.set_entry(i as u128, block);
+        }
+        switch.emit(&mut self.b, index, otherwise);
+        for &(block, to) in rest.iter().chain([&(otherwise, last)]) {
+            self.b.switch_to_block(block);
+            edge(self, to);
+        }
+    }
+
+    /// The lanes of `all` that go to each target of an indexed branch.
+    fn index_parts(&mut self, index: &Val, targets: &[NodeId], all: Value) -> Vec<(NodeId, Value)> {
+        let lanes = self.lanes(index, RegTy::B32);
+        let mut left = all;
+        let mut parts = Vec::new();
+        for (i, &target) in targets.iter().enumerate() {
+            if i + 1 == targets.len() {
+                parts.push((target, left));
+                break;
+            }
+            let wanted = self.vector_const([i as u32; 4]);
+            let hits: Vec<Value> = lanes.iter().map(|&l| self.b.ins().icmp(IntCC::Equal, l, wanted)).collect();
+            let bits = self.mask_bits(&hits);
+            let bits = self.b.ins().band(bits, left);
+            left = self.b.ins().bxor(left, bits);
+            parts.push((target, bits));
+        }
+        parts
+    }
+
+    /// Goes from node `n` to `to` with a full chunk.
+    fn full_edge(&mut self, n: NodeId, to: NodeId, blocks: &Blocks) {
+        if self.plan.is_head(to) {
+            self.spill_live(&[to]);
+            let full = self.i32(self.full_bits());
+            self.leave(to, full);
+            self.b.ins().jump(blocks.next_chunk, &[]);
+            return;
+        }
+        if self.plan.ordering.position[to] <= self.plan.ordering.position[n] {
+            self.poll();
+        }
+        self.b.ins().jump(blocks.full[&to], &[]);
+    }
+
+    /// Writes to the frame what the region has changed and the targets read.
+    fn spill_live(&mut self, targets: &[NodeId]) {
+        let mut set = self.plan.live.live_in[targets[0]].clone();
+        for &t in &targets[1..] {
+            set.add(&self.plan.live.live_in[t]);
+        }
+        let mut changed = crate::analysis::liveness::RegSet::new(self.k.regs.len());
+        for &n in &self.region.nodes {
+            changed.add(&self.plan.live.defined[n]);
+        }
+        // The joint operation at the head has written its results to the frame, and they were loaded from there; but a
+        // kernel's entry has loaded nothing: its frame is zero where it matters.
+        let set = set.and(&changed);
+        for r in set.iter().collect::<Vec<_>>() {
+            self.spill(r);
+        }
+    }
+
+    /// Notes lanes as pending at the head of another region.
+    fn leave(&mut self, to: NodeId, bits: Value) {
+        let Some(region) = self.plan.region_of_head[to] else { return };
+        let warps = self.plan.shape.threads().div_ceil(WARP);
+        let pending = self.b.ins().load(types::I64, trusted(), self.inv.ctx, at::PENDING);
+        let word = self.b.ins().ishl_imm_u(self.chunk.warp, 2);
+        let word = self.b.ins().iadd(pending, word);
+        let offset = (region as u32 * warps * 4) as i32;
+        let shift = self.b.ins().imul_imm_s(self.chunk.index, i64::from(self.plan.lanes()));
+        let shift = self.b.ins().ireduce(types::I32, shift);
+        let placed = self.b.ins().ishl(bits, shift);
+        let old = self.b.ins().load(types::I32, trusted(), word, offset);
+        let new = self.b.ins().bor(old, placed);
+        self.b.ins().store(trusted(), new, word, offset);
+        let slot = self.region.exits.iter().position(|&e| e == to).unwrap_or(0).min(63);
+        let exits = self.b.use_var(self.exits);
+        let exits = self.b.ins().bor_imm_u(exits, 1_i64 << slot);
+        self.b.def_var(self.exits, exits);
+    }
+
+    /// A branch that splits a full chunk: over to masked code.
+    fn split(&mut self, n: NodeId, parts: &[(NodeId, Value)], blocks: &Blocks) {
+        let targets: Vec<NodeId> = parts.iter().map(|&(t, _)| t).collect();
+        self.spill_live(&targets);
+        self.distribute(parts, blocks);
+        let position = |t: &&NodeId| self.plan.ordering.position[**t];
+        let first =
+            targets.iter().filter(|t| blocks.masked.contains_key(t) && !self.plan.is_head(**t)).min_by_key(position);
+        let to = first.map_or(blocks.next_chunk, |t| blocks.masked[t]);
+        let back = first.is_some_and(|t| position(&t) <= self.plan.ordering.position[n]);
+        if back {
+            self.poll();
+        }
+        self.b.ins().jump(to, &[]);
+    }
+
+    /// Adds lanes to the pending words of their targets; lanes whose thread ends there vanish when that node runs.
+    fn distribute(&mut self, parts: &[(NodeId, Value)], blocks: &Blocks) {
+        for &(to, bits) in parts {
+            if self.plan.is_head(to) {
+                let (go, on) = (self.b.create_block(), self.b.create_block());
+                self.b.ins().brif(bits, go, &[], on, &[]);
+                self.b.switch_to_block(go);
+                self.leave(to, bits);
+                self.b.ins().jump(on, &[]);
+                self.b.switch_to_block(on);
+            } else {
+                let at = 4 * blocks.index[&to];
+                let old = self.b.ins().stack_load(types::I64, types::I32, blocks.pending, at);
+                let new = self.b.ins().bor(old, bits);
+                self.b.ins().stack_store(types::I64, new, blocks.pending, at);
+            }
+        }
+    }
+
+    /// Code of a node for chunks with some lanes.
+    fn masked_node(&mut self, n: NodeId, next: Option<NodeId>, nodes: &[NodeId], blocks: &mut Blocks) {
+        let at = 4 * blocks.index[&n];
+        let (go, after) = (self.b.create_block(), blocks.after[&n]);
+        self.b.switch_to_block(blocks.masked[&n]);
+        let bits = self.b.ins().stack_load(types::I64, types::I32, blocks.pending, at);
+        self.b.ins().brif(bits, go, &[], after, &[]);
+        self.b.switch_to_block(go);
+        let zero = self.i32(0);
+        self.b.ins().stack_store(types::I64, zero, blocks.pending, at);
+        if n != self.region.head {
+            let (back, stay) = (self.b.create_block(), self.b.create_block());
+            let full = self.full_bits();
+            let all = self.b.ins().icmp_imm_u(IntCC::Equal, bits, full);
+            self.b.ins().brif(all, back, &[], stay, &[]);
+            self.b.switch_to_block(back);
+            for r in self.live_in(n) {
+                self.reload(r);
+            }
+            self.b.ins().jump(blocks.full[&n], &[]);
+            blocks.rejoin.insert(n, back);
+            self.b.switch_to_block(stay);
+        }
+        let lanes = self.bits_mask(bits);
+        let exposed: Vec<Reg> = self.plan.live.exposed[n].iter().collect();
+        let joint_reads = self.plan.nodes[n].sync;
+        for r in exposed {
+            self.reload(r);
+        }
+        if joint_reads {
+            for r in self.plan.live.defined[n].iter().collect::<Vec<_>>() {
+                self.reload(r);
+            }
+        }
+        self.exec = Some(Mask { bits, lanes });
+        self.body(n);
+        let mut out = crate::analysis::liveness::RegSet::new(self.k.regs.len());
+        for s in self.plan.nodes[n].successors() {
+            out.add(&self.plan.live.live_in[s]);
+        }
+        for r in out.and(&self.plan.live.defined[n]).iter().collect::<Vec<_>>() {
+            self.spill(r);
+        }
+        match self.plan.nodes[n].term.clone() {
+            NodeTerm::Exit => {}
+            NodeTerm::Jump(to) => self.distribute(&[(to, bits)], blocks),
+            NodeTerm::Cond { p, then, els } => {
+                let taken = match self.get(p.reg) {
+                    Val::Lanes(mask) => self.mask_bits(&mask),
+                    val => {
+                        let v = self.first(&val, RegTy::Pred);
+                        let (all, none) = (self.i32(self.full_bits()), self.i32(0));
+                        self.b.ins().select(v, all, none)
+                    }
+                };
+                let (yes, no) = (self.b.ins().band(bits, taken), self.b.ins().band_not(bits, taken));
+                let (yes, no) = if p.negate { (no, yes) } else { (yes, no) };
+                self.distribute(&[(then, yes), (els, no)], blocks);
+            }
+            NodeTerm::Index { index, targets } => {
+                let val = self.operand(index, RegTy::B32);
+                let parts = self.index_parts(&val, &targets, bits);
+                self.distribute(&parts, blocks);
+            }
+        }
+        self.exec = None;
+        self.b.ins().jump(after, &[]);
+        self.b.switch_to_block(after);
+        // Loops that end here: back while lanes are pending at an earlier node of theirs.
+        let position = self.plan.ordering.position[n];
+        let loops: Vec<(usize, usize)> = self
+            .plan
+            .ordering
+            .loops
+            .iter()
+            .rev()
+            .copied()
+            .filter(|&(_, end)| self.loop_end(end) == Some(position))
+            .collect();
+        for (begin, end) in loops {
+            for target in self.back_targets(begin, end, nodes) {
+                let (back, on) = (self.b.create_block(), self.b.create_block());
+                let at = 4 * blocks.index[&target];
+                let pending = self.b.ins().stack_load(types::I64, types::I32, blocks.pending, at);
+                self.b.ins().brif(pending, back, &[], on, &[]);
+                self.b.switch_to_block(back);
+                self.poll();
+                self.b.ins().jump(blocks.masked[&target], &[]);
+                self.b.switch_to_block(on);
+            }
+        }
+        let to = next.map_or(blocks.next_chunk, |next| blocks.masked[&next]);
+        self.b.ins().jump(to, &[]);
+    }
+
+    /// The last position in the loop that belongs to this region.
+    fn loop_end(&self, end: usize) -> Option<usize> {
+        let begin = self.plan.ordering.loops.iter().find(|l| l.1 == end).map(|l| l.0)?;
+        let inside = self.region.nodes.iter().map(|&n| self.plan.ordering.position[n]);
+        inside.filter(|&p| begin <= p && p <= end).max()
+    }
+
+    /// Nodes of the region in the loop that are reached from a later node of the loop.
+    fn back_targets(&self, begin: usize, end: usize, nodes: &[NodeId]) -> Vec<NodeId> {
+        let position = |n: NodeId| self.plan.ordering.position[n];
+        let inside = |n: NodeId| begin <= position(n) && position(n) <= end;
+        let mut targets: Vec<NodeId> = Vec::new();
+        for &n in nodes.iter().filter(|&&n| inside(n)) {
+            for s in self.plan.nodes[n].successors() {
+                if inside(s) && position(s) <= position(n) && !self.plan.is_head(s) && !targets.contains(&s) {
+                    targets.push(s);
+                }
+            }
+        }
+        targets.sort_by_key(|&t| position(t));
+        targets
+    }
+
+    /// Looks at the control word; suspends the CTA when asked to.
+    fn poll(&mut self) {
+        let control =
+            self.b.ins().load(types::I64, trusted().with_readonly().with_can_move(), self.inv.ctx, at::CONTROL);
+        let word = self.b.ins().load(types::I32, MemFlagsData::new().with_notrap().with_aligned(), control, 0);
+        let (stop, on) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(word, stop, &[], on, &[]);
+        self.b.switch_to_block(stop);
+        self.b.set_cold_block(stop);
+        self.call(helpers::preempt as *const () as usize, &[self.inv.ctx], &[]);
+        self.b.ins().jump(on, &[]);
+        self.b.switch_to_block(on);
+    }
+
+    /// The instructions of a node that lanes run by themselves.
+    fn body(&mut self, n: NodeId) {
+        let k = self.k;
+        let insts = self.plan.nodes[n].body(k);
+        self.checked.clear();
+        for (i, inst) in insts.iter().enumerate() {
+            self.upcoming = &insts[i..];
+            self.line = inst.line;
+            let Some(p) = inst.guard else {
+                self.op(&inst.op);
+                continue;
+            };
+            if self.class(p.reg) == Class::Varying {
+                let Val::Lanes(mut mask) = self.get(p.reg) else { continue };
+                if p.negate {
+                    mask = mask.into_iter().map(|m| self.b.ins().bnot(m)).collect();
+                }
+                self.guard = Some(mask);
+                self.op(&inst.op);
+                self.guard = None;
+            } else {
+                let val = self.get(p.reg);
+                let value = self.first(&val, RegTy::Pred);
+                let (run, on) = (self.b.create_block(), self.b.create_block());
+                // Registers that stay as they are must have a value on both ways.
+                for r in crate::analysis::operands::writes(&inst.op) {
+                    self.get(r);
+                }
+                let (yes, no) = if p.negate { (on, run) } else { (run, on) };
+                self.b.ins().brif(value, yes, &[], no, &[]);
+                self.b.switch_to_block(run);
+                self.skippable = true;
+                self.op(&inst.op);
+                self.skippable = false;
+                self.b.ins().jump(on, &[]);
+                self.b.switch_to_block(on);
+            }
+        }
+    }
+
+    /// The lanes that the current operation acts on; none: all of the chunk.
+    pub(super) fn mask(&mut self) -> Option<Mask> {
+        match (self.exec.clone(), self.guard.clone()) {
+            (None, None) => None,
+            (Some(exec), None) => Some(exec),
+            (None, Some(lanes)) => {
+                let bits = self.mask_bits(&lanes);
+                Some(Mask { bits, lanes })
+            }
+            (Some(exec), Some(guard)) => {
+                let lanes: Vec<Value> = exec.lanes.iter().zip(&guard).map(|(&a, &b)| self.b.ins().band(a, b)).collect();
+                let bits = self.mask_bits(&lanes);
+                Some(Mask { bits, lanes })
+            }
+        }
+    }
+
+    /// A field of the chunk's thread table.
+    pub(super) fn thread_table(&mut self, axis: u8) -> (Value, i32) {
+        let table = self.b.ins().load(types::I64, trusted().with_readonly().with_can_move(), self.inv.ctx, at::TIDS);
+        let index = self.b.ins().uextend(types::I64, self.chunk.thread);
+        let at = self.b.ins().ishl_imm_u(index, 2);
+        let padded = self.plan.shape.threads().next_multiple_of(WARP);
+        (self.b.ins().iadd(table, at), i32::from(axis) * 4 * padded as i32)
+    }
+
+    /// Loads vectors of a thread table.
+    pub(super) fn thread_lanes(&mut self, axis: u8) -> Vec<Value> {
+        let (base, offset) = self.thread_table(axis);
+        (0..self.vectors).map(|i| self.b.ins().load(types::I32X4, own(), base, offset + 16 * i as i32)).collect()
+    }
+
+    /// For a helper: operands in lanes, wherever they come from.
+    pub(super) fn operand_lanes(&mut self, o: Operand, ty: RegTy) -> Vec<Value> {
+        let val = self.operand(o, ty);
+        self.lanes(&val, ty)
+    }
+}

@@ -1,0 +1,853 @@
+//! Memory accesses.
+//!
+//! Fast paths, chosen by the class of the address: one scalar access for an address that all lanes share; vector accesses
+//! for consecutive elements, if at run time all lanes are active, the range lies inside its space, is aligned, and the
+//! index did not wrap. Everything else is done lane by lane in a helper, which also finds out what exactly is wrong.
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, Type, Value, types};
+use ptx::ir::{Address, Op, Operand, Reg, RegTy, Space, Ty};
+
+use super::alu::Parts;
+use super::{Emit, Mask, Val, arg};
+use crate::run::context::Site;
+use crate::run::helpers;
+
+/// Flags of an access to tenant memory: it may fault, and is aligned only as elements are.
+pub(super) fn tenant() -> MemFlagsData {
+    MemFlagsData::new()
+}
+
+/// A range of memory around a base register that one check has covered, for the accesses of a node that follow.
+#[derive(Clone, Debug)]
+pub(super) struct Checked {
+    space: Space,
+    pub(super) base: Reg,
+    /// Bytes per lane of the accesses, which all are aligned alike.
+    size: i64,
+    contiguous: bool,
+    /// Offsets from the base that are covered: from `low` to below `high`, for one lane.
+    low: i64,
+    high: i64,
+    /// Host address of offset `low`.
+    host: Value,
+    /// Whether the check holds.
+    fine: Value,
+}
+
+/// Most bytes that one check covers in shared memory, and elsewhere: with the vector access at its end less than a page,
+/// which is the smallest window, so that the subtraction from the window's size cannot wrap.
+const MAX_SPAN: [i64; 2] = [1 << 16, 1 << 11];
+
+impl Emit<'_, '_> {
+    /// Offsets at which the node will access memory as at `addr`, from here to where the base changes.
+    fn reach(&self, space: Space, addr: Address, size: i64) -> Option<(Reg, i64, i64)> {
+        let Operand::Reg(base) = addr.base else { return None };
+        if self.guard.is_some() || self.skippable {
+            return None;
+        }
+        let max = MAX_SPAN[usize::from(space != Space::Shared)];
+        let (mut low, mut high) = (addr.offset, addr.offset.checked_add(size)?);
+        for inst in self.upcoming {
+            let (s, ty, count, at) = match &inst.op {
+                Op::Ld { space, ty, dsts, addr, .. } => (*space, *ty, dsts.len(), *addr),
+                Op::St { space, ty, srcs, addr, .. } => (*space, *ty, srcs.len(), *addr),
+                _ => (Space::Local, Ty::Pred, 0, addr),
+            };
+            let bytes = i64::from(ty.bytes()) * count as i64;
+            if s == space && at.base == addr.base && bytes == size && (at.offset - addr.offset) % size == 0 {
+                let (l, h) = (low.min(at.offset), high.max(at.offset.saturating_add(size)));
+                if inst.guard.is_none() && h.checked_sub(l).is_some_and(|span| span <= max) {
+                    (low, high) = (l, h);
+                }
+            }
+            if crate::analysis::operands::writes(&inst.op).contains(&base) {
+                break;
+            }
+        }
+        Some((base, low, high))
+    }
+
+    /// Host address of an access and whether it is right, by a check that covers its neighbours too.
+    fn covered(&mut self, space: Space, addr: Address, size: i64, contiguous: bool) -> Option<(Value, Value)> {
+        let (base, low, high) = self.reach(space, addr, size)?;
+        let found = self.checked.iter().find(|c| {
+            (c.space, c.base, c.size, c.contiguous) == (space, base, size, contiguous)
+                && c.low <= addr.offset
+                && addr.offset + size <= c.high
+                && (addr.offset - c.low) % size == 0
+        });
+        let entry = match found {
+            Some(entry) => entry.clone(),
+            None => {
+                let val = self.address(space, Address { base: addr.base, offset: low });
+                let (host, fine) = if contiguous {
+                    self.contiguous(space, &val, size, high - low - size)?
+                } else {
+                    let Val::Same(v) = val else { return None };
+                    self.resolve(space, v, high - low, size)
+                };
+                let entry = Checked { space, base, size, contiguous, low, high, host, fine };
+                self.checked.push(entry.clone());
+                entry
+            }
+        };
+        let host = self.b.ins().iadd_imm_s(entry.host, addr.offset - entry.low);
+        Some((host, entry.fine))
+    }
+
+    pub(super) fn memory(&mut self, op: &Op) {
+        match op {
+            Op::Ld { space, ty, dsts, addr, .. } => self.load(*space, *ty, dsts, *addr),
+            Op::St { space, ty, srcs, addr, .. } => self.store(*space, *ty, srcs, *addr),
+            Op::Atom { space, dst, addr, b, c, ty, .. } => self.atomic(op, *space, *ty, *dst, *addr, *b, *c),
+            Op::CpAsync { dst, src, src_bytes, .. } => self.copy_async(op, *dst, *src, *src_bytes),
+            _ => {}
+        }
+    }
+
+    fn site(&mut self, space: Space, ty: Ty, count: usize) -> Value {
+        self.attached.sites.push(Box::new(Site { space, ty, count: count as u32 }));
+        let address = self.attached.sites.last().map_or(0, |s| std::ptr::from_ref::<Site>(s).addr());
+        self.i64(address as i64)
+    }
+
+    /// An address with its offset. Spaces of 32-bit offsets give 32-bit values.
+    pub(super) fn address(&mut self, space: Space, addr: Address) -> Val {
+        let from = match addr.base {
+            Operand::Reg(r) => self.reg_ty(r),
+            Operand::Imm(_) => RegTy::B64,
+        };
+        let narrow = matches!(space, Space::Shared | Space::Local | Space::Param);
+        let val = self.operand(addr.base, from);
+        let val = match (narrow, from) {
+            (true, RegTy::B64) => match val {
+                Val::Same(v) => Val::Same(self.b.ins().ireduce(types::I32, v)),
+                Val::Wide { b, c, stride, k, .. } => {
+                    let c = self.b.ins().ireduce(types::I32, c);
+                    let scaled = self.b.ins().imul_imm_s(b, i64::from(k as i32));
+                    Val::Affine { base: self.b.ins().iadd(c, scaled), stride: stride.wrapping_mul(k as i32) }
+                }
+                other => {
+                    let list = self.lanes(&other, RegTy::B64);
+                    Val::Lanes(list.chunks(2).map(|two| self.narrow(two[0], two[1], false)).collect())
+                }
+            },
+            (true, _) | (false, RegTy::B64) => val,
+            (false, from) => match val {
+                Val::Same(v) => Val::Same(self.b.ins().uextend(types::I64, v)),
+                other => {
+                    let list = self.lanes(&other, from);
+                    Val::Lanes(list.into_iter().flat_map(|v| self.widen(v, false)).collect())
+                }
+            },
+        };
+        if addr.offset == 0 {
+            return val;
+        }
+        let by = if narrow { i64::from(addr.offset as i32) } else { addr.offset };
+        match val {
+            Val::Same(v) => Val::Same(self.b.ins().iadd_imm_s(v, by)),
+            Val::Affine { base, stride } => Val::Affine { base: self.b.ins().iadd_imm_s(base, by), stride },
+            Val::Wide { b, c, stride, k, signed } => {
+                Val::Wide { b, c: self.b.ins().iadd_imm_s(c, by), stride, k, signed }
+            }
+            Val::Lanes(list) => Val::Lanes(
+                list.into_iter()
+                    .map(|v| {
+                        let by = self.constant(v, by as u64);
+                        self.b.ins().iadd(v, by)
+                    })
+                    .collect(),
+            ),
+        }
+    }
+
+    /// Addresses of all lanes as 64-bit words.
+    pub(super) fn address_lanes(&mut self, val: &Val, space: Space) -> Parts {
+        if matches!(space, Space::Shared | Space::Local | Space::Param) {
+            let list = self.lanes(val, RegTy::B32);
+            list.into_iter().flat_map(|v| self.widen(v, false)).collect()
+        } else {
+            self.lanes(val, RegTy::B64)
+        }
+    }
+
+    /// Host address of `bytes` at a scalar address, and whether they may be accessed, aligned to `align`.
+    fn resolve(&mut self, space: Space, v: Value, bytes: i64, align: i64) -> (Value, Value) {
+        let (host, index, limit) = match space {
+            Space::Shared => {
+                let wide = self.b.ins().uextend(types::I64, v);
+                (self.b.ins().iadd(self.inv.shared, wide), wide, self.inv.shared_bytes)
+            }
+            Space::Param => {
+                let wide = self.b.ins().uextend(types::I64, v);
+                let limit = self.i64(i64::from(self.k.param_bytes));
+                (self.b.ins().iadd(self.inv.params, wide), wide, limit)
+            }
+            _ => {
+                let index = self.b.ins().isub(v, self.inv.window_lo);
+                (self.b.ins().iadd(v, self.inv.delta), index, self.inv.window_bytes)
+            }
+        };
+        // `index <= limit - bytes`, and `limit >= bytes` where that is not certain.
+        let last = self.b.ins().iadd_imm_s(limit, -bytes);
+        let mut ok = if matches!(space, Space::Shared | Space::Param) {
+            self.b.ins().icmp(IntCC::SignedLessThanOrEqual, index, last)
+        } else {
+            self.b.ins().icmp(IntCC::UnsignedLessThanOrEqual, index, last)
+        };
+        if align > 1 {
+            let low = self.b.ins().band_imm_u(index, align - 1);
+            let aligned = self.b.ins().icmp_imm_u(IntCC::Equal, low, 0);
+            ok = self.b.ins().band(ok, aligned);
+        }
+        (host, ok)
+    }
+
+    /// For consecutive elements of `size` bytes: host address of the first, and whether a vector access is right.
+    /// `more` bytes behind those of the chunk are checked too.
+    fn contiguous(&mut self, space: Space, val: &Val, size: i64, more: i64) -> Option<(Value, Value)> {
+        let lanes = self.lanes_per_chunk() as i64;
+        let (scalar, wraps) = match (space, val) {
+            (Space::Shared, Val::Affine { base, stride }) if i64::from(*stride) == size => (*base, None),
+            (Space::Global | Space::Const | Space::Generic, Val::Wide { b, c, stride, k, signed })
+                if i64::from(*stride).checked_mul(*k) == Some(size) =>
+            {
+                let last = self.b.ins().iadd_imm_s(*b, i64::from(*stride) * (lanes - 1));
+                let order = match (*signed, *stride > 0) {
+                    (true, true) => IntCC::SignedGreaterThanOrEqual,
+                    (true, false) => IntCC::SignedLessThanOrEqual,
+                    (false, true) => IntCC::UnsignedGreaterThanOrEqual,
+                    (false, false) => IntCC::UnsignedLessThanOrEqual,
+                };
+                let fine = self.b.ins().icmp(order, last, *b);
+                (self.wide_scalar(*b, *c, *k, *signed), Some(fine))
+            }
+            _ => return None,
+        };
+        let (host, mut ok) = self.resolve(space, scalar, size * lanes + more, size);
+        if let Some(fine) = wraps {
+            ok = self.b.ins().band(ok, fine);
+        }
+        if let Some(mask) = self.mask() {
+            let full = self.full_bits();
+            let all = self.b.ins().icmp_imm_u(IntCC::Equal, mask.bits, full);
+            ok = self.b.ins().band(ok, all);
+        }
+        Some((host, ok))
+    }
+
+    pub(super) fn mask_bits_or_full(&mut self) -> Value {
+        match self.mask() {
+            Some(mask) => mask.bits,
+            None => self.i32(self.full_bits()),
+        }
+    }
+
+    /// Can a single address of this space be accessed once for all lanes?
+    fn shareable(&self, space: Space) -> bool {
+        match space {
+            Space::Local => false,
+            Space::Generic => self.k.local_bytes == 0,
+            _ => true,
+        }
+    }
+
+    /// Host address for a scalar access: the fast check, else the helper, which returns or raises.
+    fn scalar_host(&mut self, space: Space, ty: Ty, count: usize, v: Value, addr: Address, write: bool) -> Value {
+        let size = i64::from(ty.bytes()) * count as i64;
+        let (host, ok) = match self.covered(space, addr, size, false) {
+            Some(covered) => covered,
+            None => self.resolve(space, v, size, size),
+        };
+        let (slow, on) = (self.b.create_block(), self.b.create_block());
+        let result = self.b.append_block_param(on, types::I64);
+        self.b.ins().brif(ok, on, &[arg(host)], slow, &[]);
+        self.b.switch_to_block(slow);
+        self.b.set_cold_block(slow);
+        let site = self.site(space, ty, count);
+        let wide = match self.b.func.dfg.value_type(v) {
+            types::I64 => v,
+            _ => self.b.ins().uextend(types::I64, v),
+        };
+        let write = self.i64(i64::from(write));
+        let args = [self.inv.ctx, site, wide, write];
+        if let Some(host) = self.call(helpers::resolve as *const () as usize, &args, &[types::I64]) {
+            self.b.ins().jump(on, &[arg(host)]);
+        }
+        self.b.switch_to_block(on);
+        result
+    }
+
+    fn load(&mut self, space: Space, ty: Ty, dsts: &[Option<Reg>], addr: Address) {
+        if ty.bits() == 128 || dsts.iter().flatten().any(|&d| self.reg_ty(d) == RegTy::B128) {
+            self.fail("128-bit load");
+            return;
+        }
+        let val = self.address(space, addr);
+        if let (Val::Same(v), None, true) = (&val, &self.guard, self.shareable(space)) {
+            let host = self.scalar_host(space, ty, dsts.len(), *v, addr, false);
+            for (i, dst) in dsts.iter().enumerate() {
+                let Some(dst) = *dst else { continue };
+                let v = self.scalar_load(ty, self.reg_ty(dst), host, i as i32 * ty.bytes() as i32);
+                self.set(dst, Val::Same(v));
+            }
+            return;
+        }
+        let size = i64::from(ty.bytes()) * dsts.len() as i64;
+        let merge = self.b.create_block();
+        let mut results: Vec<(Reg, Vec<Value>)> = Vec::new();
+        for &dst in dsts.iter().flatten() {
+            let part = Self::vector_ty(self.reg_ty(dst));
+            let count = self.vector_count(self.reg_ty(dst));
+            results.push((dst, (0..count).map(|_| self.b.append_block_param(merge, part)).collect()));
+        }
+        let mut consecutive = false;
+        if vectorable(ty, dsts.len())
+            && let Some((host, ok)) = self.run_of(space, &val, addr, size)
+        {
+            consecutive = true;
+            let (fast, slow) = (self.b.create_block(), self.b.create_block());
+            self.b.ins().brif(ok, fast, &[], slow, &[]);
+            self.b.switch_to_block(fast);
+            let elements = self.vector_load(ty, dsts, host);
+            self.jump_with(merge, &elements);
+            self.b.switch_to_block(slow);
+            self.b.set_cold_block(slow);
+        }
+        if !consecutive
+            && dsts.len() == 1
+            && let (Some((hosts, ok)), Some(Some(dst))) = (self.lane_hosts(space, ty, &val), dsts.first())
+        {
+            let (fast, slow) = (self.b.create_block(), self.b.create_block());
+            self.b.ins().brif(ok, fast, &[], slow, &[]);
+            self.b.switch_to_block(fast);
+            let reg = self.reg_ty(*dst);
+            let loaded: Vec<Value> = hosts.iter().map(|&host| self.scalar_load(ty, reg, host, 0)).collect();
+            let elements = self.gather(&loaded, reg);
+            self.jump_with(merge, &elements);
+            self.b.switch_to_block(slow);
+            self.b.set_cold_block(slow);
+        }
+        let addresses = self.address_lanes(&val, space);
+        self.store_row(&addresses, RegTy::B64, 0, true);
+        let site = self.site(space, ty, dsts.len());
+        let bits = self.mask_bits_or_full();
+        let row = 8 * self.lanes_per_chunk() as i32;
+        let (from, to) = (self.scratch_address(0), self.scratch_address(row));
+        let args = [self.inv.ctx, site, bits, self.chunk.thread, from, to];
+        self.call(helpers::load as *const () as usize, &args, &[]);
+        let mut elements = Vec::new();
+        for (i, dst) in dsts.iter().enumerate() {
+            if let Some(dst) = *dst {
+                elements.extend(self.load_row(self.reg_ty(dst), row * (1 + i as i32), true));
+            }
+        }
+        self.jump_with(merge, &elements);
+        self.b.switch_to_block(merge);
+        for (dst, parts) in results {
+            self.set(dst, Val::Lanes(parts));
+        }
+    }
+
+    pub(super) fn jump_with(&mut self, to: Block, values: &[Value]) {
+        let args: Vec<_> = values.iter().map(|&v| arg(v)).collect();
+        self.b.ins().jump(to, &args);
+    }
+
+    /// One element, extended to its register.
+    fn scalar_load(&mut self, ty: Ty, reg: RegTy, host: Value, offset: i32) -> Value {
+        let signed = ty.is_signed();
+        let wide = if reg == RegTy::B64 { types::I64 } else { types::I32 };
+        let narrow = match ty.bits() {
+            8 => types::I8,
+            16 => types::I16,
+            32 => types::I32,
+            _ => types::I64,
+        };
+        let v = self.b.ins().load(narrow, tenant(), host, offset);
+        if narrow == wide {
+            return v;
+        }
+        if narrow == types::I64 {
+            return self.b.ins().ireduce(types::I32, v);
+        }
+        let v = if signed { self.b.ins().sextend(wide, v) } else { self.b.ins().uextend(wide, v) };
+        if reg == RegTy::B16 { self.b.ins().band_imm_u(v, 0xffff) } else { v }
+    }
+
+    /// Elements of all lanes from consecutive memory; vectors of the destinations one after another.
+    fn vector_load(&mut self, ty: Ty, dsts: &[Option<Reg>], host: Value) -> Vec<Value> {
+        let raw = |e: &mut Self, part: Type, count: usize| -> Vec<Value> {
+            (0..count).map(|i| e.b.ins().load(part, tenant(), host, 16 * i as i32)).collect()
+        };
+        let n = dsts.len();
+        let elements: Vec<Parts> = match (ty.bytes(), n) {
+            (4, 1) => vec![raw(self, types::I32X4, self.vectors)],
+            (8, 1) => vec![raw(self, types::I64X2, self.vectors * 2)],
+            (4, 2) => {
+                let rows = raw(self, types::I64X2, self.vectors * 2);
+                [false, true].map(|up| rows.chunks(2).map(|r| self.narrow(r[0], r[1], up)).collect()).to_vec()
+            }
+            (4, 4) => {
+                let rows = raw(self, types::I64X2, self.vectors * 4);
+                let mut out = vec![Vec::new(); 4];
+                for r in rows.chunks(4) {
+                    for up in [false, true] {
+                        let a = self.narrow(r[0], r[1], up);
+                        let b = self.narrow(r[2], r[3], up);
+                        let (a, b) = (self.cast(types::I64X2, a), self.cast(types::I64X2, b));
+                        let first = usize::from(up);
+                        out[first].push(self.narrow(a, b, false));
+                        out[first + 2].push(self.narrow(a, b, true));
+                    }
+                }
+                out
+            }
+            (8, 2) => {
+                let rows = raw(self, types::I64X2, self.vectors * 4);
+                let low = rows.chunks(2).map(|r| self.zip64(r[0], r[1], false)).collect();
+                let high = rows.chunks(2).map(|r| self.zip64(r[0], r[1], true)).collect();
+                vec![low, high]
+            }
+            (2, 1) => {
+                let signed = ty.is_signed();
+                vec![
+                    (0..self.vectors)
+                        .map(|i| {
+                            let offset = 8 * i as i32;
+                            if signed {
+                                self.b.ins().sload16x4(tenant(), host, offset)
+                            } else {
+                                self.b.ins().uload16x4(tenant(), host, offset)
+                            }
+                        })
+                        .collect(),
+                ]
+            }
+            (1, 1) => {
+                let signed = ty.is_signed();
+                vec![
+                    (0..self.vectors)
+                        .map(|i| {
+                            let four = self.b.ins().load(types::I32, tenant(), host, 4 * i as i32);
+                            let v = self.b.ins().scalar_to_vector(types::I32X4, four);
+                            let v = self.cast(types::I8X16, v);
+                            if signed {
+                                let v = self.b.ins().swiden_low(v);
+                                self.b.ins().swiden_low(v)
+                            } else {
+                                let v = self.b.ins().uwiden_low(v);
+                                self.b.ins().uwiden_low(v)
+                            }
+                        })
+                        .collect(),
+                ]
+            }
+            // Four bytes per lane, in parts.
+            (bytes, n) => {
+                let words = raw(self, types::I32X4, self.vectors);
+                let bits = i64::from(bytes) * 8;
+                (0..n as i64)
+                    .map(|i| {
+                        let signed = ty.is_signed();
+                        self.map1(&words, |e, w| {
+                            let up = e.b.ins().ishl_imm_u(w, 32 - bits * (i + 1));
+                            if signed {
+                                e.b.ins().sshr_imm_u(up, 32 - bits)
+                            } else {
+                                e.b.ins().ushr_imm_u(up, 32 - bits)
+                            }
+                        })
+                    })
+                    .collect()
+            }
+        };
+        let mut out = Vec::new();
+        for (parts, dst) in elements.into_iter().zip(dsts) {
+            let Some(dst) = *dst else { continue };
+            let reg = self.reg_ty(dst);
+            match (ty.bytes(), reg) {
+                (8, RegTy::B64) | (4, RegTy::B32) => out.extend(parts),
+                (8, _) => out.extend(parts.chunks(2).map(|two| self.narrow(two[0], two[1], false)).collect::<Vec<_>>()),
+                (_, RegTy::B64) => {
+                    let signed = ty.is_signed();
+                    for v in parts {
+                        out.extend(self.widen(v, signed));
+                    }
+                }
+                (_, RegTy::B16) => {
+                    for v in parts {
+                        out.push(self.band_const(v, 0xffff));
+                    }
+                }
+                _ => out.extend(parts),
+            }
+        }
+        out
+    }
+
+    /// The lower (or upper) halves of two vectors.
+    pub(super) fn zip64(&mut self, a: Value, b: Value, upper: bool) -> Value {
+        let first = if upper { 8_u8 } else { 0 };
+        let mut mask = [0_u8; 16];
+        for (i, m) in mask.iter_mut().enumerate() {
+            *m = if i < 8 { first + i as u8 } else { 16 + first + (i as u8 - 8) };
+        }
+        let mask = self.b.func.dfg.immediates.push(mask.to_vec().into());
+        let (a, b) = (self.cast(types::I8X16, a), self.cast(types::I8X16, b));
+        let v = self.b.ins().shuffle(a, b, mask);
+        self.cast(types::I64X2, v)
+    }
+
+    fn store(&mut self, space: Space, ty: Ty, srcs: &[Operand], addr: Address) {
+        if ty.bits() == 128 {
+            self.fail("128-bit store");
+            return;
+        }
+        let val = self.address(space, addr);
+        let tys: Vec<RegTy> = srcs
+            .iter()
+            .map(|s| match s {
+                Operand::Reg(r) => self.reg_ty(*r),
+                Operand::Imm(_) => ty.reg(),
+            })
+            .collect();
+        if let (Val::Same(v), None, None, true) = (&val, &self.guard, &self.exec, self.shareable(space)) {
+            let host = self.scalar_host(space, ty, srcs.len(), *v, addr, true);
+            for (i, (&src, &reg)) in srcs.iter().zip(&tys).enumerate() {
+                // All lanes write there; the last one is seen.
+                let v = match self.operand(src, reg) {
+                    Val::Same(v) => v,
+                    val => {
+                        let list = self.lanes(&val, reg);
+                        self.extract(&list, reg, self.lanes_per_chunk() - 1)
+                    }
+                };
+                let v = self.fitted(v, ty);
+                self.b.ins().store(tenant(), v, host, i as i32 * ty.bytes() as i32);
+            }
+            return;
+        }
+        let size = i64::from(ty.bytes()) * srcs.len() as i64;
+        let parts: Vec<Parts> = srcs.iter().zip(&tys).map(|(&s, &t)| self.operand_lanes(s, t)).collect();
+        let done = self.b.create_block();
+        self.pin(&parts);
+        let fits = tys.iter().all(|&t| (t == RegTy::B64) == (ty.bytes() == 8));
+        let mut consecutive = false;
+        if vectorable(ty, srcs.len())
+            && fits
+            && let Some((host, ok)) = self.run_of(space, &val, addr, size)
+        {
+            consecutive = true;
+            let (fast, slow) = (self.b.create_block(), self.b.create_block());
+            self.b.ins().brif(ok, fast, &[], slow, &[]);
+            self.b.switch_to_block(fast);
+            self.vector_store(ty, &parts, host);
+            self.b.ins().jump(done, &[]);
+            self.b.switch_to_block(slow);
+            self.b.set_cold_block(slow);
+        }
+        if !consecutive
+            && parts.len() == 1
+            && let Some((hosts, ok)) = self.lane_hosts(space, ty, &val)
+        {
+            let (fast, slow) = (self.b.create_block(), self.b.create_block());
+            self.b.ins().brif(ok, fast, &[], slow, &[]);
+            self.b.switch_to_block(fast);
+            for (lane, host) in hosts.into_iter().enumerate() {
+                let v = self.extract(&parts[0], tys[0], lane);
+                let v = self.fitted(v, ty);
+                self.b.ins().store(tenant(), v, host, 0);
+            }
+            self.b.ins().jump(done, &[]);
+            self.b.switch_to_block(slow);
+            self.b.set_cold_block(slow);
+        }
+        let addresses = self.address_lanes(&val, space);
+        self.store_row(&addresses, RegTy::B64, 0, true);
+        let row = 8 * self.lanes_per_chunk() as i32;
+        for (i, (part, &reg)) in parts.iter().zip(&tys).enumerate() {
+            self.store_row(part, reg, row * (1 + i as i32), true);
+        }
+        let site = self.site(space, ty, srcs.len());
+        let bits = self.mask_bits_or_full();
+        let (at, from) = (self.scratch_address(0), self.scratch_address(row));
+        let args = [self.inv.ctx, site, bits, self.chunk.thread, at, from];
+        self.call(helpers::store as *const () as usize, &args, &[]);
+        self.b.ins().jump(done, &[]);
+        self.b.switch_to_block(done);
+    }
+
+    /// Has values computed here, not in each block that uses them: the optimizer moves a computation to its first use, and
+    /// what is used in one of two ways and again where they meet would be computed twice. A store cannot be moved.
+    fn pin(&mut self, parts: &[Parts]) {
+        for (i, &v) in parts.iter().flatten().enumerate() {
+            self.b.ins().stack_store(types::I64, v, self.scratch, 16 * (i % 16) as i32);
+        }
+    }
+
+    /// A scalar of the width of `ty`.
+    fn fitted(&mut self, v: Value, ty: Ty) -> Value {
+        let narrow = match ty.bits() {
+            8 => types::I8,
+            16 => types::I16,
+            32 => types::I32,
+            _ => types::I64,
+        };
+        let have = self.b.func.dfg.value_type(v);
+        if have.bits() > narrow.bits() {
+            self.b.ins().ireduce(narrow, v)
+        } else if have.bits() < narrow.bits() {
+            self.b.ins().uextend(narrow, v)
+        } else {
+            v
+        }
+    }
+
+    /// As [`Self::contiguous`], by a check shared with neighbours where possible.
+    fn run_of(&mut self, space: Space, val: &Val, addr: Address, size: i64) -> Option<(Value, Value)> {
+        match self.covered(space, addr, size, true) {
+            Some(covered) => Some(covered),
+            None => self.contiguous(space, val, size, 0),
+        }
+    }
+
+    /// Host addresses of single elements at unrelated addresses, and whether all active lanes may access theirs. Lanes
+    /// that are not active access a spare place.
+    pub(super) fn lane_hosts(&mut self, space: Space, ty: Ty, val: &Val) -> Option<(Vec<Value>, Value)> {
+        let size = i64::from(ty.bytes());
+        let mask = self.mask();
+        let (hosts, bad) = match space {
+            Space::Param => return None,
+            Space::Shared | Space::Local => self.offset_hosts(space, size, val, mask.as_ref()),
+            _ => self.window_hosts(size, val, mask.as_ref()),
+        };
+        let bad = self.mask_bits(&bad);
+        let bad = match &mask {
+            Some(mask) => self.b.ins().band(bad, mask.bits),
+            None => bad,
+        };
+        let ok = self.b.ins().icmp_imm_u(IntCC::Equal, bad, 0);
+        Some((hosts, ok))
+    }
+
+    /// Lanes whose top bit says that `index` lies above `last`, is negative, or is not aligned.
+    fn out_of_range(&mut self, index: Value, last: Value, size: i64) -> Value {
+        let above = self.b.ins().icmp(IntCC::SignedGreaterThan, index, last);
+        let bad = self.b.ins().bor(above, index);
+        if size == 1 {
+            return bad;
+        }
+        let low = self.constant(index, size as u64 - 1);
+        let low = self.b.ins().band(index, low);
+        let zero = self.constant(index, 0);
+        let odd = self.b.ins().icmp(IntCC::NotEqual, low, zero);
+        self.b.ins().bor(bad, odd)
+    }
+
+    /// [`Self::lane_hosts`] in a space of 32-bit offsets.
+    fn offset_hosts(&mut self, space: Space, size: i64, val: &Val, mask: Option<&Mask>) -> (Vec<Value>, Parts) {
+        let offsets = self.lanes(val, RegTy::B32);
+        let local = i64::from(self.k.local_bytes);
+        let (base, limit, step) = if space == Space::Local {
+            let flags = super::trusted().with_readonly().with_can_move();
+            let first = self.b.ins().load(types::I64, flags, self.inv.ctx, crate::run::context::at::LOCAL);
+            let thread = self.b.ins().uextend(types::I64, self.chunk.thread);
+            let at = self.b.ins().imul_imm_s(thread, local);
+            (self.b.ins().iadd(first, at), self.i64(local), local)
+        } else {
+            (self.inv.shared, self.inv.shared_bytes, 0)
+        };
+        // Sizes are far below 2^31; a space smaller than the element gives a negative limit.
+        let last = self.b.ins().iadd_imm_s(limit, -size);
+        let last = self.b.ins().ireduce(types::I32, last);
+        let last = self.b.ins().splat(types::I32X4, last);
+        let bad = self.map1(&offsets, |e, offset| e.out_of_range(offset, last, size));
+        let spare = self.scratch_address(0);
+        let mut hosts = Vec::new();
+        for lane in 0..self.lanes_per_chunk() {
+            let offset = self.extract(&offsets, RegTy::B32, lane);
+            let offset = self.b.ins().uextend(types::I64, offset);
+            let host = self.b.ins().iadd(base, offset);
+            let host = self.b.ins().iadd_imm_s(host, step * lane as i64);
+            hosts.push(match mask {
+                Some(mask) => {
+                    let here = self.b.ins().band_imm_u(mask.bits, 1 << lane);
+                    self.b.ins().select(here, host, spare)
+                }
+                None => host,
+            });
+        }
+        (hosts, bad)
+    }
+
+    /// [`Self::lane_hosts`] in the window.
+    fn window_hosts(&mut self, size: i64, val: &Val, mask: Option<&Mask>) -> (Vec<Value>, Parts) {
+        let addresses = self.lanes(val, RegTy::B64);
+        let last = self.b.ins().iadd_imm_s(self.inv.window_bytes, -size);
+        let splat = |e: &mut Self, v: Value| e.b.ins().splat(types::I64X2, v);
+        let (last, lo, delta) = (splat(self, last), splat(self, self.inv.window_lo), splat(self, self.inv.delta));
+        let bad = self.map1(&addresses, |e, address| {
+            let index = e.b.ins().isub(address, lo);
+            e.out_of_range(index, last, size)
+        });
+        let bad = bad.chunks(2).map(|two| self.narrow(two[0], two[1], true)).collect();
+        let mut hosts = self.map1(&addresses, |e, address| e.b.ins().iadd(address, delta));
+        if let Some(mask) = mask {
+            let spare = self.scratch_address(0);
+            let spare = splat(self, spare);
+            let spare = vec![spare; hosts.len()];
+            hosts = self.blend(&mask.lanes, &hosts, &spare, RegTy::B64);
+        }
+        let lanes = 0..self.lanes_per_chunk();
+        (lanes.map(|lane| self.extract(&hosts, RegTy::B64, lane)).collect(), bad)
+    }
+
+    fn vector_store(&mut self, ty: Ty, parts: &[Parts], host: Value) {
+        let put = |e: &mut Self, rows: &[Value]| {
+            for (i, &v) in rows.iter().enumerate() {
+                e.b.ins().store(tenant(), v, host, 16 * i as i32);
+            }
+        };
+        match (ty.bytes(), parts.len()) {
+            (4 | 8, 1) => put(self, &parts[0]),
+            (4, 2) => {
+                let rows = self.interleave(&parts[0], &parts[1]);
+                put(self, &rows);
+            }
+            (4, 4) => {
+                let low = self.interleave(&parts[0], &parts[1]);
+                let high = self.interleave(&parts[2], &parts[3]);
+                let mut rows = Vec::new();
+                for (&a, &b) in low.iter().zip(&high) {
+                    rows.push(self.zip64(a, b, false));
+                    rows.push(self.zip64(a, b, true));
+                }
+                put(self, &rows);
+            }
+            (8, 2) => {
+                let mut rows = Vec::new();
+                for (&a, &b) in parts[0].iter().zip(&parts[1]) {
+                    rows.push(self.zip64(a, b, false));
+                    rows.push(self.zip64(a, b, true));
+                }
+                put(self, &rows);
+            }
+            (2, 1) | (1, 1) => {
+                let bytes = ty.bytes() as i32;
+                let mask = if bytes == 2 { 0xffff } else { 0xff };
+                for (i, &v) in parts[0].iter().enumerate() {
+                    let v = self.band_const(v, mask);
+                    let v = self.b.ins().uunarrow(v, v);
+                    if bytes == 2 {
+                        let v = self.cast(types::I64X2, v);
+                        let v = self.b.ins().extractlane(v, 0);
+                        self.b.ins().store(tenant(), v, host, 8 * i as i32);
+                    } else {
+                        let v = self.b.ins().uunarrow(v, v);
+                        let v = self.cast(types::I32X4, v);
+                        let v = self.b.ins().extractlane(v, 0);
+                        self.b.ins().store(tenant(), v, host, 4 * i as i32);
+                    }
+                }
+            }
+            (bytes, _) => {
+                let bits = bytes * 8;
+                let mut words: Option<Parts> = None;
+                for (i, part) in parts.iter().enumerate() {
+                    let placed = self.map1(part, |e, v| {
+                        let v = e.band_const(v, (1 << bits) - 1);
+                        e.b.ins().ishl_imm_u(v, i64::from(bits) * i as i64)
+                    });
+                    words = Some(match words {
+                        None => placed,
+                        Some(w) => self.map2(&w, &placed, |e, a, b| e.b.ins().bor(a, b)),
+                    });
+                }
+                put(self, &words.unwrap_or_default());
+            }
+        }
+    }
+
+    /// Pairs of 32-bit lanes as 64-bit lanes.
+    fn interleave(&mut self, low: &Parts, high: &Parts) -> Parts {
+        let mut out = Vec::new();
+        for (&a, &b) in low.iter().zip(high) {
+            for first in [0_u8, 8] {
+                let mut mask = [0_u8; 16];
+                for (i, m) in mask.iter_mut().enumerate() {
+                    let (lane, byte) = (i as u8 / 8, i as u8 % 8);
+                    *m = first + lane * 4 + byte % 4 + if byte >= 4 { 16 } else { 0 };
+                }
+                let mask = self.b.func.dfg.immediates.push(mask.to_vec().into());
+                let (x, y) = (self.cast(types::I8X16, a), self.cast(types::I8X16, b));
+                let v = self.b.ins().shuffle(x, y, mask);
+                out.push(self.cast(types::I64X2, v));
+            }
+        }
+        out
+    }
+
+    pub(super) fn op_address(&mut self, op: &Op) -> Value {
+        self.attached.ops.push(Box::new(op.clone()));
+        let address = self.attached.ops.last().map_or(0, |b| std::ptr::from_ref::<Op>(b).addr());
+        self.i64(address as i64)
+    }
+
+    pub(super) fn operand_row(&mut self, o: Operand, imm: RegTy, base: i32) {
+        let ty = match o {
+            Operand::Reg(r) => self.reg_ty(r),
+            Operand::Imm(_) => imm,
+        };
+        let parts = self.operand_lanes(o, ty);
+        self.store_row(&parts, ty, base, true);
+    }
+
+    fn copy_async(&mut self, op: &Op, dst: Address, src: Address, src_bytes: Option<Operand>) {
+        let row = 8 * self.lanes_per_chunk() as i32;
+        for (i, (space, addr)) in [(Space::Shared, dst), (Space::Global, src)].into_iter().enumerate() {
+            let val = self.address(space, addr);
+            let addresses = self.address_lanes(&val, space);
+            self.store_row(&addresses, RegTy::B64, row * i as i32, true);
+        }
+        if let Some(bytes) = src_bytes {
+            self.operand_row(bytes, RegTy::B32, 2 * row);
+        }
+        let site = self.op_address(op);
+        let bits = self.mask_bits_or_full();
+        let rows = self.scratch_address(0);
+        let lanes = self.i64(self.lanes_per_chunk() as i64);
+        let args = [self.inv.ctx, site, bits, self.chunk.thread, rows, lanes];
+        self.call(helpers::copy_async as *const () as usize, &args, &[]);
+    }
+
+    /// Builtins, sleep and trap.
+    pub(super) fn service(&mut self, op: &Op) {
+        let row = 8 * self.lanes_per_chunk() as i32;
+        let mut result = None;
+        if let Op::Call { args, dst, .. } = op {
+            for (i, &a) in args.iter().enumerate().take(6) {
+                self.operand_row(a, RegTy::B64, row * i as i32);
+            }
+            result = *dst;
+        }
+        let site = self.op_address(op);
+        let bits = self.mask_bits_or_full();
+        let rows = self.scratch_address(0);
+        let lanes = self.i64(self.lanes_per_chunk() as i64);
+        let args = [self.inv.ctx, site, bits, self.chunk.thread, rows, lanes];
+        self.call(helpers::service as *const () as usize, &args, &[]);
+        if let Some(dst) = result {
+            let parts = self.load_row(self.reg_ty(dst), 6 * row, true);
+            self.set(dst, Val::Lanes(parts));
+        }
+    }
+}
+
+/// Is there vector code for `count` elements of `ty` per lane?
+fn vectorable(ty: Ty, count: usize) -> bool {
+    matches!((ty.bytes(), count), (4, 1 | 2 | 4) | (8, 1 | 2) | (2, 1 | 2) | (1, 1 | 2 | 4))
+        && (ty.bytes(), count) != (1, 2)
+}

@@ -1,0 +1,415 @@
+//! IR to Cranelift: one function per region, vectors of four 32-bit lanes, several of them per chunk.
+
+mod alu;
+mod atomic;
+mod convert;
+mod float;
+mod flow;
+mod int;
+mod joint;
+mod memory;
+mod moves;
+mod value;
+
+use cranelift_codegen::ir::{
+    AbiParam, BlockArg, Endianness, InstBuilder, MemFlagsData, SigRef, Signature, StackSlot, StackSlotData,
+    StackSlotKind, Type, Value, types,
+};
+use cranelift_codegen::isa::CallConv;
+use cranelift_frontend::{FunctionBuilder, Variable};
+use ptx::ir::{Kernel, Reg, RegTy};
+
+use crate::analysis::classes::Class;
+use crate::analysis::{Plan, Region};
+use crate::run::context::{Site, at};
+
+pub(crate) use value::Val;
+
+/// What cannot be compiled: the PTX line and what stands there.
+#[derive(Debug)]
+pub(crate) struct Unsupported {
+    pub(crate) line: u32,
+    pub(crate) what: String,
+}
+
+/// Things that machine code refers to by address and that live as long as the code.
+#[derive(Debug, Default)]
+#[expect(clippy::vec_box, reason = "machine code holds the addresses of the elements")]
+pub(crate) struct Attached {
+    pub(crate) sites: Vec<Box<Site>>,
+    pub(crate) ops: Vec<Box<ptx::ir::Op>>,
+    pub(crate) joints: Vec<Box<crate::run::joint::Site>>,
+}
+
+// Invariants of the function, loaded at its entry.
+#[derive(Clone, Copy, Debug)]
+struct Invariants {
+    ctx: Value,
+    delta: Value,
+    window_lo: Value,
+    window_bytes: Value,
+    shared: Value,
+    shared_bytes: Value,
+    params: Value,
+}
+
+/// The chunk being run: addresses into the warp's frame, and its position.
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    warp: Value,
+    frame: Value,
+    /// Index of the chunk in its warp.
+    index: Value,
+    /// Base of this chunk's part of arrays of 4, and of 8 bytes per lane, and of its scalars.
+    base4: Value,
+    base8: Value,
+    scalars: Value,
+    /// Linear index of its first thread, i32.
+    thread: Value,
+    /// The active lanes of the chunk at its entry, i32.
+    entry: Value,
+}
+
+/// Lanes that an operation acts on, where that may not be all.
+#[derive(Clone, Debug)]
+struct Mask {
+    /// One bit per lane, i32.
+    bits: Value,
+    /// All ones or zero per lane.
+    lanes: Vec<Value>,
+}
+
+pub(crate) struct Emit<'a, 'f> {
+    k: &'a Kernel,
+    plan: &'a Plan,
+    region: &'a Region,
+    attached: &'a mut Attached,
+    b: FunctionBuilder<'f>,
+    inv: Invariants,
+    chunk: Chunk,
+    vars: Vec<Vec<Variable>>,
+    /// Active lanes of the node being emitted; none: all.
+    exec: Option<Mask>,
+    /// Lanes for which the guard of the current instruction holds; none: all.
+    guard: Option<Vec<Value>>,
+    scratch: StackSlot,
+    line: u32,
+    /// Vectors of 32-bit lanes per chunk.
+    vectors: usize,
+    unsupported: Option<Unsupported>,
+    /// Bits of the exits taken so far.
+    exits: Variable,
+    /// Ranges that have been checked in the node so far; see `memory`.
+    checked: Vec<memory::Checked>,
+    /// The instructions of the node from the current one on.
+    upcoming: &'a [ptx::ir::Inst],
+    /// Inside code that a scalar guard may skip.
+    skippable: bool,
+    /// Registers all of whose readers are floating-point operations: their NaNs need not be canonical.
+    float_only: Vec<bool>,
+}
+
+/// Bytes of the stack slot for arguments and results of helpers.
+const SCRATCH_BYTES: u32 = 16 * 16 * 8;
+
+fn little() -> MemFlagsData {
+    MemFlagsData::new().with_endianness(Endianness::Little)
+}
+
+/// Memory of the engine itself: always there.
+fn trusted() -> MemFlagsData {
+    MemFlagsData::trusted()
+}
+
+/// Memory of the engine itself with vectors at any address.
+fn own() -> MemFlagsData {
+    MemFlagsData::new().with_notrap()
+}
+
+impl Emit<'_, '_> {
+    fn lanes_per_chunk(&self) -> usize {
+        self.vectors * 4
+    }
+
+    fn full_bits(&self) -> i64 {
+        (1_i64 << self.lanes_per_chunk()) - 1
+    }
+
+    fn reg_ty(&self, r: Reg) -> RegTy {
+        self.k.regs[r.0 as usize]
+    }
+
+    fn class(&self, r: Reg) -> Class {
+        self.plan.classes[r.0 as usize]
+    }
+
+    fn i32(&mut self, v: i64) -> Value {
+        self.b.ins().iconst(types::I32, v & 0xffff_ffff)
+    }
+
+    fn i64(&mut self, v: i64) -> Value {
+        self.b.ins().iconst(types::I64, v)
+    }
+
+    /// The vector type of a register's lanes.
+    fn vector_ty(ty: RegTy) -> Type {
+        match ty {
+            RegTy::B64 | RegTy::B128 => types::I64X2,
+            _ => types::I32X4,
+        }
+    }
+
+    /// Number of vectors that hold a chunk's lanes of a register.
+    fn vector_count(&self, ty: RegTy) -> usize {
+        match ty {
+            RegTy::B64 => self.vectors * 2,
+            RegTy::B128 => self.vectors * 4,
+            _ => self.vectors,
+        }
+    }
+
+    /// The types of the Cranelift values that hold a register.
+    fn component_types(&self, r: Reg) -> Vec<Type> {
+        let ty = self.reg_ty(r);
+        match self.class(r) {
+            Class::Same | Class::Unknown => vec![match ty {
+                RegTy::Pred => types::I8,
+                RegTy::B16 | RegTy::B32 => types::I32,
+                _ => types::I64,
+            }],
+            Class::Affine { .. } => vec![types::I32],
+            Class::Wide { .. } => vec![types::I32, types::I64],
+            Class::Varying => vec![Self::vector_ty(ty); self.vector_count(ty)],
+        }
+    }
+
+    fn variables(&mut self, r: Reg) -> Vec<Variable> {
+        if self.vars[r.0 as usize].is_empty() {
+            let list = self.component_types(r).into_iter().map(|ty| self.b.declare_var(ty)).collect();
+            self.vars[r.0 as usize] = list;
+        }
+        self.vars[r.0 as usize].clone()
+    }
+
+    /// The current value of a register.
+    fn get(&mut self, r: Reg) -> Val {
+        let vars = self.variables(r);
+        let values: Vec<Value> = vars.into_iter().map(|v| self.b.use_var(v)).collect();
+        match self.class(r) {
+            Class::Same | Class::Unknown => Val::Same(values[0]),
+            Class::Affine { stride } => Val::Affine { base: values[0], stride },
+            Class::Wide { stride, k, signed } => Val::Wide { b: values[0], c: values[1], stride, k, signed },
+            Class::Varying => Val::Lanes(values),
+        }
+    }
+
+    /// Writes a register, in the lanes of the guard.
+    fn set(&mut self, r: Reg, val: Val) {
+        let ty = self.reg_ty(r);
+        let mut parts = self.coerce(val, r);
+        if let (Some(guard), Class::Varying) = (self.guard.clone(), self.class(r)) {
+            let old = self.get(r);
+            let old = self.lanes(&old, ty);
+            parts = self.blend(&guard, &parts, &old, ty);
+        }
+        let vars = self.variables(r);
+        for (var, part) in vars.into_iter().zip(parts) {
+            self.b.def_var(var, part);
+        }
+        self.checked.retain(|c| c.base != r);
+    }
+
+    /// `mask ? new : old`, for lanes of a register of type `ty`.
+    fn blend(&mut self, mask: &[Value], new: &[Value], old: &[Value], ty: RegTy) -> Vec<Value> {
+        let masks = self.mask_for(mask, ty);
+        let picked = masks.iter().cycle().zip(new.iter().zip(old));
+        picked.map(|(&m, (&n, &o))| self.b.ins().bitselect(m, n, o)).collect()
+    }
+
+    /// A mask of 32-bit lanes as one for lanes of `ty`.
+    fn mask_for(&mut self, mask: &[Value], ty: RegTy) -> Vec<Value> {
+        match ty {
+            RegTy::B64 | RegTy::B128 => mask
+                .iter()
+                .flat_map(|&m| {
+                    let low = self.b.ins().swiden_low(m);
+                    let high = self.b.ins().swiden_high(m);
+                    [low, high]
+                })
+                .collect(),
+            _ => mask.to_vec(),
+        }
+    }
+
+    /// One bit per lane of a mask, i32.
+    fn mask_bits(&mut self, mask: &[Value]) -> Value {
+        let mut bits = None;
+        for (i, &m) in mask.iter().enumerate() {
+            let part = self.b.ins().vhigh_bits(types::I32, m);
+            let part = if i == 0 { part } else { self.b.ins().ishl_imm_u(part, 4 * i as i64) };
+            bits = Some(match bits {
+                None => part,
+                Some(b) => self.b.ins().bor(b, part),
+            });
+        }
+        match bits {
+            Some(b) => b,
+            None => self.i32(0),
+        }
+    }
+
+    /// A mask from one bit per lane.
+    fn bits_mask(&mut self, bits: Value) -> Vec<Value> {
+        let splat = self.b.ins().splat(types::I32X4, bits);
+        (0..self.vectors)
+            .map(|i| {
+                let select = self.vector_const([0, 1, 2, 3].map(|l| 1_u32 << (4 * i + l)));
+                let hit = self.b.ins().band(splat, select);
+                self.b.ins().icmp(cranelift_codegen::ir::condcodes::IntCC::Equal, hit, select)
+            })
+            .collect()
+    }
+
+    fn vector_const(&mut self, lanes: [u32; 4]) -> Value {
+        let mut bytes = [0; 16];
+        for (to, lane) in bytes.chunks_exact_mut(4).zip(lanes) {
+            to.copy_from_slice(&lane.to_le_bytes());
+        }
+        let data = self.b.func.dfg.constants.insert(bytes.to_vec().into());
+        self.b.ins().vconst(types::I32X4, data)
+    }
+
+    fn vector_const64(&mut self, lanes: [u64; 2]) -> Value {
+        let mut bytes = [0; 16];
+        for (to, lane) in bytes.chunks_exact_mut(8).zip(lanes) {
+            to.copy_from_slice(&lane.to_le_bytes());
+        }
+        let data = self.b.func.dfg.constants.insert(bytes.to_vec().into());
+        self.b.ins().vconst(types::I64X2, data)
+    }
+
+    fn cast(&mut self, ty: Type, v: Value) -> Value {
+        if self.b.func.dfg.value_type(v) == ty {
+            return v;
+        }
+        self.b.ins().bitcast(ty, little(), v)
+    }
+
+    // The frame.
+
+    /// Address and offset of vector `i` of a varying register's home in this chunk.
+    fn home_vector(&self, ty: RegTy, offset: u32, i: usize) -> (Value, i32) {
+        let offset = offset as i32;
+        match ty {
+            RegTy::B64 => (self.chunk.base8, offset + 16 * i as i32),
+            RegTy::B128 => {
+                let half = self.vectors * 2;
+                (self.chunk.base8, offset + (i / half) as i32 * 256 + 16 * (i % half) as i32)
+            }
+            _ => (self.chunk.base4, offset + 16 * i as i32),
+        }
+    }
+
+    /// Reads a register's home into its variables.
+    fn reload(&mut self, r: Reg) {
+        let Some(home) = self.plan.home(r) else { return };
+        let ty = self.reg_ty(r);
+        let types = self.component_types(r);
+        let vars = self.variables(r);
+        for (i, (var, part)) in vars.into_iter().zip(types).enumerate() {
+            let (base, offset) = match self.class(r) {
+                Class::Varying => self.home_vector(ty, home.offset, i),
+                _ => (self.chunk.scalars, home.offset as i32 + 8 * i as i32),
+            };
+            let v = self.b.ins().load(part, own(), base, offset);
+            self.b.def_var(var, v);
+        }
+    }
+
+    /// Writes a register's variables to its home, in the active lanes.
+    fn spill(&mut self, r: Reg) {
+        let Some(home) = self.plan.home(r) else { return };
+        let ty = self.reg_ty(r);
+        let vars = self.variables(r);
+        let mut parts: Vec<Value> = vars.into_iter().map(|v| self.b.use_var(v)).collect();
+        if self.class(r) == Class::Varying
+            && let Some(exec) = self.exec.clone()
+        {
+            let old: Vec<Value> = (0..parts.len())
+                .map(|i| {
+                    let (base, offset) = self.home_vector(ty, home.offset, i);
+                    self.b.ins().load(Self::vector_ty(ty), own(), base, offset)
+                })
+                .collect();
+            parts = self.blend(&exec.lanes, &parts, &old, ty);
+        }
+        for (i, part) in parts.into_iter().enumerate() {
+            let (base, offset) = match self.class(r) {
+                Class::Varying => self.home_vector(ty, home.offset, i),
+                _ => (self.chunk.scalars, home.offset as i32 + 8 * i as i32),
+            };
+            self.b.ins().store(own(), part, base, offset);
+        }
+    }
+
+    // Helpers.
+
+    fn signature(&mut self, params: &[Type], returns: &[Type]) -> SigRef {
+        let mut signature = Signature::new(CallConv::SystemV);
+        signature.params.extend(params.iter().map(|&t| AbiParam::new(t)));
+        signature.returns.extend(returns.iter().map(|&t| AbiParam::new(t)));
+        self.b.import_signature(signature)
+    }
+
+    /// Calls a Rust function.
+    fn call(&mut self, function: usize, args: &[Value], returns: &[Type]) -> Option<Value> {
+        let params: Vec<Type> = args.iter().map(|&a| self.b.func.dfg.value_type(a)).collect();
+        let signature = self.signature(&params, returns);
+        let address = self.i64(function as i64);
+        let call = self.b.ins().call_indirect(signature, address, args);
+        self.b.inst_results(call).first().copied()
+    }
+
+    fn scratch_address(&mut self, offset: i32) -> Value {
+        self.b.ins().stack_addr(types::I64, self.scratch, offset)
+    }
+
+    fn fail(&mut self, what: impl Into<String>) {
+        let line = self.line;
+        self.unsupported.get_or_insert(Unsupported { line, what: what.into() });
+    }
+}
+
+fn slot(b: &mut FunctionBuilder<'_>, bytes: u32) -> StackSlot {
+    b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 4))
+}
+
+fn arg(v: Value) -> BlockArg {
+    BlockArg::Value(v)
+}
+
+/// The signature of a region: context, first warp, end of warps; returns the exits taken.
+pub(crate) fn region_signature() -> Signature {
+    let mut signature = Signature::new(CallConv::SystemV);
+    signature.params.extend([types::I64, types::I64, types::I64].map(AbiParam::new));
+    signature.returns.push(AbiParam::new(types::I64));
+    signature
+}
+
+pub(crate) use flow::emit_region;
+
+fn context_load(b: &mut FunctionBuilder<'_>, ctx: Value, offset: i32) -> Value {
+    b.ins().load(types::I64, trusted().with_readonly().with_can_move(), ctx, offset)
+}
+
+fn invariants(b: &mut FunctionBuilder<'_>, ctx: Value) -> Invariants {
+    Invariants {
+        ctx,
+        delta: context_load(b, ctx, at::DELTA),
+        window_lo: context_load(b, ctx, at::WINDOW_LO),
+        window_bytes: context_load(b, ctx, at::WINDOW_BYTES),
+        shared: context_load(b, ctx, at::SHARED),
+        shared_bytes: context_load(b, ctx, at::SHARED_BYTES),
+        params: context_load(b, ctx, at::PARAMS),
+    }
+}

@@ -1,0 +1,187 @@
+#![expect(unsafe_code, reason = "runs generated machine code on tenant memory, and handles its faults")]
+//! PTX IR to machine code: a Cranelift engine that vectorises across the threads of a CTA.
+//!
+//! # How a kernel becomes code
+//!
+//! - `analysis`: what nobody reads is dropped; blocks are cut before every operation that joins lanes (barriers,
+//!   shuffles, votes); the resulting nodes are grouped into **regions**, each entered at one node only. Every register is
+//!   classed over the lanes of a **chunk** (8 consecutive threads; 4 in large kernels): the same in all lanes, affine in
+//!   the lane number, or varying.
+//! - `emit`: one function per region, which runs chunk after chunk. Same and affine values are scalars; varying ones are
+//!   128-bit vectors in registers. A chunk all of whose lanes are there runs plain code; one that a branch has split runs
+//!   masked code on its part of the warp's frame, until its lanes meet again. Contiguous accesses are vector accesses
+//!   after one bounds check; rare operations are evaluated lane by lane by [`ptx::math::eval()`].
+//! - `run`: a CTA is a coroutine on a stack of its own. Its scheduler always runs the first region in program order with
+//!   pending lanes, for all of these; registers that live across regions lie in the frames of the warps.
+//!
+//! # What holds
+//!
+//! - Results are those of [`ptx::interp`], bit by bit, but for what PTX leaves open (clocks, races).
+//! - **A kernel cannot leave its memory.** Global addresses are checked against the window, shared, local and parameter
+//!   offsets against their space; register homes are constants. A page that is not mapped, or is read-only, is a SIGSEGV
+//!   that the handler in `run::trap` turns into the CTA's exception; an address before that is exact.
+//! - A CTA gives its thread back at a loop's next iteration when [`ptx::launch::Control`] asks for it, when it sleeps, and
+//!   when its threads spin on memory; it can be resumed on any thread, and dropped at any time.
+//!
+//! # Limits
+//!
+//! x86-64 with AVX2 and FMA. What is not compiled ([`Code::is_machine_code`]: 128-bit loads, stores and atomics, kernels
+//! of absurd shape, other processors) the interpreter runs behind the same interface. Half precision, directed rounding
+//! (but for `fma` in f32) and rare integer operations go through the helper and are slow. Threads of a warp that
+//! communicate through shared memory without a barrier, relying on lockstep, do not see each other's writes in time. A
+//! warp barrier that lanes meet at different places in the program does not hold them.
+
+mod analysis;
+mod code;
+mod emit;
+mod reference;
+mod run;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use hostmem::Window;
+use ptx::ir::Kernel;
+use ptx::launch::{Launch, Step};
+
+/// Which engine runs a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EngineKind {
+    /// Machine code.
+    Jit,
+    /// The reference interpreter.
+    Interpreter,
+}
+
+/// A kernel compiled for one CTA shape.
+#[derive(Debug)]
+pub struct Code {
+    kernel: Arc<Kernel>,
+    /// None: the interpreter runs it.
+    compiled: Option<Arc<code::Compiled>>,
+}
+
+/// Why a kernel could not be compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// Something in the kernel is not implemented.
+    #[error("line {line}: not supported: {what}")]
+    Unsupported {
+        /// PTX line.
+        line: u32,
+        /// Instruction or feature.
+        what: String,
+    },
+}
+
+/// Most bytes that a CTA may have for its local memory, its registers while they are not in use, and the rest of its
+/// state: 64 KiB of local memory for each of 1,024 threads.
+///
+/// A line of PTX asks for half a gigabyte, `.local .b8 a[500000];` in a block of 1,024 threads, for every CTA under way,
+/// zeroed, in the process that serves all tenants; a few launches would exhaust its memory. Such a kernel is refused when
+/// it is compiled.
+pub const MAX_CTA_BYTES: u64 = 64 << 20;
+
+impl Code {
+    /// Compiles `kernel` for CTAs of `block` threads; falls back to the interpreter for what cannot be compiled.
+    ///
+    /// # Errors
+    /// A block that is empty, or larger than [`ptx::launch::MAX_THREADS_PER_CTA`]; a CTA of more than [`MAX_CTA_BYTES`].
+    pub fn compile(kernel: Arc<Kernel>, block: [u32; 3], engine: EngineKind) -> Result<Arc<Code>, CompileError> {
+        let threads = block.iter().try_fold(1_u32, |n, &d| n.checked_mul(d));
+        let refused = |what| Err(CompileError::Unsupported { line: 0, what });
+        let Some(threads) = threads.filter(|n| (1..=ptx::launch::MAX_THREADS_PER_CTA).contains(n)) else {
+            return refused(format!("a block of {block:?}"));
+        };
+        let local = u64::from(kernel.local_bytes) * u64::from(threads);
+        if local > MAX_CTA_BYTES {
+            return refused(format!("{local} bytes of local memory in a CTA"));
+        }
+        let compiled = match engine {
+            EngineKind::Jit => match code::compile(Arc::clone(&kernel), block) {
+                Ok(compiled) => Some(Arc::new(compiled)),
+                Err(error) => {
+                    tracing::debug!(kernel = kernel.name, %error, "left to the interpreter");
+                    None
+                }
+            },
+            EngineKind::Interpreter => None,
+        };
+        let registers = match &compiled {
+            Some(compiled) => compiled.state_bytes(),
+            None => reference::register_bytes(&kernel) * u64::from(threads),
+        };
+        if local + registers > MAX_CTA_BYTES {
+            return refused(format!("{} bytes of local memory and registers in a CTA", local + registers));
+        }
+        Ok(Arc::new(Code { kernel, compiled }))
+    }
+
+    /// Was the kernel compiled? Else the interpreter runs it.
+    #[must_use]
+    pub fn is_machine_code(&self) -> bool {
+        self.compiled.is_some()
+    }
+
+    /// The kernel.
+    #[must_use]
+    pub fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+}
+
+/// A launch of compiled code in an address space: what all its CTAs share.
+#[derive(Debug)]
+pub struct Grid {
+    /// The code, compiled for `launch.block`.
+    pub code: Arc<Code>,
+    /// What to run.
+    pub launch: Launch,
+    /// The address space's host image.
+    pub window: Arc<Window>,
+    /// GPU virtual address of the window's offset 0.
+    pub window_lo: u64,
+    /// [`ptx::launch::Control`]: polled at loop back-edges; may be shared by several grids.
+    pub control: Arc<AtomicU32>,
+}
+
+/// One CTA of a grid, started, suspended or at its end. It can be resumed on any thread; dropping it abandons it.
+#[derive(Debug)]
+pub struct Cta {
+    inner: Inner,
+}
+
+#[derive(Debug)]
+enum Inner {
+    Machine(run::cta::JitCta),
+    Interpreted(Box<reference::InterpretedCta>),
+}
+
+impl Cta {
+    /// Prepares CTA `ctaid`; nothing runs yet. Its shared and local memory and registers are zero.
+    #[must_use]
+    pub fn new(grid: Arc<Grid>, ctaid: [u32; 3]) -> Cta {
+        let inner = match grid.code.compiled.clone() {
+            Some(compiled) => Inner::Machine(run::cta::JitCta::new(grid, compiled, ctaid)),
+            None => Inner::Interpreted(Box::new(reference::InterpretedCta::new(grid, ctaid))),
+        };
+        Cta { inner }
+    }
+
+    /// Runs until it is done, preempted, or fails.
+    pub fn resume(&mut self) -> Step {
+        match &mut self.inner {
+            Inner::Machine(cta) => cta.resume(),
+            Inner::Interpreted(cta) => cta.resume(),
+        }
+    }
+
+    /// Prepares CTA `ctaid` of the same grid in place of this one, as [`Cta::new`] would, but sooner if this one is done:
+    /// its stack and memory serve again.
+    pub fn restart(&mut self, ctaid: [u32; 3]) {
+        match &mut self.inner {
+            Inner::Machine(cta) => cta.restart(ctaid),
+            Inner::Interpreted(cta) => cta.restart(ctaid),
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! One CTA: its memory, its coroutine, and the scheduling of its warps over the kernel's regions.
+//!
+//! Lanes are always pending at the head of some region. The scheduler takes the first region in program order that has
+//! pending lanes, and runs it for all of them; the region's code leaves them pending at other heads, or ends them. So
+//! diverged lanes meet as soon as they can. Lanes at a barrier are set aside until it is complete, lanes at a warp operation
+//! until those that its mask names have come (`meet`).
+
+pub(crate) mod meet;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+use ptx::launch::{AccessError, Control, Exception, GlobalMemory, Step, WARP};
+
+use super::arena::{self, Arena};
+use super::barrier::{self, BARRIERS, Barrier, Threads};
+use super::context::{self, Context};
+use super::trap;
+use crate::Grid;
+use crate::code::Compiled;
+
+/// How machine code and helpers stop for a while.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suspend(*const Yielder<(), ()>);
+
+impl Suspend {
+    pub(crate) fn suspend(self) {
+        // SAFETY: set when the coroutine started, whose yielder lives on its stack until it ends; only code on that stack
+        // calls this.
+        unsafe { &*self.0 }.suspend(());
+    }
+}
+
+/// Picks of a region whose threads wait for others before some other region gets a turn.
+const PATIENCE: u32 = 32;
+/// Such picks in one resume before other CTAs get a turn.
+const WAITS_PER_RESUME: u32 = 256;
+
+/// All that running code refers to; does not move while the CTA lives.
+struct State {
+    context: Context,
+    code: Arc<Compiled>,
+    arena: Option<Arena>,
+    control: Arc<AtomicU32>,
+    warps: usize,
+    /// Regions with pending lanes, one bit each.
+    ready: Vec<u64>,
+    /// Those whose lanes wait for others at a warp operation: passed over until something has run.
+    held: Vec<u64>,
+    /// Lanes whose barrier is complete; they run next.
+    released: Vec<barrier::Waiting>,
+    barriers: [Barrier; BARRIERS],
+    live: Vec<u32>,
+    waits: u32,
+    waits_this_resume: u32,
+    /// The CTA has ended; the coroutine waits for another one.
+    done: bool,
+}
+
+/// A CTA that runs machine code.
+pub(crate) struct JitCta {
+    grid: Arc<Grid>,
+    ctaid: [u32; 3],
+    code: Arc<Compiled>,
+    run: Option<(Box<State>, Coroutine<(), (), Step>)>,
+    ended: Option<Step>,
+}
+
+// SAFETY: between resumes a CTA is plain memory and a stack; machine code and helpers keep nothing in thread-locals over
+// a suspension, and raw pointers in the context point to memory that the CTA or its grid owns.
+unsafe impl Send for JitCta {}
+
+impl std::fmt::Debug for JitCta {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JitCta").field("ctaid", &self.ctaid).field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
+impl JitCta {
+    pub(crate) fn new(grid: Arc<Grid>, code: Arc<Compiled>, ctaid: [u32; 3]) -> JitCta {
+        JitCta { grid, ctaid, code, run: None, ended: None }
+    }
+
+    pub(crate) fn resume(&mut self) -> Step {
+        if let Some(step) = self.ended {
+            return step;
+        }
+        if self.run.is_none() {
+            match self.start() {
+                Ok(run) => self.run = Some(run),
+                Err(_) => return self.end(Step::Exception(Exception::Illegal)),
+            }
+        }
+        let Some((state, coroutine)) = &mut self.run else { return Step::Exception(Exception::Illegal) };
+        state.waits_this_resume = 0;
+        let current = trap::Current {
+            handler: coroutine.trap_handler(),
+            window: self.grid.window.address() as u64,
+            window_bytes: self.grid.window.bytes(),
+            window_lo: self.grid.window_lo,
+            atomic: &raw const state.context.atomic,
+        };
+        match trap::guarded(&current, || coroutine.resume(())) {
+            CoroutineResult::Yield(()) => match state.context.exception {
+                None if state.done => {
+                    self.ended = Some(Step::Done);
+                    Step::Done
+                }
+                None => Step::Preempted,
+                Some(exception) => self.end(Step::Exception(exception)),
+            },
+            CoroutineResult::Return(step) => {
+                let step = match step {
+                    Step::Exception(exception) => Step::Exception(self.refined(exception)),
+                    step => step,
+                };
+                self.end(step)
+            }
+        }
+    }
+
+    /// Begins another CTA of the grid, on the memory and stack of this one if it has come to its end.
+    pub(crate) fn restart(&mut self, ctaid: [u32; 3]) {
+        match (self.ended, &mut self.run) {
+            (Some(Step::Done), Some((state, _))) => state.begin(ctaid),
+            _ => self.release(),
+        }
+        self.ctaid = ctaid;
+        self.ended = None;
+    }
+
+    /// Was a page missing, or only read-only?
+    fn refined(&self, exception: Exception) -> Exception {
+        let Exception::Access { address, access, error: AccessError::Unmapped } = exception else { return exception };
+        let offset = address.wrapping_sub(self.grid.window_lo);
+        let error = match self.grid.window.probe(offset, 1, false) {
+            Ok(()) => AccessError::ReadOnly,
+            Err(_) => AccessError::Unmapped,
+        };
+        Exception::Access { address, access, error }
+    }
+
+    fn end(&mut self, step: Step) -> Step {
+        self.ended = Some(step);
+        self.release();
+        step
+    }
+
+    /// Gives memory and stack back.
+    fn release(&mut self) {
+        let Some((mut state, mut coroutine)) = self.run.take() else { return };
+        if coroutine.started() && !coroutine.done() {
+            // SAFETY: nothing on the coroutine's stack needs dropping: machine code, helpers (see there), and the scheduler,
+            // which keeps all it owns in `State`.
+            unsafe { coroutine.force_reset() };
+        }
+        if coroutine.done() {
+            arena::give_back_stack(coroutine.into_stack());
+        }
+        if let Some(arena) = state.arena.take() {
+            arena.give_back();
+        }
+    }
+
+    fn start(&self) -> std::io::Result<(Box<State>, Coroutine<(), (), Step>)> {
+        let (grid, code) = (&self.grid, &self.code);
+        let kernel = &code.kernel;
+        let launch = &grid.launch;
+        let threads = code.plan.shape.threads() as usize;
+        let warps = threads.div_ceil(WARP as usize);
+        let fixed = (kernel.shared_bytes as usize).next_multiple_of(kernel.shared_align.max(1) as usize);
+        let shared_bytes = fixed + launch.dynamic_shared as usize;
+        let frame_bytes = code.plan.frame_bytes as usize;
+        let regions = code.regions.len();
+
+        // Layout: pending, active, shared, parameters, local, frames.
+        let lines = |bytes: usize| bytes.next_multiple_of(64);
+        let pending_at = 0;
+        let active_at = pending_at + lines(regions * warps * 4);
+        let shared_at = active_at + lines(warps * 4);
+        let params_at = shared_at + lines(shared_bytes) + 64;
+        let local_at = params_at + lines(kernel.param_bytes as usize);
+        let frames_at = local_at + lines(threads * kernel.local_bytes as usize);
+        let total = frames_at + warps * frame_bytes + 64;
+        let mut arena = Arena::take(total)?;
+        let base = arena.base();
+        // SAFETY: the arena has `total` bytes.
+        unsafe { base.write_bytes(0, shared_at) };
+        let params = launch.params.len().min(kernel.param_bytes as usize);
+        // SAFETY: inside the arena.
+        let params_to = unsafe { base.add(params_at) };
+        // SAFETY: inside the arena.
+        unsafe { params_to.write_bytes(0, local_at - params_at) };
+        // SAFETY: inside the arena, which overlaps nothing.
+        unsafe { params_to.copy_from_nonoverlapping(launch.params.as_ptr(), params) };
+        let mut fixed_registers = [0; 48];
+        fixed_registers[context::NCTAID..][..3].copy_from_slice(&launch.grid);
+        fixed_registers[context::GRID_LO] = launch.grid_id as u32;
+        fixed_registers[context::GRID_HI] = (launch.grid_id >> 32) as u32;
+        fixed_registers[context::DYNAMIC_SHARED] = launch.dynamic_shared;
+        fixed_registers[context::TOTAL_SHARED] = shared_bytes as u32;
+        fixed_registers[context::ENV..].copy_from_slice(&launch.envregs);
+        let host = base.expose_provenance() as u64;
+        let context = Context {
+            delta: (grid.window.address() as u64).wrapping_sub(grid.window_lo),
+            window_lo: grid.window_lo,
+            window_bytes: grid.window.bytes(),
+            shared: host + shared_at as u64,
+            shared_bytes: shared_bytes as u64,
+            params: host + params_at as u64,
+            local: host + local_at as u64,
+            frames: host + frames_at as u64,
+            active: host + active_at as u64,
+            pending: host + pending_at as u64,
+            control: grid.control.as_ptr().expose_provenance() as u64,
+            tids: code.tids.as_ptr().expose_provenance() as u64,
+            fixed: fixed_registers,
+            atomic: 0,
+            warps: warps as u32,
+            suspend: Suspend(std::ptr::null()),
+            exception: None,
+            launch: &raw const grid.launch,
+            kernel: Arc::as_ptr(&code.kernel),
+            window: Arc::as_ptr(&grid.window),
+            local_bytes: kernel.local_bytes.into(),
+        };
+        let mut state = Box::new(State {
+            context,
+            code: Arc::clone(code),
+            arena: Some(arena),
+            control: Arc::clone(&grid.control),
+            warps,
+            ready: vec![0; regions.div_ceil(64)],
+            held: vec![0; regions.div_ceil(64)],
+            released: Vec::new(),
+            barriers: Default::default(),
+            live: vec![0; warps],
+            waits: 0,
+            waits_this_resume: 0,
+            done: false,
+        });
+        state.begin(self.ctaid);
+        let pointer = std::ptr::from_mut::<State>(&mut state);
+        let stack = arena::take_stack()?;
+        let coroutine = Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
+            loop {
+                // SAFETY: the state is boxed, lives as long as the coroutine, and nothing else uses it while this runs.
+                let state = unsafe { &mut *pointer };
+                state.context.suspend = Suspend(std::ptr::from_ref(yielder));
+                match state.schedule() {
+                    Step::Done => state.done = true,
+                    step => return step,
+                }
+                yielder.suspend(());
+            }
+        });
+        Ok((state, coroutine))
+    }
+}
+
+impl Drop for JitCta {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Clears `bytes` of the arena at host address `address`.
+fn clear(address: u64, bytes: usize) {
+    let at: *mut u8 = std::ptr::with_exposed_provenance_mut(address as usize);
+    // SAFETY: callers name parts of the arena, which nothing else uses before the CTA runs.
+    unsafe { at.write_bytes(0, bytes) };
+}
+
+impl State {
+    /// Makes everything as CTA `ctaid` finds it at its start: shared and local memory zero, and the registers that are
+    /// read before they are written; all threads at the entry. Nothing is pending yet, or any more.
+    fn begin(&mut self, ctaid: [u32; 3]) {
+        let code = Arc::clone(&self.code);
+        let threads = code.plan.shape.threads() as usize;
+        let context = &mut self.context;
+        context.fixed[context::CTAID..][..3].copy_from_slice(&ctaid);
+        clear(context.shared, context.shared_bytes as usize);
+        clear(context.local, threads * context.local_bytes as usize);
+        for &(offset, bytes) in &code.plan.zeroed {
+            for warp in 0..self.warps as u64 {
+                let frame = context.frames + warp * u64::from(code.plan.frame_bytes);
+                clear(frame + u64::from(offset), bytes as usize);
+            }
+        }
+        for barrier in self.barriers.iter_mut().filter(|b| b.is_used()) {
+            *barrier = Barrier::default();
+        }
+        self.waits = 0;
+        self.done = false;
+        // Everything begins at the entry's region, the first one.
+        for (warp, bits) in self.pending(0).iter_mut().enumerate() {
+            let lanes = (threads - warp * WARP as usize).min(WARP as usize);
+            *bits = u32::MAX >> (WARP as usize - lanes);
+        }
+        self.ready[0] |= 1;
+    }
+
+    fn row(&mut self, address: u64, index: usize) -> &mut [u32] {
+        let base: *mut u32 = std::ptr::with_exposed_provenance_mut(address as usize);
+        // SAFETY: rows of one word per warp lie in the arena.
+        let at = unsafe { base.add(index * self.warps) };
+        // SAFETY: as above; machine code writes them only while the scheduler is not looking.
+        unsafe { std::slice::from_raw_parts_mut(at, self.warps) }
+    }
+
+    fn pending(&mut self, region: usize) -> &mut [u32] {
+        self.row(self.context.pending, region)
+    }
+
+    fn active(&mut self) -> &mut [u32] {
+        self.row(self.context.active, 0)
+    }
+
+    /// The first region from `from` on whose bit is set in the words that `words` gives.
+    fn next_of(&self, from: usize, words: impl Fn(&State, usize) -> u64) -> Option<usize> {
+        let (mut word, bit) = (from / 64, from % 64);
+        let count = self.ready.len();
+        if word >= count {
+            return None;
+        }
+        let mut bits = words(self, word) & (u64::MAX << bit);
+        while bits == 0 {
+            word += 1;
+            if word == count {
+                return None;
+            }
+            bits = words(self, word);
+        }
+        Some(word * 64 + bits.trailing_zeros() as usize)
+    }
+
+    fn first_ready(&self, from: usize) -> Option<usize> {
+        self.next_of(from, |s, word| s.ready[word] & !s.held[word])
+    }
+
+    /// The next region to run, with its lanes moved to the active row.
+    fn pick(&mut self) -> Option<usize> {
+        let mut region = self.first_ready(0)?;
+        if self.code.plan.regions[region].waits {
+            self.waits += 1;
+            self.waits_this_resume += 1;
+            if self.waits > PATIENCE {
+                self.waits = 0;
+                region = self.first_ready(region + 1).unwrap_or(region);
+            }
+        }
+        self.take(region);
+        Some(region)
+    }
+
+    /// Moves the lanes of a region to the active row.
+    fn take(&mut self, region: usize) {
+        self.ready[region / 64] &= !(1 << (region % 64));
+        for warp in 0..self.warps {
+            let bits = std::mem::take(&mut self.pending(region)[warp]);
+            self.active()[warp] = bits;
+        }
+    }
+
+    fn schedule(&mut self) -> Step {
+        loop {
+            if self.control.load(Ordering::Relaxed) != Control::RUN || self.waits_this_resume > WAITS_PER_RESUME {
+                self.waits_this_resume = 0;
+                self.context.suspend.suspend();
+            }
+            if let Some(waiting) = self.released.pop() {
+                // Past the barrier. Nothing may be left on the stack while lanes run.
+                let region = waiting.region;
+                self.active().copy_from_slice(&waiting.lanes);
+                drop(waiting);
+                self.run(region);
+                continue;
+            }
+            let Some(region) = self.pick() else {
+                // Whoever is left waits.
+                if self.barriers.iter().any(Barrier::is_used) && self.release_barriers() {
+                    continue;
+                }
+                // At warp operations, for lanes that cannot come: the first go on without them.
+                if let Some(region) = self.next_of(0, |s, word| s.ready[word]) {
+                    self.take(region);
+                    self.run(region);
+                    continue;
+                }
+                if !self.barriers.iter().any(Barrier::is_used) {
+                    return Step::Done;
+                }
+                if self.barriers.iter().all(|b| b.waiting.is_empty()) {
+                    return Step::Done;
+                }
+                return Step::Exception(Exception::Illegal);
+            };
+            if let Some(site) = self.code.barriers[region] {
+                match self.arrive(region, site) {
+                    Ok(true) => {}
+                    Ok(false) => continue,
+                    Err(exception) => return Step::Exception(exception),
+                }
+            }
+            if let Some(meeting) = self.code.meetings[region]
+                && !self.meet(region, meeting)
+            {
+                continue;
+            }
+            self.run(region);
+        }
+    }
+
+    /// Runs a region for the active lanes.
+    fn run(&mut self, region: usize) {
+        let active = self.active();
+        let first = active.iter().position(|&b| b != 0).unwrap_or(0);
+        let end = active.iter().rposition(|&b| b != 0).map_or(0, |p| p + 1);
+        let function = self.code.regions[region];
+        let exits = function(&raw mut self.context, first as u64, end as u64);
+        self.held.fill(0);
+        for slot in 0..self.code.exits[region].len() {
+            let target = self.code.exits[region][slot];
+            if exits >> slot.min(63) & 1 != 0 && self.pending(target).iter().any(|&b| b != 0) {
+                self.ready[target / 64] |= 1 << (target % 64);
+            }
+        }
+    }
+
+    /// The active lanes arrive at the barrier at the head of `region`; true if they go on at once.
+    fn arrive(&mut self, region: usize, site: *const super::joint::Site) -> Result<bool, Exception> {
+        // SAFETY: sites live as long as the code.
+        let site = unsafe { &*site };
+        // All threads at once at a barrier for all, which is the rule: nothing to keep.
+        let whole = matches!(site.op, ptx::ir::Op::Bar { kind: ptx::ir::BarKind::Sync, count: None, .. });
+        if whole
+            && self.ready.iter().all(|&w| w == 0)
+            && matches!(site.a, super::joint::Slot::Imm(id) if id < BARRIERS as u64)
+            && !self.barriers.iter().any(Barrier::is_used)
+        {
+            return Ok(true);
+        }
+        self.count_live(true);
+        let threads = Threads {
+            frames: std::ptr::with_exposed_provenance_mut(self.context.frames as usize),
+            frame_bytes: self.code.plan.frame_bytes as usize,
+        };
+        let lanes: *const u32 = std::ptr::with_exposed_provenance(self.context.active as usize);
+        // SAFETY: one word per warp; nothing writes them meanwhile.
+        let lanes = unsafe { std::slice::from_raw_parts(lanes, self.warps) };
+        let goes_on = barrier::arrive(&mut self.barriers, site, region, lanes, &threads)?;
+        self.release_complete();
+        Ok(goes_on)
+    }
+
+    /// Finds the threads that have not ended: pending, waiting, or (if asked for) active.
+    fn count_live(&mut self, with_active: bool) {
+        for warp in 0..self.warps {
+            let mut bits = if with_active { self.active()[warp] } else { 0 };
+            for region in 0..self.code.regions.len() {
+                bits |= self.pending(region)[warp];
+            }
+            for barrier in &self.barriers {
+                for w in &barrier.waiting {
+                    bits |= w.lanes[warp];
+                }
+            }
+            self.live[warp] = bits;
+        }
+    }
+
+    /// Releases complete barriers; `live` must be right.
+    fn release_complete(&mut self) -> bool {
+        let mut released = false;
+        for id in 0..BARRIERS {
+            if !self.barriers[id].is_used() || !self.barriers[id].is_complete(&self.live) {
+                continue;
+            }
+            let threads = Threads {
+                frames: std::ptr::with_exposed_provenance_mut(self.context.frames as usize),
+                frame_bytes: self.code.plan.frame_bytes as usize,
+            };
+            let sites = &self.code.barriers;
+            self.released.append(&mut self.barriers[id].release(|region| sites[region], &threads));
+            released = true;
+        }
+        released
+    }
+
+    fn release_barriers(&mut self) -> bool {
+        self.count_live(false);
+        self.release_complete()
+    }
+}
+
+/// Records a failed assertion; gives the exception that ends the grid.
+pub(crate) fn assert_failed(
+    memory: &dyn GlobalMemory,
+    context: &Context,
+    thread: u32,
+    arg: &dyn Fn(usize) -> u64,
+) -> Exception {
+    // SAFETY: the launch outlives its CTAs.
+    let launch = unsafe { &*context.launch };
+    let [x, y, _] = launch.block;
+    let thread = [thread % x, thread / x % y, thread / x / y];
+    let block = [0, 1, 2].map(|i| context.fixed[context::CTAID + i]);
+    match ptx::builtins::assertfail(memory, launch.driver, [arg(0), arg(1), arg(2), arg(3)], block, thread) {
+        Ok(()) => Exception::Assert,
+        Err((address, error)) => Exception::Access { address, access: ptx::launch::Access::Read, error },
+    }
+}

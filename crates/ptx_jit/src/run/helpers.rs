@@ -1,0 +1,449 @@
+//! What machine code calls: the lane-by-lane twins of its fast paths, and everything rare.
+//!
+//! All run on the CTA's stack and may be left for good at any access to tenant memory (a fault) and in [`raise`]: they own
+//! nothing that must be dropped while they do either.
+
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ptx::builtins;
+use ptx::ir::{AtomOp, Builtin, Op, Space, Ty};
+use ptx::launch::{
+    Access, AccessError, Exception, GlobalMemory, LOCAL_WINDOW, LOCAL_WINDOW_BYTES, SHARED_WINDOW, SHARED_WINDOW_BYTES,
+};
+use ptx::math::{self, int};
+
+use super::context::{Context, Site};
+
+/// Rows of lanes in the scratch slot.
+struct Rows {
+    base: *mut u64,
+    lanes: usize,
+}
+
+impl Rows {
+    fn get(&self, row: usize, lane: usize) -> u64 {
+        // SAFETY: machine code reserves eight rows of `lanes` words.
+        let at = unsafe { self.base.add(row * self.lanes + lane) };
+        // SAFETY: as above.
+        unsafe { at.read() }
+    }
+    fn set(&self, row: usize, lane: usize, value: u64) {
+        // SAFETY: machine code reserves eight rows of `lanes` words.
+        let at = unsafe { self.base.add(row * self.lanes + lane) };
+        // SAFETY: as above.
+        unsafe { at.write(value) }
+    }
+}
+
+fn active(bits: u32) -> impl Iterator<Item = usize> {
+    (0..32).filter(move |&l| bits >> l & 1 != 0)
+}
+
+/// Evaluates a computing operation for `lanes` lanes: rows 0 to 3 are operands, 4 and 5 results.
+/// Rows that are not `present` are zero.
+pub(crate) extern "C" fn eval(op: *const Op, rows: *mut u64, lanes: u64, present: u64) {
+    // SAFETY: machine code passes an operation that lives as long as the code.
+    let op = unsafe { &*op };
+    let rows = Rows { base: rows, lanes: lanes as usize };
+    for lane in 0..rows.lanes {
+        let operands = [0, 1, 2, 3].map(|row| if present >> row & 1 != 0 { rows.get(row, lane) } else { 0 });
+        let results = math::eval(op, operands).unwrap_or([0, 0]);
+        rows.set(4, lane, results[0]);
+        rows.set(5, lane, results[1]);
+    }
+}
+
+/// Ends the CTA with an exception: suspends for good.
+pub(crate) fn raise(ctx: *mut Context, exception: Exception) -> ! {
+    // SAFETY: the context is live while its CTA runs.
+    let context = unsafe { &mut *ctx };
+    context.exception = Some(exception);
+    loop {
+        context.suspend.suspend();
+    }
+}
+
+/// Suspends the CTA, to be resumed later.
+pub(crate) extern "C" fn preempt(ctx: *mut Context) {
+    // SAFETY: the context is live while its CTA runs.
+    let context = unsafe { &*ctx };
+    context.suspend.suspend();
+}
+
+/// Nanoseconds of the wall clock.
+pub(crate) extern "C" fn global_timer() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
+}
+
+/// A cycle counter.
+pub(crate) extern "C" fn clock() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Host address of `size` bytes at an address of `space`, as thread `thread` sees it.
+fn locate(context: &Context, space: Space, address: u64, size: u64, thread: u64) -> Result<*mut u8, AccessError> {
+    if size.is_power_of_two() && !address.is_multiple_of(size) {
+        return Err(AccessError::Misaligned);
+    }
+    let inside = |offset: u64, bytes: u64| size <= bytes && offset <= bytes - size;
+    let host = match space {
+        Space::Shared if inside(address, context.shared_bytes) => context.shared + address,
+        Space::Shared => return Err(AccessError::Shared),
+        Space::Local if inside(address, context.local_bytes) => context.local + thread * context.local_bytes + address,
+        Space::Local => return Err(AccessError::Local),
+        Space::Param => {
+            // SAFETY: the kernel outlives the CTA.
+            let kernel = unsafe { &*context.kernel };
+            if !inside(address, kernel.param_bytes.into()) {
+                return Err(AccessError::Param);
+            }
+            context.params + address
+        }
+        Space::Generic if address.wrapping_sub(SHARED_WINDOW) < SHARED_WINDOW_BYTES => {
+            return locate(context, Space::Shared, address - SHARED_WINDOW, size, thread);
+        }
+        Space::Generic if address.wrapping_sub(LOCAL_WINDOW) < LOCAL_WINDOW_BYTES => {
+            return locate(context, Space::Local, address - LOCAL_WINDOW, size, thread);
+        }
+        Space::Generic | Space::Global | Space::Const => {
+            if !inside(address.wrapping_sub(context.window_lo), context.window_bytes) {
+                return Err(AccessError::OutOfWindow);
+            }
+            address.wrapping_add(context.delta)
+        }
+    };
+    Ok(std::ptr::with_exposed_provenance_mut(host as usize))
+}
+
+/// As [`locate`], but raises.
+fn reach(ctx: *mut Context, space: Space, address: u64, size: u64, thread: u64, access: Access) -> *mut u8 {
+    // SAFETY: the context is live while its CTA runs.
+    let context = unsafe { &*ctx };
+    match locate(context, space, address, size, thread) {
+        Ok(host) => host,
+        Err(error) => raise(ctx, Exception::Access { address, access, error }),
+    }
+}
+
+/// Host address for an access that all lanes share; raises if there is none.
+pub(crate) extern "C" fn resolve(ctx: *mut Context, site: *const Site, address: u64, write: u64) -> u64 {
+    // SAFETY: machine code passes a site that lives as long as the code.
+    let site = unsafe { &*site };
+    let access = if write != 0 { Access::Write } else { Access::Read };
+    let size = u64::from(site.ty.bytes() * site.count);
+    reach(ctx, site.space, address, size, 0, access).addr() as u64
+}
+
+/// One element, zero-extended.
+fn read_element(at: *const u8, ty: Ty) -> u64 {
+    match ty.bytes() {
+        1 => {
+            // SAFETY: inside its space; a page that is not there is a fault of the CTA.
+            unsafe { at.read_volatile() }.into()
+        }
+        2 => {
+            // SAFETY: as above.
+            unsafe { at.cast::<u16>().read_volatile() }.into()
+        }
+        4 => {
+            // SAFETY: as above.
+            unsafe { at.cast::<u32>().read_volatile() }.into()
+        }
+        _ => {
+            // SAFETY: as above.
+            unsafe { at.cast::<u64>().read_volatile() }
+        }
+    }
+}
+
+fn write_element(at: *mut u8, ty: Ty, value: u64) {
+    match ty.bytes() {
+        1 => {
+            // SAFETY: inside its space; a page that is not there is a fault of the CTA.
+            unsafe { at.write_volatile(value as u8) }
+        }
+        2 => {
+            // SAFETY: as above.
+            unsafe { at.cast::<u16>().write_volatile(value as u16) }
+        }
+        4 => {
+            // SAFETY: as above.
+            unsafe { at.cast::<u32>().write_volatile(value as u32) }
+        }
+        _ => {
+            // SAFETY: as above.
+            unsafe { at.cast::<u64>().write_volatile(value) }
+        }
+    }
+}
+
+/// Extends an element to 64 bits by its type.
+fn extended(ty: Ty, value: u64) -> u64 {
+    if !ty.is_signed() {
+        return value;
+    }
+    let unused = 64 - ty.bits();
+    ((value << unused).cast_signed() >> unused).cast_unsigned()
+}
+
+/// A load, lane by lane: addresses in a row of their own, results in rows of 64-bit words.
+pub(crate) extern "C" fn load(
+    ctx: *mut Context,
+    site: *const Site,
+    bits: u32,
+    thread: u32,
+    addresses: *mut u64,
+    out: *mut u64,
+) {
+    // SAFETY: machine code passes a site that lives as long as the code.
+    let site = unsafe { &*site };
+    let lanes = (out.addr() - addresses.addr()) / 8;
+    let (from, to) = (Rows { base: addresses, lanes }, Rows { base: out, lanes });
+    for lane in 0..lanes {
+        if bits >> lane & 1 == 0 {
+            for element in 0..site.count as usize {
+                to.set(element, lane, 0);
+            }
+        }
+    }
+    let size = u64::from(site.ty.bytes() * site.count);
+    for lane in active(bits) {
+        let at = reach(ctx, site.space, from.get(0, lane), size, u64::from(thread) + lane as u64, Access::Read);
+        for element in 0..site.count as usize {
+            // SAFETY: the whole access lies inside its space.
+            let at = unsafe { at.add(element * site.ty.bytes() as usize) };
+            to.set(element, lane, extended(site.ty, read_element(at, site.ty)));
+        }
+    }
+}
+
+/// A store, lane by lane.
+pub(crate) extern "C" fn store(
+    ctx: *mut Context,
+    site: *const Site,
+    bits: u32,
+    thread: u32,
+    addresses: *mut u64,
+    values: *mut u64,
+) {
+    // SAFETY: machine code passes a site that lives as long as the code.
+    let site = unsafe { &*site };
+    let lanes = (values.addr() - addresses.addr()) / 8;
+    let (to, from) = (Rows { base: addresses, lanes }, Rows { base: values, lanes });
+    let size = u64::from(site.ty.bytes() * site.count);
+    for lane in active(bits) {
+        let at = reach(ctx, site.space, to.get(0, lane), size, u64::from(thread) + lane as u64, Access::Write);
+        for element in 0..site.count as usize {
+            // SAFETY: the whole access lies inside its space.
+            let at = unsafe { at.add(element * site.ty.bytes() as usize) };
+            write_element(at, site.ty, from.get(element, lane));
+        }
+    }
+}
+
+/// Atomically replaces the element by `f` of it; returns the old one.
+fn update(at: *mut u8, bytes: u32, f: impl Fn(u64) -> u64) -> u64 {
+    let order = Ordering::SeqCst;
+    match bytes {
+        2 => {
+            // SAFETY: aligned and inside its space, which other threads access through atomics and plain accesses of
+            // machine code only.
+            let word = unsafe { AtomicU16::from_ptr(at.cast()) };
+            word.fetch_update(order, order, |v| Some(f(v.into()) as u16)).unwrap_or(0).into()
+        }
+        4 => {
+            // SAFETY: as above.
+            let word = unsafe { AtomicU32::from_ptr(at.cast()) };
+            word.fetch_update(order, order, |v| Some(f(v.into()) as u32)).unwrap_or(0).into()
+        }
+        _ => {
+            // SAFETY: as above.
+            let word = unsafe { AtomicU64::from_ptr(at.cast()) };
+            word.fetch_update(order, order, |v| Some(f(v))).unwrap_or(0)
+        }
+    }
+}
+
+/// An atomic: row 0 addresses, 1 and 2 operands, 3 results.
+pub(crate) extern "C" fn atomic(ctx: *mut Context, op: *const Op, bits: u32, thread: u32, rows: *mut u64, lanes: u64) {
+    // SAFETY: machine code passes an operation that lives as long as the code.
+    let Op::Atom { op, space, ty, ftz, .. } = (unsafe { &*op }) else { return };
+    let rows = Rows { base: rows, lanes: lanes as usize };
+    for lane in 0..rows.lanes {
+        if bits >> lane & 1 == 0 {
+            rows.set(3, lane, 0);
+        }
+    }
+    let mask = int::mask(*ty);
+    // SAFETY: the context is live while its CTA runs.
+    unsafe { (*ctx).atomic = 1 };
+    for lane in active(bits) {
+        let thread = u64::from(thread) + lane as u64;
+        let at = reach(ctx, *space, rows.get(0, lane), ty.bytes().into(), thread, Access::Atomic);
+        let (b, c) = (rows.get(1, lane) & mask, rows.get(2, lane) & mask);
+        if let (AtomOp::Add, false, 4) = (*op, ty.is_float(), ty.bytes()) {
+            // SAFETY: as in `update`.
+            let word = unsafe { AtomicU32::from_ptr(at.cast()) };
+            rows.set(3, lane, word.fetch_add(b as u32, Ordering::SeqCst).into());
+            continue;
+        }
+        let old = update(at, ty.bytes(), |old| math::atomic(*op, *ty, *ftz, old, b, c).unwrap_or(old) & mask);
+        rows.set(3, lane, old);
+    }
+    // SAFETY: as above.
+    unsafe { (*ctx).atomic = 0 };
+}
+
+/// `cp.async`: row 0 shared offsets, 1 global addresses, 2 numbers of bytes to copy.
+pub(crate) extern "C" fn copy_async(
+    ctx: *mut Context,
+    op: *const Op,
+    bits: u32,
+    thread: u32,
+    rows: *mut u64,
+    lanes: u64,
+) {
+    // SAFETY: machine code passes an operation that lives as long as the code.
+    let Op::CpAsync { bytes, src_bytes, .. } = (unsafe { &*op }) else { return };
+    let rows = Rows { base: rows, lanes: lanes as usize };
+    let size = u64::from(*bytes);
+    for lane in active(bits) {
+        let thread = u64::from(thread) + lane as u64;
+        let to = reach(ctx, Space::Shared, rows.get(0, lane), size, thread, Access::Write);
+        let wanted = if src_bytes.is_some() { rows.get(2, lane).min(size) } else { size };
+        let mut buffer = [0_u8; 16];
+        if wanted > 0 {
+            let from = reach(ctx, Space::Generic, rows.get(1, lane), size, thread, Access::Read);
+            for (i, byte) in buffer.iter_mut().enumerate().take(wanted as usize) {
+                // SAFETY: the whole access lies inside its space.
+                let at = unsafe { from.add(i) };
+                *byte = read_element(at, Ty::U8) as u8;
+            }
+        }
+        for (i, &byte) in buffer.iter().enumerate().take(size as usize) {
+            // SAFETY: the whole access lies inside shared memory.
+            let at = unsafe { to.add(i) };
+            write_element(at, Ty::U8, byte.into());
+        }
+    }
+}
+
+/// Memory as one thread sees it, for builtins; accesses are checked against the mappings, so they never fault.
+struct ThreadMemory<'a> {
+    context: &'a Context,
+    thread: u64,
+}
+
+impl ThreadMemory<'_> {
+    /// The offset in the window, or the host address of shared or local memory.
+    fn place(&self, address: u64, bytes: u64) -> Result<Result<u64, *mut u8>, AccessError> {
+        let window = |lo: u64, size: u64| address.wrapping_sub(lo) < size;
+        if window(SHARED_WINDOW, SHARED_WINDOW_BYTES) {
+            let offset = address - SHARED_WINDOW;
+            if bytes > self.context.shared_bytes || offset > self.context.shared_bytes - bytes {
+                return Err(AccessError::Shared);
+            }
+            return Ok(Err(std::ptr::with_exposed_provenance_mut((self.context.shared + offset) as usize)));
+        }
+        if window(LOCAL_WINDOW, LOCAL_WINDOW_BYTES) {
+            let offset = address - LOCAL_WINDOW;
+            if bytes > self.context.local_bytes || offset > self.context.local_bytes - bytes {
+                return Err(AccessError::Local);
+            }
+            let host = self.context.local + self.thread * self.context.local_bytes + offset;
+            return Ok(Err(std::ptr::with_exposed_provenance_mut(host as usize)));
+        }
+        let offset = address.wrapping_sub(self.context.window_lo);
+        if bytes > self.context.window_bytes || offset > self.context.window_bytes - bytes {
+            return Err(AccessError::OutOfWindow);
+        }
+        Ok(Ok(offset))
+    }
+
+    fn window(&self) -> &hostmem::Window {
+        // SAFETY: the grid, which owns the window, outlives its CTAs.
+        unsafe { &*self.context.window }
+    }
+}
+
+/// A window's refusal as an engine reports it.
+pub(crate) fn refusal(error: hostmem::WindowError) -> AccessError {
+    match error {
+        hostmem::WindowError::Unmapped => AccessError::Unmapped,
+        hostmem::WindowError::ReadOnly => AccessError::ReadOnly,
+        hostmem::WindowError::Misaligned => AccessError::Misaligned,
+    }
+}
+
+impl GlobalMemory for ThreadMemory<'_> {
+    fn read(&self, address: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        match self.place(address, out.len() as u64)? {
+            Ok(offset) => self.window().read(offset, out).map_err(refusal),
+            Err(host) => {
+                // SAFETY: `place` has checked that the range lies inside the CTA's own memory.
+                unsafe { std::ptr::copy_nonoverlapping(host, out.as_mut_ptr(), out.len()) };
+                Ok(())
+            }
+        }
+    }
+
+    fn write(&self, address: u64, data: &[u8]) -> Result<(), AccessError> {
+        match self.place(address, data.len() as u64)? {
+            Ok(offset) => self.window().write(offset, data).map_err(refusal),
+            Err(host) => {
+                // SAFETY: `place` has checked that the range lies inside the CTA's own memory.
+                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), host, data.len()) };
+                Ok(())
+            }
+        }
+    }
+
+    fn update(&self, address: u64, bytes: u32, f: &mut dyn FnMut(u64) -> u64) -> Result<u64, AccessError> {
+        match self.place(address, bytes.into())? {
+            Ok(offset) => self.window().update(offset, bytes, f).map_err(refusal),
+            Err(_) => Err(AccessError::OutOfWindow),
+        }
+    }
+}
+
+/// Builtins, `nanosleep`, `trap`: rows 0 to 5 arguments, 6 results.
+pub(crate) extern "C" fn service(ctx: *mut Context, op: *const Op, bits: u32, thread: u32, rows: *mut u64, lanes: u64) {
+    if bits == 0 {
+        return;
+    }
+    // SAFETY: machine code passes an operation that lives as long as the code.
+    let op = unsafe { &*op };
+    let builtin = match op {
+        Op::Call { builtin, .. } => *builtin,
+        Op::Trap => raise(ctx, Exception::Trap),
+        _ => return preempt(ctx),
+    };
+    let rows = Rows { base: rows, lanes: lanes as usize };
+    for lane in active(bits) {
+        let arg = |i: usize| rows.get(i, lane);
+        let outcome = {
+            // SAFETY: the context is live while its CTA runs.
+            let context = unsafe { &*ctx };
+            // SAFETY: the launch outlives its CTAs.
+            let driver = unsafe { &*context.launch }.driver;
+            let memory = ThreadMemory { context, thread: u64::from(thread) + lane as u64 };
+            match builtin {
+                Builtin::Vprintf => builtins::vprintf(&memory, driver, arg(0), arg(1))
+                    .map(|n| u64::from(n.cast_unsigned()))
+                    .map_err(|(address, error)| Exception::Access { address, access: Access::Read, error }),
+                Builtin::Malloc => Ok(builtins::malloc(&memory, driver, arg(0))),
+                Builtin::Free => {
+                    builtins::free(&memory, driver, arg(0));
+                    Ok(0)
+                }
+                Builtin::AssertFail => Err(super::cta::assert_failed(&memory, context, thread + lane as u32, &arg)),
+            }
+        };
+        match outcome {
+            Ok(value) => rows.set(6, lane, value),
+            Err(exception) => raise(ctx, exception),
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Running compiled CTAs.
+
+pub(crate) mod arena;
+pub(crate) mod barrier;
+pub(crate) mod context;
+pub(crate) mod cta;
+pub(crate) mod helpers;
+pub(crate) mod joint;
+pub(crate) mod trap;

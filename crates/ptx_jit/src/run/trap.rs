@@ -1,0 +1,146 @@
+//! Faults of machine code: one SIGSEGV handler for the process.
+//!
+//! A page that a GPU address space does not map is inaccessible in its window. When a CTA touches it, the handler makes
+//! the CTA's coroutine return an exception in place of going on. Any other fault goes to the handler that was there before.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::OnceLock;
+
+use corosensei::trap::CoroutineTrapHandler;
+use ptx::launch::{Access, AccessError, Exception, Step};
+
+/// What runs on this thread.
+pub(crate) struct Current {
+    pub(crate) handler: CoroutineTrapHandler<Step>,
+    /// Host range of the window with its guard.
+    pub(crate) window: u64,
+    pub(crate) window_bytes: u64,
+    pub(crate) window_lo: u64,
+    pub(crate) atomic: *const u32,
+}
+
+thread_local! {
+    static CURRENT: Cell<*const Current> = const { Cell::new(ptr::null()) };
+    static HAS_STACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Bytes behind a window that are never mapped; accesses are checked to begin inside.
+const GUARD: u64 = 1 << 20;
+/// Bytes of a signal stack.
+const SIGNAL_STACK: usize = 64 << 10;
+
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Runs `f` while faults belong to `current`.
+pub(crate) fn guarded<R>(current: &Current, f: impl FnOnce() -> R) -> R {
+    prepare();
+    let before = CURRENT.replace(current);
+    let result = f();
+    CURRENT.set(before);
+    result
+}
+
+/// Installs the handler, and a signal stack for this thread if it has none.
+fn prepare() {
+    PREVIOUS.get_or_init(|| {
+        // SAFETY: an all-zero sigaction is a valid one.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = on_fault as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+        // SAFETY: as above.
+        let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: both structures are valid; the handler is async-signal-safe.
+        unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, &raw mut previous) };
+        previous
+    });
+    if HAS_STACK.replace(true) {
+        return;
+    }
+    // SAFETY: an all-zero stack_t is a valid one.
+    let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
+    // SAFETY: asks only.
+    unsafe { libc::sigaltstack(ptr::null(), &raw mut stack) };
+    if stack.ss_flags & libc::SS_DISABLE != 0 {
+        // The stack must live as long as the thread, whose end cannot be hooked safely here: it is leaked. Threads that
+        // Rust started have one already.
+        let memory = Box::leak(vec![0_u8; SIGNAL_STACK].into_boxed_slice());
+        stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: SIGNAL_STACK };
+        // SAFETY: the memory is never freed.
+        unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) };
+    }
+}
+
+/// Bit of the page fault's error code: it was a write.
+const WRITE: i64 = 2;
+
+extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let current = CURRENT.get();
+    let user: *mut libc::ucontext_t = context.cast();
+    if !current.is_null() {
+        // SAFETY: set by `guarded` on this thread, which is still in it.
+        let current = unsafe { &*current };
+        // SAFETY: the kernel passes a valid context.
+        let registers = unsafe { &mut (*user).uc_mcontext.gregs };
+        // SAFETY: the kernel passes a valid siginfo.
+        let info = unsafe { &*info };
+        // SAFETY: it is that of a fault, which has an address.
+        let address = unsafe { info.si_addr() }.addr() as u64;
+        let stack = registers[libc::REG_RSP as usize] as u64;
+        if let Some(exception) = classify(current, address, stack, registers[libc::REG_ERR as usize]) {
+            // SAFETY: the stack pointer was checked to be inside the coroutine; what machine code and helpers leave behind
+            // needs no dropping.
+            let to = unsafe { current.handler.setup_trap_handler(move || Step::Exception(exception)) };
+            registers[libc::REG_RIP as usize] = to.rip.cast_signed();
+            registers[libc::REG_RSP as usize] = to.rsp.cast_signed();
+            registers[libc::REG_RBP as usize] = to.rbp.cast_signed();
+            registers[libc::REG_RDI as usize] = to.rdi.cast_signed();
+            registers[libc::REG_RSI as usize] = to.rsi.cast_signed();
+            return;
+        }
+    }
+    chain(signal, info, context);
+}
+
+/// The exception that a fault at `address` with this stack pointer means, if it is a CTA's.
+fn classify(current: &Current, address: u64, stack: u64, code: i64) -> Option<Exception> {
+    if !current.handler.stack_ptr_in_bounds(stack as usize) {
+        return None;
+    }
+    let offset = address.wrapping_sub(current.window);
+    if offset < current.window_bytes + GUARD {
+        // SAFETY: the context is live while its CTA runs.
+        let atomic = unsafe { current.atomic.read_volatile() } != 0;
+        let access = match (atomic, code & WRITE != 0) {
+            (true, _) => Access::Atomic,
+            (false, true) => Access::Write,
+            (false, false) => Access::Read,
+        };
+        let address = current.window_lo.wrapping_add(offset);
+        return Some(Exception::Access { address, access, error: AccessError::Unmapped });
+    }
+    // Near the stack pointer, and yet a fault: the CTA's stack is used up.
+    (address.abs_diff(stack) < 64 << 10).then_some(Exception::Illegal)
+}
+
+/// Passes a fault on to the handler that was there before.
+fn chain(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let previous = PREVIOUS.get();
+    let handler = previous.map_or(libc::SIG_DFL, |p| p.sa_sigaction);
+    if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+        // Back to the default: the faulting instruction runs again and ends the process as it would have.
+        // SAFETY: the default action is valid for every signal.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        return;
+    }
+    if previous.is_some_and(|p| p.sa_flags & libc::SA_SIGINFO != 0) {
+        type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+        // SAFETY: with SA_SIGINFO the field holds such a function.
+        let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
+        handler(signal, info, context);
+    } else {
+        // SAFETY: without SA_SIGINFO the field holds such a function.
+        let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler) };
+        handler(signal);
+    }
+}

@@ -1,0 +1,281 @@
+//! Faults with their addresses, preemption, resumption on other threads, and CTAs that are dropped half-way.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use hostmem::{Mapping, Memfd, PAGE, Protection, Window};
+use ptx::ir::{Round, Ty};
+use ptx::launch::{Access, AccessError, Control, DriverArea, Exception, Launch, Step};
+use ptx_jit::{Code, Cta, EngineKind, Grid};
+
+const LO: u64 = 0x7_0000_0000;
+const WINDOW: u64 = 64 * PAGE;
+const MAPPED: u64 = 16 * PAGE;
+
+struct Machine {
+    memory: Mapping,
+    window: Arc<Window>,
+    control: Arc<AtomicU32>,
+}
+
+impl Machine {
+    /// Pages 0 to 16 are writable, 16 to 20 read-only, the rest is not mapped.
+    fn new() -> Machine {
+        let file = Memfd::create("engine", MAPPED).unwrap();
+        let window = Window::reserve(WINDOW).unwrap();
+        window.map(0, &file, 0, MAPPED, Protection::ReadWrite).unwrap();
+        window.map(MAPPED, &file, 0, 4 * PAGE, Protection::Read).unwrap();
+        Machine { memory: file.map().unwrap(), window: Arc::new(window), control: Arc::default() }
+    }
+
+    fn grid(&self, body: &str, block: u32, params: &[u64]) -> Arc<Grid> {
+        let text = format!(
+            ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 a, .param .u64 b) {{\n\
+             .reg .b64 %rd<8>; .reg .b32 %r<8>; .reg .pred %p<4>; .reg .f32 %f<8>;\n\
+             ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; mov.u32 %r0, %tid.x;\n{body}\nret;\n}}\n"
+        );
+        let program = ptx::Program::parse(text.as_bytes()).unwrap();
+        let kernel = Arc::new(program.lower(0, &|_| None).unwrap());
+        let code = Code::compile(kernel, [block, 1, 1], EngineKind::Jit).unwrap();
+        assert!(code.is_machine_code());
+        let mut bytes: Vec<u8> = params.iter().flat_map(|p| p.to_le_bytes()).collect();
+        bytes.resize(16, 0);
+        Arc::new(Grid {
+            code,
+            launch: Launch {
+                grid: [1, 1, 1],
+                block: [block, 1, 1],
+                dynamic_shared: 0,
+                params: bytes,
+                driver: DriverArea::default(),
+                grid_id: 0,
+                envregs: [0; 32],
+            },
+            window: Arc::clone(&self.window),
+            window_lo: LO,
+            control: Arc::clone(&self.control),
+        })
+    }
+
+    fn fault(&self, body: &str, address: u64) -> Step {
+        Cta::new(self.grid(body, 64, &[address]), [0, 0, 0]).resume()
+    }
+}
+
+fn access(address: u64, access: Access, error: AccessError) -> Step {
+    Step::Exception(Exception::Access { address, access, error })
+}
+
+/// Loads or stores consecutive words, one per thread.
+const LOAD: &str = "mul.wide.u32 %rd2, %r0, 4; add.s64 %rd2, %rd0, %rd2; ld.global.u32 %r1, [%rd2];";
+const STORE: &str = "mul.wide.u32 %rd2, %r0, 4; add.s64 %rd2, %rd0, %rd2; st.global.u32 [%rd2], %r0;";
+/// The same, all threads one word.
+const LOAD_ONE: &str = "ld.global.u32 %r1, [%rd0];";
+const STORE_ONE: &str = "st.global.u32 [%rd0], %r0;";
+/// A gather with a stride that no vector access has.
+const LOAD_APART: &str = "mul.wide.u32 %rd2, %r0, 100; add.s64 %rd2, %rd0, %rd2; ld.global.u32 %r1, [%rd2];";
+const ADD: &str = "atom.global.add.u32 %r1, [%rd0], 1;";
+
+#[test]
+fn faults_name_the_address() {
+    let m = Machine::new();
+    let end = LO + MAPPED + 4 * PAGE;
+    let cases = [
+        (LOAD, end - 40, end, Access::Read, AccessError::Unmapped),
+        (LOAD, end - 4, end, Access::Read, AccessError::Unmapped),
+        (LOAD, end, end, Access::Read, AccessError::Unmapped),
+        (LOAD_ONE, end + 8, end + 8, Access::Read, AccessError::Unmapped),
+        (LOAD_APART, end - 300, end, Access::Read, AccessError::Unmapped),
+        (STORE, LO + MAPPED - 16, LO + MAPPED, Access::Write, AccessError::ReadOnly),
+        (STORE_ONE, LO + MAPPED + 64, LO + MAPPED + 64, Access::Write, AccessError::ReadOnly),
+        (ADD, LO + MAPPED + 64, LO + MAPPED + 64, Access::Atomic, AccessError::ReadOnly),
+        (ADD, end + 64, end + 64, Access::Atomic, AccessError::Unmapped),
+        (LOAD, LO + WINDOW - 64, LO + WINDOW - 64, Access::Read, AccessError::Unmapped),
+        (LOAD, LO + WINDOW, LO + WINDOW, Access::Read, AccessError::OutOfWindow),
+        (LOAD, LO - 8, LO - 8, Access::Read, AccessError::OutOfWindow),
+        (LOAD_ONE, 0, 0, Access::Read, AccessError::OutOfWindow),
+        (STORE_ONE, u64::MAX - 3, u64::MAX - 3, Access::Write, AccessError::OutOfWindow),
+        (LOAD, LO + 2, LO + 2, Access::Read, AccessError::Misaligned),
+        (STORE_ONE, LO + 6, LO + 6, Access::Write, AccessError::Misaligned),
+        (ADD, LO + 1, LO + 1, Access::Atomic, AccessError::Misaligned),
+    ];
+    for (body, at, address, kind, error) in cases {
+        assert_eq!(m.fault(body, at), access(address, kind, error), "{body} at {at:#x}");
+    }
+    // The machine still works.
+    assert_eq!(m.fault(STORE, LO), Step::Done);
+    let mut word = [0; 4];
+    m.memory.read(63 * 4, &mut word);
+    assert_eq!(u32::from_le_bytes(word), 63);
+}
+
+#[test]
+fn shared_and_local_memory_are_bounded() {
+    let m = Machine::new();
+    for (body, error) in [
+        ("mov.u32 %r1, 65536; ld.shared.u32 %r2, [%r1];", AccessError::Shared),
+        ("shl.b32 %r1, %r0, 2; add.u32 %r1, %r1, 65536; ld.shared.u32 %r2, [%r1];", AccessError::Shared),
+        ("mov.u32 %r1, 65536; st.local.u32 [%r1], %r1;", AccessError::Local),
+    ] {
+        let Step::Exception(Exception::Access { error: got, address, .. }) = m.fault(body, LO) else {
+            panic!("{body} ends well");
+        };
+        assert_eq!((got, address), (error, 65536), "{body}");
+    }
+}
+
+/// Counts in memory while another word is zero.
+const SPIN: &str = "LOOP: ld.volatile.global.u32 %r1, [%rd0]; add.u32 %r2, %r2, 1; setp.eq.u32 %p0, %r1, 0;\n\
+                    @%p0 bra LOOP; st.global.u32 [%rd1], %r1;";
+/// Never ends, and looks at nothing.
+const ENDLESS: &str = "LOOP: add.u32 %r2, %r2, 1; bra LOOP;";
+/// The same, for some threads only.
+const ENDLESS_APART: &str = "setp.lt.u32 %p0, %r0, 3; @!%p0 bra END; LOOP: add.u32 %r2, %r2, 1; bra LOOP; END:";
+
+#[test]
+fn endless_kernels_are_preempted_and_dropped() {
+    let m = Machine::new();
+    for body in [ENDLESS, ENDLESS_APART] {
+        m.control.store(Control::PREEMPT, Ordering::Relaxed);
+        let mut cta = Cta::new(m.grid(body, 64, &[]), [0, 0, 0]);
+        for _ in 0..10 {
+            assert_eq!(cta.resume(), Step::Preempted);
+        }
+        drop(cta);
+        m.control.store(Control::RUN, Ordering::Relaxed);
+        // While it runs.
+        let mut cta = Cta::new(m.grid(body, 64, &[]), [0, 0, 0]);
+        let control = Arc::clone(&m.control);
+        let runner = std::thread::spawn(move || (cta.resume(), cta));
+        control.store(Control::PREEMPT, Ordering::Relaxed);
+        let (step, cta) = runner.join().unwrap();
+        assert_eq!(step, Step::Preempted);
+        drop(cta);
+        m.control.store(Control::RUN, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn spinning_threads_give_the_worker_back() {
+    let m = Machine::new();
+    let mut cta = Cta::new(m.grid(SPIN, 64, &[LO, LO + 8]), [0, 0, 0]);
+    for _ in 0..4 {
+        // A spin gives way by itself, and can go on on any thread.
+        let (step, back) = std::thread::spawn(move || (cta.resume(), cta)).join().unwrap();
+        assert_eq!(step, Step::Preempted);
+        cta = back;
+    }
+    m.memory.write(0, &7_u32.to_le_bytes());
+    let last = (0..100).map(|_| cta.resume()).find(|s| *s != Step::Preempted);
+    assert_eq!(last, Some(Step::Done));
+    let mut word = [0; 4];
+    m.memory.read(8, &mut word);
+    assert_eq!(u32::from_le_bytes(word), 7);
+}
+
+#[test]
+fn threads_of_a_warp_pass_a_lock_on() {
+    let m = Machine::new();
+    let body = "LOOP: atom.global.cas.b32 %r1, [%rd0], 0, 1; setp.ne.u32 %p0, %r1, 0; @%p0 bra LOOP;\n\
+                ld.volatile.global.u32 %r2, [%rd1]; add.u32 %r2, %r2, 1; st.volatile.global.u32 [%rd1], %r2;\n\
+                membar.gl; atom.global.exch.b32 %r1, [%rd0], 0;";
+    let mut cta = Cta::new(m.grid(body, 96, &[LO, LO + 8]), [0, 0, 0]);
+    let last = (0..10_000).map(|_| cta.resume()).find(|s| *s != Step::Preempted);
+    assert_eq!(last, Some(Step::Done));
+    let mut word = [0; 4];
+    m.memory.read(8, &mut word);
+    assert_eq!(u32::from_le_bytes(word), 96);
+}
+
+#[test]
+fn an_index_that_wraps_within_a_chunk_is_exact() {
+    let m = Machine::new();
+    for i in 0..64_u32 {
+        m.memory.write(4 * i as usize, &(i + 100).to_le_bytes());
+    }
+    // Thread 0 has index 2^32 - 1 and does not load.
+    let body = "sub.u32 %r1, %r0, 1; setp.eq.u32 %p0, %r0, 0; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd2, %rd0, %rd2;\n\
+                @%p0 bra END; ld.global.u32 %r2, [%rd2];\n\
+                mul.wide.u32 %rd3, %r0, 4; add.s64 %rd3, %rd1, %rd3; st.global.u32 [%rd3], %r2; END:";
+    let mut cta = Cta::new(m.grid(body, 64, &[LO, LO + PAGE]), [0, 0, 0]);
+    assert_eq!(cta.resume(), Step::Done);
+    for i in 1..64_u32 {
+        let mut word = [0; 4];
+        m.memory.read(PAGE as usize + 4 * i as usize, &mut word);
+        assert_eq!(u32::from_le_bytes(word), i + 99);
+    }
+}
+
+#[test]
+fn a_cta_of_absurd_size_is_refused() {
+    // Bytes of local memory per thread, threads, and whether that is within the limit.
+    for (bytes, block, fine) in
+        [(65_000, 1024, true), (66_000, 1024, false), (500_000, 1024, false), (500_000, 64, true)]
+    {
+        let text = format!(
+            ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k() {{\n\
+             .local .align 4 .b8 array[{bytes}]; .reg .b32 %r<2>;\n\
+             mov.u32 %r0, array; mov.u32 %r1, %tid.x; st.local.u32 [%r0], %r1; ret;\n}}\n"
+        );
+        let kernel = ptx::Program::parse(text.as_bytes()).and_then(|p| p.lower(0, &|_| None));
+        let kernel = Arc::new(kernel.unwrap());
+        for engine in [EngineKind::Jit, EngineKind::Interpreter] {
+            let code = Code::compile(Arc::clone(&kernel), [block, 1, 1], engine);
+            assert_eq!(code.is_ok(), fine, "{bytes} bytes for each of {block} threads, {engine:?}: {:?}", code.err());
+        }
+    }
+}
+
+#[test]
+fn registers_count_towards_the_size_of_a_cta() {
+    let many = |count: usize| {
+        let kernel = Machine::new().grid("add.u32 %r1, %r0, 1;", 32, &[]).code.kernel().clone();
+        let mut kernel = ptx::ir::Kernel { regs: kernel.regs.clone(), ..kernel };
+        kernel.regs.resize(count, ptx::ir::RegTy::B64);
+        Code::compile(Arc::new(kernel), [1024, 1, 1], EngineKind::Interpreter)
+    };
+    assert!(many(1000).is_ok());
+    assert!(many(10_000).is_err());
+}
+
+#[test]
+fn directed_sums_of_products_are_exact() {
+    let m = Machine::new();
+    let body = "mul.wide.u32 %rd2, %r0, 4; add.s64 %rd2, %rd0, %rd2;\n\
+                ld.global.f32 %f0, [%rd2]; ld.global.f32 %f1, [%rd2+4096]; ld.global.f32 %f2, [%rd2+8192];\n\
+                fma.rm.f32 %f3, %f0, %f1, %f2; fma.rp.ftz.f32 %f4, %f0, %f1, %f2;\n\
+                st.global.f32 [%rd2+12288], %f3; st.global.f32 [%rd2+16384], %f4;";
+    let grid = m.grid(body, 1024, &[LO]);
+    let special = [0.0, 1.0, 1.0 + f32::EPSILON, f32::from_bits(1), f32::MIN_POSITIVE, f32::MAX, f32::INFINITY, 3e-20];
+    let mut seed = 1_u32;
+    let mut number = || {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let v = special.get(seed as usize >> 28).copied().unwrap_or(f32::from_bits(seed.rotate_left(9)));
+        if seed >> 27 & 1 == 0 { v } else { -v }
+    };
+    for round in 0..40 {
+        let triples: Vec<[f32; 3]> = (0..1024)
+            .map(|i| {
+                let (a, b, c) = (number(), number(), number());
+                // Sums near zero, where the error of the rounded product is all that is left.
+                [a, b, if i % 3 == 0 { -(a * b) } else { c }]
+            })
+            .collect();
+        for (i, triple) in triples.iter().enumerate() {
+            for (row, v) in triple.iter().enumerate() {
+                m.memory.write(4096 * row + 4 * i, &v.to_le_bytes());
+            }
+        }
+        assert_eq!(Cta::new(Arc::clone(&grid), [0; 3]).resume(), Step::Done);
+        for (i, triple) in triples.iter().enumerate() {
+            let [a, b, c] = triple.map(|v| u64::from(v.to_bits()));
+            for (row, direction, ftz) in [(3, Round::Rm, false), (4, Round::Rp, true)] {
+                let mut word = [0; 4];
+                m.memory.read(4096 * row + 4 * i, &mut word);
+                let want = ptx::math::float::fma(Ty::F32, direction, ftz, false, false, a, b, c);
+                assert_eq!(Some(u64::from(u32::from_le_bytes(word))), want, "{round}: {triple:?} {direction:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Opening a session.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use gpu::SEMAPHORE_AREA_BYTES;
+use hostmem::{ForkMark, Mapping, Memfd};
+use transport::{Consumer, Producer, ring, unix};
+use wire::limits::{MAX_REPLY_BYTES, STAGING_BYTES};
+use wire::place::{CREDENTIAL_VARIABLE, SESSION_SOCKET, SOCKET_VARIABLE, runtime_directory};
+use wire::{Credential, Hello, Reply, Welcome, WireError};
+
+use crate::{RemoteGpu, ends, experience};
+
+/// Longest that the daemon may take to answer a hello, or to hand over a descriptor.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody listens there.
+    #[error("no Sundial daemon at {}", path.display())]
+    NoDaemon {
+        /// Path of its socket.
+        path: PathBuf,
+        /// What the operating system says.
+        #[source]
+        source: io::Error,
+    },
+    /// The daemon said no.
+    #[error("the Sundial daemon refused: {reason}")]
+    Refused {
+        /// Why.
+        reason: String,
+    },
+    /// It does not speak our protocol.
+    #[error("cannot talk to the Sundial daemon")]
+    Protocol(#[from] WireError),
+    /// It sent descriptors or a layout that cannot be.
+    #[error("the Sundial daemon sent an unusable session: {what}")]
+    Unusable {
+        /// What.
+        what: &'static str,
+    },
+    /// The operating system.
+    #[error("cannot set a session up")]
+    Io(#[from] io::Error),
+    /// The credential in the environment is none.
+    #[error("{CREDENTIAL_VARIABLE} is not 64 hexadecimal digits")]
+    Credential,
+}
+
+/// Opens a session with the daemon at `path`, or where `SUNDIAL_SOCKET` says, or in the runtime directory; with the
+/// credential in `SUNDIAL_CREDENTIAL`, if there is one.
+///
+/// # Errors
+/// Why there is none.
+pub fn connect(path: Option<&Path>) -> Result<Arc<RemoteGpu>, ConnectError> {
+    let credential = match std::env::var(CREDENTIAL_VARIABLE) {
+        Ok(text) => Credential::from_hex(&text).ok_or(ConnectError::Credential)?,
+        Err(_) => Credential::default(),
+    };
+    let path = path.map(Path::to_path_buf).unwrap_or_else(|| match std::env::var_os(SOCKET_VARIABLE) {
+        Some(path) => path.into(),
+        None => {
+            let uid = rustix::process::getuid().as_raw();
+            runtime_directory(|name| std::env::var_os(name), uid).join(SESSION_SOCKET)
+        }
+    });
+    connect_as(&path, credential)
+}
+
+/// Opens a session with the daemon at `path`, as the tenant whose credential it is.
+///
+/// # Errors
+/// Why there is none.
+pub fn connect_as(path: &Path, credential: Credential) -> Result<Arc<RemoteGpu>, ConnectError> {
+    let none = |source| ConnectError::NoDaemon { path: path.to_path_buf(), source };
+    let socket = unix::connect(path).map_err(none)?;
+    unix::set_timeout(&socket, Some(PATIENCE))?;
+    unix::send(&socket, &Hello { credential }.encode(), &[], true)?;
+    let mut buffer = vec![0; MAX_REPLY_BYTES];
+    let (length, fds) = unix::receive(&socket, &mut buffer)?;
+    if length == 0 {
+        return Err(ConnectError::Unusable { what: "it closed the connection" });
+    }
+    let welcome = match Reply::decode(&buffer[..length])? {
+        Reply::Welcome(welcome) => welcome,
+        Reply::Refused(reason) => return Err(ConnectError::Refused { reason }),
+    };
+    let [area, semaphores, staging] =
+        <[_; 3]>::try_from(fds).map_err(|_| ConnectError::Unusable { what: "not three descriptors" })?;
+    let map = |fd| Memfd::from_fd(fd).and_then(|file| file.map());
+    let (area, semaphores, staging) = (Arc::new(map(area)?), map(semaphores)?, map(staging)?);
+    check(&welcome, &area, &semaphores, &staging)?;
+    let (commands, answers) = (welcome.command_ring, welcome.answer_ring);
+    let sender = Producer::new(Arc::clone(&area), commands.0 as usize, commands.1 as usize);
+    let receiver = Consumer::new(Arc::clone(&area), answers.0 as usize, answers.1 as usize);
+    let (sender, caller) = ends(sender, receiver);
+    Ok(Arc::new(RemoteGpu {
+        properties: welcome.properties,
+        mark: ForkMark::new()?,
+        socket,
+        area,
+        statistics: welcome.statistics as usize,
+        semaphores,
+        staging,
+        staging_block: welcome.staging_block as usize,
+        caller,
+        sender,
+        lost: OnceLock::new(),
+        waiting: experience(),
+    }))
+}
+
+/// What the rest of the crate relies on.
+fn check(welcome: &Welcome, area: &Mapping, semaphores: &Mapping, staging: &Mapping) -> Result<(), ConnectError> {
+    let unusable = |what| Err(ConnectError::Unusable { what });
+    for (at, capacity) in [welcome.command_ring, welcome.answer_ring] {
+        let (at, capacity) = (at as usize, capacity as usize);
+        if at % 64 != 0 || !capacity.is_power_of_two() || capacity < 4096 || at + ring::bytes(capacity) > area.len() {
+            return unusable("ring");
+        }
+    }
+    if !welcome.statistics.is_multiple_of(8) || welcome.statistics as usize + 16 > area.len() {
+        return unusable("statistics");
+    }
+    if semaphores.len() < SEMAPHORE_AREA_BYTES {
+        return unusable("semaphore area");
+    }
+    let block = welcome.staging_block as usize;
+    if staging.len() < STAGING_BYTES || block == 0 || block > STAGING_BYTES / 2 {
+        return unusable("staging area");
+    }
+    Ok(())
+}

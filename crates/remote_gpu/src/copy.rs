@@ -1,0 +1,140 @@
+//! Copies of pageable memory through the staging area.
+//!
+//! The area is a circle of blocks. Writing: copy a block in, announce it, go on with the next; the daemon copies out what
+//! was announced meanwhile. Reading: announce as many as fit, copy out what has been answered.
+
+use gpu::{DevAddr, GpuError};
+use hostmem::HostRange;
+use wire::limits::STAGING_BYTES;
+use wire::{Transfer, frame};
+
+use crate::{Caller, RemoteGpu};
+
+/// A copy, cut into blocks.
+struct Blocks {
+    at: DevAddr,
+    bytes: usize,
+    block: usize,
+}
+
+impl Blocks {
+    fn count(&self) -> usize {
+        self.bytes.div_ceil(self.block)
+    }
+
+    /// Offset in the whole and length of a block.
+    fn range(&self, index: usize) -> (usize, usize) {
+        let offset = index * self.block;
+        (offset, self.block.min(self.bytes - offset))
+    }
+
+    /// Blocks in the staging area.
+    fn slots(&self) -> usize {
+        STAGING_BYTES / self.block
+    }
+
+    fn transfer(&self, index: usize) -> Transfer {
+        let (offset, length) = self.range(index);
+        Transfer {
+            at: DevAddr(self.at.0 + offset as u64),
+            // Both are below STAGING_BYTES.
+            staging: (index % self.slots() * self.block) as u32,
+            bytes: length as u32,
+        }
+    }
+}
+
+impl RemoteGpu {
+    fn blocks(&self, at: DevAddr, bytes: usize) -> Result<Blocks, GpuError> {
+        self.alive()?;
+        if at.0.checked_add(bytes as u64).is_none() {
+            return Err(GpuError::InvalidValue { what: format!("{bytes} bytes at {:#x}", at.0) });
+        }
+        Ok(Blocks { at, bytes, block: self.staging_block })
+    }
+
+    fn announce(&self, caller: &mut Caller, to_gpu: bool, transfer: Transfer) -> Result<u32, GpuError> {
+        let number = caller.next();
+        self.send(&mut self.sender.lock(), &[&frame::transfer(number, to_gpu, transfer)])?;
+        Ok(number)
+    }
+
+    pub(crate) fn write_blocks(&self, dst: DevAddr, src: HostRange) -> Result<(), GpuError> {
+        let blocks = self.blocks(dst, src.len())?;
+        let mut caller = self.caller.lock();
+        let mut flight = InFlight::default();
+        for index in 0..blocks.count() {
+            if flight.full(blocks.slots()) {
+                flight.land(self, &mut caller)?;
+            }
+            if flight.failed.is_some() {
+                break;
+            }
+            let transfer = blocks.transfer(index);
+            let (offset, length) = blocks.range(index);
+            self.staging.range(transfer.staging as usize, length).copy_from(src.part(offset, length));
+            flight.start(self.announce(&mut caller, true, transfer)?);
+        }
+        flight.finish(self, &mut caller)
+    }
+
+    pub(crate) fn read_blocks(&self, dst: HostRange, src: DevAddr) -> Result<(), GpuError> {
+        let blocks = self.blocks(src, dst.len())?;
+        let mut caller = self.caller.lock();
+        let mut flight = InFlight::default();
+        let mut asked = 0;
+        for index in 0..blocks.count() {
+            while asked < blocks.count() && !flight.full(blocks.slots()) {
+                flight.start(self.announce(&mut caller, false, blocks.transfer(asked))?);
+                asked += 1;
+            }
+            flight.land(self, &mut caller)?;
+            if flight.failed.is_some() {
+                break;
+            }
+            let (offset, length) = blocks.range(index);
+            let staging = blocks.transfer(index).staging as usize;
+            dst.part(offset, length).copy_from(self.staging.range(staging, length));
+        }
+        flight.finish(self, &mut caller)
+    }
+}
+
+/// Blocks announced and not yet answered: their numbers follow each other.
+#[derive(Default)]
+struct InFlight {
+    first: u32,
+    count: u32,
+    failed: Option<GpuError>,
+}
+
+impl InFlight {
+    fn full(&self, slots: usize) -> bool {
+        self.count as usize >= slots
+    }
+
+    fn start(&mut self, number: u32) {
+        if self.count == 0 {
+            self.first = number;
+        }
+        self.count += 1;
+    }
+
+    /// Takes the oldest answer; fails only if the session is over.
+    fn land(&mut self, gpu: &RemoteGpu, caller: &mut Caller) -> Result<(), GpuError> {
+        let answer = gpu.receive(caller, self.first)?;
+        self.first = self.first.wrapping_add(1);
+        self.count -= 1;
+        if let Err(error) = answer {
+            self.failed.get_or_insert(error);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, gpu: &RemoteGpu, caller: &mut Caller) -> Result<(), GpuError> {
+        while self.count > 0 {
+            self.land(gpu, caller)?;
+        }
+        self.failed.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,259 @@
+//! `trait Gpu` over a session with the daemon.
+//!
+//! [`connect`] opens a session; the result behaves as a GPU of one's own:
+//! - [`Gpu::submit`] encodes commands into the ring and returns: no answer, no system call while the daemon is awake;
+//! - [`Gpu::request`] waits for its answer on the ring back;
+//! - [`Gpu::wait`] looks at the semaphore area, which the GPU itself writes, and then sleeps on its interrupt count;
+//! - [`Gpu::write`] and [`Gpu::read`] go through the staging area in blocks, several in flight, so that both sides copy
+//!   at the same time and what is handed over is still in the cache.
+//!
+//! When the daemon dies, every call, including those that wait, ends with [`GpuError::Lost`]. In a forked child every call
+//! does: a session belongs to the process that made it.
+//!
+//! Locks, in this order: `caller` (one request at a time), `sender` (one frame at a time). Submissions take only `sender`,
+//! so they never wait behind another thread's request.
+
+mod connect;
+mod copy;
+mod wait;
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use gpu::{
+    AllocId, Command, ContextId, DevAddr, Gpu, GpuError, MemoryKind, Properties, QueueId, Request, Response, SlotId,
+};
+use hostmem::{ForkMark, HostRange, Mapping, Memfd};
+use parking_lot::Mutex;
+use transport::{Consumer, Producer, Spin, unix};
+use wire::limits::{MAX_ANSWER_BYTES, MAX_COMMANDS};
+use wire::{Assembler, command, encode_command, frame};
+
+pub use connect::{ConnectError, connect, connect_as};
+
+/// A session, as a GPU.
+#[derive(Debug)]
+pub struct RemoteGpu {
+    properties: Properties,
+    mark: ForkMark,
+    socket: OwnedFd,
+    area: Arc<Mapping>,
+    /// Offset in `area` of the counts that the daemon shows to people.
+    statistics: usize,
+    semaphores: Mapping,
+    staging: Mapping,
+    staging_block: usize,
+    caller: Mutex<Caller>,
+    sender: Mutex<Sender>,
+    /// Set once the session is over.
+    lost: OnceLock<String>,
+    waiting: Mutex<wait::Experience>,
+}
+
+/// Sends frames.
+#[derive(Debug)]
+struct Sender {
+    ring: Producer,
+    frame: Vec<u8>,
+}
+
+/// Asks and receives answers.
+#[derive(Debug)]
+struct Caller {
+    ring: Consumer,
+    frame: Vec<u8>,
+    number: u32,
+    answer: Assembler,
+    shared: HashMap<AllocId, Arc<Memfd>>,
+}
+
+impl RemoteGpu {
+    /// Calls that the library above has answered without us; it counts, `sundial ps` shows.
+    #[must_use]
+    pub fn calls_local(&self) -> &AtomicU64 {
+        self.area.u64_at(self.statistics)
+    }
+
+    /// Messages sent to the daemon so far.
+    #[must_use]
+    pub fn calls_remote(&self) -> &AtomicU64 {
+        self.area.u64_at(self.statistics + 8)
+    }
+
+    /// Fails if the session is over or not this process's.
+    fn alive(&self) -> Result<(), GpuError> {
+        if !self.mark.here() {
+            return Err(GpuError::Lost { reason: "a forked child cannot use its parent's session".into() });
+        }
+        match self.lost.get() {
+            Some(reason) => Err(GpuError::Lost { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the session.
+    fn lose(&self, reason: impl ToString) -> GpuError {
+        GpuError::Lost { reason: self.lost.get_or_init(|| reason.to_string()).clone() }
+    }
+
+    fn send(&self, sender: &mut Sender, parts: &[&[u8]]) -> Result<(), GpuError> {
+        let sent = sender.ring.push(parts, &|| !unix::hung_up(&self.socket));
+        sent.map_err(|error| self.lose(error))?;
+        let count = self.calls_remote();
+        // Under the sender's lock: nobody else counts.
+        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Receives the answer to what was sent with `number`.
+    fn receive(&self, caller: &mut Caller, number: u32) -> Result<Result<Response, GpuError>, GpuError> {
+        loop {
+            let popped = caller.ring.pop(&mut caller.frame, &|| !unix::hung_up(&self.socket));
+            popped.map_err(|error| self.lose(error))?;
+            let (of, last, body) = wire::parse_answer(&caller.frame).map_err(|error| self.lose(error))?;
+            if of != number {
+                return Err(self.lose("the daemon answered out of order"));
+            }
+            if let Some(whole) = caller.answer.add(last, body).map_err(|error| self.lose(error))? {
+                return frame::decode_answer(&whole).map_err(|error| self.lose(error));
+            }
+        }
+    }
+
+    fn ask(&self, caller: &mut Caller, request: &Request) -> Result<Response, GpuError> {
+        let whole =
+            frame::encode_request(request).map_err(|error| GpuError::InvalidValue { what: error.to_string() })?;
+        let number = caller.next();
+        {
+            let mut sender = self.sender.lock();
+            for (header, body) in wire::fragments(true, number, &whole) {
+                self.send(&mut sender, &[&header, body])?;
+            }
+        }
+        self.receive(caller, number)?
+    }
+
+    /// Takes the descriptor that comes with a new allocation of host memory.
+    fn receive_file(&self, id: AllocId) -> Result<Arc<Memfd>, GpuError> {
+        let mut message = [0; 4];
+        let (length, fds) = unix::receive(&self.socket, &mut message).map_err(|error| self.lose(error))?;
+        let fd = fds.into_iter().next();
+        match fd {
+            Some(fd) if length == 4 && u32::from_le_bytes(message) == id.0 => {
+                let file = Memfd::from_fd(fd).map_err(|error| self.lose(error))?;
+                Ok(Arc::new(file))
+            }
+            _ => Err(self.lose("the daemon sent no descriptor for host memory")),
+        }
+    }
+}
+
+impl Caller {
+    fn next(&mut self) -> u32 {
+        self.number = self.number.wrapping_add(1);
+        self.number
+    }
+}
+
+impl Gpu for RemoteGpu {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn request(&self, request: Request) -> Result<Response, GpuError> {
+        self.alive()?;
+        let mut caller = self.caller.lock();
+        let response = self.ask(&mut caller, &request)?;
+        match request {
+            Request::Alloc { id, kind: MemoryKind::Host, .. } => {
+                let file = self.receive_file(id)?;
+                caller.shared.insert(id, file);
+            }
+            Request::Free { id } => {
+                caller.shared.remove(&id);
+            }
+            _ => {}
+        }
+        Ok(response)
+    }
+
+    fn submit(&self, queue: QueueId, commands: &[Command<'_>]) -> Result<(), GpuError> {
+        self.alive()?;
+        let mut sender = self.sender.lock();
+        let limit = sender.ring.limit();
+        let mut frame = std::mem::take(&mut sender.frame);
+        let start = |frame: &mut Vec<u8>| {
+            frame.clear();
+            frame.extend_from_slice(&frame::submit_header(queue));
+        };
+        start(&mut frame);
+        let mut inside = 0;
+        for command in commands {
+            if inside == MAX_COMMANDS || frame.len() + command::encoded_bound(command) > limit {
+                self.send(&mut sender, &[&frame])?;
+                start(&mut frame);
+                inside = 0;
+            }
+            encode_command(command, &mut frame).map_err(|error| GpuError::InvalidValue { what: error.to_string() })?;
+            inside += 1;
+        }
+        if inside > 0 {
+            self.send(&mut sender, &[&frame])?;
+        }
+        sender.frame = frame;
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), GpuError> {
+        // Frames are seen by the daemon as soon as they are written.
+        self.alive()
+    }
+
+    fn semaphores(&self) -> &Mapping {
+        &self.semaphores
+    }
+
+    fn kick(&self) -> Result<(), GpuError> {
+        self.alive()?;
+        self.send(&mut self.sender.lock(), &[&frame::kick()])
+    }
+
+    fn wait(&self, context: ContextId, slot: SlotId, value: u64, timeout: Option<Duration>) -> Result<(), GpuError> {
+        self.wait_for(context, slot, value, timeout)
+    }
+
+    fn write(&self, dst: DevAddr, src: HostRange) -> Result<(), GpuError> {
+        self.write_blocks(dst, src)
+    }
+
+    fn read(&self, dst: HostRange, src: DevAddr) -> Result<(), GpuError> {
+        self.read_blocks(dst, src)
+    }
+
+    fn host_memory(&self, id: AllocId) -> Result<Arc<Memfd>, GpuError> {
+        self.alive()?;
+        let known = self.caller.lock().shared.get(&id).cloned();
+        known.ok_or(GpuError::InvalidId { what: "host allocation".into(), id: id.0.into() })
+    }
+}
+
+/// New ends of the session's rings.
+fn ends(sender: Producer, receiver: Consumer) -> (Mutex<Sender>, Mutex<Caller>) {
+    let sender = Sender { ring: sender, frame: Vec::new() };
+    let caller = Caller {
+        ring: receiver,
+        frame: Vec::new(),
+        number: 0,
+        answer: Assembler::new(MAX_ANSWER_BYTES),
+        shared: HashMap::new(),
+    };
+    (Mutex::new(sender), Mutex::new(caller))
+}
+
+/// What has been learnt about waiting.
+fn experience() -> Mutex<wait::Experience> {
+    Mutex::new(wait::Experience { spin: Spin::default(), well: HashMap::new() })
+}

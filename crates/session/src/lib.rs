@@ -1,0 +1,23 @@
+//! The daemon's side of a session: one client's frames, checked and handed to that client's GPU.
+//!
+//! - [`Session::begin`] makes the shared memory (rings, staging area), and tells the client so; [`Session::run`] serves it
+//!   on the calling thread until the client is gone or breaks the protocol, then gives everything back.
+//! - [`Monitor`] watches the sockets of all sessions, and so notices a dead client even while its thread is busy.
+//!
+//! ```text
+//!  frame from the ring (private copy) → wire: a value, or the end of the session
+//!      → tenancy: known names, quotas  → gpu: the tenant's own client of the driver → answer to the other ring
+//! ```
+//! Commands have no answer. If one is refused, its context has failed: the client finds the reason as with any
+//! asynchronous error.
+//!
+//! **Invariant:** nothing that a client writes is looked at twice, and nothing that it does blocks another session.
+//!
+//! Not here: who may open a session (`sundial serve`), how GPU time is shared (`fair_share`).
+
+mod memory;
+mod monitor;
+mod serve;
+
+pub use monitor::{Monitor, Watch};
+pub use serve::{Backend, Ended, Session, SessionHandle};

@@ -1,0 +1,439 @@
+//! Serving one client.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use gpu::{
+    Command, ContextError, ContextId, Gpu, GpuError, MemoryKind, QueueId, Request, Response, SEMAPHORE_HEADER, SlotId,
+};
+use hostmem::Memfd;
+use parking_lot::Mutex;
+use tenancy::{Ledger, Settled};
+use transport::{Consumer, Producer, RingError, ring, unix};
+use wire::limits::{MAX_REQUEST_BYTES, STAGING_BLOCK};
+use wire::{Assembler, ClientFrame, Commands, Reply, Transfer, Welcome, WireError, frame, parse_client_frame};
+
+use crate::memory::{SharedMemory, Statistics};
+use crate::monitor::{Monitor, Watch};
+
+/// Commands handed to the GPU at once.
+const BATCH: usize = 16;
+/// Frames of commands after which the GPU is told of them even though more are waiting.
+const FLUSH_AFTER: u32 = 32;
+
+/// The GPU of one client, and what a session needs of it beyond [`Gpu`].
+#[derive(Clone)]
+pub struct Backend {
+    /// It.
+    pub gpu: Arc<dyn Gpu>,
+    /// The file of [`Gpu::semaphores`], to be mapped by the client.
+    pub semaphores: Arc<Memfd>,
+    /// The client is gone: stops its work and ends calls that wait for it. Called from any thread; must not block.
+    pub abort: Arc<dyn Fn() + Send + Sync>,
+    /// Gives everything back; returns when the client's memory has been scrubbed and can be given to others.
+    pub close: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl std::fmt::Debug for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Backend").field("properties", self.gpu.properties()).finish_non_exhaustive()
+    }
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    /// The client closed its socket or died.
+    #[error("the client left")]
+    ClientLeft,
+    /// The client broke the protocol.
+    #[error("protocol violation")]
+    Protocol(#[source] WireError),
+    /// The client broke the ring.
+    #[error("ring violation")]
+    Ring(#[source] RingError),
+    /// A descriptor could not be handed over.
+    #[error("cannot send a descriptor to the client")]
+    Descriptor(#[source] io::Error),
+    /// The GPU is gone.
+    #[error("the GPU is lost: {0}")]
+    Lost(String),
+}
+
+impl From<WireError> for Ended {
+    fn from(error: WireError) -> Self {
+        Ended::Protocol(error)
+    }
+}
+
+impl From<RingError> for Ended {
+    fn from(error: RingError) -> Self {
+        match error {
+            RingError::PeerGone => Ended::ClientLeft,
+            other => Ended::Ring(other),
+        }
+    }
+}
+
+/// What other threads may know of, and do to, a running session.
+#[derive(Debug, Clone)]
+pub struct SessionHandle {
+    gone: Arc<AtomicBool>,
+    memory_bytes: Arc<AtomicU64>,
+    launches: Arc<AtomicU64>,
+    statistics: Statistics,
+    commands: ring::Waker,
+    answers: ring::Waker,
+}
+
+impl SessionHandle {
+    /// Ends the session soon.
+    pub fn end(&self) {
+        self.gone.store(true, Ordering::SeqCst);
+        self.commands.wake();
+        self.answers.wake();
+    }
+
+    /// Whether it has been told to end.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// GPU memory charged for it, bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Kernels launched so far.
+    #[must_use]
+    pub fn launches(&self) -> u64 {
+        self.launches.load(Ordering::Relaxed)
+    }
+
+    /// Calls that the client's library answered itself, and messages that it sent, as it says.
+    #[must_use]
+    pub fn calls(&self) -> (u64, u64) {
+        self.statistics.calls()
+    }
+}
+
+/// A session, ready to be served.
+pub struct Session {
+    socket: OwnedFd,
+    gpu: Arc<dyn Gpu>,
+    close: Arc<dyn Fn() + Send + Sync>,
+    tables: tenancy::Session,
+    ledger: Arc<Mutex<Ledger>>,
+    memory: SharedMemory,
+    handle: SessionHandle,
+    commands: Consumer,
+    answers: Producer,
+    request: Assembler,
+    failed: Failures,
+    unflushed: u32,
+    watch: Watch,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("tables", &self.tables).finish_non_exhaustive()
+    }
+}
+
+/// Contexts whose commands were refused.
+#[derive(Debug, Default)]
+struct Failures {
+    contexts: HashMap<ContextId, ContextError>,
+    /// A command named no queue of ours: no context can be trusted to have got all its work.
+    all: Option<ContextError>,
+}
+
+impl Failures {
+    fn of(&self, id: ContextId) -> Option<&ContextError> {
+        self.contexts.get(&id).or(self.all.as_ref())
+    }
+}
+
+/// What a session is set up with.
+struct Parts {
+    memory: SharedMemory,
+    commands: Consumer,
+    answers: Producer,
+    handle: SessionHandle,
+    watch: Watch,
+}
+
+impl Session {
+    /// Sets a session up and welcomes the client on `socket`, which has said its hello.
+    ///
+    /// # Errors
+    /// What the operating system says. Nothing stays charged.
+    pub fn begin(
+        socket: OwnedFd,
+        backend: Backend,
+        tables: tenancy::Session,
+        ledger: Arc<Mutex<Ledger>>,
+        monitor: &Monitor,
+    ) -> io::Result<Session> {
+        match Session::set_up(&socket, &backend, monitor) {
+            Ok(Parts { memory, commands, answers, handle, watch }) => Ok(Session {
+                socket,
+                gpu: backend.gpu,
+                close: backend.close,
+                tables,
+                ledger,
+                memory,
+                handle,
+                commands,
+                answers,
+                request: Assembler::new(MAX_REQUEST_BYTES),
+                failed: Failures::default(),
+                unflushed: 0,
+                watch,
+            }),
+            Err(error) => {
+                tables.close(&mut ledger.lock());
+                Err(error)
+            }
+        }
+    }
+
+    fn set_up(socket: &OwnedFd, backend: &Backend, monitor: &Monitor) -> io::Result<Parts> {
+        let memory = SharedMemory::create()?;
+        let (commands, answers) = (memory.commands(), memory.answers());
+        let handle = SessionHandle {
+            gone: Arc::new(AtomicBool::new(false)),
+            memory_bytes: Arc::new(AtomicU64::new(0)),
+            launches: Arc::new(AtomicU64::new(0)),
+            statistics: memory.statistics(),
+            commands: commands.waker(),
+            answers: answers.waker(),
+        };
+        let (command_ring, answer_ring, statistics) = SharedMemory::layout();
+        let welcome = Welcome {
+            properties: backend.gpu.properties().clone(),
+            command_ring,
+            answer_ring,
+            statistics,
+            staging_block: STAGING_BLOCK as u32,
+        };
+        let files = [memory.area_file.as_fd(), backend.semaphores.as_fd(), memory.staging_file.as_fd()];
+        unix::send(socket, &Reply::Welcome(Box::new(welcome)).encode(), &files, false)?;
+        let (ending, abort) = (handle.clone(), Arc::clone(&backend.abort));
+        let watch = monitor.watch(socket, move || {
+            ending.end();
+            abort();
+        })?;
+        Ok(Parts { memory, commands, answers, handle, watch })
+    }
+
+    /// For other threads.
+    #[must_use]
+    pub fn handle(&self) -> SessionHandle {
+        self.handle.clone()
+    }
+
+    /// Serves the client until it is gone; then stops its work, gives everything back, and returns why it ended.
+    pub fn run(mut self) -> Ended {
+        let mut buffer = Vec::new();
+        let ended = loop {
+            if let Err(ended) = self.step(&mut buffer) {
+                break ended;
+            }
+        };
+        let Session { gpu, close, tables, ledger, watch, .. } = self;
+        close();
+        drop((watch, close, gpu));
+        // Not before: the tenant may use again what nobody can read any more.
+        tables.close(&mut ledger.lock());
+        ended
+    }
+
+    fn step(&mut self, buffer: &mut Vec<u8>) -> Result<(), Ended> {
+        if self.handle.gone.load(Ordering::Relaxed) {
+            return Err(Ended::ClientLeft);
+        }
+        if !self.commands.try_pop(buffer)? {
+            self.flush()?;
+            let (gone, socket) = (&self.handle.gone, &self.socket);
+            self.commands.pop(buffer, &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(socket))?;
+        }
+        match parse_client_frame(buffer)? {
+            ClientFrame::Submit { queue, commands } => self.submit(queue, commands),
+            ClientFrame::Request { number, last, body } => match self.request.add(last, body)? {
+                Some(whole) => {
+                    let request = frame::decode_request(&whole)?;
+                    self.flush()?;
+                    let answer = self.request(request)?;
+                    self.answer(number, &answer)
+                }
+                None => Ok(()),
+            },
+            ClientFrame::Write { number, transfer } => self.transfer(number, transfer, true),
+            ClientFrame::Read { number, transfer } => self.transfer(number, transfer, false),
+            ClientFrame::Kick => {
+                self.flush()?;
+                self.lost(self.gpu.kick()).map(drop)
+            }
+        }
+    }
+
+    /// Splits off the one error that ends a session.
+    fn lost<T>(&self, result: Result<T, GpuError>) -> Result<Result<T, GpuError>, Ended> {
+        match result {
+            Err(GpuError::Lost { reason }) if self.handle.gone.load(Ordering::Relaxed) => {
+                tracing::debug!(reason, "call ended early");
+                Err(Ended::ClientLeft)
+            }
+            Err(GpuError::Lost { reason }) => Err(Ended::Lost(reason)),
+            other => Ok(other),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Ended> {
+        if self.unflushed > 0 {
+            self.unflushed = 0;
+            self.lost(self.gpu.flush())?.unwrap_or_else(|error| tracing::debug!(%error, "flush"));
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, queue: QueueId, commands: Commands<'_>) -> Result<(), Ended> {
+        let context = match self.tables.context_of(queue) {
+            Ok(context) => context,
+            Err(error) => {
+                self.fail(None, &error);
+                return Ok(());
+            }
+        };
+        if self.failed.of(context).is_some() {
+            return Ok(());
+        }
+        let nothing = Command::Signal { slot: SlotId(0), value: 0 };
+        let mut batch = [nothing; BATCH];
+        let mut filled = 0;
+        for command in commands {
+            let command = command?;
+            if let Err(error) = self.tables.check_command(&command) {
+                self.fail(Some(context), &error);
+                return Ok(());
+            }
+            if matches!(command, Command::Launch { .. }) {
+                self.handle.launches.fetch_add(1, Ordering::Relaxed);
+            }
+            batch[filled] = command;
+            filled += 1;
+            if filled == BATCH {
+                filled = 0;
+                self.hand_over(queue, context, &batch)?;
+            }
+        }
+        self.hand_over(queue, context, &batch[..filled])?;
+        self.unflushed += 1;
+        if self.unflushed >= FLUSH_AFTER { self.flush() } else { Ok(()) }
+    }
+
+    fn hand_over(&mut self, queue: QueueId, context: ContextId, commands: &[Command<'_>]) -> Result<(), Ended> {
+        if commands.is_empty() {
+            return Ok(());
+        }
+        match self.lost(self.gpu.submit(queue, commands))? {
+            // A dead context has told its client already.
+            Ok(()) | Err(GpuError::Context(_)) => {}
+            Err(error) => self.fail(Some(context), &error),
+        }
+        Ok(())
+    }
+
+    /// Makes a refused command the failure of its context, as if the GPU had found it.
+    fn fail(&mut self, context: Option<ContextId>, error: &GpuError) {
+        let error = ContextError::IllegalCommand { reason: error.to_string() };
+        match context {
+            Some(context) => {
+                self.failed.contexts.entry(context).or_insert(error);
+            }
+            None => {
+                self.failed.all.get_or_insert(error);
+            }
+        }
+        let area = self.gpu.semaphores();
+        area.u32_at(SEMAPHORE_HEADER + 8).fetch_add(1, Ordering::SeqCst);
+        area.u32_at(SEMAPHORE_HEADER).fetch_add(1, Ordering::SeqCst);
+        area.wake_all(SEMAPHORE_HEADER);
+    }
+
+    fn request(&mut self, request: Request) -> Result<Result<Response, GpuError>, Ended> {
+        let ticket = match self.tables.check(&mut self.ledger.lock(), &request) {
+            Ok(ticket) => ticket,
+            Err(error) => return Ok(Err(error)),
+        };
+        let shared = match request {
+            Request::Alloc { id, kind: MemoryKind::Host, .. } => Some(id),
+            _ => None,
+        };
+        if let Request::ContextError { id } = request
+            && let Some(error) = self.failed.of(id)
+        {
+            let found = Ok(Response::ContextError(Some(error.clone())));
+            return Ok(self.settle(ticket, found));
+        }
+        if let Request::DestroyContext { id } = request {
+            self.failed.contexts.remove(&id);
+        }
+        let answer = self.lost(self.gpu.request(request))?;
+        let answer = self.settle(ticket, answer);
+        if let (Some(id), Ok(_)) = (shared, &answer) {
+            let file = match self.lost(self.gpu.host_memory(id))? {
+                Ok(file) => file,
+                Err(error) => {
+                    let _ = self.request(Request::Free { id })?;
+                    return Ok(Err(error));
+                }
+            };
+            // Never waits: a client that does not take its descriptors loses its session, not our thread.
+            unix::send(&self.socket, &id.0.to_le_bytes(), &[file.as_fd()], false).map_err(Ended::Descriptor)?;
+        }
+        Ok(answer)
+    }
+
+    fn settle(&mut self, ticket: tenancy::Ticket, answer: Result<Response, GpuError>) -> Result<Response, GpuError> {
+        let settled = self.tables.settle(&mut self.ledger.lock(), ticket, answer);
+        self.handle.memory_bytes.store(self.tables.charged().vram_bytes, Ordering::Relaxed);
+        match settled {
+            Settled::Answer(answer) => answer,
+            Settled::Undo(request, error) => {
+                if let Err(failure) = self.gpu.request(request) {
+                    tracing::warn!(%failure, "could not undo a request beyond the limit");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn transfer(&mut self, number: u32, transfer: Transfer, to_gpu: bool) -> Result<(), Ended> {
+        self.flush()?;
+        let Transfer { at, staging, bytes } = transfer;
+        let answer = self.tables.check_copy(at, bytes.into()).and_then(|()| {
+            // The wire format keeps the range inside the area.
+            let part = self.memory.staging.range(staging as usize, bytes as usize);
+            let copied = if to_gpu { self.gpu.write(at, part) } else { self.gpu.read(part, at) };
+            copied.map(|()| Response::Done)
+        });
+        let answer = self.lost(answer)?;
+        self.answer(number, &answer)
+    }
+
+    fn answer(&mut self, number: u32, answer: &Result<Response, GpuError>) -> Result<(), Ended> {
+        let whole = frame::encode_answer(answer);
+        let (gone, socket) = (&self.handle.gone, &self.socket);
+        for (header, body) in wire::fragments(false, number, &whole) {
+            self.answers.push(&[&header, body], &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(socket))?;
+        }
+        Ok(())
+    }
+}

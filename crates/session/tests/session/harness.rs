@@ -1,0 +1,186 @@
+//! A daemon in the test's own process: sessions over the toy GPU at a socket of its own.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, mpsc::Sender};
+use std::time::{Duration, Instant};
+
+use gpu::Request;
+use hostmem::{Mapping, Memfd};
+use parking_lot::Mutex;
+use remote_gpu::RemoteGpu;
+use session::{Backend, Ended, Monitor, Session, SessionHandle};
+use tenancy::{Ledger, Limits, TenantId};
+use toy_gpu::{ToyGpu, ToyMachine};
+use transport::{Consumer, Producer, unix};
+use wire::{Credential, Hello, Reply, Welcome, frame};
+
+/// Longest that anything may take.
+pub(crate) const BOUND: Duration = Duration::from_secs(20);
+
+pub(crate) struct Daemon {
+    pub(crate) path: PathBuf,
+    pub(crate) machine: Arc<ToyMachine>,
+    pub(crate) ledger: Arc<Mutex<Ledger>>,
+    pub(crate) ended: Receiver<Ended>,
+    pub(crate) handles: Arc<Mutex<Vec<SessionHandle>>>,
+}
+
+/// A credential for tenant `n`.
+pub(crate) fn tenant(n: u8) -> Credential {
+    Credential([n; 32])
+}
+
+impl Daemon {
+    /// Serves tenants 1 and 2 with these limits.
+    pub(crate) fn start(limits: Limits) -> Daemon {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("sundial-session-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
+        let path = std::env::temp_dir().join(name);
+        let listener = unix::listen(&path, 0o600).unwrap();
+        let machine = Arc::new(ToyMachine::default());
+        let ledger = Arc::new(Mutex::new(Ledger::default()));
+        for n in [1, 2] {
+            ledger.lock().open(TenantId(n), limits.clone());
+        }
+        let (sender, ended) = channel();
+        let handles = Arc::new(Mutex::new(Vec::new()));
+        let doorman = Doorman {
+            machine: Arc::clone(&machine),
+            ledger: Arc::clone(&ledger),
+            monitor: Monitor::start().unwrap(),
+            ended: sender,
+            handles: Arc::clone(&handles),
+        };
+        std::thread::spawn(move || {
+            while let Ok(socket) = unix::accept(&listener) {
+                doorman.admit(socket);
+            }
+        });
+        Daemon { path, machine, ledger, ended, handles }
+    }
+
+    pub(crate) fn connect(&self, n: u8) -> Arc<RemoteGpu> {
+        remote_gpu::connect_as(&self.path, tenant(n)).unwrap()
+    }
+
+    /// Waits until nobody holds anything.
+    pub(crate) fn settle(&self) {
+        until("all memory is back", || {
+            let used = |n| self.ledger.lock().account(TenantId(n)).unwrap().0;
+            self.machine.bytes.load(Ordering::SeqCst) == 0
+                && self.machine.clients.load(Ordering::SeqCst) == 0
+                && used(1) == tenancy::Used::default()
+                && used(2) == tenancy::Used::default()
+        });
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+struct Doorman {
+    machine: Arc<ToyMachine>,
+    ledger: Arc<Mutex<Ledger>>,
+    monitor: Monitor,
+    ended: Sender<Ended>,
+    handles: Arc<Mutex<Vec<SessionHandle>>>,
+}
+
+impl Doorman {
+    fn admit(&self, socket: OwnedFd) {
+        let mut buffer = [0; wire::limits::MAX_HELLO_BYTES];
+        let Ok((length, _)) = unix::receive(&socket, &mut buffer) else { return };
+        let refuse = |reason: String| {
+            let _ = unix::send(&socket, &Reply::Refused(reason).encode(), &[], false);
+        };
+        let credential = match Hello::decode(&buffer[..length]) {
+            Ok(hello) => hello.credential,
+            Err(error) => return refuse(error.to_string()),
+        };
+        let tenant = TenantId(credential.0[0].into());
+        let tables = match tenancy::Session::open(tenant, &mut self.ledger.lock()) {
+            Ok(tables) => tables,
+            Err(error) => return refuse(error.to_string()),
+        };
+        let toy = Arc::new(ToyGpu::new(&self.machine, 1 << 30));
+        let (aborted, closed) = (Arc::clone(&toy), Arc::clone(&toy));
+        let backend = Backend {
+            semaphores: Arc::clone(toy.semaphore_file()),
+            abort: Arc::new(move || aborted.abort()),
+            close: Arc::new(move || closed.close()),
+            gpu: toy,
+        };
+        let Ok(session) = Session::begin(socket, backend, tables, Arc::clone(&self.ledger), &self.monitor) else {
+            return;
+        };
+        self.handles.lock().push(session.handle());
+        let ended = self.ended.clone();
+        std::thread::spawn(move || {
+            let _ = ended.send(session.run());
+        });
+    }
+}
+
+/// A client without manners: a socket and rings, nothing checked.
+pub(crate) struct RawClient {
+    pub(crate) socket: OwnedFd,
+    pub(crate) area: Arc<Mapping>,
+    pub(crate) welcome: Welcome,
+    pub(crate) commands: Producer,
+    pub(crate) answers: Consumer,
+}
+
+impl RawClient {
+    pub(crate) fn connect(daemon: &Daemon, n: u8) -> RawClient {
+        let socket = unix::connect(&daemon.path).unwrap();
+        unix::send(&socket, &Hello { credential: tenant(n) }.encode(), &[], true).unwrap();
+        let mut buffer = vec![0; wire::limits::MAX_REPLY_BYTES];
+        let (length, fds) = unix::receive(&socket, &mut buffer).unwrap();
+        let Ok(Reply::Welcome(welcome)) = Reply::decode(&buffer[..length]) else { panic!("not welcome") };
+        let area = Memfd::from_fd(fds.into_iter().next().unwrap()).unwrap().map().unwrap();
+        let area = Arc::new(area);
+        let (to, from) = (welcome.command_ring, welcome.answer_ring);
+        RawClient {
+            commands: Producer::new(Arc::clone(&area), to.0 as usize, to.1 as usize),
+            answers: Consumer::new(Arc::clone(&area), from.0 as usize, from.1 as usize),
+            socket,
+            area,
+            welcome: *welcome,
+        }
+    }
+
+    pub(crate) fn push(&mut self, frame: &[u8]) {
+        let socket = &self.socket;
+        let _ = self.commands.push(&[frame], &|| !unix::hung_up(socket));
+    }
+
+    pub(crate) fn request(&mut self, number: u32, request: &Request) {
+        let whole = frame::encode_request(request).unwrap();
+        for (header, body) in wire::fragments(true, number, &whole) {
+            self.push(&[&header, body].concat());
+        }
+    }
+
+    /// Sends a request and drops its answer.
+    pub(crate) fn ask(&mut self, request: &Request) {
+        self.request(0, request);
+        let socket = &self.socket;
+        self.answers.pop(&mut Vec::new(), &|| !unix::hung_up(socket)).unwrap();
+    }
+}
+
+/// Waits for a condition, with a bound.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < BOUND, "waited in vain until {what}");
+        std::thread::yield_now();
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+}

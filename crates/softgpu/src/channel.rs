@@ -1,0 +1,391 @@
+//! A bound channel: its GPFIFO, its pushbuffer, and the engines' method state.
+//!
+//! ```text
+//!            GP entries left              method starts work
+//!   Idle ───────────────────► Fetching ───────────────────────► Working
+//!    ▲   ◄───────────────────  │   ▲  ◄───────────────────────  (a job: grid, copy,
+//!    │    GP_GET == GP_PUT     │   │        job done             compilation, invalidate)
+//!    │                         │   │ semaphore matches
+//!    │          acquire fails  ▼   │
+//!    │                        Waiting
+//!    │
+//!   Stopped ◄── from every state: an error of this channel or of one of its TSG; left when the driver clears the
+//!               faulted bits (the job is gone, fetching goes on behind it) or binds the channel again
+//! ```
+//!
+//! Everything in a channel happens in order: a method that starts work holds the channel until the work is done, so
+//! waits for idle are always satisfied. Hardware may overlap more; it never promises to.
+
+use std::sync::Arc;
+
+use gmmu::PhysMem;
+use gpu_spec::compute::TURING_COMPUTE_A;
+use gpu_spec::copy::TURING_DMA_COPY_A;
+use gpu_spec::host::{GpEntry, Header, SET_OBJECT, SET_OBJECT_CLASS, same_tebibyte};
+use gpu_spec::mmu::PhysAddr;
+use gpu_spec::notifier::Code;
+use gpu_spec::ramfc::{CONFIG, CONFIG_PRIVILEGED, GP_GET, InstanceBlock, SIGNATURE, SIGNATURE_VALUE};
+use gpu_spec::userd;
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::compute::Compute;
+use crate::copy::CopyEngine;
+use crate::error::{ChannelError, Unit};
+use crate::host::{Acquire, Host};
+use crate::job::{Active, Job};
+use crate::shared::Shared;
+use crate::space::Space;
+
+/// Words fetched from a pushbuffer at once.
+const FETCH_WORDS: usize = 256;
+/// Most entries of a GPFIFO, as log2: what an index of USERD may sensibly count.
+const MAX_GP_LIMIT2: u32 = 24;
+/// Subchannels that classes can be bound to; the others are software's.
+const HARDWARE_SUBCHANNELS: u32 = 5;
+
+/// A channel that is bound to an instance block.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) inst: PhysAddr,
+    pub(crate) space: Arc<Space>,
+    pub(crate) notifier: Option<PhysAddr>,
+    /// Work that was started and is not done.
+    pub(crate) job: Option<Active>,
+    /// The acquire that holds the channel.
+    pub(crate) waiting: Option<Acquire>,
+    /// Stopped by an error.
+    pub(crate) stopped: bool,
+    userd: PhysAddr,
+    privileged: bool,
+    gp_base: u64,
+    gp_limit2: u32,
+    gp_get: u32,
+    gp_put: u32,
+    /// Rest of the pushbuffer segment that was not read yet.
+    segment: u64,
+    segment_words: u32,
+    words: Vec<u32>,
+    next: usize,
+    run: Run,
+    subdevices: u32,
+    active: bool,
+    classes: [u32; HARDWARE_SUBCHANNELS as usize],
+    host: Host,
+    copy: CopyEngine,
+    compute: Compute,
+}
+
+/// What remains of the methods that a header announced.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    op: u32,
+    subchannel: u32,
+    method: u32,
+    left: u32,
+}
+
+/// What processing a method came to.
+#[derive(Debug)]
+pub(crate) enum Flow {
+    /// Go on.
+    Next,
+    /// Let others run first.
+    Yield,
+    /// Wait for a semaphore.
+    Wait(Acquire),
+    /// Work was started.
+    Start(Job),
+}
+
+/// How far a channel came.
+#[derive(Debug)]
+pub(crate) enum Advanced {
+    /// Nothing more to do until the doorbell rings.
+    Idle,
+    /// Its turn is over.
+    Turn,
+    /// It waits for a semaphore.
+    Waiting,
+    /// It has a job now.
+    Job,
+}
+
+/// What methods need to know and may touch besides their own state.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) space: &'a Arc<Space>,
+    pub(crate) privileged: bool,
+    pub(crate) gp_base: u64,
+    pub(crate) userd: PhysAddr,
+    /// Set when a semaphore was written: others may wait for it.
+    pub(crate) released: &'a mut bool,
+}
+
+/// Why a channel could not be bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unbound;
+
+impl Channel {
+    /// Reads an instance block.
+    pub(crate) fn bind(shared: &Shared, id: u32, inst: PhysAddr) -> Result<Channel, Unbound> {
+        let mut block = InstanceBlock::new_zeroed();
+        shared.memory.read(inst, block.as_mut_bytes()).map_err(|_| Unbound)?;
+        let (gp_base, gp_limit2) = block.gpfifo();
+        if block.words[SIGNATURE] != SIGNATURE_VALUE || gp_limit2 > MAX_GP_LIMIT2 {
+            return Err(Unbound);
+        }
+        let root = block.page_directory().ok_or(Unbound)?;
+        let (lo, bytes) = block.window();
+        let space = shared.spaces.get(&shared.memory, root, lo, bytes);
+        let space = space.inspect_err(|error| tracing::warn!(%error, channel = id, "no address space")).ok();
+        Ok(Channel {
+            inst,
+            space: space.ok_or(Unbound)?,
+            notifier: block.notifier(),
+            job: None,
+            waiting: None,
+            stopped: false,
+            userd: block.userd().ok_or(Unbound)?,
+            privileged: CONFIG_PRIVILEGED.is_set(block.words[CONFIG]),
+            gp_base,
+            gp_limit2,
+            gp_get: block.words[GP_GET] & ((1 << gp_limit2) - 1),
+            gp_put: 0,
+            segment: 0,
+            segment_words: 0,
+            words: Vec::new(),
+            next: 0,
+            run: Run::default(),
+            subdevices: 0xfff,
+            active: true,
+            classes: [0; HARDWARE_SUBCHANNELS as usize],
+            host: Host::default(),
+            copy: CopyEngine::default(),
+            compute: Compute::default(),
+        })
+    }
+
+    /// Reads how far the GPFIFO is filled; true if there is anything to fetch.
+    pub(crate) fn look(&mut self, shared: &Shared) -> bool {
+        let put = shared.memory.read_word(self.userd.offset(userd::GP_PUT)).unwrap_or(0);
+        self.gp_put = put & ((1 << self.gp_limit2) - 1);
+        self.has_words() || self.gp_get != self.gp_put
+    }
+
+    /// GP entries or words are left to process.
+    fn has_words(&self) -> bool {
+        self.segment_words > 0 || self.next < self.words.len()
+    }
+
+    /// Processes at most `budget` words, until something holds the channel. The caller made sure that nothing does now.
+    pub(crate) fn advance(
+        &mut self,
+        shared: &Shared,
+        released: &mut bool,
+        budget: u32,
+    ) -> Result<Advanced, ChannelError> {
+        for _ in 0..budget {
+            if !self.has_words() {
+                if self.gp_get == self.gp_put && !self.look(shared) {
+                    return Ok(Advanced::Idle);
+                }
+                if self.gp_get != self.gp_put {
+                    self.fetch_entry(shared)?;
+                }
+                continue;
+            }
+            match self.step(shared, released)? {
+                Flow::Next => {}
+                Flow::Yield => return Ok(Advanced::Turn),
+                Flow::Wait(acquire) => {
+                    self.waiting = Some(acquire);
+                    return Ok(Advanced::Waiting);
+                }
+                Flow::Start(job) => {
+                    self.job = Some(Active::new(job, shared.next_job()));
+                    return Ok(Advanced::Job);
+                }
+            }
+        }
+        Ok(Advanced::Turn)
+    }
+
+    /// Tries the acquire that holds the channel again; true if nothing holds it any more.
+    pub(crate) fn retry(&mut self, shared: &Shared) -> Result<bool, ChannelError> {
+        if let Some(acquire) = &self.waiting {
+            if !acquire.holds(shared, &self.space)? {
+                return Ok(false);
+            }
+            self.waiting = None;
+        }
+        Ok(true)
+    }
+
+    fn fetch_entry(&mut self, shared: &Shared) -> Result<(), ChannelError> {
+        let mut entry = GpEntry::default();
+        let at = self.gp_base + u64::from(self.gp_get) * GpEntry::BYTES;
+        self.read(shared, at, entry.as_mut_bytes())?;
+        self.gp_get = (self.gp_get + 1) & ((1 << self.gp_limit2) - 1);
+        shared.memory.write_word(self.userd.offset(userd::GP_GET), self.gp_get);
+        let words = entry.words();
+        if words == 0 {
+            return match GpEntry::OPCODE.get(entry.e1) {
+                GpEntry::OPCODE_NOP => Ok(()),
+                opcode => Err(ChannelError::pushbuffer(format!("GP entry with control opcode {opcode}"))),
+            };
+        }
+        self.segment = same_tebibyte(self.gp_base, entry.address());
+        self.segment_words = words;
+        Ok(())
+    }
+
+    fn read(&self, shared: &Shared, va: u64, out: &mut [u8]) -> Result<(), ChannelError> {
+        self.space.read(&shared.memory, va, out).map_err(|refused| ChannelError::refused(refused, Unit::Host))
+    }
+
+    /// Fills the buffer of words, if it is empty. There are words in the segment.
+    fn fetch_words(&mut self, shared: &Shared) -> Result<(), ChannelError> {
+        if self.next < self.words.len() {
+            return Ok(());
+        }
+        let count = self.segment_words.min(FETCH_WORDS as u32);
+        let mut words = std::mem::take(&mut self.words);
+        words.resize(count as usize, 0);
+        let read = self.read(shared, self.segment, words.as_mut_bytes());
+        self.words = words;
+        self.next = self.words.len();
+        read?;
+        self.next = 0;
+        self.segment += u64::from(count) * 4;
+        self.segment_words -= count;
+        Ok(())
+    }
+
+    /// Processes a header, or a method, or a row of inline data.
+    fn step(&mut self, shared: &Shared, released: &mut bool) -> Result<Flow, ChannelError> {
+        self.fetch_words(shared)?;
+        let word = self.words[self.next];
+        if self.run.left == 0 {
+            self.next += 1;
+            return self.header(shared, Header(word), released);
+        }
+        let Run { op, subchannel, method, left } = self.run;
+        if !self.active {
+            let skip = (left as usize).min(self.words.len() - self.next);
+            self.next += skip;
+            self.run.left -= skip as u32;
+            return Ok(Flow::Next);
+        }
+        if op == Header::OP_NON_INC && self.class(subchannel) == TURING_COMPUTE_A && self.compute.takes(method) {
+            let count = (left as usize).min(self.words.len() - self.next);
+            let data = &self.words[self.next..self.next + count];
+            self.next += count;
+            self.run.left -= count as u32;
+            let mut context = Context {
+                shared,
+                space: &self.space,
+                privileged: self.privileged,
+                gp_base: self.gp_base,
+                userd: self.userd,
+                released,
+            };
+            self.compute.inline_data(&mut context, data)?;
+            return Ok(Flow::Next);
+        }
+        self.next += 1;
+        self.run.left -= 1;
+        match op {
+            Header::OP_INC => self.run.method += 4,
+            Header::OP_ONE_INC => {
+                self.run.method += 4;
+                self.run.op = Header::OP_NON_INC;
+            }
+            _ => {}
+        }
+        self.method(shared, subchannel, method, word, released)
+    }
+
+    fn header(&mut self, shared: &Shared, header: Header, released: &mut bool) -> Result<Flow, ChannelError> {
+        match header.op() {
+            Header::OP_INC | Header::OP_NON_INC | Header::OP_ONE_INC => {
+                self.run = Run {
+                    op: header.op(),
+                    subchannel: header.subchannel(),
+                    method: header.method(),
+                    left: header.count(),
+                };
+                Ok(Flow::Next)
+            }
+            Header::OP_IMMEDIATE if self.active => {
+                self.method(shared, header.subchannel(), header.method(), header.count(), released)
+            }
+            Header::OP_IMMEDIATE => Ok(Flow::Next),
+            Header::OP_END_SEGMENT => {
+                self.words.clear();
+                self.next = 0;
+                self.segment_words = 0;
+                Ok(Flow::Next)
+            }
+            Header::OP_GRP0 if header == Header::NOP => Ok(Flow::Next),
+            Header::OP_GRP0 => self.subdevice(header),
+            op => Err(ChannelError::pushbuffer(format!("header {:#010x}: opcode {op}", header.0))),
+        }
+    }
+
+    /// Subdevice masks; this device is subdevice 0.
+    fn subdevice(&mut self, header: Header) -> Result<Flow, ChannelError> {
+        const SET: u32 = 1;
+        const STORE: u32 = 2;
+        const USE: u32 = 3;
+        let mask = header.0 >> 4 & 0xfff;
+        match Header::TERT_OP.get(header.0) {
+            SET => self.active = mask & 1 != 0,
+            STORE => self.subdevices = mask,
+            USE => self.active = self.subdevices & 1 != 0,
+            _ => return Err(ChannelError::pushbuffer(format!("header {:#010x}: old format", header.0))),
+        }
+        Ok(Flow::Next)
+    }
+
+    fn class(&self, subchannel: u32) -> u32 {
+        self.classes.get(subchannel as usize).copied().unwrap_or(0)
+    }
+
+    fn method(
+        &mut self,
+        shared: &Shared,
+        subchannel: u32,
+        method: u32,
+        data: u32,
+        released: &mut bool,
+    ) -> Result<Flow, ChannelError> {
+        let refuse = |what| Err(ChannelError::method(Code::PBDMA_ERROR, subchannel, method, data, what));
+        if method == SET_OBJECT {
+            let Some(class) = self.classes.get_mut(subchannel as usize) else {
+                return refuse("software subchannel");
+            };
+            *class = SET_OBJECT_CLASS.get(data);
+            return match *class {
+                TURING_COMPUTE_A | TURING_DMA_COPY_A => Ok(Flow::Next),
+                _ => refuse("unknown class"),
+            };
+        }
+        let mut context = Context {
+            shared,
+            space: &self.space,
+            privileged: self.privileged,
+            gp_base: self.gp_base,
+            userd: self.userd,
+            released,
+        };
+        if method < Header::HOST_METHODS_END {
+            return self.host.method(&mut context, subchannel, method, data);
+        }
+        match self.classes.get(subchannel as usize).copied() {
+            Some(TURING_COMPUTE_A) => self.compute.method(&mut context, subchannel, method, data),
+            Some(TURING_DMA_COPY_A) => self.copy.method(&mut context, subchannel, method, data),
+            _ => refuse("no class is bound to the subchannel"),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Who gets the GPU: weighted rounds over the TSGs, by the time they really used.
+//!
+//! A TSG's time is counted in rounds: in one round it uses one of its time slices (of all workers together). Whoever is
+//! behind goes first and keeps the GPU until it is half a round ahead of the one that is furthest behind; so two that want
+//! it all the time alternate in whole slices, and what one overruns (a CTA that does not stop at once) it misses later.
+//! Long-run shares are the ratios of the slices, whatever the lengths of CTAs.
+//!
+//! Who was away comes back at most one round behind the others: it has priority for one slice, but no hoard.
+//!
+//! Pure: time comes in as numbers.
+
+/// One round, in units of [`Share::used`].
+const ROUND: u128 = 1 << 40;
+
+/// A TSG's part.
+#[derive(Clone, Debug, Default)]
+struct Share {
+    /// Worker time of one time slice, nanoseconds.
+    slice: u64,
+    /// Rounds used, times [`ROUND`].
+    used: u128,
+    active: bool,
+}
+
+/// The shares of all TSGs, and who wants the GPU now.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    shares: Vec<Share>,
+    active: Vec<usize>,
+    current: Option<usize>,
+    /// The least `used` of active TSGs; never goes back.
+    floor: u128,
+}
+
+impl Shares {
+    pub(crate) fn new(tsgs: usize) -> Shares {
+        let share = Share { slice: 1, ..Share::default() };
+        Shares { shares: vec![share; tsgs], active: Vec::new(), current: None, floor: 0 }
+    }
+
+    /// Sets the time slice: nanoseconds of worker time, not 0.
+    pub(crate) fn set_slice(&mut self, tsg: usize, slice: u64) {
+        self.shares[tsg].slice = slice.max(1);
+    }
+
+    /// The TSG has something to run.
+    pub(crate) fn activate(&mut self, tsg: usize) {
+        let share = &mut self.shares[tsg];
+        if !share.active {
+            share.active = true;
+            share.used = share.used.max(self.floor.saturating_sub(ROUND));
+            self.active.push(tsg);
+        }
+    }
+
+    /// The TSG has nothing more to run, besides what runs already.
+    pub(crate) fn deactivate(&mut self, tsg: usize) {
+        if std::mem::take(&mut self.shares[tsg].active) {
+            self.active.retain(|other| *other != tsg);
+        }
+    }
+
+    /// Worker time was used, nanoseconds.
+    pub(crate) fn charge(&mut self, tsg: usize, ns: u64) {
+        let share = &mut self.shares[tsg];
+        share.used += u128::from(ns) * ROUND / u128::from(share.slice);
+    }
+
+    /// The active TSGs in the order in which they should be asked for work, into `out`.
+    pub(crate) fn order(&mut self, out: &mut Vec<usize>) {
+        out.clear();
+        out.extend_from_slice(&self.active);
+        if out.len() > 1 {
+            out.sort_by_key(|tsg| self.shares[*tsg].used);
+        }
+        let Some(&first) = out.first() else { return };
+        let least = self.shares[first].used;
+        self.floor = self.floor.max(least);
+        if let Some(current) = self.current
+            && let Some(at) = out.iter().position(|tsg| *tsg == current)
+            && self.shares[current].used < least + ROUND / 2
+        {
+            out[..=at].rotate_right(1);
+        } else {
+            self.current = Some(first);
+        }
+    }
+
+    /// True if what a TSG runs should make room for another.
+    pub(crate) fn should_yield(&self, tsg: usize) -> bool {
+        let limit = self.shares[tsg].used;
+        self.active.iter().any(|other| *other != tsg && self.shares[*other].used + ROUND / 2 <= limit)
+    }
+
+    /// True if any other TSG wants the GPU.
+    pub(crate) fn others(&self, tsg: usize) -> bool {
+        self.active.iter().any(|other| *other != tsg)
+    }
+
+    /// True if none wants the GPU.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.active.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs TSGs, each of `(slice, CTA length, pause after each slice's worth)`, on one worker for `total`; gives the time each got.
+    fn simulate(tsgs: &[(u64, u64, u64)], total: u64) -> Vec<u64> {
+        let mut shares = Shares::new(tsgs.len());
+        let mut got = vec![0; tsgs.len()];
+        let mut away_until = vec![0; tsgs.len()];
+        let mut since_pause = vec![0; tsgs.len()];
+        let (mut now, mut order) = (0, Vec::new());
+        for (tsg, spec) in tsgs.iter().enumerate() {
+            shares.set_slice(tsg, spec.0);
+        }
+        while now < total {
+            for (tsg, until) in away_until.iter().enumerate() {
+                if *until <= now { shares.activate(tsg) } else { shares.deactivate(tsg) }
+            }
+            shares.order(&mut order);
+            let Some(&tsg) = order.first() else {
+                now += 1000;
+                continue;
+            };
+            let (slice, length, pause) = tsgs[tsg];
+            shares.charge(tsg, length);
+            got[tsg] += length;
+            since_pause[tsg] += length;
+            now += length;
+            if pause > 0 && since_pause[tsg] >= slice {
+                since_pause[tsg] = 0;
+                away_until[tsg] = now + pause;
+            }
+        }
+        got
+    }
+
+    fn check(tsgs: &[(u64, u64, u64)], expect: &[f64]) {
+        let got = simulate(tsgs, 2_000_000_000);
+        let all: u64 = got.iter().sum();
+        for (got, expect) in got.iter().zip(expect) {
+            let share = *got as f64 / all as f64;
+            assert!((share - expect).abs() < 0.01, "{tsgs:?}: shares of {all}: {share} instead of {expect}");
+        }
+    }
+
+    #[test]
+    fn shares_follow_slices_whatever_the_length_of_ctas() {
+        check(&[(2_000_000, 10_000, 0), (2_000_000, 100_000, 0), (2_000_000, 1_000_000, 0)], &[1.0 / 3.0; 3]);
+        check(&[(3_000_000, 50_000, 0), (1_000_000, 7_000_000, 0)], &[0.75, 0.25]);
+        check(&[(1_000_000, 10_000, 0), (1_000_000, 30_000_000, 0)], &[0.5, 0.5]);
+    }
+
+    #[test]
+    fn short_pauses_cost_nothing_and_long_absence_earns_nothing() {
+        check(&[(1_000_000, 20_000, 300_000), (1_000_000, 500_000, 0)], &[0.5, 0.5]);
+        let mut shares = Shares::new(2);
+        shares.set_slice(0, 1_000_000);
+        shares.set_slice(1, 1_000_000);
+        let mut order = Vec::new();
+        shares.activate(0);
+        for _ in 0..1000 {
+            shares.charge(0, 1_000_000);
+            shares.order(&mut order);
+        }
+        shares.activate(1);
+        let mut first = 0;
+        for _ in 0..100 {
+            shares.order(&mut order);
+            if order[0] == 0 {
+                break;
+            }
+            first += 100_000;
+            shares.charge(1, 100_000);
+        }
+        assert!((1_000_000..=1_600_000).contains(&first), "the returner ran for {first} ns");
+    }
+
+    #[test]
+    fn two_alternate_in_whole_slices() {
+        let mut shares = Shares::new(2);
+        let (mut order, mut runs) = (Vec::new(), vec![(0, 0u64)]);
+        for tsg in 0..2 {
+            shares.set_slice(tsg, 1_000_000);
+            shares.activate(tsg);
+        }
+        for _ in 0..1000 {
+            shares.order(&mut order);
+            shares.charge(order[0], 10_000);
+            match runs.last_mut() {
+                Some((tsg, ns)) if *tsg == order[0] => *ns += 10_000,
+                _ => runs.push((order[0], 10_000)),
+            }
+        }
+        let middle = &runs[2..runs.len() - 1];
+        assert!(middle.iter().all(|(_, ns)| (980_000..=1_020_000).contains(ns)), "{runs:?}");
+    }
+}

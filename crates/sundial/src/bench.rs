@@ -1,0 +1,236 @@
+//! `sundial bench`: what sharing costs, as ratios of a tenant against the same program straight on the GPU.
+//!
+//! Both sides run at the same time on the same machine and are asked in turn, so that the machine's mood hits both. The
+//! figure of a row is the median of the rounds.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::bench_engine;
+
+/// Arguments of `sundial bench`.
+#[derive(Args, Debug)]
+pub(crate) struct Arguments {
+    /// What to measure; without it: driver calls, copies and whole programs.
+    #[command(subcommand)]
+    what: Option<What>,
+    /// Print JSON: rows {"name","unit","native","tenant","ratio"}.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Rounds; the median counts.
+    #[arg(long, default_value_t = 7, global = true)]
+    rounds: usize,
+    /// Folder with the compiled examples (`cargo xtask examples`); default: cuda-examples beside the build folder.
+    #[arg(long)]
+    programs: Option<PathBuf>,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// Measure the kernel engine: interpreter, machine code on one core and on all, compile time.
+    Engine,
+}
+
+/// One line of the result.
+#[derive(Serialize, Debug)]
+struct Row {
+    name: String,
+    unit: &'static str,
+    native: f64,
+    tenant: f64,
+    /// `tenant / native`: for times, 1 is best and more is worse; for bandwidths the other way round.
+    ratio: f64,
+}
+
+/// The calls that are timed: name for the probe, repetitions in a round, bytes moved (0: a time per call is shown).
+const CALLS: [(&str, u32, usize); 21] = [
+    ("launch", 256, 0),
+    ("launch-synchronize", 100, 0),
+    ("alloc-free", 50, 0),
+    ("local-attribute", 20_000, 0),
+    ("local-current", 20_000, 0),
+    ("h2d-pageable-4", 200, 4),
+    ("d2h-pageable-4", 100, 4),
+    ("h2d-pinned-4", 100, 4),
+    ("d2h-pinned-4", 100, 4),
+    ("h2d-pageable-65536", 50, 65536),
+    ("d2h-pageable-65536", 50, 65536),
+    ("h2d-pinned-65536", 50, 65536),
+    ("d2h-pinned-65536", 50, 65536),
+    ("h2d-pageable-2097152", 10, 2 << 20),
+    ("d2h-pageable-2097152", 10, 2 << 20),
+    ("h2d-pinned-2097152", 10, 2 << 20),
+    ("d2h-pinned-2097152", 10, 2 << 20),
+    ("h2d-pageable-67108864", 2, 64 << 20),
+    ("d2h-pageable-67108864", 2, 64 << 20),
+    ("h2d-pinned-67108864", 2, 64 << 20),
+    ("d2h-pinned-67108864", 2, 64 << 20),
+];
+
+/// vmCUDA's five programs, with repetitions of the GPU's part.
+const PROGRAMS: [(&str, &str); 5] = [
+    ("binomial_options", "4"),
+    ("black_scholes", "20"),
+    ("matrix_mul", "100"),
+    ("stereo_disparity", "10"),
+    ("radix_sort", "10"),
+];
+
+/// Runs the benchmark and prints its rows.
+///
+/// # Errors
+/// What could not be started, or ended early.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    if let Some(What::Engine) = arguments.what {
+        return bench_engine::run(arguments.json, arguments.rounds);
+    }
+    let own = std::env::current_exe()?;
+    let folder = own.parent().context("the program lies in a folder")?.to_path_buf();
+    let mut rows = Vec::new();
+    baselines(&mut rows);
+    calls(&own, &folder, arguments.rounds, &mut rows)?;
+    let programs = arguments.programs.clone().unwrap_or_else(|| folder.join("../cuda-examples"));
+    if programs.join(PROGRAMS[0].0).exists() {
+        for (name, repeat) in PROGRAMS {
+            rows.push(program(&own, &programs.join(name), name, repeat, arguments.rounds)?);
+        }
+    } else {
+        eprintln!("skipped: the five programs (not in {}; build them with: cargo xtask examples)", programs.display());
+    }
+    print(&rows, arguments.json)
+}
+
+fn print(rows: &[Row], json: bool) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    if json {
+        writeln!(out, "{}", serde_json::to_string_pretty(rows)?)?;
+        return Ok(());
+    }
+    writeln!(out, "{:<26} {:>10} {:>10} {:>7}  unit", "", "native", "tenant", "ratio")?;
+    for row in rows {
+        writeln!(out, "{:<26} {:>10.2} {:>10.2} {:>7.2}  {}", row.name, row.native, row.tenant, row.ratio, row.unit)?;
+    }
+    Ok(())
+}
+
+/// What the machine can do at best: a plain copy. Both columns are the same, for the eye.
+fn baselines(rows: &mut Vec<Row>) {
+    let from = vec![1u8; 64 << 20];
+    let mut to = vec![2u8; 64 << 20];
+    let mut speeds: Vec<f64> = (0..7)
+        .map(|_| {
+            let start = Instant::now();
+            to.copy_from_slice(std::hint::black_box(&from));
+            std::hint::black_box(&to);
+            from.len() as f64 / start.elapsed().as_secs_f64() / 1e9
+        })
+        .collect();
+    let speed = median(&mut speeds);
+    rows.push(Row { name: "memcpy-67108864".into(), unit: "GB/s", native: speed, tenant: speed, ratio: 1.0 });
+}
+
+/// A probe process, waiting for questions.
+struct Probe {
+    child: Child,
+    ask: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Probe {
+    fn start(own: &Path, folder: &Path, native: bool) -> Result<Probe> {
+        let mut command = Command::new(own);
+        command.arg("run");
+        if native {
+            command.arg("--native");
+        } else {
+            command.args(["--name", "bench", "--mem", "1g", "--share", "50%"]);
+        }
+        command.arg("--").arg(folder.join("sundial-probe")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("cannot start sundial-probe (it is built by: cargo xtask build)")?;
+        let ask = child.stdin.take().context("piped")?;
+        let answers = BufReader::new(child.stdout.take().context("piped")?);
+        Ok(Probe { child, ask, answers })
+    }
+
+    /// Seconds per repetition.
+    fn measure(&mut self, name: &str, count: u32) -> Result<f64> {
+        writeln!(self.ask, "{name} {count}")?;
+        let mut line = String::new();
+        if self.answers.read_line(&mut line)? == 0 {
+            bail!("the probe ended: {}", self.child.wait()?);
+        }
+        let answer: serde_json::Value = serde_json::from_str(&line)?;
+        let seconds = answer["seconds"].as_f64().context("the probe's answer has no seconds")?;
+        Ok(seconds / f64::from(count))
+    }
+}
+
+fn calls(own: &Path, folder: &Path, rounds: usize, rows: &mut Vec<Row>) -> Result<()> {
+    let mut native = Probe::start(own, folder, true)?;
+    let mut tenant = Probe::start(own, folder, false)?;
+    for (name, count, bytes) in CALLS {
+        let mut times = (Vec::new(), Vec::new());
+        for round in 0..=rounds {
+            let pair = (native.measure(name, count)?, tenant.measure(name, count)?);
+            // The first round warms up.
+            if round > 0 {
+                times.0.push(pair.0);
+                times.1.push(pair.1);
+            }
+        }
+        let (native, tenant) = (median(&mut times.0), median(&mut times.1));
+        rows.push(if bytes >= 65536 {
+            let speed = |seconds: f64| bytes as f64 / seconds / 1e9;
+            Row {
+                name: name.into(),
+                unit: "GB/s",
+                native: speed(native),
+                tenant: speed(tenant),
+                ratio: native / tenant,
+            }
+        } else {
+            Row { name: name.into(), unit: "us", native: native * 1e6, tenant: tenant * 1e6, ratio: tenant / native }
+        });
+    }
+    drop(native.ask);
+    drop(tenant.ask);
+    native.child.wait()?;
+    tenant.child.wait()?;
+    Ok(())
+}
+
+/// A whole program, start to end, both ways in turn.
+fn program(own: &Path, path: &Path, name: &str, repeat: &str, rounds: usize) -> Result<Row> {
+    let timed = |options: &[&str]| -> Result<f64> {
+        let start = Instant::now();
+        let output =
+            Command::new(own).arg("run").args(options).arg("--").arg(path).args(["--repeat", repeat]).output()?;
+        if !output.status.success() {
+            bail!(
+                "{name} failed: {}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        Ok(start.elapsed().as_secs_f64())
+    };
+    let (mut native, mut tenant) = (Vec::new(), Vec::new());
+    for _ in 0..rounds.clamp(1, 5) {
+        native.push(timed(&["--native"])?);
+        tenant.push(timed(&["--name", "bench", "--mem", "2g", "--share", "50%"])?);
+    }
+    let (native, tenant) = (median(&mut native), median(&mut tenant));
+    Ok(Row { name: name.into(), unit: "s", native, tenant, ratio: tenant / native })
+}
+
+/// The middle value.
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

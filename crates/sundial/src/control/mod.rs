@@ -1,0 +1,81 @@
+//! The control process: who may come in, on which terms; and a device process that always lives.
+//!
+//! - `listeners`: the session socket (reads one hello, passes the connection on) and the admin socket (`run`, `ps`).
+//! - `tenants`: registrations and the terms of those who did not register.
+//! - `supervisor`: starts the device process, and another when it dies.
+//!
+//! It never parses what a tenant says after its hello.
+
+mod listeners;
+mod supervisor;
+mod tenants;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use parking_lot::Mutex;
+
+use crate::config::Config;
+use crate::place::Place;
+use crate::quiet::Quiet;
+use supervisor::DeviceLink;
+use tenants::Tenants;
+
+/// Longest wait for the GPU to start.
+const START_BOUND: Duration = Duration::from_secs(60);
+
+/// The daemon's state.
+pub(crate) struct Control {
+    place: Place,
+    config: Config,
+    device: DeviceLink,
+    tenants: Mutex<Tenants>,
+    quiet: Quiet,
+}
+
+impl Control {
+    /// Starts the device process and the listeners.
+    pub(crate) fn start(place: Place, config: Config) -> Result<Arc<Control>> {
+        let device = DeviceLink::new(config.gpu);
+        let tenants = Mutex::new(Tenants::new(&config));
+        let control = Arc::new(Control { place, config, device, tenants, quiet: Quiet::new() });
+        let supervised = Arc::clone(&control);
+        std::thread::Builder::new().name("supervisor".into()).spawn(move || supervised.supervise())?;
+        let (name, memory_bytes) = control.device.wait_ready(START_BOUND)?;
+        control.tenants.lock().start(memory_bytes);
+        control.listen()?;
+        tracing::info!(gpu = name, memory_bytes, directory = %control.place.directory().display(), "serving");
+        Ok(control)
+    }
+
+    /// Waits for ever; or, with `linger`, until there have been no tenants and no sessions for that long.
+    pub(crate) fn watch(&self, linger: Option<Duration>) -> Result<()> {
+        let Some(linger) = linger else {
+            loop {
+                std::thread::park();
+            }
+        };
+        let mut empty_since = Instant::now();
+        loop {
+            std::thread::sleep(Duration::from_millis(500).min(linger / 4).max(Duration::from_millis(10)));
+            if !self.tenants.lock().is_empty() {
+                empty_since = Instant::now();
+                continue;
+            }
+            if empty_since.elapsed() < linger {
+                continue;
+            }
+            // Whoever looks for a daemon now holds the lock until it has registered.
+            let Some(_starting) = self.place.lock_start(false)? else { continue };
+            if self.tenants.lock().is_empty() {
+                tracing::info!("nobody is left; ending");
+                for socket in [self.place.admin_socket(), self.place.session_socket()] {
+                    let _ = std::fs::remove_file(socket);
+                }
+                // The device process ends with us.
+                std::process::exit(0);
+            }
+        }
+    }
+}

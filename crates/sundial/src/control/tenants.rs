@@ -1,0 +1,229 @@
+//! Registrations, and the terms of those who did not register.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+use std::os::fd::OwnedFd;
+
+use anyhow::{Context, Result};
+use tenancy::{Admission, AdmissionError, Limits, TenantId, Terms};
+use transport::unix;
+use wire::Credential;
+
+use crate::config::Config;
+use crate::link::ToDevice;
+
+/// All tenants present, and the sessions passed on.
+#[derive(Debug)]
+pub(super) struct Tenants {
+    config: Config,
+    memory_bytes: u64,
+    admission: Admission,
+    registered: HashMap<Credential, Registration>,
+    /// Tenants made for users without a credential.
+    users: BTreeMap<u32, TenantId>,
+    /// Open sessions: number, tenant.
+    sessions: BTreeMap<u64, TenantId>,
+    next_session: u64,
+}
+
+#[derive(Debug)]
+struct Registration {
+    tenant: TenantId,
+    /// `run`'s connection, held by the program that it became: closed when the last of its processes ends.
+    lifeline: OwnedFd,
+}
+
+/// What the device process must be told.
+pub(super) type Orders = Vec<ToDevice>;
+
+impl Tenants {
+    pub(super) fn new(config: &Config) -> Tenants {
+        Tenants {
+            config: config.clone(),
+            memory_bytes: 0,
+            admission: Admission::new(0, config.most_tenants),
+            registered: HashMap::new(),
+            users: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            next_session: 1,
+        }
+    }
+
+    /// The GPU's memory is known.
+    pub(super) fn start(&mut self, memory_bytes: u64) {
+        self.memory_bytes = memory_bytes;
+        self.admission = Admission::new(memory_bytes, self.config.most_tenants);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.registered.is_empty() && self.sessions.is_empty()
+    }
+
+    /// Lets a tenant in for as long as `lifeline` is open.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn register(&mut self, terms: Terms, lifeline: OwnedFd) -> Result<(Credential, Orders)> {
+        // Whose lifeline was cut a moment ago must not be in the way.
+        let mut orders = self.sweep();
+        let tenant = self.admission.admit(terms)?;
+        let credential = new_credential()?;
+        self.registered.insert(credential, Registration { tenant, lifeline });
+        orders.extend(self.introduce(tenant));
+        Ok((credential, orders))
+    }
+
+    /// Forgets those whose lifeline is cut.
+    pub(super) fn sweep(&mut self) -> Orders {
+        let gone: Vec<Credential> = self
+            .registered
+            .iter()
+            .filter(|(_, registration)| unix::hung_up(&registration.lifeline))
+            .map(|(&credential, _)| credential)
+            .collect();
+        let mut orders = Orders::new();
+        for credential in gone {
+            if let Some(Registration { tenant, .. }) = self.registered.remove(&credential) {
+                self.admission.release(tenant);
+                orders.push(ToDevice::Forget { tenant });
+            }
+        }
+        orders
+    }
+
+    /// Opens a session for a client that said hello: its number and tenant.
+    ///
+    /// # Errors
+    /// Why not, for the client.
+    pub(super) fn open(&mut self, credential: Credential, uid: u32) -> Result<(u64, TenantId, Orders), String> {
+        let (tenant, orders) = if credential.is_none() {
+            self.user(uid)?
+        } else {
+            let known = self.registered.get(&credential);
+            (known.ok_or("the credential is not, or no longer, valid")?.tenant, Orders::new())
+        };
+        let number = self.next_session;
+        self.next_session += 1;
+        self.sessions.insert(number, tenant);
+        Ok((number, tenant, orders))
+    }
+
+    /// The tenant of a user without a credential.
+    fn user(&mut self, uid: u32) -> Result<(TenantId, Orders), String> {
+        if let Some(&tenant) = self.users.get(&uid) {
+            return Ok((tenant, Orders::new()));
+        }
+        if !self.config.unregistered.allow {
+            return Err("programs must be started with `sundial run` here".into());
+        }
+        let terms = Terms {
+            name: format!("uid-{uid}"),
+            memory_bytes: self.config.unregistered.memory.map(|size| size.0.min(self.memory_bytes)),
+            share_percent: None,
+        };
+        let tenant = self.admission.admit(terms).map_err(|error: AdmissionError| error.to_string())?;
+        self.users.insert(uid, tenant);
+        Ok((tenant, self.introduce(tenant)))
+    }
+
+    /// A session has ended, or could not be passed on.
+    pub(super) fn close(&mut self, session: u64) -> Orders {
+        let Some(tenant) = self.sessions.remove(&session) else { return Orders::new() };
+        let last = !self.sessions.values().any(|&other| other == tenant);
+        let user = self.users.iter().find(|&(_, &of)| of == tenant).map(|(&uid, _)| uid);
+        match user {
+            Some(uid) if last => {
+                self.users.remove(&uid);
+                self.admission.release(tenant);
+                vec![ToDevice::Forget { tenant }]
+            }
+            _ => Orders::new(),
+        }
+    }
+
+    /// The device process died: no session is left, and a new one must be told of everybody.
+    pub(super) fn restart(&mut self) -> Orders {
+        for session in std::mem::take(&mut self.sessions).into_keys() {
+            self.close(session);
+        }
+        for (_, tenant) in std::mem::take(&mut self.users) {
+            self.admission.release(tenant);
+        }
+        let tenants: Vec<TenantId> = self.admission.tenants().map(|(id, _)| id).collect();
+        tenants.into_iter().flat_map(|tenant| self.introduce(tenant)).collect()
+    }
+
+    fn introduce(&self, id: TenantId) -> Orders {
+        let found = self.admission.tenants().find(|(tenant, _)| *tenant == id);
+        let order = found.map(|(_, terms)| {
+            let vram_bytes = terms.memory_bytes.unwrap_or(self.memory_bytes).min(self.config.limits.vram_bytes);
+            ToDevice::Tenant {
+                id,
+                name: terms.name.clone(),
+                limits: Limits { vram_bytes, ..self.config.limits.clone() },
+                share_percent: terms.share_percent,
+            }
+        });
+        order.into_iter().collect()
+    }
+}
+
+fn new_credential() -> Result<Credential> {
+    let mut secret = [0; 32];
+    let mut random = std::fs::File::open("/dev/urandom").context("no source of randomness")?;
+    random.read_exact(&mut secret).context("no source of randomness")?;
+    Ok(Credential(secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenants() -> Tenants {
+        let mut tenants = Tenants::new(&Config::default());
+        tenants.start(1 << 30);
+        tenants
+    }
+
+    fn terms(name: &str, share: f64) -> Terms {
+        Terms { name: name.into(), memory_bytes: Some(1 << 28), share_percent: Some(share) }
+    }
+
+    #[test]
+    fn a_registration_lasts_as_long_as_its_lifeline() {
+        let mut tenants = tenants();
+        let (ours, theirs) = unix::pair().unwrap();
+        let (credential, orders) = tenants.register(terms("a", 80.0), ours).unwrap();
+        assert!(
+            matches!(&orders[..], [ToDevice::Tenant { share_percent: Some(_), limits, .. }] if limits.vram_bytes == 1 << 28)
+        );
+        let (session, ..) = tenants.open(credential, 1000).unwrap();
+        let (other, _keep) = unix::pair().unwrap();
+        assert!(tenants.register(terms("b", 30.0), other.try_clone().unwrap()).is_err(), "80 % are given");
+        drop(theirs);
+        let (_, orders) = tenants.register(terms("b", 30.0), other).unwrap();
+        assert!(matches!(&orders[..], [ToDevice::Forget { .. }, ToDevice::Tenant { .. }]));
+        assert!(tenants.open(credential, 1000).is_err(), "the credential went with its tenant");
+        assert!(tenants.open(Credential([9; 32]), 1000).is_err());
+        tenants.close(session);
+        assert!(!tenants.is_empty());
+    }
+
+    #[test]
+    fn users_without_credential_share_one_tenant_each() {
+        let mut tenants = tenants();
+        let (first, a, orders) = tenants.open(Credential::default(), 7).unwrap();
+        assert_eq!(orders.len(), 1);
+        let (second, b, orders) = tenants.open(Credential::default(), 7).unwrap();
+        assert!(a == b && orders.is_empty());
+        let (_, c, _) = tenants.open(Credential::default(), 8).unwrap();
+        assert_ne!(a, c);
+        assert!(tenants.close(first).is_empty());
+        assert!(matches!(&tenants.close(second)[..], [ToDevice::Forget { tenant }] if *tenant == a));
+        assert!(tenants.restart().is_empty() && tenants.is_empty());
+
+        let mut config = Config::default();
+        config.unregistered.allow = false;
+        assert!(Tenants::new(&config).open(Credential::default(), 7).is_err());
+    }
+}

@@ -1,0 +1,82 @@
+//! `sundial ps`: who is there.
+
+use std::io::Write;
+
+use anyhow::{Context, Result, bail};
+
+use crate::admin::{self, AdminReply, AdminRequest, Listing};
+use crate::place::Place;
+use crate::size::Size;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// For programs.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main(args: &Args) -> Result<()> {
+    let place = Place::open()?;
+    let socket = admin::connect(&place)
+        .with_context(|| format!("no Sundial daemon is running in {}", place.directory().display()))?;
+    let AdminReply::Sessions(listing) = admin::ask(&socket, &AdminRequest::List)? else {
+        bail!("the daemon gave an unexpected answer");
+    };
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer(&mut out, &listing)?;
+        writeln!(out)?;
+    } else {
+        out.write_all(table(&listing).as_bytes())?;
+    }
+    Ok(())
+}
+
+fn table(listing: &Listing) -> String {
+    let mut text = format!(
+        "{:<24} {:>8} {:>10} {:>10} {:>9} {:>9} {:>12} {:>10}  {}\n",
+        "TENANT", "PID", "MEMORY", "LIMIT", "ENTITLED", "RECEIVED", "CALLS LOCAL", "REMOTE", "STATE"
+    );
+    for line in &listing.sessions {
+        text.push_str(&format!(
+            "{:<24} {:>8} {:>10} {:>10} {:>8.1}% {:>8.1}% {:>12} {:>10}  {}\n",
+            line.tenant,
+            line.pid,
+            Size(line.memory_used),
+            Size(line.memory_limit),
+            line.share_entitled,
+            line.share_received,
+            line.calls_local,
+            line.calls_remote,
+            line.state
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::SessionLine;
+
+    #[test]
+    fn columns_line_up() {
+        let line = SessionLine {
+            tenant: "vectorAdd-4711".into(),
+            pid: 4711,
+            memory_used: 96 << 20,
+            memory_limit: 2 << 30,
+            share_entitled: 30.0,
+            share_received: 29.97,
+            calls_local: 123_456,
+            calls_remote: 789,
+            kernels: 12,
+            state: "running".into(),
+        };
+        let text = table(&Listing { sessions: vec![line] });
+        let [head, body] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+        assert_eq!(head.find("STATE"), body.find("running"));
+        assert!(body.contains("96 MiB") && body.contains("30.0%"), "{body}");
+    }
+}

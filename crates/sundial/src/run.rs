@@ -1,0 +1,177 @@
+//! `sundial run`: a program as a tenant.
+//!
+//! The tenant is registered over a connection that this process keeps, then it *becomes* the program: standard streams,
+//! exit code, signals, terminal are the program's own because there is nobody in between. The connection stays open in the
+//! program and its children; when the last of them ends, the daemon sees it closed, and the registration ends.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use tenancy::Terms;
+use wire::place::{CREDENTIAL_VARIABLE, SOCKET_VARIABLE};
+
+use crate::admin::{self, AdminReply, AdminRequest};
+use crate::place::Place;
+use crate::size::{GpuSpec, Percent, Size};
+
+/// Where the lifeline lies in the program: out of the way of programs that expect their first file to be number 3.
+const LIFELINE_FD: i32 = 200;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Most GPU memory, as 512m or 2g.
+    #[arg(long)]
+    mem: Option<Size>,
+    /// Share of GPU time while others want it, as 30%.
+    #[arg(long)]
+    share: Option<Percent>,
+    /// Name of the tenant.
+    #[arg(long)]
+    name: Option<String>,
+    /// Straight on the GPU, without daemon: the baseline.
+    #[arg(long, conflicts_with_all = ["mem", "share", "name"])]
+    native: bool,
+    /// Which GPU: soft:<memory>, as soft:4g. For a daemon that is started now, or with --native.
+    #[arg(long, env = "SUNDIAL_GPU")]
+    gpu: Option<GpuSpec>,
+    /// The program and its arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn main(args: Args) -> Result<()> {
+    let library = library_directory()?;
+    let (program, arguments) = args.command.split_first().context("which program?")?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command.env("LD_LIBRARY_PATH", search_path(&library, std::env::var_os("LD_LIBRARY_PATH")));
+    if args.native {
+        command.env("SUNDIAL_NATIVE", "1");
+        if let Some(GpuSpec::Soft { memory }) = args.gpu {
+            command.env("SUNDIAL_VRAM", memory.0.to_string());
+        }
+    } else {
+        let terms = Terms {
+            name: args.name.clone().unwrap_or_else(|| default_name(Path::new(program))),
+            memory_bytes: args.mem.map(|size| size.0),
+            share_percent: args.share.map(|share| share.0),
+        };
+        let (credential, socket) = register(terms, args.gpu)?;
+        command.env_remove("SUNDIAL_NATIVE");
+        command.env(CREDENTIAL_VARIABLE, credential);
+        command.env(SOCKET_VARIABLE, socket);
+    }
+    let error = command.exec();
+    eprintln!("sundial: cannot run {}: {error}", Path::new(program).display());
+    // As shells do it: not found, or not to be run.
+    std::process::exit(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 });
+}
+
+/// Registers the tenant, starting a daemon if none runs. What is returned goes into the program's environment; the
+/// connection goes into the program.
+fn register(terms: Terms, gpu: Option<GpuSpec>) -> Result<(String, PathBuf)> {
+    let place = Place::open()?;
+    // Held until we are registered: a daemon about to end looks at it, and of two of us only one starts a daemon.
+    let _starting = place.lock_start(true)?;
+    let connection = match admin::connect(&place) {
+        Ok(connection) => connection,
+        Err(_) => {
+            start_daemon(&place, gpu)?;
+            admin::connect(&place).context("the daemon that was just started does not answer")?
+        }
+    };
+    match admin::ask(&connection, &AdminRequest::Register { terms, gpu })? {
+        AdminReply::Registered { credential, socket } => {
+            keep_open(connection)?;
+            Ok((credential, socket))
+        }
+        _ => bail!("the daemon gave an unexpected answer"),
+    }
+}
+
+/// Lets the program inherit the lifeline.
+fn keep_open(connection: OwnedFd) -> Result<()> {
+    use std::os::fd::IntoRawFd;
+    let moved = rustix::io::fcntl_dupfd_cloexec(&connection, LIFELINE_FD)?;
+    rustix::io::fcntl_setfd(&moved, rustix::io::FdFlags::empty())?;
+    // Open for as long as the program is.
+    let _number = moved.into_raw_fd();
+    Ok(())
+}
+
+/// Starts a daemon and waits until it is ready.
+fn start_daemon(place: &Place, gpu: Option<GpuSpec>) -> Result<()> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut command = Command::new(program);
+    command.args(["serve", "--detached"]);
+    if let Some(gpu) = gpu {
+        command.args(["--gpu", &gpu.to_string()]);
+    }
+    let log = place.open_log()?;
+    let (reader, writer) = std::io::pipe()?;
+    command.current_dir("/").stdin(writer).stdout(Stdio::null()).stderr(log);
+    command.spawn().context("cannot start a daemon")?;
+    // Ours is the only other handle of the writing end: without it, the daemon's death is the end of the file.
+    drop(command);
+    let mut line = String::new();
+    BufReader::new(reader).read_line(&mut line).context("cannot hear the daemon")?;
+    if line.trim() != "ready" {
+        bail!("the daemon did not start; see {}", place.log_path().display());
+    }
+    Ok(())
+}
+
+/// The directory with our `libcuda.so.1`, beside this program or where packages put it.
+pub(crate) fn library_directory() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let places = [beside.join("sundial-lib"), beside.join("../lib/sundial")];
+    let found = places.iter().find(|place| place.join("libcuda.so.1").exists());
+    match found {
+        Some(place) => Ok(place.clone()),
+        None => bail!(
+            "libcuda.so.1 is neither in {} nor in {}; build it with: cargo xtask build",
+            places[0].display(),
+            places[1].display()
+        ),
+    }
+}
+
+fn search_path(library: &Path, before: Option<OsString>) -> OsString {
+    let mut path = library.as_os_str().to_os_string();
+    if let Some(before) = before.filter(|before| !before.is_empty()) {
+        path.push(":");
+        path.push(before);
+    }
+    path
+}
+
+/// The program's name and our process, which will be its.
+fn default_name(program: &Path) -> String {
+    let stem = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let plain: String =
+        stem.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).take(48).collect();
+    format!("{plain}-{}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_paths() {
+        let name = default_name(Path::new("/opt/my programs/vector add"));
+        assert!(name.starts_with("vector_add-"), "{name}");
+        assert!(default_name(Path::new(&"x".repeat(500))).len() < 64);
+        let library = Path::new("/a");
+        assert_eq!(search_path(library, None), "/a");
+        assert_eq!(search_path(library, Some("".into())), "/a");
+        assert_eq!(search_path(library, Some("/b:/c".into())), "/a:/b:/c");
+    }
+}

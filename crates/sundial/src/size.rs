@@ -1,0 +1,150 @@
+//! Sizes, shares and GPUs, as people write them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A number of bytes: `512m`, `2g`, `1.5GiB`, `4096`. Units are powers of 1024.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Size(pub(crate) u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        let lower = text.trim().to_ascii_lowercase();
+        let digits = lower.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(lower.len());
+        let (number, unit) = lower.split_at(digits);
+        let shift = match unit.trim() {
+            "" | "b" => 0,
+            "k" | "kb" | "kib" => 10,
+            "m" | "mb" | "mib" => 20,
+            "g" | "gb" | "gib" => 30,
+            "t" | "tb" | "tib" => 40,
+            _ => return Err(format!("`{text}` is not a size; write it as 512m or 2g")),
+        };
+        let number: f64 = number.parse().map_err(|_| format!("`{text}` is not a size; write it as 512m or 2g"))?;
+        let bytes = number * f64::from(1u32 << (shift / 2)) * f64::from(1u32 << (shift - shift / 2));
+        if !(1.0..9e18).contains(&bytes) {
+            return Err(format!("`{text}` is out of range"));
+        }
+        // In the range of u64, as checked.
+        Ok(Size(bytes as u64))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (value, unit) = match self.0 {
+            bytes if bytes >= 1 << 30 => (bytes as f64 / f64::from(1 << 30), "GiB"),
+            bytes if bytes >= 1 << 20 => (bytes as f64 / f64::from(1 << 20), "MiB"),
+            bytes => (bytes as f64 / 1024.0, "KiB"),
+        };
+        let text = if value.fract() == 0.0 { format!("{value} {unit}") } else { format!("{value:.1} {unit}") };
+        f.pad(&text)
+    }
+}
+
+/// A share of GPU time in percent: `30%` or `30`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Percent(pub(crate) f64);
+
+impl FromStr for Percent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Percent, String> {
+        let number = text.trim().trim_end_matches('%').trim();
+        match number.parse::<f64>() {
+            Ok(value) if value > 0.0 && value <= 100.0 => Ok(Percent(value)),
+            _ => Err(format!("`{text}` is not a share; write it as 30%, above 0 and at most 100")),
+        }
+    }
+}
+
+/// A GPU: `soft:4g` is the software GPU with 4 GiB of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GpuSpec {
+    /// The software GPU.
+    Soft {
+        /// Its memory.
+        memory: Size,
+    },
+}
+
+impl FromStr for GpuSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<GpuSpec, String> {
+        let (kind, size) = text.split_once(':').unwrap_or((text, "4g"));
+        match kind {
+            "soft" => {
+                let memory = size.parse::<Size>()?;
+                if memory.0 < 64 << 20 {
+                    return Err(format!("`{text}`: the software GPU has at least 64 MiB"));
+                }
+                Ok(GpuSpec::Soft { memory })
+            }
+            _ => Err(format!("`{text}` is no GPU here; write soft:<memory>, as soft:4g")),
+        }
+    }
+}
+
+impl fmt::Display for GpuSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GpuSpec::Soft { memory } => write!(f, "soft:{}", memory.0),
+        }
+    }
+}
+
+macro_rules! by_text {
+    ($($name:ident),*) => {$(
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<$name, D::Error> {
+                String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(&self.to_string())
+            }
+        }
+    )*};
+}
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
+    }
+}
+
+by_text!(Size, Percent, GpuSpec);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_shares_and_gpus() {
+        for (text, bytes) in
+            [("512m", 512 << 20), ("2g", 2 << 30), ("1.5GiB", 3 << 29), ("4096", 4096), (" 1 K ", 1024)]
+        {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+        for bad in ["", "g", "-1g", "0", "1x", "99999999t", "1.2.3m"] {
+            assert!(bad.parse::<Size>().is_err(), "{bad}");
+        }
+        assert_eq!("30%".parse(), Ok(Percent(30.0)));
+        assert_eq!("12.5".parse(), Ok(Percent(12.5)));
+        for bad in ["0", "101%", "x", "NaN", "-5%"] {
+            assert!(bad.parse::<Percent>().is_err(), "{bad}");
+        }
+        let soft: GpuSpec = "soft:4g".parse().unwrap();
+        assert_eq!(soft, GpuSpec::Soft { memory: Size(4 << 30) });
+        assert_eq!(soft.to_string().parse(), Ok(soft));
+        assert!("cuda:0".parse::<GpuSpec>().is_err());
+        assert_eq!(Size(1536 << 20).to_string(), "1.5 GiB");
+    }
+}

@@ -1,0 +1,178 @@
+//! Letting tenants in.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::TenantId;
+
+/// What a tenant asks for, or is given.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Terms {
+    /// Name for people; unique among the tenants present.
+    pub name: String,
+    /// Most GPU memory, bytes; `None`: the whole of it.
+    pub memory_bytes: Option<u64>,
+    /// Share of GPU time while others want it too, percent; `None`: an equal part of what the others leave.
+    pub share_percent: Option<f64>,
+}
+
+/// Why a tenant is not let in.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum AdmissionError {
+    /// Shares would exceed the whole.
+    #[error("a share of {wanted} % is not free: {taken} % of the GPU's time is given to others")]
+    Share {
+        /// Asked for, percent.
+        wanted: f64,
+        /// Given to others, percent.
+        taken: f64,
+    },
+    /// Not a share.
+    #[error("a share must be above 0 % and at most 100 %, not {wanted} %")]
+    NoShare {
+        /// Asked for, percent.
+        wanted: f64,
+    },
+    /// More memory than there is.
+    #[error("a memory limit of {wanted} bytes is more than the GPU's {limit}")]
+    Memory {
+        /// Asked for, bytes.
+        wanted: u64,
+        /// What the GPU, or the policy, has.
+        limit: u64,
+    },
+    /// Too little memory to load a kernel.
+    #[error("a memory limit of {wanted} bytes is too small; the least is {least}")]
+    TooLittle {
+        /// Asked for, bytes.
+        wanted: u64,
+        /// Least, bytes.
+        least: u64,
+    },
+    /// The name is taken.
+    #[error("a tenant named `{name}` is present")]
+    Name {
+        /// It.
+        name: String,
+    },
+    /// Not a name.
+    #[error("a tenant's name has 1 to 64 letters, digits, `-`, `_`, `.` or `:`")]
+    NoName,
+    /// No more tenants.
+    #[error("{limit} tenants are present; no more are admitted")]
+    Full {
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// Least memory limit, bytes: a context's own needs and a small module.
+pub const LEAST_MEMORY: u64 = 1 << 20;
+
+/// The tenants present.
+#[derive(Debug)]
+pub struct Admission {
+    memory_bytes: u64,
+    most: usize,
+    next: u64,
+    tenants: BTreeMap<TenantId, Terms>,
+}
+
+impl Admission {
+    /// For a GPU with `memory_bytes`, at most `most` tenants.
+    #[must_use]
+    pub fn new(memory_bytes: u64, most: usize) -> Admission {
+        Admission { memory_bytes, most, next: 1, tenants: BTreeMap::new() }
+    }
+
+    /// Lets a tenant in.
+    ///
+    /// # Errors
+    /// Why not; nothing has changed then.
+    pub fn admit(&mut self, terms: Terms) -> Result<TenantId, AdmissionError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+        if terms.name.is_empty() || terms.name.len() > 64 || !terms.name.chars().all(plain) {
+            return Err(AdmissionError::NoName);
+        }
+        if self.tenants.len() >= self.most {
+            return Err(AdmissionError::Full { limit: self.most });
+        }
+        if self.tenants.values().any(|present| present.name == terms.name) {
+            return Err(AdmissionError::Name { name: terms.name });
+        }
+        match terms.memory_bytes {
+            Some(wanted) if wanted > self.memory_bytes => {
+                return Err(AdmissionError::Memory { wanted, limit: self.memory_bytes });
+            }
+            Some(wanted) if wanted < LEAST_MEMORY => {
+                return Err(AdmissionError::TooLittle { wanted, least: LEAST_MEMORY });
+            }
+            _ => {}
+        }
+        if let Some(wanted) = terms.share_percent {
+            // Written so that what is no number is refused as well.
+            if !(wanted > 0.0 && wanted <= 100.0) {
+                return Err(AdmissionError::NoShare { wanted });
+            }
+            let taken = self.shares();
+            if taken + wanted > 100.0 + 1e-9 {
+                return Err(AdmissionError::Share { wanted, taken });
+            }
+        }
+        let id = TenantId(self.next);
+        self.next += 1;
+        self.tenants.insert(id, terms);
+        Ok(id)
+    }
+
+    /// Forgets a tenant.
+    pub fn release(&mut self, id: TenantId) {
+        self.tenants.remove(&id);
+    }
+
+    /// The tenants present.
+    pub fn tenants(&self) -> impl Iterator<Item = (TenantId, &Terms)> {
+        self.tenants.iter().map(|(&id, terms)| (id, terms))
+    }
+
+    /// Given shares together, percent.
+    #[must_use]
+    pub fn shares(&self) -> f64 {
+        self.tenants.values().filter_map(|terms| terms.share_percent).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(name: &str, memory: Option<u64>, share: Option<f64>) -> Terms {
+        Terms { name: name.into(), memory_bytes: memory, share_percent: share }
+    }
+
+    #[test]
+    fn shares_and_memory_are_bounded() {
+        let mut admission = Admission::new(4 << 30, 4);
+        let a = admission.admit(terms("a", Some(4 << 30), Some(60.0))).unwrap();
+        let error = admission.admit(terms("b", None, Some(50.0))).unwrap_err();
+        assert_eq!(error.to_string(), "a share of 50 % is not free: 60 % of the GPU's time is given to others");
+        admission.admit(terms("b", None, Some(40.0))).unwrap();
+        admission.admit(terms("c", None, None)).unwrap();
+        for (bad, name) in [
+            (terms("a", None, None), "taken name"),
+            (terms("", None, None), "no name"),
+            (terms("a b\u{7}", None, None), "control character"),
+            (terms("d", Some((4 << 30) + 1), None), "memory"),
+            (terms("d", Some(1), None), "little memory"),
+            (terms("d", None, Some(0.0)), "zero share"),
+            (terms("d", None, Some(f64::NAN)), "no number"),
+        ] {
+            assert!(admission.admit(bad).is_err(), "{name}");
+        }
+        admission.release(a);
+        admission.admit(terms("d", None, Some(60.0))).unwrap();
+        admission.admit(terms("e", None, None)).unwrap();
+        assert_eq!(admission.admit(terms("f", None, None)), Err(AdmissionError::Full { limit: 4 }));
+    }
+}

@@ -1,0 +1,21 @@
+//! Who may have how much, and what belongs to whom: pure bookkeeping, no I/O, no clock, no thread.
+//!
+//! - [`Admission`] decides whether a tenant is let in at all, on which [`Terms`]: shares of GPU time add up to at most
+//!   100 %, a memory limit is at most the GPU's memory.
+//! - [`Ledger`] counts what each tenant uses, over all its sessions together, against its [`Limits`].
+//! - [`Session`] is one client's table of handles. Every request passes [`Session::check`] before the GPU sees it: names
+//!   must be free or known, ranges inside the announced addresses, and what is asked for is charged to the tenant's
+//!   account *before* it is given, so that two sessions at once cannot exceed a limit. [`Session::settle`] then keeps the
+//!   charge or takes it back, as the GPU answered. [`Session::close`] ends the charges, when the GPU has given back and
+//!   scrubbed what they were for.
+//!
+//! The GPU's driver has limits of its own behind these; this crate is why one tenant's numbers cannot name another's
+//! objects and why its memory comes back.
+
+mod admission;
+mod ledger;
+mod session;
+
+pub use admission::{Admission, AdmissionError, LEAST_MEMORY, Terms};
+pub use ledger::{Ledger, Limits, TenantId, Used};
+pub use session::{Session, Settled, Ticket};

@@ -1,0 +1,231 @@
+//! The books balance, whatever clients ask for and however the GPU answers.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use gpu::{
+    AllocId, Command, ContextId, DevAddr, GlobalInfo, GpuError, KernelInfo, MapAccess, MemoryKind, ModuleId,
+    ModuleInfo, PAGE_BYTES, QueueId, Request, Response, client_bytes,
+};
+use proptest::prelude::*;
+use tenancy::{Ledger, Limits, Session, Settled, TenantId, Used};
+
+const LO: u64 = 1 << 40;
+const RANGE: u64 = 256 << 20;
+const TENANT: TenantId = TenantId(1);
+
+fn limits() -> Limits {
+    Limits {
+        vram_bytes: 64 * PAGE_BYTES,
+        host_bytes: 16 * PAGE_BYTES,
+        sessions: 2,
+        contexts: 3,
+        queues: 4,
+        allocations: 6,
+        mappings: 8,
+        modules: 3,
+    }
+}
+
+fn within(used: Used, limits: &Limits) -> bool {
+    used.vram_bytes <= limits.vram_bytes
+        && used.host_bytes <= limits.host_bytes
+        && used.sessions <= limits.sessions
+        && used.contexts <= limits.contexts
+        && used.queues <= limits.queues
+        && used.allocations <= limits.allocations
+        && used.mappings <= limits.mappings
+        && used.modules <= limits.modules
+}
+
+/// What a GPU that always agrees would say.
+fn agree(request: &Request, globals: u64) -> Response {
+    match request {
+        Request::MemoryInfo => Response::Memory { free: u64::MAX, total: u64::MAX },
+        Request::LoadModule { .. } => Response::Module(ModuleInfo {
+            kernels: vec![KernelInfo::default(); 2],
+            globals: vec![GlobalInfo { name: "g".into(), address: DevAddr(LO + client_bytes(RANGE)), bytes: globals }],
+            log: String::new(),
+        }),
+        Request::PrepareKernel { .. } => Response::Kernel(KernelInfo::default()),
+        Request::ContextError { .. } => Response::ContextError(None),
+        _ => Response::Done,
+    }
+}
+
+/// Checks, lets the GPU agree, settles.
+fn ask(session: &mut Session, ledger: &mut Ledger, request: Request) -> Result<Response, GpuError> {
+    let ticket = session.check(ledger, &request)?;
+    match session.settle(ledger, ticket, Ok(agree(&request, 0))) {
+        Settled::Answer(answer) => answer,
+        Settled::Undo(_, error) => Err(error),
+    }
+}
+
+fn opened() -> (Ledger, Session) {
+    let mut ledger = Ledger::default();
+    ledger.open(TENANT, limits());
+    let mut session = Session::open(TENANT, &mut ledger).unwrap();
+    ask(&mut session, &mut ledger, Request::SetAddressRange { lo: LO, bytes: RANGE }).unwrap();
+    (ledger, session)
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let id = 0u32..5;
+    let page = (0u64..12).prop_map(|n| n * PAGE_BYTES);
+    let at = (0u64..20).prop_map(|n| DevAddr(LO + n * PAGE_BYTES));
+    prop_oneof![
+        Just(Request::MemoryInfo),
+        (id.clone(), page.clone(), any::<bool>()).prop_map(|(id, bytes, host)| Request::Alloc {
+            id: AllocId(id),
+            bytes,
+            kind: if host { MemoryKind::Host } else { MemoryKind::Vram }
+        }),
+        id.clone().prop_map(|id| Request::Free { id: AllocId(id) }),
+        (at.clone(), id.clone(), page.clone(), page.clone()).prop_map(|(at, id, offset, bytes)| Request::Map {
+            at,
+            id: AllocId(id),
+            offset,
+            bytes,
+            access: MapAccess::ReadWrite
+        }),
+        (at, page).prop_map(|(at, bytes)| Request::Unmap { at, bytes }),
+        id.clone().prop_map(|id| Request::CreateContext { id: ContextId(id), printf: 0, heap: 0, heap_bytes: 0 }),
+        id.clone().prop_map(|id| Request::DestroyContext { id: ContextId(id) }),
+        (id.clone(), id.clone()).prop_map(|(id, context)| Request::CreateQueue {
+            id: QueueId(id),
+            context: ContextId(context),
+            priority: 0
+        }),
+        id.clone().prop_map(|id| Request::DestroyQueue { id: QueueId(id) }),
+        (id.clone(), 0usize..20_000).prop_map(|(id, n)| Request::LoadModule {
+            id: ModuleId(id),
+            ptx: vec![0; n],
+            placed: vec![]
+        }),
+        id.prop_map(|id| Request::UnloadModule { id: ModuleId(id) }),
+    ]
+}
+
+proptest! {
+    /// Two sessions of one tenant, a GPU that may refuse, modules that turn out large: never above a limit, and nothing
+    /// left at the end.
+    #[test]
+    fn books_balance(steps in prop::collection::vec((any::<bool>(), request(), any::<bool>(), 0u64..100_000), 1..200)) {
+        let (mut ledger, first) = opened();
+        let second = Session::open(TENANT, &mut ledger).unwrap();
+        prop_assert!(Session::open(TENANT, &mut ledger).is_err(), "a third session");
+        let mut sessions = [first, second];
+        ask(&mut sessions[1], &mut ledger, Request::SetAddressRange { lo: LO, bytes: RANGE }).unwrap();
+        for (which, request, refuses, globals) in steps {
+            let session = &mut sessions[usize::from(which)];
+            let before = ledger.account(TENANT).unwrap().0;
+            if let Ok(ticket) = session.check(&mut ledger, &request) {
+                prop_assert!(within(ledger.account(TENANT).unwrap().0, &limits()));
+                let refused = GpuError::OutOfMemory { wanted: 0, free: 0, limit: 0 };
+                let answer = if refuses { Err(refused) } else { Ok(agree(&request, globals)) };
+                let settled = session.settle(&mut ledger, ticket, answer);
+                if refuses || matches!(settled, Settled::Undo(..)) {
+                    prop_assert_eq!(ledger.account(TENANT).unwrap().0, before, "a refusal costs nothing");
+                }
+            } else {
+                prop_assert_eq!(ledger.account(TENANT).unwrap().0, before);
+            }
+            let used = ledger.account(TENANT).unwrap().0;
+            prop_assert!(within(used, &limits()), "{used:?}");
+            prop_assert_eq!(used.vram_bytes, sessions[0].charged().vram_bytes + sessions[1].charged().vram_bytes);
+        }
+        prop_assert!(!ledger.close(TENANT), "sessions are open");
+        for session in sessions {
+            session.close(&mut ledger);
+        }
+        prop_assert_eq!(ledger.account(TENANT).unwrap().0, Used::default());
+        prop_assert!(ledger.close(TENANT));
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let (mut ledger, mut session) = opened();
+    let alloc = |id, bytes| Request::Alloc { id: AllocId(id), bytes, kind: MemoryKind::Vram };
+    let map =
+        |at, offset, bytes| Request::Map { at: DevAddr(at), id: AllocId(1), offset, bytes, access: MapAccess::Read };
+    ask(&mut session, &mut ledger, alloc(1, 8 * PAGE_BYTES)).unwrap();
+    ask(&mut session, &mut ledger, map(LO, 0, 4 * PAGE_BYTES)).unwrap();
+    let end = LO + client_bytes(RANGE);
+    for (what, request) in [
+        ("a second address range", Request::SetAddressRange { lo: LO, bytes: RANGE }),
+        ("a name twice", alloc(1, PAGE_BYTES)),
+        ("no bytes", alloc(2, 0)),
+        ("half a page", alloc(2, 100)),
+        ("all there is and more", alloc(2, 1 << 60)),
+        ("mapped memory freed", Request::Free { id: AllocId(1) }),
+        ("a page twice", map(LO + PAGE_BYTES, 0, PAGE_BYTES)),
+        ("beyond the allocation", map(LO + 16 * PAGE_BYTES, 4 * PAGE_BYTES, 5 * PAGE_BYTES)),
+        ("an offset that overflows", map(LO + 16 * PAGE_BYTES, u64::MAX - PAGE_BYTES + 1, PAGE_BYTES)),
+        ("below the range", map(LO - PAGE_BYTES, 0, PAGE_BYTES)),
+        ("the driver's part", map(end, 0, PAGE_BYTES)),
+        ("across its edge", map(end - PAGE_BYTES, 0, 2 * PAGE_BYTES)),
+        ("an address that overflows", Request::Unmap { at: DevAddr(u64::MAX - PAGE_BYTES + 1), bytes: PAGE_BYTES }),
+        ("a queue without context", Request::CreateQueue { id: QueueId(1), context: ContextId(9), priority: 0 }),
+        ("an unknown module", Request::UnloadModule { id: ModuleId(1) }),
+        ("an unknown kernel", Request::PrepareKernel { module: ModuleId(1), kernel: 0 }),
+    ] {
+        assert!(session.check(&mut ledger, &request).is_err(), "{what}");
+    }
+    // A hole splits a run in two; then all of it can go.
+    ask(&mut session, &mut ledger, Request::Unmap { at: DevAddr(LO + PAGE_BYTES), bytes: PAGE_BYTES }).unwrap();
+    assert_eq!(session.charged().mappings, 2);
+    ask(&mut session, &mut ledger, Request::Unmap { at: DevAddr(LO), bytes: 8 * PAGE_BYTES }).unwrap();
+    assert_eq!(session.charged().mappings, 0);
+    ask(&mut session, &mut ledger, Request::Free { id: AllocId(1) }).unwrap();
+    let free = ask(&mut session, &mut ledger, Request::MemoryInfo);
+    assert_eq!(free, Ok(Response::Memory { free: 64 * PAGE_BYTES, total: 64 * PAGE_BYTES }));
+}
+
+#[test]
+fn placed_variables_are_few_in_the_clients_range_and_counted_once() {
+    let (mut ledger, mut session) = opened();
+    let load = |id, placed| Request::LoadModule { id: ModuleId(id), ptx: vec![0; 10], placed };
+    let end = LO + client_bytes(RANGE);
+    for at in [0, LO - 1, end, u64::MAX] {
+        assert!(session.check(&mut ledger, &load(1, vec![("v".into(), DevAddr(at))])).is_err(), "{at:#x}");
+    }
+    let many = vec![(String::new(), DevAddr(LO)); 16_385];
+    assert!(matches!(session.check(&mut ledger, &load(1, many)), Err(GpuError::TooMany { .. })));
+    let used = |ledger: &Ledger| ledger.account(TENANT).unwrap().0.vram_bytes;
+    let before = used(&ledger);
+    let request = load(1, vec![("v".into(), DevAddr(end - 8))]);
+    let ticket = session.check(&mut ledger, &request).unwrap();
+    let mut answer = agree(&request, 4096);
+    if let Response::Module(info) = &mut answer {
+        info.globals.push(GlobalInfo { name: "v".into(), address: DevAddr(end - 8), bytes: 1 << 20 });
+    }
+    assert!(matches!(session.settle(&mut ledger, ticket, Ok(answer)), Settled::Answer(Ok(_))));
+    assert_eq!(used(&ledger) - before, 4096 + 4096, "the text and the driver's variable");
+}
+
+#[test]
+fn commands_name_what_is_there() {
+    let (mut ledger, mut session) = opened();
+    let launch = |kernel| Command::Launch {
+        module: ModuleId(1),
+        kernel,
+        grid: [1; 3],
+        block: [1; 3],
+        shared_bytes: 0,
+        cooperative: false,
+        params: &[],
+    };
+    assert!(session.check_command(&launch(0)).is_err(), "no module yet");
+    ask(&mut session, &mut ledger, Request::LoadModule { id: ModuleId(1), ptx: vec![0; 10], placed: vec![] }).unwrap();
+    assert!(session.check_command(&launch(1)).is_ok());
+    assert!(session.check_command(&launch(2)).is_err(), "the module has two kernels");
+    let fill = |element, height, pitch| Command::Fill { dst: DevAddr(LO), value: 0, element, width: 8, height, pitch };
+    assert!(session.check_command(&fill(4, 8, 64)).is_ok());
+    assert!(session.check_command(&fill(3, 8, 64)).is_err(), "elements of 3 bytes");
+    assert!(session.check_command(&fill(4, u64::MAX, u64::MAX)).is_err(), "lines beyond 2^64");
+    assert!(session.context_of(QueueId(1)).is_err());
+    assert!(session.check_copy(DevAddr(LO + RANGE - 1), 2).is_err());
+    assert!(session.check_copy(DevAddr(LO + RANGE - 1), 1).is_ok());
+    assert!(session.check_copy(DevAddr(u64::MAX), 2).is_err());
+}

@@ -1,0 +1,235 @@
+//! A `Gpu` without an engine: memory, queues, copies and semaphores on one thread; for tests of what lies above.
+//!
+//! It runs no PTX. Every module has two kernels: 0 does nothing, 1 runs until its client is aborted. Accesses to what is not
+//! mapped fail their context as on a GPU. [`ToyMachine`] counts what all clients hold, so that a test can see leaks.
+
+mod engine;
+mod memory;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use gpu::{
+    AllocId, Command, ContextId, DevAddr, Gpu, GpuError, KernelInfo, ModuleInfo, Properties, QueueId, Request,
+    Response, SEMAPHORE_AREA_BYTES, SEMAPHORE_HEADER, SEMAPHORE_SLOTS, SLOT_BYTES, SlotId,
+};
+use hostmem::{HostRange, Mapping, Memfd};
+use parking_lot::{Condvar, Mutex};
+
+use crate::engine::Engine;
+
+/// What all clients of the toy hold.
+#[derive(Debug, Default)]
+pub struct ToyMachine {
+    /// Memory allocated, bytes.
+    pub bytes: AtomicU64,
+    /// Clients.
+    pub clients: AtomicU64,
+}
+
+/// One client of the toy.
+#[derive(Debug)]
+pub struct ToyGpu {
+    machine: Arc<ToyMachine>,
+    properties: Properties,
+    semaphore_file: Arc<Memfd>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    semaphores: Mapping,
+    engine: Mutex<Engine>,
+    work: Condvar,
+}
+
+fn lost() -> GpuError {
+    GpuError::Lost { reason: "aborted".into() }
+}
+
+impl ToyGpu {
+    /// A client that may use `memory_bytes`.
+    #[must_use]
+    pub fn new(machine: &Arc<ToyMachine>, memory_bytes: u64) -> ToyGpu {
+        let properties = Properties {
+            name: "Toy".into(),
+            uuid: *b"toy toy toy toy ",
+            pci: [0, 1, 0],
+            compute_capability: [12, 0],
+            driver_version: 13050,
+            multiprocessors: 1,
+            memory_bytes,
+            clock_khz: 1_000_000,
+            memory_clock_khz: 1_000_000,
+            memory_bus_bits: 64,
+            l2_bytes: 1 << 20,
+        };
+        let file = Memfd::create("toy-semaphores", SEMAPHORE_AREA_BYTES as u64).expect("a memory file");
+        let semaphore_file = Arc::new(file);
+        let semaphores = semaphore_file.map().expect("a mapping");
+        machine.clients.fetch_add(1, Ordering::SeqCst);
+        let engine = Mutex::new(Engine::new(Arc::clone(machine)));
+        let shared = Arc::new(Shared { semaphores, engine, work: Condvar::new() });
+        let worker = Arc::clone(&shared);
+        std::thread::Builder::new().name("toy".into()).spawn(move || worker.run()).expect("a thread");
+        ToyGpu { machine: Arc::clone(machine), properties, semaphore_file, shared }
+    }
+
+    /// The file of the semaphore area.
+    #[must_use]
+    pub fn semaphore_file(&self) -> &Arc<Memfd> {
+        &self.semaphore_file
+    }
+
+    /// Stops all work and ends what waits for it.
+    pub fn abort(&self) {
+        self.shared.engine.lock().aborted = true;
+        self.shared.work.notify_all();
+    }
+
+    /// Stops all work and gives all memory back.
+    pub fn close(&self) {
+        self.abort();
+        self.shared.engine.lock().memory.clear();
+    }
+
+    /// Waits until a queue is empty.
+    fn drain(&self, queue: QueueId) -> Result<(), GpuError> {
+        let mut engine = self.shared.engine.lock();
+        while engine.busy(queue) {
+            if engine.aborted {
+                return Err(lost());
+            }
+            self.shared.work.wait(&mut engine);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ToyGpu {
+    fn drop(&mut self) {
+        let mut engine = self.shared.engine.lock();
+        engine.aborted = true;
+        engine.ended = true;
+        engine.memory.clear();
+        self.machine.clients.fetch_sub(1, Ordering::SeqCst);
+        self.shared.work.notify_all();
+    }
+}
+
+impl Shared {
+    /// The worker's thread.
+    fn run(&self) {
+        let mut engine = self.engine.lock();
+        while !engine.ended {
+            if engine.step(&self.semaphores) {
+                self.work.notify_all();
+            } else {
+                self.work.wait(&mut engine);
+            }
+        }
+    }
+}
+
+impl Gpu for ToyGpu {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn request(&self, request: Request) -> Result<Response, GpuError> {
+        if let Request::DestroyQueue { id } = request {
+            self.drain(id)?;
+        }
+        let mut engine = self.shared.engine.lock();
+        match request {
+            Request::SetAddressRange { lo, bytes } => engine.memory.reserve(lo, bytes)?,
+            Request::MemoryInfo => {
+                let total = self.properties.memory_bytes;
+                return Ok(Response::Memory { free: total - engine.memory.vram_bytes().min(total), total });
+            }
+            Request::Alloc { id, bytes, kind } => {
+                engine.memory.allocate(id, bytes, kind, self.properties.memory_bytes)?
+            }
+            Request::Free { id } => engine.memory.free(id)?,
+            Request::Map { at, id, offset, bytes, access } => engine.memory.map(at, id, offset, bytes, access)?,
+            Request::Unmap { at, bytes } => engine.memory.unmap(at, bytes)?,
+            Request::CreateContext { id, .. } => engine.create_context(id),
+            Request::DestroyContext { id } => engine.destroy_context(id),
+            Request::CreateQueue { id, context, .. } => engine.create_queue(id, context),
+            Request::DestroyQueue { id } => engine.destroy_queue(id),
+            Request::LoadModule { ptx, .. } => {
+                let kernel = |name: &str| KernelInfo { name: name.into(), ..KernelInfo::default() };
+                return Ok(Response::Module(ModuleInfo {
+                    kernels: vec![kernel("nothing"), kernel("endless")],
+                    globals: Vec::new(),
+                    log: format!("{} bytes", ptx.len()),
+                }));
+            }
+            Request::UnloadModule { .. } => (),
+            Request::PrepareKernel { .. } => return Ok(Response::Kernel(KernelInfo::default())),
+            Request::ContextError { id } => return Ok(Response::ContextError(engine.error(id))),
+        };
+        self.shared.work.notify_all();
+        let () = ();
+        Ok(Response::Done)
+    }
+
+    fn submit(&self, queue: QueueId, commands: &[Command<'_>]) -> Result<(), GpuError> {
+        let mut engine = self.shared.engine.lock();
+        if engine.aborted {
+            return Err(lost());
+        }
+        engine.submit(queue, commands)?;
+        self.shared.work.notify_all();
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), GpuError> {
+        Ok(())
+    }
+
+    fn semaphores(&self) -> &Mapping {
+        &self.shared.semaphores
+    }
+
+    fn kick(&self) -> Result<(), GpuError> {
+        // The lock orders us behind a worker that is about to sleep.
+        drop(self.shared.engine.lock());
+        self.shared.work.notify_all();
+        Ok(())
+    }
+
+    fn wait(&self, context: ContextId, slot: SlotId, value: u64, timeout: Option<Duration>) -> Result<(), GpuError> {
+        assert!(slot.0 < SEMAPHORE_SLOTS, "slot {}", slot.0);
+        let start = Instant::now();
+        let area = &self.shared.semaphores;
+        loop {
+            let seen = area.u32_at(SEMAPHORE_HEADER).load(Ordering::SeqCst);
+            if area.u64_at(slot.0 as usize * SLOT_BYTES).load(Ordering::SeqCst) >= value {
+                return Ok(());
+            }
+            if let Some(error) = self.shared.engine.lock().error(context) {
+                return Err(GpuError::Context(error));
+            }
+            if timeout.is_some_and(|timeout| start.elapsed() >= timeout) {
+                return Err(GpuError::TimedOut);
+            }
+            area.wait(SEMAPHORE_HEADER, seen, Some(Duration::from_millis(20)));
+        }
+    }
+
+    fn write(&self, dst: DevAddr, src: HostRange) -> Result<(), GpuError> {
+        let memory = self.shared.engine.lock().memory.window()?;
+        memory.write(dst, src)
+    }
+
+    fn read(&self, dst: HostRange, src: DevAddr) -> Result<(), GpuError> {
+        let memory = self.shared.engine.lock().memory.window()?;
+        memory.read(dst, src)
+    }
+
+    fn host_memory(&self, id: AllocId) -> Result<Arc<Memfd>, GpuError> {
+        self.shared.engine.lock().memory.host_file(id)
+    }
+}

@@ -1,0 +1,187 @@
+//! Message sockets between processes of one machine.
+//!
+//! `SOCK_SEQPACKET`: one send is one receive, with its file descriptors, and the peer's death is seen as end of file.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+
+/// Most file descriptors in one message.
+pub const MAX_FDS: usize = 8;
+
+/// Who is at the other end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerProcess {
+    /// Process.
+    pub pid: i32,
+    /// Effective user when it connected.
+    pub uid: u32,
+    /// Effective group when it connected.
+    pub gid: u32,
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Listens at `path` with file mode `mode`; what was there is removed.
+///
+/// # Errors
+/// What the operating system says.
+pub fn listen(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket)
+}
+
+/// Accepts a connection.
+///
+/// # Errors
+/// What the operating system says.
+pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
+    loop {
+        match rustix::net::accept_with(listener.as_fd(), SocketFlags::CLOEXEC) {
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// Connects to the listener at `path`.
+///
+/// # Errors
+/// What the operating system says.
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// A connected pair.
+///
+/// # Errors
+/// What the operating system says.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Who is at the other end, as the kernel knows it.
+///
+/// # Errors
+/// What the operating system says.
+pub fn peer(socket: impl AsFd) -> io::Result<PeerProcess> {
+    let credentials = sockopt::socket_peercred(socket)?;
+    Ok(PeerProcess {
+        pid: credentials.pid.as_raw_nonzero().get(),
+        uid: credentials.uid.as_raw(),
+        gid: credentials.gid.as_raw(),
+    })
+}
+
+/// Bounds how long [`receive`] and [`send`] wait; `None` is for ever.
+///
+/// # Errors
+/// What the operating system says.
+pub fn set_timeout(socket: impl AsFd, timeout: Option<Duration>) -> io::Result<()> {
+    sockopt::set_socket_timeout(socket.as_fd(), sockopt::Timeout::Recv, timeout)?;
+    sockopt::set_socket_timeout(socket.as_fd(), sockopt::Timeout::Send, timeout)?;
+    Ok(())
+}
+
+/// Bounds how long [`send`] waits for room; `None` is for ever.
+///
+/// # Errors
+/// What the operating system says.
+pub fn set_send_timeout(socket: impl AsFd, timeout: Option<Duration>) -> io::Result<()> {
+    Ok(sockopt::set_socket_timeout(socket, sockopt::Timeout::Send, timeout)?)
+}
+
+/// Sends one message with at most [`MAX_FDS`] file descriptors. With `wait` false a full socket is `WouldBlock`.
+///
+/// # Errors
+/// What the operating system says.
+pub fn send(socket: impl AsFd, message: &[u8], fds: &[BorrowedFd<'_>], wait: bool) -> io::Result<()> {
+    assert!(fds.len() <= MAX_FDS, "{} descriptors in one message", fds.len());
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let flags = if wait { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
+    loop {
+        match rustix::net::sendmsg(socket.as_fd(), &[IoSlice::new(message)], &mut control, flags) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            // A message socket sends all or nothing.
+            Ok(_) => return Ok(()),
+        }
+    }
+}
+
+/// Receives one message into `buffer`: its length (0: the peer has closed) and its descriptors.
+///
+/// # Errors
+/// `InvalidData` if it was longer than the buffer, or carried too many descriptors; `WouldBlock` after the timeout; else
+/// what the operating system says.
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let result =
+            rustix::net::recvmsg(socket.as_fd(), &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC);
+        let message = match result {
+            Err(rustix::io::Errno::INTR) => continue,
+            other => other?,
+        };
+        let mut fds = Vec::new();
+        for item in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = item {
+                fds.extend(received);
+            }
+        }
+        if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "message longer than its limit"));
+        }
+        return Ok((message.bytes, fds));
+    }
+}
+
+/// Whether the peer has closed its end or died. Does not wait.
+#[must_use]
+pub fn hung_up(socket: impl AsFd) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut fds, Some(&now)) {
+        Ok(0) | Err(rustix::io::Errno::INTR) => false,
+        Ok(_) => fds[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL),
+        Err(_) => true,
+    }
+}
+
+/// Waits until something can be received (or the peer closed), at most `timeout`; true if so.
+///
+/// # Errors
+/// What the operating system says.
+pub fn readable(socket: impl AsFd, timeout: Duration) -> io::Result<bool> {
+    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN | PollFlags::RDHUP)];
+    let timeout = Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
+    match poll(&mut fds, Some(&timeout)) {
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        other => Ok(other? > 0),
+    }
+}

@@ -1,0 +1,130 @@
+//! The ring against a plain queue, between threads, and against a peer that writes nonsense.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hostmem::{Mapping, Memfd};
+use proptest::prelude::*;
+use transport::{Consumer, Producer, RingError, ring};
+
+const CAPACITY: usize = 1024;
+
+fn area() -> Arc<Mapping> {
+    Arc::new(Memfd::create("ring", ring::bytes(CAPACITY) as u64).unwrap().map().unwrap())
+}
+
+fn ends() -> (Arc<Mapping>, Producer, Consumer) {
+    let map = area();
+    (Arc::clone(&map), Producer::new(Arc::clone(&map), 0, CAPACITY), Consumer::new(map, 0, CAPACITY))
+}
+
+proptest! {
+    /// The slow twin: frames come out as from a `VecDeque`, and a push fails only when the ring is rather full.
+    #[test]
+    fn behaves_as_a_queue(steps in prop::collection::vec(prop_oneof![(0usize..520).prop_map(Some), Just(None)], 1..400)) {
+        let (_, mut producer, mut consumer) = ends();
+        let mut twin: VecDeque<Vec<u8>> = VecDeque::new();
+        let mut out = Vec::new();
+        for (i, step) in steps.into_iter().enumerate() {
+            match step {
+                Some(length) => {
+                    let frame: Vec<u8> = (0..length).map(|b| (b * 7 + i) as u8).collect();
+                    let (a, b) = frame.split_at(length / 3);
+                    match producer.try_push(&[a, b]) {
+                        Ok(true) => twin.push_back(frame),
+                        Ok(false) if twin.is_empty() => {
+                            // The consumer gives room back at the latest when it finds the ring empty.
+                            prop_assert!(!consumer.try_pop(&mut out).unwrap());
+                            prop_assert!(producer.try_push(&[&frame]).unwrap());
+                            twin.push_back(frame);
+                        }
+                        Ok(false) => {}
+                        Err(error) => {
+                            prop_assert_eq!(error, RingError::TooLong { bytes: length, limit: producer.limit() });
+                            prop_assert!(length > producer.limit());
+                        }
+                    }
+                }
+                None => {
+                    let got = consumer.try_pop(&mut out).unwrap();
+                    let want = twin.pop_front();
+                    prop_assert_eq!(got.then_some(&out), want.as_ref());
+                }
+            }
+        }
+        while let Some(want) = twin.pop_front() {
+            prop_assert!(consumer.try_pop(&mut out).unwrap());
+            prop_assert_eq!(&out, &want);
+        }
+        prop_assert!(!consumer.try_pop(&mut out).unwrap());
+    }
+
+    /// Whatever a hostile producer writes, the consumer ends with an error or runs out of frames: no panic, no endless loop.
+    #[test]
+    fn consumer_survives_garbage(head in any::<u64>(), junk in prop::collection::vec(any::<u8>(), CAPACITY), small in any::<bool>()) {
+        let (map, _, mut consumer) = ends();
+        map.write(256, &junk);
+        map.u64_at(0).store(if small { head % (2 * CAPACITY as u64) } else { head }, Ordering::Relaxed);
+        let mut out = Vec::new();
+        for _ in 0..=CAPACITY / 8 {
+            match consumer.try_pop(&mut out) {
+                Ok(true) => prop_assert!(out.len() < CAPACITY),
+                Ok(false) | Err(_) => return Ok(()),
+            }
+        }
+        prop_assert!(false, "more frames than the ring holds");
+    }
+
+    /// A hostile consumer's index never makes the producer write over what it has not given back, nor panic.
+    #[test]
+    fn producer_survives_garbage(tails in prop::collection::vec(any::<u64>(), 1..20)) {
+        let (map, mut producer, _) = ends();
+        for tail in tails {
+            map.u64_at(64).store(tail, Ordering::Relaxed);
+            for _ in 0..8 {
+                if producer.try_push(&[&[1; 200]]).is_err() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_exchange_everything_in_order() {
+    let (_, mut producer, mut consumer) = ends();
+    const FRAMES: u32 = 20_000;
+    let sender = std::thread::spawn(move || {
+        for i in 0..FRAMES {
+            let payload = vec![i as u8; (i % 300) as usize];
+            producer.push(&[&i.to_le_bytes(), &payload], &|| true).unwrap();
+        }
+    });
+    let mut frame = Vec::new();
+    for i in 0..FRAMES {
+        consumer.pop(&mut frame, &|| true).unwrap();
+        assert_eq!(frame[..4], i.to_le_bytes());
+        assert!(frame[4..].iter().all(|&b| b == i as u8) && frame.len() == 4 + (i % 300) as usize);
+    }
+    sender.join().unwrap();
+}
+
+#[test]
+fn sleepers_learn_that_the_peer_is_gone() {
+    let (_, mut producer, mut consumer) = ends();
+    let alive = Arc::new(AtomicBool::new(true));
+    let waker = consumer.waker();
+    let seen = Arc::clone(&alive);
+    let waiter = std::thread::spawn(move || consumer.pop(&mut Vec::new(), &|| seen.load(Ordering::SeqCst)));
+    alive.store(false, Ordering::SeqCst);
+    let start = Instant::now();
+    waker.wake();
+    assert_eq!(waiter.join().unwrap(), Err(RingError::PeerGone));
+    assert!(start.elapsed() < Duration::from_secs(5));
+    let filled = (0..100).find_map(|_| producer.push(&[&[0; 100]], &|| false).err());
+    assert_eq!(filled, Some(RingError::PeerGone), "a full ring whose consumer is dead");
+}

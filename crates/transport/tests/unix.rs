@@ -1,0 +1,47 @@
+//! Message sockets: descriptors travel, limits hold, death is seen.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use hostmem::Memfd;
+use transport::unix;
+
+#[test]
+fn messages_carry_descriptors_and_name_the_peer() {
+    let directory = std::env::temp_dir().join(format!("transport-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("test.sock");
+    let listener = unix::listen(&path, 0o600).unwrap();
+    let client = unix::connect(&path).unwrap();
+    let server = unix::accept(&listener).unwrap();
+    assert_eq!(unix::peer(&server).unwrap().pid, std::process::id() as i32);
+
+    let file = Memfd::create("sent", 4096).unwrap();
+    file.map().unwrap().write(10, b"hello");
+    unix::send(&client, b"take this", &[file.as_fd()], true).unwrap();
+    let mut buffer = [0; 64];
+    let (length, fds) = unix::receive(&server, &mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"take this");
+    let received = Memfd::from_fd(fds.into_iter().next().unwrap()).unwrap();
+    let mut text = [0; 5];
+    received.map().unwrap().read(10, &mut text);
+    assert_eq!(&text, b"hello");
+
+    unix::send(&client, &[7; 65], &[], true).unwrap();
+    assert!(unix::receive(&server, &mut buffer).is_err(), "longer than the buffer");
+
+    unix::set_timeout(&server, Some(Duration::from_millis(10))).unwrap();
+    assert_eq!(unix::receive(&server, &mut buffer).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    assert!(!unix::hung_up(&server));
+    drop(client);
+    assert!(unix::hung_up(&server));
+    assert_eq!(unix::receive(&server, &mut buffer).unwrap().0, 0);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_full_socket_does_not_block_who_asks_not_to_wait() {
+    let (a, _b) = unix::pair().unwrap();
+    let refused = (0..100_000).find_map(|_| unix::send(&a, &[0; 1024], &[], false).err());
+    assert_eq!(refused.unwrap().kind(), std::io::ErrorKind::WouldBlock);
+}

@@ -1,0 +1,111 @@
+//! The project's own commands: `cargo xtask help`.
+//!
+//! One entry for everything that is done with the sources: building the product, the demonstration, all tests, the checks
+//! of structure and generated files. CI runs the same words.
+
+mod examples;
+mod generate;
+mod layers;
+mod run;
+mod tests;
+mod toolkit;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+
+/// The project's own commands.
+#[derive(Parser)]
+#[command(name = "cargo xtask", version, about, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Builds the product: target/release/sundial, with its libraries beside it.
+    Build,
+    /// Builds everything and shows three tenants that share one GPU.
+    Demo {
+        /// Arguments of `sundial demo`: --seconds N, --json.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Runs all tests, those included that compile CUDA programs with nvcc.
+    Test {
+        /// Leave out what needs nvcc (which is fetched from PyPI at the first time, about 190 MB).
+        #[arg(long)]
+        no_nvcc: bool,
+        /// Seconds for each fuzz target.
+        #[arg(long, default_value_t = 5)]
+        fuzz_seconds: u64,
+    },
+    /// Runs the fuzz targets for a while (all, or those named).
+    Fuzz {
+        /// Seconds for each.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Targets.
+        targets: Vec<String>,
+    },
+    /// Makes the C edge of libcuda and the coverage page from the table of driver functions.
+    Gen {
+        /// Only check.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Checks the crates' dependencies against layers.toml.
+    Layers,
+    /// Checks or applies the formatting.
+    Fmt {
+        /// Only check.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Runs clippy with warnings as errors.
+    Lint,
+    /// Remakes the committed PTX from the .cu files beside it, with nvcc.
+    GenPtx,
+    /// Compiles examples/cuda with nvcc into target/cuda-examples.
+    Examples,
+    /// The checks of form: fmt, gen, layers, lint.
+    Check,
+    /// What CI runs: check, then test.
+    Ci,
+}
+
+fn main() -> Result<()> {
+    let root = root()?;
+    match Arguments::parse().command {
+        Command::Build => run::build(&root),
+        Command::Demo { arguments } => run::demo(&root, &arguments),
+        Command::Test { no_nvcc, fuzz_seconds } => tests::all(&root, !no_nvcc, fuzz_seconds),
+        Command::Fuzz { seconds, targets } => tests::fuzz(&root, seconds, &targets),
+        Command::Gen { check } => generate::generate(&root, check),
+        Command::Layers => layers::check(&root),
+        Command::Fmt { check } => run::fmt(&root, check),
+        Command::Lint => run::lint(&root),
+        Command::GenPtx => examples::gen_ptx(&root),
+        Command::Examples => examples::build(&root).map(drop),
+        Command::Check => check(&root),
+        Command::Ci => {
+            check(&root)?;
+            tests::all(&root, true, 5)
+        }
+    }
+}
+
+fn check(root: &Path) -> Result<()> {
+    run::fmt(root, true)?;
+    generate::generate(root, true)?;
+    layers::check(root)?;
+    run::lint(root)
+}
+
+/// The repository's root: the parent of this crate.
+fn root() -> Result<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Ok(own.parent().context("xtask lies in the repository's root")?.to_path_buf())
+}

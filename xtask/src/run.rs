@@ -1,0 +1,84 @@
+//! Running other programs: cargo above all.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Says what comes next.
+pub(crate) fn say(text: &str) {
+    eprintln!("==> {text}");
+}
+
+/// Runs a command to its end; an error if it fails.
+pub(crate) fn checked(command: &mut Command) -> Result<()> {
+    let shown = format!("{command:?}");
+    let status = command.status().with_context(|| format!("cannot start {shown}"))?;
+    if !status.success() {
+        bail!("{shown} failed: {status}");
+    }
+    Ok(())
+}
+
+/// `cargo` in the repository's root.
+pub(crate) fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
+    command
+}
+
+/// The target folder.
+pub(crate) fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
+}
+
+/// Builds the product and puts its libraries where `sundial run` looks for them.
+pub(crate) fn build(root: &Path) -> Result<()> {
+    say("building target/release/sundial");
+    checked(cargo(root).args([
+        "build",
+        "--release",
+        "-p",
+        "sundial",
+        "-p",
+        "libcuda",
+        "-p",
+        "tenants",
+        "-p",
+        "probe",
+    ]))?;
+    let release = target(root).join("release");
+    let libraries = release.join("sundial-lib");
+    fs::create_dir_all(&libraries)?;
+    let link = libraries.join("libcuda.so.1");
+    if link.symlink_metadata().is_ok() {
+        fs::remove_file(&link)?;
+    }
+    std::os::unix::fs::symlink("../libcuda.so", &link)?;
+    Ok(())
+}
+
+/// Builds everything, then runs the demonstration in this terminal.
+pub(crate) fn demo(root: &Path, arguments: &[String]) -> Result<()> {
+    build(root)?;
+    let status = Command::new(target(root).join("release/sundial")).arg("demo").args(arguments).status()?;
+    std::process::exit(status.code().unwrap_or(1));
+}
+
+/// `cargo fmt`.
+pub(crate) fn fmt(root: &Path, check: bool) -> Result<()> {
+    say("formatting");
+    let mut command = cargo(root);
+    command.args(["fmt", "--all"]);
+    if check {
+        command.arg("--check");
+    }
+    checked(&mut command)
+}
+
+/// `cargo clippy`, warnings are errors.
+pub(crate) fn lint(root: &Path) -> Result<()> {
+    say("clippy");
+    checked(cargo(root).args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
+}

@@ -1,0 +1,91 @@
+//! All tests, in order of what they cost.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use crate::examples;
+use crate::run::{build, cargo, checked, say, target};
+
+/// Unit and integration tests of all crates; the product, built; programs compiled by nvcc, run through it; fuzz targets.
+///
+/// # Errors
+/// The first step that failed.
+pub(crate) fn all(root: &Path, nvcc: bool, fuzz_seconds: u64) -> Result<()> {
+    let start = Instant::now();
+    say("1/4 tests of the crates");
+    checked(cargo(root).args(["test", "--workspace", "--exclude", "e2e"]))?;
+    say("2/4 the product");
+    build(root)?;
+    let programs = if nvcc {
+        Some(examples::build(root)?)
+    } else {
+        say("skipped: programs compiled by nvcc (--no-nvcc)");
+        None
+    };
+    say("3/4 end to end");
+    let mut end_to_end = cargo(root);
+    end_to_end.args(["test", "--package", "e2e", "--", "--test-threads=1"]);
+    end_to_end.env("SUNDIAL_BIN_DIR", target(root).join("release"));
+    if let Some(programs) = programs {
+        end_to_end.env("SUNDIAL_CUDA_EXAMPLES", programs);
+    }
+    checked(&mut end_to_end)?;
+    say("4/4 fuzz targets");
+    fuzz(root, fuzz_seconds, &[])?;
+    say("skipped: tests on a real GPU (names end in _gpu): this version has no backend for one");
+    say(&format!("all tests passed in {:.0} s", start.elapsed().as_secs_f64()));
+    Ok(())
+}
+
+/// Builds the fuzz targets and runs each for `seconds`.
+///
+/// # Errors
+/// What a target found.
+pub(crate) fn fuzz(root: &Path, seconds: u64, targets: &[String]) -> Result<()> {
+    let folder = root.join("fuzz");
+    let all: Vec<String> = std::fs::read_dir(folder.join("targets"))?
+        .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
+        .collect();
+    let flags = [
+        "-Cpasses=sancov-module",
+        "-Cllvm-args=-sanitizer-coverage-level=4",
+        "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+        "-Cllvm-args=-sanitizer-coverage-pc-table",
+        "-Cllvm-args=-sanitizer-coverage-trace-compares",
+        "--cfg=fuzzing",
+    ];
+    let build_dir = target(root).join("fuzz");
+    // With an explicit --target the flags do not reach build scripts and procedural macros, which could not link with them.
+    let triple = "x86_64-unknown-linux-gnu";
+    checked(
+        cargo(root)
+            .current_dir(&folder)
+            .args(["build", "--release", "--target", triple])
+            .env("CARGO_TARGET_DIR", &build_dir)
+            .env("RUSTFLAGS", flags.join(" ")),
+    )?;
+    for name in all.iter().filter(|name| targets.is_empty() || targets.contains(name)) {
+        say(&format!("fuzzing {name} for {seconds} s"));
+        let corpus = folder.join("corpus").join(name);
+        std::fs::create_dir_all(&corpus)?;
+        let mut command = std::process::Command::new(build_dir.join(triple).join("release").join(name));
+        command.current_dir(&folder).arg(&corpus);
+        let seeds = folder.join("seeds").join(name);
+        if seeds.exists() {
+            command.arg(seeds);
+        }
+        command.args([
+            format!("-max_total_time={seconds}"),
+            "-verbosity=0".into(),
+            "-rss_limit_mb=4096".into(),
+            "-timeout=20".into(),
+        ]);
+        let output = command.output()?;
+        if !output.status.success() {
+            bail!("{name} failed:\n{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    Ok(())
+}
