@@ -201,7 +201,6 @@ impl Client {
         self.give_back(&tables, let_go);
         shared.mmio.backing().free_dma(self.signals.dma.bus);
         shared.clients.lock().retain(|signals| !Arc::ptr_eq(signals, &self.signals));
-        self.used.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn shared(&self) -> &Shared {

@@ -134,15 +134,22 @@ impl Client {
             }
         };
         let vram = self.shared().mmio.backing().vram();
-        fill(at, &mut |offset, data| {
+        let filled = fill(at, &mut |offset, data| {
             let mut data = data;
             for (phys, bytes) in memory.pieces(offset..offset + data.len() as u64) {
                 let (now, rest) = data.split_at(bytes as usize);
                 vram.write(phys.address as usize, now);
                 data = rest;
             }
-        })?;
-        Ok((at, memory))
+        });
+        let placed = (at, memory);
+        match filled {
+            Ok(()) => Ok(placed),
+            Err(error) => {
+                self.remove_own(&[placed]);
+                Err(error)
+            }
+        }
     }
 
     /// Undoes [`Client::place`].
@@ -153,13 +160,14 @@ impl Client {
             }
             Ok(())
         });
-        if unmapped.is_err() {
-            // The client has been closed, and its memory with it.
-            return;
-        }
-        let synced = self.sync().map_err(|_| Lost("the device keeps old translations"));
+        let let_go = match unmapped {
+            Ok(()) => self.sync().map_err(|_| Lost("the device keeps old translations")),
+            // The client was closed meanwhile, and its address space cut off as a whole, unless the device was lost.
+            Err(_) if self.shared().mmio.is_lost() => Err(Lost("the device keeps old translations")),
+            Err(_) => Ok(()),
+        };
         for (_, memory) in placed {
-            self.free_memory(memory, synced);
+            self.free_memory(memory, let_go);
         }
     }
 

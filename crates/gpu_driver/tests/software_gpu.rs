@@ -452,6 +452,7 @@ fn closing_races_with_every_use() {
             tenant.client.close();
             assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
         });
+        assert_eq!(tenant.client.memory_used(), 0, "round {round}");
         drop(tenant);
         assert_eq!(driver.counts(), before, "round {round}");
     }
