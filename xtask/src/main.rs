@@ -82,7 +82,7 @@ fn main() -> Result<()> {
         Command::Build => run::build(&root),
         Command::Demo { arguments } => run::demo(&root, &arguments),
         Command::Test { no_nvcc, fuzz_seconds } => tests::all(&root, !no_nvcc, fuzz_seconds),
-        Command::Fuzz { seconds, targets } => tests::fuzz(&root, seconds, &targets),
+        Command::Fuzz { seconds, targets } => tests::fuzz(&root, seconds, &targets, None),
         Command::Gen { check } => generate::generate(&root, check),
         Command::Layers => layers::check(&root),
         Command::Fmt { check } => run::fmt(&root, check),
