@@ -740,13 +740,14 @@ impl Emit<'_, '_> {
                 let mask = if bytes == 2 { 0xffff } else { 0xff };
                 for (i, &v) in parts[0].iter().enumerate() {
                     let v = self.band_const(v, mask);
-                    let v = self.b.ins().uunarrow(v, v);
+                    // Of signed numbers, which these are as well: the other form does not exist on x86-64.
+                    let v = self.b.ins().unarrow(v, v);
                     if bytes == 2 {
                         let v = self.cast(types::I64X2, v);
                         let v = self.b.ins().extractlane(v, 0);
                         self.b.ins().store(tenant(), v, host, 8 * i as i32);
                     } else {
-                        let v = self.b.ins().uunarrow(v, v);
+                        let v = self.b.ins().unarrow(v, v);
                         let v = self.cast(types::I32X4, v);
                         let v = self.b.ins().extractlane(v, 0);
                         self.b.ins().store(tenant(), v, host, 4 * i as i32);
