@@ -58,6 +58,17 @@ pub enum Target {
     Sparse,
 }
 
+impl Target {
+    /// Where it leads `bytes` further, inside the same run.
+    #[must_use]
+    pub fn offset(self, bytes: u64) -> Target {
+        match self {
+            Target::Memory(at) => Target::Memory(at.offset(bytes)),
+            Target::Sparse => Target::Sparse,
+        }
+    }
+}
+
 /// The result of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Translation {
@@ -108,6 +119,9 @@ fn leaf(mem: &impl PhysMem, root: PhysAddr, va: u64) -> Result<(Pte, u64), Fault
     for (shift, entries) in UPPER_SHIFTS.into_iter().zip(UPPER_ENTRIES) {
         let index = (va >> shift) % entries;
         let pde: Pde = entry(mem, table.offset(index * 8)).ok_or(FaultType::PDE)?;
+        if pde.is_sparse() {
+            return Ok((Pte::SPARSE, 1 << shift));
+        }
         table = pde.table().ok_or(FaultType::PDE)?;
     }
     let index = (va >> DUAL_SHIFT) % DUAL_ENTRIES;
@@ -146,15 +160,15 @@ fn page_base(at: PhysAddr, page_bytes: u64) -> PhysAddr {
     PhysAddr { aperture: at.aperture, address: at.address & !(page_bytes - 1) }
 }
 
-/// A run of addresses that are mapped to consecutive memory with the same rights.
+/// A run of addresses that are mapped to consecutive memory with the same rights, or are all sparse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapped {
     /// First virtual address.
     pub va: u64,
     /// Length.
     pub bytes: u64,
-    /// Physical address of the first byte.
-    pub at: PhysAddr,
+    /// Where the first byte leads.
+    pub target: Target,
     /// What the pages allow.
     pub rights: Rights,
 }
@@ -168,8 +182,8 @@ pub struct Mappings {
     pub tables_left: u32,
 }
 
-/// Lists what is mapped in `range`, reading at most `max_tables` tables. Sparse pages, and pages that no access can reach
-/// (unsupported kind or aperture), are left out. A run that reaches beyond the range is cut to it.
+/// Lists what is mapped in `range`, or sparse, reading at most `max_tables` tables. Pages that no access can reach
+/// (unsupported kind or aperture) are left out. A run that reaches beyond the range is cut to it.
 pub fn mappings(mem: &impl PhysMem, root: PhysAddr, range: Range<u64>, max_tables: u32) -> Mappings {
     let mut listing = Listing { mem, range, out: Mappings { runs: Vec::new(), tables_left: max_tables } };
     listing.range.end = listing.range.end.min(VA_END);
@@ -216,8 +230,12 @@ impl<M: PhysMem> Listing<'_, M> {
         };
         let Some(entries) = entries else { return };
         for index in self.indices(base, unit * count, unit) {
-            let Some(next) = Pde(entries[index as usize]).table() else { continue };
+            let pde = Pde(entries[index as usize]);
             let va = base + index * unit;
+            if pde.is_sparse() {
+                self.page(Pte::SPARSE, va, unit);
+            }
+            let Some(next) = pde.table() else { continue };
             if level + 1 < UPPER_SHIFTS.len() {
                 self.upper(next, level + 1, va);
             } else {
@@ -234,6 +252,8 @@ impl<M: PhysMem> Listing<'_, M> {
             let va = base + index * HUGE_PAGE;
             if let Some(page) = dual.page() {
                 self.page(page, va, HUGE_PAGE);
+            } else if dual.is_sparse() {
+                self.page(Pte::SPARSE, va, HUGE_PAGE);
             } else {
                 self.leaves(dual, va);
             }
@@ -269,22 +289,22 @@ impl<M: PhysMem> Listing<'_, M> {
     }
 
     fn page(&mut self, pte: Pte, va: u64, bytes: u64) {
-        let Some(at) = pte.address() else { return };
-        if !pte.is_valid() || !supported(pte.kind()) {
-            return;
-        }
         let start = self.range.start.max(va);
         let end = self.range.end.min(va + bytes);
-        let at = page_base(at, bytes).offset(start - va);
-        let rights = pte.rights();
+        let (target, rights) = if pte.is_sparse() {
+            (Target::Sparse, Rights::default())
+        } else {
+            let Some(at) = pte.address().filter(|_| pte.is_valid() && supported(pte.kind())) else { return };
+            (Target::Memory(page_base(at, bytes).offset(start - va)), pte.rights())
+        };
         if let Some(last) = self.out.runs.last_mut()
             && last.va + last.bytes == start
-            && last.at.offset(last.bytes) == at
+            && last.target.offset(last.bytes) == target
             && last.rights == rights
         {
             last.bytes += end - start;
             return;
         }
-        self.out.runs.push(Mapped { va: start, bytes: end - start, at, rights });
+        self.out.runs.push(Mapped { va: start, bytes: end - start, target, rights });
     }
 }

@@ -12,7 +12,11 @@
 //! Tables are 4 KiB but that of big pages (256 B). A valid big entry hides the small entries below it; an invalid one
 //! leaves the address to them, unless it is sparse or marked as ending the walk.
 //!
-//! Source: NVIDIA open-gpu-doc, `manuals/turing/tu104/dev_mmu.ref.txt`.
+//! Entries of all levels can be sparse (not valid, but volatile): no memory, and yet accesses are no errors; reads give
+//! zero, writes vanish.
+//!
+//! Source: NVIDIA open-gpu-doc, `manuals/turing/tu104/dev_mmu.ref.txt`; sparse directory entries as Linux's nouveau writes
+//! them (`nvkm/subdev/mmu/vmmgp100.c`).
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -101,6 +105,8 @@ pub struct Pde(pub u64);
 impl Pde {
     /// Points nowhere.
     pub const INVALID: Pde = Pde(0);
+    /// Points nowhere, and all that lies there is sparse.
+    pub const SPARSE: Pde = Pde(1 << 3);
 
     /// Points at a table (4 KiB aligned).
     #[must_use]
@@ -112,6 +118,12 @@ impl Pde {
     #[must_use]
     pub const fn table(self) -> Option<PhysAddr> {
         if self.0 & 1 != 0 { None } else { table(self.0, 8, 12) }
+    }
+
+    /// True if all that lies there is sparse: no table, and the volatile bit.
+    #[must_use]
+    pub const fn is_sparse(self) -> bool {
+        bits(self.0, 3, 0) == 1 << 3
     }
 }
 
@@ -128,6 +140,8 @@ pub struct DualPde {
 impl DualPde {
     /// Points nowhere.
     pub const INVALID: DualPde = DualPde { big: 0, small: 0 };
+    /// Points nowhere, and the whole 2 MiB are sparse.
+    pub const SPARSE: DualPde = DualPde { big: 1 << 3, small: 0 };
 
     /// Points at tables of big pages (256-byte aligned) and of small pages (4 KiB aligned).
     #[must_use]

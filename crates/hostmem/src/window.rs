@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -20,6 +20,8 @@ pub enum Protection {
     Read,
     /// Reads and writes.
     ReadWrite,
+    /// There is no memory: reads give zero, what is written vanishes ([`Window::map_sparse`]).
+    Sparse,
 }
 
 /// Why a checked access was refused.
@@ -41,8 +43,9 @@ type Runs = BTreeMap<u64, (u64, Protection)>;
 
 /// A reservation of host addresses, inaccessible but where pages have been mapped.
 ///
-/// Two kinds of user: engines access it raw, through its address, and take a SIGSEGV for an unmapped page; everybody else
-/// uses the checked methods here. Both at once, and while pages are mapped and unmapped, is fine.
+/// Two kinds of user: engines access it raw, through its address, and take a SIGSEGV for an unmapped page and for a write
+/// to a sparse one; everybody else uses the checked methods here. Both at once, and while pages are mapped and unmapped, is
+/// fine.
 #[derive(Debug)]
 pub struct Window {
     base: NonNull<u8>,
@@ -130,6 +133,7 @@ impl Window {
         let prot = match protection {
             Protection::Read => ProtFlags::READ,
             Protection::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+            Protection::Sparse => return self.map_sparse(offset, bytes),
         };
         let mut runs = self.runs.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         // SAFETY: the offset was checked to be inside the reservation.
@@ -151,33 +155,45 @@ impl Window {
         Ok(())
     }
 
+    /// Makes a range (whole pages) sparse, in place of what was there: reads give zero, what is written through the checked
+    /// methods vanishes. It costs no memory: all its pages are the operating system's one page of zeros.
+    ///
+    /// # Errors
+    /// As [`Window::unmap`].
+    pub fn map_sparse(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.empty(offset, bytes, ProtFlags::READ)?.insert(offset, (bytes, Protection::Sparse));
+        Ok(())
+    }
+
     /// Makes a range (whole pages) inaccessible again.
     ///
     /// # Errors
     /// `InvalidInput` if the range is not whole pages, or not inside; else what the operating system says.
     pub fn unmap(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.empty(offset, bytes, ProtFlags::empty()).map(drop)
+    }
+
+    /// Replaces a range by pages without memory; gives the runs, in which the range is none any more.
+    fn empty(&self, offset: u64, bytes: u64, prot: ProtFlags) -> io::Result<RwLockWriteGuard<'_, Runs>> {
         self.check(offset, bytes)?;
         let mut runs = self.runs.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         // SAFETY: the offset was checked to be inside the reservation.
         let at = unsafe { self.base.as_ptr().add(offset as usize) };
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: as in `map`.
-        unsafe {
-            rustix::mm::mmap_anonymous(
-                at.cast(),
-                bytes as usize,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE,
-            )
-        }?;
+        unsafe { rustix::mm::mmap_anonymous(at.cast(), bytes as usize, prot, flags) }?;
         cut(&mut runs, offset, bytes);
-        Ok(())
+        Ok(runs)
     }
 
     /// The mapped runs, by increasing offset: offset, bytes, protection.
     #[must_use]
     pub fn runs(&self) -> Vec<(u64, u64, Protection)> {
-        let runs = self.runs.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-        runs.iter().map(|(&offset, &(bytes, protection))| (offset, bytes, protection)).collect()
+        self.lock().iter().map(|(&offset, &(bytes, protection))| (offset, bytes, protection)).collect()
+    }
+
+    fn lock(&self) -> RwLockReadGuard<'_, Runs> {
+        self.runs.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// What an access to `bytes` at `offset` would meet.
@@ -185,8 +201,7 @@ impl Window {
     /// # Errors
     /// Why it would be refused.
     pub fn probe(&self, offset: u64, bytes: u64, write: bool) -> Result<(), WindowError> {
-        let runs = self.runs.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-        allowed(&runs, offset, bytes, write)
+        allowed(&self.lock(), offset, bytes, write).map(drop)
     }
 
     /// Copies bytes out, if all of them are mapped.
@@ -197,15 +212,22 @@ impl Window {
         self.with(offset, out.len() as u64, false, |range| range.read(out))
     }
 
-    /// Copies bytes in, if all of them are mapped writable.
+    /// Copies bytes in, if all of them are mapped writable or sparse.
     ///
     /// # Errors
     /// Why not.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), WindowError> {
-        self.with(offset, data.len() as u64, true, |range| range.write(data))
+        let runs = self.lock();
+        allowed(&runs, offset, data.len() as u64, true)?;
+        for (at, bytes) in with_memory(&runs, offset, data.len() as u64) {
+            let from = (at - offset) as usize;
+            self.range(at, bytes).write(&data[from..from + bytes as usize]);
+        }
+        Ok(())
     }
 
-    /// Calls `f` with the host range of `bytes` at `offset`, whose mapping cannot change meanwhile.
+    /// Calls `f` with the host range of `bytes` at `offset`, whose mapping cannot change meanwhile. Sparse pages can be
+    /// read so, not written.
     ///
     /// # Errors
     /// Why the access is not allowed.
@@ -216,11 +238,17 @@ impl Window {
         write: bool,
         f: impl FnOnce(HostRange) -> R,
     ) -> Result<R, WindowError> {
-        let runs = self.runs.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-        allowed(&runs, offset, bytes, write)?;
-        // SAFETY: all of it is mapped, and stays so while the lock is held.
-        let range = unsafe { HostRange::new(self.address() + offset as usize, bytes as usize) };
-        Ok(f(range))
+        let runs = self.lock();
+        if allowed(&runs, offset, bytes, write)? == Backing::Sparse && write {
+            return Err(WindowError::ReadOnly);
+        }
+        Ok(f(self.range(offset, bytes)))
+    }
+
+    /// A range of which the caller has seen that it is mapped, and stays so: it holds the lock.
+    fn range(&self, offset: u64, bytes: u64) -> HostRange {
+        // SAFETY: all of it is mapped while the lock is held.
+        unsafe { HostRange::new(self.address() + offset as usize, bytes as usize) }
     }
 
     /// Copies `bytes` from offset `src` to offset `dst`, if all of both are mapped; the ranges may overlap.
@@ -228,18 +256,22 @@ impl Window {
     /// # Errors
     /// Why one of the two accesses is not allowed.
     pub fn copy(&self, dst: u64, src: u64, bytes: u64) -> Result<(), WindowError> {
-        let runs = self.runs.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let runs = self.lock();
         allowed(&runs, src, bytes, false)?;
-        allowed(&runs, dst, bytes, true)?;
-        // SAFETY: all of it is mapped, and stays so while the lock is held.
-        let from = unsafe { HostRange::new(self.address() + src as usize, bytes as usize) };
-        // SAFETY: as above.
-        let to = unsafe { HostRange::new(self.address() + dst as usize, bytes as usize) };
-        to.copy_from(from);
+        let copy = |(at, bytes)| self.range(at, bytes).copy_from(self.range(src + (at - dst), bytes));
+        match allowed(&runs, dst, bytes, true)? {
+            Backing::Memory => copy((dst, bytes)),
+            // From the end that is not overwritten before it is read.
+            Backing::Sparse if dst <= src => with_memory(&runs, dst, bytes).for_each(copy),
+            Backing::Sparse => {
+                let parts: Vec<_> = with_memory(&runs, dst, bytes).collect();
+                parts.into_iter().rev().for_each(copy);
+            }
+        }
         Ok(())
     }
 
-    /// Atomically replaces the naturally aligned 1, 2, 4 or 8 byte value `old` by `f(old)`; returns `old`.
+    /// Atomically replaces the naturally aligned 2, 4 or 8 byte value `old` by `f(old)`; returns `old`.
     ///
     /// # Errors
     /// Why the access is not allowed.
@@ -247,30 +279,32 @@ impl Window {
         if !matches!(bytes, 2 | 4 | 8) || !offset.is_multiple_of(u64::from(bytes)) {
             return Err(WindowError::Misaligned);
         }
-        self.with(offset, u64::from(bytes), true, |range| {
-            let at: *mut u8 = std::ptr::with_exposed_provenance_mut(range.address());
-            match bytes {
-                2 => {
-                    // SAFETY: mapped, aligned, alive under the lock.
-                    let word = unsafe { AtomicU16::from_ptr(at.cast()) };
-                    u64::from(
-                        word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |v| Some(f(v.into()) as u16))
-                            .unwrap_or(0),
-                    )
-                }
-                4 => {
-                    // SAFETY: mapped, aligned, alive under the lock.
-                    let word = unsafe { AtomicU32::from_ptr(at.cast()) };
-                    u64::from(
-                        word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |v| Some(f(v.into()) as u32))
-                            .unwrap_or(0),
-                    )
-                }
-                _ => {
-                    // SAFETY: mapped, aligned, alive under the lock.
-                    let word = unsafe { AtomicU64::from_ptr(at.cast()) };
-                    word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |v| Some(f(v))).unwrap_or(0)
-                }
+        let runs = self.lock();
+        if allowed(&runs, offset, bytes.into(), true)? == Backing::Sparse {
+            f(0);
+            return Ok(0);
+        }
+        let range = self.range(offset, bytes.into());
+        let at: *mut u8 = std::ptr::with_exposed_provenance_mut(range.address());
+        Ok(match bytes {
+            2 => {
+                // SAFETY: mapped, aligned, alive under the lock.
+                let word = unsafe { AtomicU16::from_ptr(at.cast()) };
+                u64::from(
+                    word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |v| Some(f(v.into()) as u16)).unwrap_or(0),
+                )
+            }
+            4 => {
+                // SAFETY: mapped, aligned, alive under the lock.
+                let word = unsafe { AtomicU32::from_ptr(at.cast()) };
+                u64::from(
+                    word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |v| Some(f(v.into()) as u32)).unwrap_or(0),
+                )
+            }
+            _ => {
+                // SAFETY: mapped, aligned, alive under the lock.
+                let word = unsafe { AtomicU64::from_ptr(at.cast()) };
+                word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |v| Some(f(v))).unwrap_or(0)
             }
         })
     }
@@ -303,22 +337,52 @@ fn cut(runs: &mut Runs, offset: u64, bytes: u64) {
     }
 }
 
-fn allowed(runs: &Runs, offset: u64, bytes: u64, write: bool) -> Result<(), WindowError> {
+/// What lies behind a range that may be accessed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Backing {
+    /// Memory, all of it.
+    Memory,
+    /// Sparse pages, some of it.
+    Sparse,
+}
+
+/// The run that holds `at`: its end and protection.
+fn run_at(runs: &Runs, at: u64) -> Option<(u64, Protection)> {
+    let (&start, &(len, protection)) = runs.range(..=at).next_back()?;
+    (at - start < len).then_some((start + len, protection))
+}
+
+fn allowed(runs: &Runs, offset: u64, bytes: u64, write: bool) -> Result<Backing, WindowError> {
     let end = offset.checked_add(bytes).ok_or(WindowError::Unmapped)?;
+    let mut backing = Backing::Memory;
     let mut at = offset;
     while at < end {
-        let Some((&start, &(len, protection))) = runs.range(..=at).next_back() else {
-            return Err(WindowError::Unmapped);
-        };
-        if start + len <= at {
-            return Err(WindowError::Unmapped);
+        let (run_end, protection) = run_at(runs, at).ok_or(WindowError::Unmapped)?;
+        match protection {
+            Protection::Read if write => return Err(WindowError::ReadOnly),
+            Protection::Sparse => backing = Backing::Sparse,
+            Protection::Read | Protection::ReadWrite => {}
         }
-        if write && protection == Protection::Read {
-            return Err(WindowError::ReadOnly);
-        }
-        at = start + len;
+        at = run_end;
     }
-    Ok(())
+    Ok(backing)
+}
+
+/// The parts of a mapped range that have memory: offset and bytes.
+fn with_memory(runs: &Runs, offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+    let end = offset + bytes;
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        while at < end {
+            let (run_end, protection) = run_at(runs, at)?;
+            let part = (at, run_end.min(end) - at);
+            at = run_end;
+            if protection != Protection::Sparse {
+                return Some(part);
+            }
+        }
+        None
+    })
 }
 
 #[cfg(test)]
@@ -349,5 +413,46 @@ mod tests {
         assert_eq!(window.update(4 * PAGE + 2, 4, &mut |v| v + 1), Err(WindowError::Misaligned));
         assert_eq!(window.update(4 * PAGE, 4, &mut |v| v + 1), Ok(0));
         assert_eq!(window.update(4 * PAGE, 8, &mut |v| v + 1), Ok(1));
+    }
+
+    #[test]
+    fn sparse_pages_read_as_zero_and_keep_nothing() {
+        let file = Memfd::create("test", 8 * PAGE).unwrap();
+        let memory = file.map().unwrap();
+        let window = Window::reserve(64 * PAGE).unwrap();
+        window.map(0, &file, 0, 8 * PAGE, Protection::ReadWrite).unwrap();
+        memory.fill(0, 8 * PAGE as usize, 7);
+        window.map_sparse(2 * PAGE, 2 * PAGE).unwrap();
+        assert_eq!(window.runs()[1], (2 * PAGE, 2 * PAGE, Protection::Sparse));
+        let read = |offset| {
+            let mut out = [9; 4];
+            window.read(offset, &mut out).unwrap();
+            out
+        };
+        assert_eq!(read(2 * PAGE - 2), [7, 7, 0, 0]);
+        // Across both edges; what is memory takes its part.
+        window.write(2 * PAGE - 1, &vec![8; 2 * PAGE as usize + 2]).unwrap();
+        assert_eq!((read(2 * PAGE - 2), read(4 * PAGE - 2)), ([7, 8, 0, 0], [0, 0, 8, 7]));
+        assert_eq!(window.update(3 * PAGE, 4, &mut |v| v + 1), Ok(0));
+        assert_eq!(read(3 * PAGE), [0; 4]);
+        assert_eq!(window.with(3 * PAGE, 4, true, |_| ()), Err(WindowError::ReadOnly));
+        // Copies that overlap, in both directions.
+        for dst in [PAGE + 512, PAGE - 512] {
+            let mut expect = vec![0_u8; 5 * PAGE as usize];
+            for (i, byte) in expect.iter_mut().enumerate() {
+                *byte = (i / 256) as u8 + 1;
+            }
+            window.write(0, &expect).unwrap();
+            expect[2 * PAGE as usize..4 * PAGE as usize].fill(0);
+            window.copy(dst, PAGE, 3 * PAGE).unwrap();
+            expect.copy_within(PAGE as usize..4 * PAGE as usize, dst as usize);
+            expect[2 * PAGE as usize..4 * PAGE as usize].fill(0);
+            let mut seen = vec![0; expect.len()];
+            window.read(0, &mut seen).unwrap();
+            assert!(seen == expect, "copy to {dst}");
+        }
+        window.unmap(2 * PAGE, PAGE).unwrap();
+        assert_eq!(window.write(2 * PAGE, &[1]), Err(WindowError::Unmapped));
+        assert_eq!(read(3 * PAGE), [0; 4]);
     }
 }

@@ -19,7 +19,8 @@
 //! - Results are those of [`ptx::interp`], bit by bit, but for what PTX leaves open (clocks, races).
 //! - **A kernel cannot leave its memory.** Global addresses are checked against the window, shared, local and parameter
 //!   offsets against their space; register homes are constants. A page that is not mapped, or is read-only, is a SIGSEGV
-//!   that the handler in `run::trap` turns into the CTA's exception; an address before that is exact.
+//!   that the handler in `run::trap` turns into the CTA's exception; an address before that is exact. What is written to a
+//!   sparse page faults, too; the handler performs the instruction in the processor's place (`run::store`).
 //! - A CTA gives its thread back at a loop's next iteration when [`ptx::launch::Control`] asks for it, when it sleeps, and
 //!   when its threads spin on memory; it can be resumed on any thread, and dropped at any time.
 //!

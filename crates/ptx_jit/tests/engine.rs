@@ -30,15 +30,19 @@ impl Machine {
     }
 
     fn grid(&self, body: &str, block: u32, params: &[u64]) -> Arc<Grid> {
+        self.grid_on(EngineKind::Jit, body, block, params)
+    }
+
+    fn grid_on(&self, engine: EngineKind, body: &str, block: u32, params: &[u64]) -> Arc<Grid> {
         let text = format!(
             ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 a, .param .u64 b) {{\n\
-             .reg .b64 %rd<8>; .reg .b32 %r<8>; .reg .pred %p<4>; .reg .f32 %f<8>;\n\
+             .reg .b64 %rd<8>; .reg .b32 %r<8>; .reg .b16 %h<4>; .reg .pred %p<4>; .reg .f32 %f<8>;\n\
              ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; mov.u32 %r0, %tid.x;\n{body}\nret;\n}}\n"
         );
         let program = ptx::Program::parse(text.as_bytes()).unwrap();
         let kernel = Arc::new(program.lower(0, &|_| None).unwrap());
-        let code = Code::compile(kernel, [block, 1, 1], EngineKind::Jit).unwrap();
-        assert!(code.is_machine_code());
+        let code = Code::compile(kernel, [block, 1, 1], engine).unwrap();
+        assert_eq!(code.is_machine_code(), engine == EngineKind::Jit, "{body}");
         let mut bytes: Vec<u8> = params.iter().flat_map(|p| p.to_le_bytes()).collect();
         bytes.resize(16, 0);
         Arc::new(Grid {
@@ -278,4 +282,102 @@ fn directed_sums_of_products_are_exact() {
             }
         }
     }
+}
+
+/// What a thread may do with memory at `%rd2`: bytes of it, and the body, which leaves what it has read in `%rd4`.
+const WRITES: [(u32, &str); 40] = [
+    (1, "st.global.u8 [%rd2], %r1;"),
+    (2, "st.global.u16 [%rd2], %h0;"),
+    (4, "st.global.u32 [%rd2], %r1;"),
+    (8, "st.global.u64 [%rd2], %rd5;"),
+    (4, "st.global.f32 [%rd2], %f0;"),
+    (4, "st.global.u32 [%rd2], 77;"),
+    (8, "st.global.u64 [%rd2], 78;"),
+    (4, "st.volatile.global.u32 [%rd2], %r1;"),
+    (4, "st.u32 [%rd2], %r1;"),
+    (8, "st.global.v2.u32 [%rd2], {%r1, %r0};"),
+    (8, "st.global.v2.f32 [%rd2], {%f0, %f0};"),
+    (16, "st.global.v4.u32 [%rd2], {%r1, %r0, %r1, %r0};"),
+    (16, "st.global.v2.u64 [%rd2], {%rd5, %rd2};"),
+    (4, "st.global.v2.u16 [%rd2], {%h0, %h0};"),
+    (4, "st.global.v4.u8 [%rd2], {%r1, %r0, %r0, %r1};"),
+    (2, "st.global.v2.u8 [%rd2], {%r1, %r0};"),
+    (4, "@%p0 st.global.u32 [%rd2], %r1;"),
+    (8, "@%p0 st.global.u64 [%rd2], %rd5;"),
+    (4, "ld.global.u32 %r2, [%rd2]; add.u32 %r2, %r2, %r1; st.global.u32 [%rd2], %r2; cvt.u64.u32 %rd4, %r2;"),
+    (4, "ld.global.u32 %r2, [%rd2]; xor.b32 %r2, %r2, 5; st.global.u32 [%rd2], %r2;"),
+    (8, "ld.global.u64 %rd4, [%rd2]; sub.s64 %rd4, %rd4, %rd5; st.global.u64 [%rd2], %rd4;"),
+    (4, "atom.global.add.u32 %r2, [%rd2], %r1; cvt.u64.u32 %rd4, %r2;"),
+    (4, "atom.global.and.b32 %r2, [%rd2], %r1; cvt.u64.u32 %rd4, %r2;"),
+    (4, "atom.global.or.b32 %r2, [%rd2], %r1; cvt.u64.u32 %rd4, %r2;"),
+    (4, "atom.global.xor.b32 %r2, [%rd2], %r1; cvt.u64.u32 %rd4, %r2;"),
+    (4, "atom.global.min.s32 %r2, [%rd2], %r1; cvt.u64.u32 %rd4, %r2;"),
+    (4, "atom.global.max.u32 %r2, [%rd2], %r1; cvt.u64.u32 %rd4, %r2;"),
+    (4, "atom.global.exch.b32 %r2, [%rd2], %r1; cvt.u64.u32 %rd4, %r2;"),
+    (4, "atom.global.cas.b32 %r2, [%rd2], 0, %r1; cvt.u64.u32 %rd4, %r2;"),
+    (4, "atom.global.cas.b32 %r2, [%rd2], 9, %r1; cvt.u64.u32 %rd4, %r2;"),
+    (4, "atom.global.inc.u32 %r2, [%rd2], 100; cvt.u64.u32 %rd4, %r2;"),
+    (4, "atom.global.dec.u32 %r2, [%rd2], 100; cvt.u64.u32 %rd4, %r2;"),
+    (4, "atom.global.add.f32 %f1, [%rd2], %f0; mov.b32 %r2, %f1; cvt.u64.u32 %rd4, %r2;"),
+    (8, "atom.global.add.u64 %rd4, [%rd2], %rd5;"),
+    (8, "atom.global.exch.b64 %rd4, [%rd2], %rd5;"),
+    (8, "atom.global.cas.b64 %rd4, [%rd2], 0, %rd5;"),
+    (8, "atom.global.max.s64 %rd4, [%rd2], %rd5;"),
+    (4, "@%p0 atom.global.add.u32 %r2, [%rd2], %r1;"),
+    (4, "red.global.add.u32 [%rd2], %r1;"),
+    (4, "red.global.or.b32 [%rd2], %r1;"),
+];
+
+#[test]
+fn sparse_pages_take_writes_and_keep_nothing() {
+    /// Memory, sparse pages, memory, and results.
+    const SPARSE: std::ops::Range<u64> = 2 * PAGE..3 * PAGE;
+    const OUT: u64 = 12 * PAGE;
+    const THREADS: u32 = 128;
+    let run = |engine, body: &str, at: u64| {
+        let m = Machine::new();
+        m.window.map_sparse(SPARSE.start, SPARSE.end - SPARSE.start).unwrap();
+        let pattern: Vec<u8> = (0..MAPPED as u32).map(|i| (i * 7 + i / 256) as u8).collect();
+        m.memory.write(0, &pattern);
+        let step = Cta::new(m.grid_on(engine, body, THREADS, &[at, LO + OUT]), [0, 0, 0]).resume();
+        assert_eq!(step, Step::Done, "{engine:?}: {body} at {at:#x}");
+        let mut bytes = vec![0; MAPPED as usize];
+        m.memory.read(0, &mut bytes);
+        let hidden = SPARSE.start as usize..SPARSE.end as usize;
+        assert!(bytes[hidden.clone()] == pattern[hidden], "{engine:?}: {body} wrote through a sparse page");
+        assert!(bytes != pattern, "{engine:?}: {body} wrote nothing");
+        bytes
+    };
+    for (bytes, op) in WRITES {
+        // Consecutive, apart, all threads one place: where threads both read and write, that would be a race.
+        let strides = if op.starts_with("ld") { &[bytes, 80][..] } else { &[bytes, 80, 0] };
+        for &stride in strides {
+            let body = format!(
+                "mul.wide.u32 %rd2, %r0, {stride}; add.s64 %rd2, %rd0, %rd2; mul.lo.u32 %r1, %r0, 16777619;\n\
+                 mul.wide.u32 %rd5, %r1, 40503; cvt.u16.u32 %h0, %r1; and.b32 %r3, %r0, 1; setp.eq.u32 %p0, %r3, 0;\n\
+                 cvt.rn.f32.u32 %f0, %r0; mov.u64 %rd4, 0;\n{op}\n\
+                 mul.wide.u32 %rd3, %r0, 8; add.s64 %rd3, %rd1, %rd3; st.global.u64 [%rd3], %rd4;"
+            );
+            for edge in [SPARSE.start, SPARSE.end] {
+                for before in [1, 3] {
+                    let at = LO + edge - u64::from(before * bytes.max(stride));
+                    assert!(
+                        run(EngineKind::Jit, &body, at) == run(EngineKind::Interpreter, &body, at),
+                        "{op} with stride {stride}, {before} before {edge:#x}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_written_stays_a_fault_beside_sparse_pages() {
+    let m = Machine::new();
+    m.window.map_sparse(MAPPED - PAGE, PAGE).unwrap();
+    assert_eq!(m.fault(STORE, LO + MAPPED - 40), access(LO + MAPPED, Access::Write, AccessError::ReadOnly));
+    m.window.unmap(MAPPED, PAGE).unwrap();
+    assert_eq!(m.fault(STORE, LO + MAPPED - 40), access(LO + MAPPED, Access::Write, AccessError::Unmapped));
+    assert_eq!(m.fault(LOAD, LO + MAPPED - 40), access(LO + MAPPED, Access::Read, AccessError::Unmapped));
+    assert_eq!(m.fault(ADD, LO + MAPPED - 40), Step::Done);
 }

@@ -8,7 +8,8 @@
 //! - `memory`: VRAM (a sealed memory file whose pages exist once touched) and system memory, by physical address.
 //! - `space`: address spaces. Each page directory in use has one window of host addresses in which the pages that the
 //!   tables map are mapped; TLB invalidates compare tables and window. Engines reach memory through windows alone, and what
-//!   is not mapped there is a fault, with the type that a walk of the tables gives.
+//!   is not mapped there is a fault, with the type that a walk of the tables gives. Sparse pages are mapped as pages of
+//!   zeros, and what is written to them vanishes.
 //! - `channel`, `host`, `copy`, `compute`: a channel's GPFIFO and pushbuffer, and the methods of its engines.
 //! - `program`: containers in GPU memory become code (crates `ptx` and `ptx_jit`), cached per address space.
 //! - `job`: what methods start: compilations, grids, transfers, invalidates, in units for workers.
@@ -28,7 +29,7 @@
 //!
 //! # Limits
 //! Channels run in order: a method that starts work holds its channel until the work is done. Pitch-linear memory only.
-//! Sparse pages are not backed: accesses fault. Faults are not replayable. BAR1 is physical; there is no BAR2.
+//! Faults are not replayable. BAR1 is physical; there is no BAR2.
 
 mod bar0;
 mod channel;

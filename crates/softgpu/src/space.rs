@@ -9,7 +9,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use gmmu::{Access, mappings, translate};
+use gmmu::{Access, Target, mappings, translate};
 use gpu_spec::fault::FaultType;
 use gpu_spec::mmu::{HUGE_PAGE, PhysAddr, SMALL_PAGE, VA_END};
 use hostmem::{Protection, Window, WindowError};
@@ -30,8 +30,20 @@ const MAX_WINDOW: u64 = 1 << 40;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Piece {
     bytes: u64,
-    at: PhysAddr,
+    target: Target,
     protection: Protection,
+}
+
+impl Piece {
+    /// The part of it that begins `skip` bytes behind its start.
+    fn from(self, skip: u64) -> Piece {
+        Piece { bytes: self.bytes - skip, target: self.target.offset(skip), ..self }
+    }
+
+    /// True if it shows the same as `other`, whatever their lengths.
+    fn shows(&self, other: &Piece) -> bool {
+        (self.target, self.protection) == (other.target, other.protection)
+    }
 }
 
 /// An address space in use.
@@ -55,7 +67,7 @@ pub(crate) struct Refused {
 }
 
 impl Space {
-    /// Reserves the window `lo`, `bytes`; of 0 bytes: one that holds what is mapped now.
+    /// Reserves the window `lo`, `bytes`; of 0 bytes: one that holds what is mapped to memory now.
     fn new(memory: &Memory, root: PhysAddr, lo: u64, bytes: u64) -> io::Result<Space> {
         let (lo, bytes) = if bytes == 0 { extent(memory, root) } else { (lo, bytes) };
         let end = lo.checked_add(bytes);
@@ -103,15 +115,20 @@ impl Space {
             if run.rights.privileged {
                 continue;
             }
+            let Target::Memory(start) = run.target else {
+                let piece = Piece { bytes: run.bytes, target: Target::Sparse, protection: Protection::Sparse };
+                out.push((run.va, piece));
+                continue;
+            };
             let protection = if run.rights.read_only { Protection::Read } else { Protection::ReadWrite };
             let mut done = 0;
             while done < run.bytes {
-                let at = run.at.offset(done);
+                let at = start.offset(done);
                 let left = run.bytes - done;
                 let bytes = match memory.file(at) {
                     Some(file) => {
                         let bytes = left.min(file.bytes);
-                        out.push((run.va + done, Piece { bytes, at, protection }));
+                        out.push((run.va + done, Piece { bytes, target: Target::Memory(at), protection }));
                         bytes
                     }
                     None => left.min(HUGE_PAGE - at.address % HUGE_PAGE),
@@ -127,8 +144,13 @@ impl Space {
         let (offset, bytes) = (range.start - self.lo, range.end - range.start);
         cut(mirror, &range);
         let mapped = to.filter(|_| mirror.len() < MAX_PIECES).and_then(|piece| {
-            let file = memory.file(piece.at)?;
-            let result = self.window.map(offset, &file.file, file.offset, bytes, piece.protection);
+            let result = match piece.target {
+                Target::Memory(at) => {
+                    let file = memory.file(at)?;
+                    self.window.map(offset, &file.file, file.offset, bytes, piece.protection)
+                }
+                Target::Sparse => self.window.map_sparse(offset, bytes),
+            };
             result.inspect_err(|error| tracing::debug!(%error, "pages not mapped; accesses will fault")).ok()?;
             Some(piece)
         });
@@ -216,7 +238,8 @@ impl Space {
 
 /// The smallest window that holds all that is mapped.
 fn extent(memory: &Memory, root: PhysAddr) -> (u64, u64) {
-    let runs = mappings(memory, root, 0..VA_END, MAX_TABLES).runs;
+    let mut runs = mappings(memory, root, 0..VA_END, MAX_TABLES).runs;
+    runs.retain(|run| run.target != Target::Sparse);
     let lo = runs.first().map_or(0, |run| run.va) & !(HUGE_PAGE - 1);
     let end = runs.last().map_or(lo, |run| run.va + run.bytes).next_multiple_of(HUGE_PAGE);
     (lo, end - lo)
@@ -242,13 +265,17 @@ fn differences(mirror: &BTreeMap<u64, Piece>, wanted: &[(u64, Piece)], range: Ra
         let (has, has_until) = here(old.peek().copied(), at, range.end);
         let (wants, wants_until) = here(new.peek().copied(), at, range.end);
         let until = has_until.min(wants_until);
-        if has.map(|p| (p.at, p.protection)) != wants.map(|p| (p.at, p.protection)) {
+        let same = match (has, wants) {
+            (Some(has), Some(wants)) => has.shows(&wants),
+            (has, wants) => has == wants,
+        };
+        if !same {
             let to = wants.map(|piece| Piece { bytes: until - at, ..piece });
             match (out.last_mut(), to) {
                 (Some(last), None) if last.to.is_none() && last.range.end == at => last.range.end = until,
                 (Some(Change { range, to: Some(last) }), Some(piece))
                     if range.end == at
-                        && last.at.offset(last.bytes) == piece.at
+                        && last.target.offset(last.bytes) == piece.target
                         && last.protection == piece.protection =>
                 {
                     range.end = until;
@@ -265,11 +292,7 @@ fn differences(mirror: &BTreeMap<u64, Piece>, wanted: &[(u64, Piece)], range: Ra
 /// The part of a piece from `at` on, if it covers `at`, and how far that answer holds.
 fn here(next: Option<(u64, Piece)>, at: u64, end: u64) -> (Option<Piece>, u64) {
     match next {
-        Some((va, piece)) if va <= at => {
-            let skip = at - va;
-            let part = Piece { bytes: piece.bytes - skip, at: piece.at.offset(skip), ..piece };
-            (Some(part), (va + piece.bytes).min(end))
-        }
+        Some((va, piece)) if va <= at => (Some(piece.from(at - va)), (va + piece.bytes).min(end)),
         Some((va, _)) => (None, va.min(end)),
         None => (None, end),
     }
@@ -289,8 +312,7 @@ fn cut(mirror: &mut BTreeMap<u64, Piece>, range: &Range<u64>) {
             mirror.insert(va, Piece { bytes: range.start - va, ..piece });
         }
         if va + piece.bytes > range.end {
-            let skip = range.end - va;
-            mirror.insert(range.end, Piece { bytes: piece.bytes - skip, at: piece.at.offset(skip), ..piece });
+            mirror.insert(range.end, piece.from(range.end - va));
         }
     }
 }
@@ -334,7 +356,8 @@ mod tests {
     use super::*;
 
     fn piece(pages: u64, at: u64) -> Piece {
-        Piece { bytes: pages << 12, at: PhysAddr::vram(at << 12), protection: Protection::ReadWrite }
+        let target = Target::Memory(PhysAddr::vram(at << 12));
+        Piece { bytes: pages << 12, target, protection: Protection::ReadWrite }
     }
 
     fn check(old: &[(u64, Piece)], new: &[(u64, Piece)], range: Range<u64>, expect: &[(u64, u64, Option<u64>)]) {
@@ -342,10 +365,11 @@ mod tests {
         let mut mirror: BTreeMap<u64, Piece> = old.iter().map(|(va, p)| (page(*va), *p)).collect();
         let new: Vec<(u64, Piece)> = new.iter().map(|(va, p)| (page(*va), *p)).collect();
         let changes = differences(&mirror, &new, page(range.start)..page(range.end));
-        let seen: Vec<_> = changes
-            .iter()
-            .map(|c| (c.range.start >> 12, c.range.end >> 12, c.to.map(|p| p.at.address >> 12)))
-            .collect();
+        let shown = |piece: Piece| match piece.target {
+            Target::Memory(at) => at.address >> 12,
+            Target::Sparse => u64::MAX,
+        };
+        let seen: Vec<_> = changes.iter().map(|c| (c.range.start >> 12, c.range.end >> 12, c.to.map(shown))).collect();
         assert_eq!(seen, expect);
         for change in changes {
             cut(&mut mirror, &change.range);
@@ -365,5 +389,9 @@ mod tests {
         check(&[(4, piece(2, 100)), (8, piece(2, 104))], &[(2, piece(8, 50))], 0..16, &[(2, 10, Some(50))]);
         let read_only = Piece { protection: Protection::Read, ..piece(4, 100) };
         check(&[(4, piece(4, 100))], &[(4, read_only)], 0..16, &[(4, 8, Some(100))]);
+        let sparse = |pages: u64| Piece { bytes: pages << 12, target: Target::Sparse, protection: Protection::Sparse };
+        check(&[(4, sparse(4))], &[(2, sparse(8))], 0..16, &[(2, 4, Some(u64::MAX)), (8, 10, Some(u64::MAX))]);
+        check(&[(4, sparse(4))], &[(4, sparse(2)), (6, piece(2, 9))], 0..16, &[(6, 8, Some(9))]);
+        check(&[(4, piece(4, 100))], &[(5, sparse(3))], 4..8, &[(4, 5, None), (5, 8, Some(u64::MAX))]);
     }
 }

@@ -96,8 +96,7 @@ impl JitCta {
         state.waits_this_resume = 0;
         let current = trap::Current {
             handler: coroutine.trap_handler(),
-            window: self.grid.window.address() as u64,
-            window_bytes: self.grid.window.bytes(),
+            window: Arc::as_ptr(&self.grid.window),
             window_lo: self.grid.window_lo,
             atomic: &raw const state.context.atomic,
         };

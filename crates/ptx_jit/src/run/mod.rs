@@ -6,4 +6,5 @@ pub(crate) mod context;
 pub(crate) mod cta;
 pub(crate) mod helpers;
 pub(crate) mod joint;
+mod store;
 pub(crate) mod trap;

@@ -1,21 +1,23 @@
 //! Faults of machine code: one SIGSEGV handler for the process.
 //!
 //! A page that a GPU address space does not map is inaccessible in its window. When a CTA touches it, the handler makes
-//! the CTA's coroutine return an exception in place of going on. Any other fault goes to the handler that was there before.
+//! the CTA's coroutine return an exception in place of going on. Writes to sparse pages fault as well; the handler performs
+//! them ([`store`]), and the CTA goes on. Any other fault goes to the handler that was there before.
 
 use std::cell::Cell;
 use std::ptr;
 use std::sync::OnceLock;
 
 use corosensei::trap::CoroutineTrapHandler;
+use hostmem::Window;
 use ptx::launch::{Access, AccessError, Exception, Step};
+
+use super::store::{self, Performed};
 
 /// What runs on this thread.
 pub(crate) struct Current {
     pub(crate) handler: CoroutineTrapHandler<Step>,
-    /// Host range of the window with its guard.
-    pub(crate) window: u64,
-    pub(crate) window_bytes: u64,
+    pub(crate) window: *const Window,
     pub(crate) window_lo: u64,
     pub(crate) atomic: *const u32,
 }
@@ -61,9 +63,9 @@ fn prepare() {
     let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
     // SAFETY: asks only.
     unsafe { libc::sigaltstack(ptr::null(), &raw mut stack) };
-    if stack.ss_flags & libc::SS_DISABLE != 0 {
-        // The stack must live as long as the thread, whose end cannot be hooked safely here: it is leaked. Threads that
-        // Rust started have one already.
+    if stack.ss_flags & libc::SS_DISABLE != 0 || stack.ss_size < SIGNAL_STACK {
+        // The one that Rust gives its threads just holds the processor's state and a message. The stack must live as long
+        // as the thread, whose end cannot be hooked safely here: it is leaked.
         let memory = Box::leak(vec![0_u8; SIGNAL_STACK].into_boxed_slice());
         stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: SIGNAL_STACK };
         // SAFETY: the memory is never freed.
@@ -81,13 +83,28 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
         // SAFETY: set by `guarded` on this thread, which is still in it.
         let current = unsafe { &*current };
         // SAFETY: the kernel passes a valid context.
-        let registers = unsafe { &mut (*user).uc_mcontext.gregs };
+        let machine = unsafe { &mut (*user).uc_mcontext };
+        let registers = &mut machine.gregs;
         // SAFETY: the kernel passes a valid siginfo.
         let info = unsafe { &*info };
         // SAFETY: it is that of a fault, which has an address.
         let address = unsafe { info.si_addr() }.addr() as u64;
         let stack = registers[libc::REG_RSP as usize] as u64;
-        if let Some(exception) = classify(current, address, stack, registers[libc::REG_ERR as usize]) {
+        let code = registers[libc::REG_ERR as usize];
+        // SAFETY: the grid, which owns the window, outlives its CTAs.
+        let window = unsafe { &*current.window };
+        if let Some(mut exception) = classify(current, window, address, stack, code) {
+            if let Exception::Access { address, .. } = &mut exception
+                && code & WRITE != 0
+            {
+                // Code of a CTA that touches the window raw holds no lock, so this may take the window's.
+                match store::perform(machine, window) {
+                    Performed::Done => return,
+                    Performed::Refused(offset) => *address = current.window_lo.wrapping_add(offset),
+                    Performed::Unknown => {}
+                }
+            }
+            let registers = &mut machine.gregs;
             // SAFETY: the stack pointer was checked to be inside the coroutine; what machine code and helpers leave behind
             // needs no dropping.
             let to = unsafe { current.handler.setup_trap_handler(move || Step::Exception(exception)) };
@@ -103,12 +120,12 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
 }
 
 /// The exception that a fault at `address` with this stack pointer means, if it is a CTA's.
-fn classify(current: &Current, address: u64, stack: u64, code: i64) -> Option<Exception> {
+fn classify(current: &Current, window: &Window, address: u64, stack: u64, code: i64) -> Option<Exception> {
     if !current.handler.stack_ptr_in_bounds(stack as usize) {
         return None;
     }
-    let offset = address.wrapping_sub(current.window);
-    if offset < current.window_bytes + GUARD {
+    let offset = address.wrapping_sub(window.address() as u64);
+    if offset < window.bytes() + GUARD {
         // SAFETY: the context is live while its CTA runs.
         let atomic = unsafe { current.atomic.read_volatile() } != 0;
         let access = match (atomic, code & WRITE != 0) {

@@ -21,6 +21,8 @@ const PTX: &str = ".version 8.5\n.target sm_75\n.address_size 64\n.visible .entr
                    .reg .b32 %r<4>;\n.reg .b64 %rd<4>;\nld.param.u64 %rd1, [a];\nmov.u32 %r1, %tid.x;\n\
                    L: ld.volatile.global.u32 %r2, [%rd1];\nadd.u32 %r2, %r2, 1;\nst.volatile.global.u32 [%rd1], %r2;\n\
                    setp.ne.u32 %p1, %r2, 100;\n@%p1 bra L;\nret;\n}\n";
+/// Where in an attacker's memory its sparse page lies.
+const SPARSE: u64 = 2 << 12;
 /// Most actions of one run: time is bounded by it.
 const MAX_ACTIONS: usize = 64;
 
@@ -63,6 +65,11 @@ impl Attacker {
         let mut space = mini.space();
         let channel = mini.channel(&mut space, id, id);
         let memory = mini.buffer(&mut space, 256 << 10);
+        // One page of it is sparse.
+        if let Some(entry) = mini.entries(&space, memory.va + SPARSE).small {
+            mini.put(entry, Pte::SPARSE.as_bytes());
+        }
+        mini.invalidate(&space, memory.va, memory.bytes);
         let program = mini.load(&mut space, PTX, "k");
         let descriptor = mini.descriptor(&mut space, program, [3, 1, 1], [32, 1, 1], &[memory.va]);
         Attacker { space, channel, memory, program, descriptor }
@@ -71,7 +78,8 @@ impl Attacker {
     /// Words that look like addresses, sizes and commands.
     fn known(&self) -> Vec<u32> {
         let mut known = vec![0, 1, 2, 4, 64, 4096, 1 << 20, u32::MAX, TURING_COMPUTE_A, TURING_DMA_COPY_A];
-        let addresses = [self.memory.va, self.memory.va + 4096, self.program, self.descriptor, LO, 0x1000];
+        let memory = self.memory.va;
+        let addresses = [memory, memory + 4096, memory + SPARSE, self.program, self.descriptor, LO, 0x1000];
         known.extend(addresses.iter().flat_map(|va| [*va as u32, (va >> 32) as u32, (va >> 8) as u32]));
         known.extend([copy_flags(0), copy_flags(1 << 10), copy_flags(2 << 3), 1 | 1 << 24, 2 | 1 << 24, 6 | 5 << 27]);
         known
@@ -268,11 +276,15 @@ pub fn driver(data: &[u8]) {
                 mini.gpu.vram().write(at as usize, &input.value(&known).to_le_bytes());
             }
             _ => {
-                // A page table entry that points at a table, or maps anything.
+                // A page table entry that points at a table, or maps anything, or is sparse.
                 let at = used.start + u64::from(input.word()) * 8 % (used.end - used.start);
                 let to = PhysAddr::vram(u64::from(input.word()) << 12 & 0x1fff_ffff);
                 let pte = Pte::to_page(to, Rights::default());
-                let value = if input.byte() % 2 == 0 { pte.0 } else { pte.0 & !1 | 1 << 1 };
+                let value = match input.byte() % 3 {
+                    0 => pte.0,
+                    1 => pte.0 & !1 | 1 << 1,
+                    _ => Pte::SPARSE.0,
+                };
                 mini.gpu.vram().write(at as usize, value.as_bytes());
             }
         }

@@ -11,7 +11,7 @@ use gpu_spec::compute::{self, TURING_COMPUTE_A};
 use gpu_spec::copy::{self, TURING_DMA_COPY_A};
 use gpu_spec::fault::{Fault, Packet};
 use gpu_spec::host::{self, GpEntry, Header, SUBCHANNEL_COMPUTE, SUBCHANNEL_COPY, sem_execute};
-use gpu_spec::mmu::{Aperture, PhysAddr, Rights};
+use gpu_spec::mmu::{Aperture, DualPde, Pde, PhysAddr, Rights};
 use gpu_spec::notifier::{self, LOG_OFFSET, Record};
 use gpu_spec::program::{self, ConstantBank, PARAMS_OFFSET};
 use gpu_spec::qmd::Qmd;
@@ -107,6 +107,15 @@ pub struct Channel {
     pub inst: PhysAddr,
 }
 
+/// Addresses in VRAM of the entries on the way to an address, from the third level on; 0 where there is no table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Entries {
+    pub pde1: u64,
+    pub pde0: u64,
+    pub big: Option<u64>,
+    pub small: Option<u64>,
+}
+
 /// A piece of VRAM, mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer {
@@ -148,13 +157,44 @@ impl Mini {
 
     pub fn buffer_with(&mut self, space: &mut Space, bytes: u64, rights: Rights) -> Buffer {
         let bytes = bytes.next_multiple_of(4096);
-        let offset = self.vram.take(bytes, 4096);
         let va = space.next;
         // A page between buffers stays unmapped.
         space.next += bytes + 4096;
+        self.map_at(space, va, bytes, 4096, rights)
+    }
+
+    /// Allocates memory with an alignment, and maps it at an address, with the largest pages that fit.
+    pub fn map_at(&mut self, space: &mut Space, va: u64, bytes: u64, align: u64, rights: Rights) -> Buffer {
+        let offset = self.vram.take(bytes, align);
         space.tables.map(&mut self.vram, va, bytes, PhysAddr::vram(offset), rights).unwrap();
         self.invalidate(space, va, bytes);
         Buffer { va, offset, bytes }
+    }
+
+    /// Where in VRAM the entries lie that a walk to an address reads.
+    pub fn entries(&self, space: &Space, va: u64) -> Entries {
+        let at = |table: PhysAddr, index: u64, bytes: u64| table.offset(index * bytes);
+        let load = |at: PhysAddr| {
+            let mut words = [0; 2];
+            self.gpu.vram().read(at.address as usize, words.as_mut_bytes());
+            words
+        };
+        let pde2 = at(Pde(load(at(space.tables.root(), va >> 47, 8))[0]).table().unwrap(), va >> 38 & 0x1ff, 8);
+        let pde1 = at(Pde(load(pde2)[0]).table().unwrap(), va >> 29 & 0x1ff, 8);
+        let Some(table) = Pde(load(pde1)[0]).table() else {
+            return Entries { pde1: pde1.address, ..Entries::default() };
+        };
+        let pde0 = at(table, va >> 21 & 0xff, 16);
+        let [big, small] = load(pde0);
+        let dual = DualPde { big, small };
+        let big = dual.big_table().map(|table| at(table, va >> 16 & 0x1f, 8).address);
+        let small = dual.small_table().map(|table| at(table, va >> 12 & 0x1ff, 8).address);
+        Entries { pde1: pde1.address, pde0: pde0.address, big, small }
+    }
+
+    /// Overwrites an entry of a table.
+    pub fn put(&self, at: u64, entry: &[u8]) {
+        self.gpu.vram().write(at as usize, entry);
     }
 
     /// Maps the memory of another space's buffer.
