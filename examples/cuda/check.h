@@ -81,6 +81,9 @@ inline double relative_error(const std::vector<float>& got, const std::vector<fl
 }
 
 inline int verdict(const char* name, bool passed, const char* detail) {
-    std::printf("%s: %s (%s)\n", name, passed ? "PASSED" : "FAILED", detail);
+    int runtime = 0;
+    CHECK(cudaRuntimeGetVersion(&runtime));
+    std::printf("%s: %s (%s; CUDA runtime %d.%d)\n", name, passed ? "PASSED" : "FAILED", detail, runtime / 1000,
+                runtime % 1000 / 10);
     return passed ? 0 : 1;
 }

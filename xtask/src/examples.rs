@@ -11,23 +11,44 @@ use anyhow::{Context, Result, bail};
 use crate::run::{checked, say, target};
 use crate::toolkit;
 
-/// Compiles `examples/cuda/*.cu`, with nvcc's default flags (static runtime), where the program is older than its source.
-/// Returns the folder of the programs.
+/// Another way of compiling some of the examples.
+struct Variant {
+    /// Folder of its programs, in that of all.
+    folder: &'static str,
+    names: &'static [&'static str],
+    /// What nvcc is told beside source and program.
+    flags: Vec<String>,
+}
+
+/// Compiles `examples/cuda/*.cu`, with nvcc's default flags (static runtime), and some of them for other runtimes, where the
+/// program is older than its source. Returns the folder of the programs.
 ///
 /// # Errors
 /// What nvcc says.
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
-    let nvcc = toolkit::cuda_home(root)?.join("bin/nvcc");
+    let home = toolkit::cuda_home(root)?;
+    let nvcc = home.join("bin/nvcc");
     let sources = root.join("examples/cuda");
     let programs = target(root).join("cuda-examples");
     fs::create_dir_all(&programs)?;
     let header = modified(&sources.join("check.h"))?;
     let mut stale = Vec::new();
-    for source in files(&sources, "cu")? {
-        let program = programs.join(source.file_stem().context("a file name")?);
+    let mut wanted = |source: PathBuf, folder: &Path, flags: &[String]| -> Result<()> {
+        let program = folder.join(source.file_stem().context("a file name")?);
         let newest = modified(&source)?.max(header);
         if modified(&program).map_or(true, |made| made < newest) {
-            stale.push((source, program));
+            stale.push((source, program, flags.to_vec()));
+        }
+        Ok(())
+    };
+    for source in files(&sources, "cu")? {
+        wanted(source, &programs, &[])?;
+    }
+    for variant in variants(&home, &toolkit::runtime_12(root)?) {
+        let folder = programs.join(variant.folder);
+        fs::create_dir_all(&folder)?;
+        for name in variant.names {
+            wanted(sources.join(name).with_extension("cu"), &folder, &variant.flags)?;
         }
     }
     if stale.is_empty() {
@@ -41,8 +62,8 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
             scope.spawn(|| {
                 loop {
                     let next = queue.lock().ok().and_then(|mut queue| queue.pop());
-                    let Some((source, program)) = next else { break };
-                    if let Err(error) = checked(Command::new(&nvcc).arg("-o").arg(&program).arg(&source))
+                    let Some((source, program, flags)) = next else { break };
+                    if let Err(error) = checked(Command::new(&nvcc).args(flags).arg("-o").arg(&program).arg(&source))
                         && let Ok(mut failed) = failed.lock()
                     {
                         failed.push(format!("{error:#}"));
@@ -56,6 +77,23 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
         bail!("{}", failed.join("\n"));
     }
     Ok(programs)
+}
+
+/// The compiler's own runtime as a shared library, and the runtime 12 both ways.
+fn variants(home: &Path, runtime_12: &Path) -> [Variant; 3] {
+    let shared = |home: &Path| vec!["-cudart=shared".into(), format!("-Xlinker=-rpath={}", home.join("lib").display())];
+    let for_12 = ["include", "lib"].map(|folder| runtime_12.join(folder).display().to_string());
+    let for_12 = vec![format!("-I{}", for_12[0]), format!("-L{}", for_12[1])];
+    let few = &["vector_add", "streams"];
+    [
+        Variant { folder: "shared", names: few, flags: shared(home) },
+        Variant { folder: "shared-12", names: few, flags: [for_12.clone(), shared(runtime_12)].concat() },
+        Variant {
+            folder: "static-12",
+            names: &["vector_add", "streams", "managed", "device_printf", "reduction"],
+            flags: for_12,
+        },
+    ]
 }
 
 /// Remakes every committed `.ptx` that has a `.cu` of its name beside it.

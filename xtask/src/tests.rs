@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::examples;
 use crate::run::{build, cargo, checked, say, target};
+use crate::toolkit;
 
 /// Unit and integration tests of all crates; the product, built; programs compiled by nvcc, run through it; fuzz targets.
 ///
@@ -15,7 +16,13 @@ use crate::run::{build, cargo, checked, say, target};
 pub(crate) fn all(root: &Path, nvcc: bool, fuzz_seconds: u64) -> Result<()> {
     let start = Instant::now();
     say("1/4 tests of the crates");
-    checked(cargo(root).args(["test", "--workspace", "--exclude", "e2e"]))?;
+    let mut crates = cargo(root);
+    crates.args(["test", "--workspace", "--exclude", "e2e"]);
+    if nvcc {
+        // Types and numbers are compared with those of cuda.h.
+        crates.env("SUNDIAL_CUDA_HOME", toolkit::cuda_home(root)?);
+    }
+    checked(&mut crates)?;
     say("2/4 the product");
     build(root)?;
     let programs = if nvcc {

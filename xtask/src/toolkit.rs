@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::run::{checked, say, target};
 
-/// What is installed. `nvcc` finds the host compiler on the path.
-const PACKAGES: [&str; 6] = [
+/// The compiler with its runtime, static and shared. `nvcc` finds the host compiler on the path.
+const COMPILER: [&str; 6] = [
     "nvidia-cuda-nvcc==13.5.*",
     "nvidia-nvvm==13.5.*",
     "nvidia-cuda-runtime==13.5.*",
@@ -17,6 +17,10 @@ const PACKAGES: [&str; 6] = [
     "nvidia-cuda-cccl==13.3.*",
     "nvidia-cuda-nvrtc==13.5.*",
 ];
+
+/// The runtime of the major version before: headers, the shared library, and since 12.9 the static one. There is no nvcc 12 on
+/// PyPI; the newer compiler builds for the older runtime.
+const RUNTIME_12: [&str; 1] = ["nvidia-cuda-runtime-cu12==12.9.*"];
 
 /// A CUDA toolkit with `bin/nvcc`: `$SUNDIAL_CUDA_HOME`, or one installed under `target/cuda-toolkit` by this call.
 ///
@@ -30,30 +34,43 @@ pub(crate) fn cuda_home(root: &Path) -> Result<PathBuf> {
         }
         return Ok(home);
     }
-    let venv = target(root).join("cuda-toolkit");
-    if let Some(home) = installed(&venv)
-        && venv.join("complete").exists()
-    {
-        return Ok(home);
-    }
-    host_packages(&venv)?;
-    say("installing NVIDIA's compiler from PyPI into target/cuda-toolkit (about 190 MB, once)");
-    checked(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))
-        .context("python3 with its venv module is needed: apt-get install python3-venv")?;
-    checked(
-        Command::new(venv.join("bin/pip")).args(["install", "--quiet", "--disable-pip-version-check"]).args(PACKAGES),
-    )?;
-    let home = installed(&venv).context("the packages hold no bin/nvcc")?;
-    development_links(&home.join("lib"))?;
-    fs::write(venv.join("complete"), "")?;
-    Ok(home)
+    from_pypi(&target(root).join("cuda-toolkit"), "NVIDIA's compiler", "190 MB", &COMPILER, "cu13")
 }
 
-fn installed(venv: &Path) -> Option<PathBuf> {
-    let homes = fs::read_dir(venv.join("lib")).ok()?;
-    homes
-        .filter_map(|entry| Some(entry.ok()?.path().join("site-packages/nvidia/cu13")))
-        .find(|home| home.join("bin/nvcc").exists())
+/// `include` and `lib` of CUDA's runtime 12, installed under `target/cuda-runtime-12` by this call.
+///
+/// # Errors
+/// What pip says.
+pub(crate) fn runtime_12(root: &Path) -> Result<PathBuf> {
+    from_pypi(&target(root).join("cuda-runtime-12"), "CUDA's runtime 12", "4 MB", &RUNTIME_12, "cuda_runtime")
+}
+
+/// Installs packages into a virtual environment of their own, unless these very ones are there; the folder
+/// `site-packages/nvidia/NAME` in it.
+fn from_pypi(venv: &Path, what: &str, size: &str, packages: &[&str], name: &str) -> Result<PathBuf> {
+    let complete = venv.join("complete");
+    if !fs::read_to_string(&complete).is_ok_and(|there| there == packages.join("\n")) {
+        host_packages(venv)?;
+        say(&format!("installing {what} from PyPI into {} (about {size}, once)", venv.display()));
+        checked(Command::new("python3").args(["-m", "venv", "--clear"]).arg(venv))
+            .context("python3 with its venv module is needed: apt-get install python3-venv")?;
+        checked(
+            Command::new(venv.join("bin/pip"))
+                .args(["install", "--quiet", "--disable-pip-version-check", "--no-deps"])
+                .args(packages),
+        )
+        .with_context(|| format!("{what} cannot be had from PyPI; without it: cargo xtask test --no-nvcc"))?;
+        development_links(&installed(venv, name)?.join("lib"))?;
+        fs::write(&complete, packages.join("\n"))?;
+    }
+    installed(venv, name)
+}
+
+fn installed(venv: &Path, name: &str) -> Result<PathBuf> {
+    fs::read_dir(venv.join("lib"))?
+        .filter_map(|entry| Some(entry.ok()?.path().join("site-packages/nvidia").join(name)))
+        .find(|home| home.exists())
+        .with_context(|| format!("the packages in {} hold no folder {name}", venv.display()))
 }
 
 /// nvcc needs g++, the set-up needs python3 with venv: installs what is missing where we may.

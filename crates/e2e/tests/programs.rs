@@ -6,29 +6,40 @@ use std::time::Duration;
 
 use e2e::{Daemon, bin_dir, cuda_examples, text};
 
-const PROGRAMS: [&str; 15] = [
-    "vector_add",
-    "matrix_mul",
-    "black_scholes",
-    "binomial_options",
-    "radix_sort",
-    "stereo_disparity",
-    "reduction",
-    "histogram",
-    "scan",
-    "nbody",
-    "mandelbrot",
-    "streams",
-    "managed",
-    "device_printf",
-    "block_reduce",
+/// Folder of programs, the runtime they say they run on, their names.
+const PROGRAMS: [(&str, &str, &[&str]); 4] = [
+    (
+        "",
+        "CUDA runtime ",
+        &[
+            "vector_add",
+            "matrix_mul",
+            "black_scholes",
+            "binomial_options",
+            "radix_sort",
+            "stereo_disparity",
+            "reduction",
+            "histogram",
+            "scan",
+            "nbody",
+            "mandelbrot",
+            "streams",
+            "managed",
+            "device_printf",
+            "block_reduce",
+        ],
+    ),
+    ("static-12", "CUDA runtime 12.", &["vector_add", "streams", "managed", "device_printf", "reduction"]),
+    ("shared-12", "CUDA runtime 12.", &["vector_add", "streams"]),
+    ("shared", "CUDA runtime ", &["vector_add", "streams"]),
 ];
 
-/// Runs a program to its end, at most two minutes; it must say PASSED.
-fn passes(mut command: Command, program: &Path) {
+/// Runs a program to its end, at most two minutes; it must say PASSED, and on which runtime.
+fn passes(mut command: Command, program: &Path, runtime: &str) {
     let output = command.arg("--").arg("timeout").arg("120").arg(program).output().expect("sundial run");
     let said = text(&output);
-    assert!(output.status.success() && said.contains("PASSED"), "{}: {said}", program.display());
+    let passed = output.status.success() && said.contains("PASSED") && said.contains(runtime);
+    assert!(passed, "{}: {said}", program.display());
 }
 
 fn check_all(run: impl Fn() -> Command) {
@@ -37,12 +48,16 @@ fn check_all(run: impl Fn() -> Command) {
         return;
     };
     let mut failed = Vec::new();
-    for name in PROGRAMS {
-        let start = std::time::Instant::now();
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| passes(run(), &folder.join(name))));
-        eprintln!("{name}: {} in {:?}", if result.is_ok() { "ok" } else { "FAILED" }, start.elapsed());
-        if result.is_err() {
-            failed.push(name);
+    for (kind, runtime, names) in PROGRAMS {
+        for name in names {
+            let program = folder.join(kind).join(name);
+            let start = std::time::Instant::now();
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| passes(run(), &program, runtime)));
+            let verdict = if result.is_ok() { "ok" } else { "FAILED" };
+            eprintln!("{}: {verdict} in {:?}", program.display(), start.elapsed());
+            if result.is_err() {
+                failed.push(program);
+            }
         }
     }
     assert!(failed.is_empty(), "failed: {failed:?}");
