@@ -1,7 +1,10 @@
 //! The instance block of a channel: 4 KiB in physical memory. Its first 512 bytes are RAMFC, the host engine's state of the
 //! channel; page directory and engine contexts follow.
 //!
-//! Source: TU104 `dev_ram`. Constants named without unit are word (32-bit) indices.
+//! While a channel is not bound, the words that `dev_ram` gives to the registers of a PBDMA (`dev_pbdma`) hold what those
+//! held: a channel can be bound again, under any number, and goes on.
+//!
+//! Source: TU104 `dev_ram`, `dev_pbdma`. Constants named without unit are word (32-bit) indices.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -29,6 +32,10 @@ pub const GP_GET: usize = 5;
 pub const PB_GET: usize = 6;
 /// Pushbuffer get pointer, high.
 pub const PB_GET_HI: usize = 7;
+/// Pushbuffer get pointer at the top level; there are no others here.
+pub const TOP_LEVEL_GET: usize = 8;
+/// Pushbuffer get pointer at the top level, high.
+pub const TOP_LEVEL_GET_HI: usize = 9;
 /// Reference count.
 pub const REF: usize = 10;
 /// How long an acquire may wait.
@@ -47,16 +54,32 @@ pub const GP_BASE: usize = 18;
 pub const GP_BASE_HI: usize = 19;
 /// GP entries fetched.
 pub const GP_FETCH: usize = 20;
-/// Pushbuffer header in progress.
+/// Pushbuffer fetch pointer.
+pub const PB_FETCH: usize = 21;
+/// Pushbuffer fetch pointer, high.
+pub const PB_FETCH_HI: usize = 22;
+/// End of the pushbuffer segment.
+pub const PB_PUT: usize = 23;
+/// End of the pushbuffer segment, high.
+pub const PB_PUT_HI: usize = 24;
+/// Memory operation, word B.
+pub const MEM_OP_B: usize = 25;
+/// Pushbuffer header in progress: fields `HEADER_…`.
 pub const PB_HEADER: usize = 33;
-/// Words that remain of it.
+/// Data words that remain of it ([`COUNT_VALUE`]).
 pub const PB_COUNT: usize = 34;
-/// Subdevice mask.
+/// Subdevice mask: fields `SUBDEVICE_…`. With 0, nothing is masked.
 pub const SUBDEVICE: usize = 37;
 /// Semaphore payload, high.
 pub const SEM_PAYLOAD_HI: usize = 39;
+/// Memory operation, word C.
+pub const MEM_OP_C: usize = 40;
 /// Target engine.
 pub const TARGET: usize = 43;
+/// A method that has yet to be executed: fields `METHOD_…`.
+pub const METHOD0: usize = 48;
+/// Its data.
+pub const DATA0: usize = 49;
 /// Host-driven copy engine control.
 pub const HCE_CTRL: usize = 57;
 /// Privilege and others.
@@ -78,6 +101,35 @@ pub const WINDOW_BYTES: usize = 514;
 /// Sundial's own: physical address of the error notifier ([`crate::notifier`]): target in bits 1:0 (0 VRAM, 1 none, 2 and
 /// 3 system memory), address bits 31:12; the next word holds bits 63:32.
 pub const NOTIFIER: usize = 516;
+
+/// Sundial's own: method state of the channel's engines while it is not bound, which hardware keeps in contexts of no
+/// published layout. Only the device reads and writes it; all zero is the state of a new channel.
+pub const ENGINE_STATE: usize = 576;
+/// Words of [`ENGINE_STATE`].
+pub const ENGINE_STATE_WORDS: usize = 64;
+
+/// Method address in bytes >> 2, in [`PB_HEADER`].
+pub const HEADER_METHOD: Field = Field::new(13, 2);
+/// Subchannel, in [`PB_HEADER`].
+pub const HEADER_SUBCHANNEL: Field = Field::new(18, 16);
+/// Opcode as in [`crate::host::Header`], in [`PB_HEADER`].
+pub const HEADER_TYPE: Field = Field::new(31, 29);
+/// Data words that remain, in [`PB_COUNT`].
+pub const COUNT_VALUE: Field = Field::new(12, 0);
+/// Which subdevices the channel is, in [`SUBDEVICE`].
+pub const SUBDEVICE_ID: Field = Field::new(11, 0);
+/// The mask that was stored for later, in [`SUBDEVICE`].
+pub const SUBDEVICE_STORED_MASK: Field = Field::new(27, 16);
+/// Methods are executed, in [`SUBDEVICE`].
+pub const SUBDEVICE_STATUS: Field = Field::bit(28);
+/// Masks count, in [`SUBDEVICE`].
+pub const SUBDEVICE_CHANNEL_DMA: Field = Field::bit(29);
+/// Method address in bytes >> 2, in [`METHOD0`].
+pub const METHOD_ADDR: Field = Field::new(13, 2);
+/// Subchannel, in [`METHOD0`].
+pub const METHOD_SUBCH: Field = Field::new(18, 16);
+/// There is a method, in [`METHOD0`].
+pub const METHOD_VALID: Field = Field::bit(31);
 
 /// The channel may use physical addresses and invalidate foreign page directories, in [`CONFIG`].
 pub const CONFIG_PRIVILEGED: Field = Field::bit(8);

@@ -173,7 +173,10 @@ impl Device {
             PRAMIN_BASE => store(&self.latches.pramin, value),
             regs::SCHED_DISABLE => self.change(|front, shared| front.disable_runlists(shared, value)),
             regs::PREEMPT => self.preempt(value),
-            regs::RUNLIST_PREEMPT => self.change(|front, _| front.preempt_runlists(value & ((1 << RUNLISTS) - 1))),
+            regs::RUNLIST_PREEMPT => {
+                let runlists = value & ((1 << RUNLISTS) - 1);
+                self.change(|front, shared| front.preempt_runlists(shared, runlists));
+            }
             _ => match row(offset, regs::RUNLIST_BASE_LO, regs::RUNLIST_STRIDE, RUNLISTS) {
                 Some((runlist, 0)) => store(&self.latches.runlist_base[runlist as usize][0], value),
                 Some((runlist, 4)) => store(&self.latches.runlist_base[runlist as usize][1], value),
@@ -321,6 +324,8 @@ impl Device {
     }
 
     fn bind(&self, channel: u32, value: u32) {
+        // What is bound is written back before it is read again.
+        self.change(|front, shared| front.unbind(shared, channel));
         // Outside the lock: it may have to show a whole address space.
         let bound = regs::INST_BIND.is_set(value).then(|| {
             let at = u64::from(regs::INST_PTR.get(value)) << 12;

@@ -13,8 +13,12 @@
 //!               faulted bits (the job is gone, fetching goes on behind it) or binds the channel again
 //! ```
 //!
+//! What a channel has to remember while it is not bound stands in its instance block (`saved`).
+//!
 //! Everything in a channel happens in order: a method that starts work holds the channel until the work is done, so
 //! waits for idle are always satisfied. Hardware may overlap more; it never promises to.
+
+mod saved;
 
 use std::sync::Arc;
 
@@ -24,7 +28,7 @@ use gpu_spec::copy::TURING_DMA_COPY_A;
 use gpu_spec::host::{GpEntry, Header, SET_OBJECT, SET_OBJECT_CLASS, same_tebibyte};
 use gpu_spec::mmu::PhysAddr;
 use gpu_spec::notifier::Code;
-use gpu_spec::ramfc::{CONFIG, CONFIG_PRIVILEGED, GP_GET, InstanceBlock, SIGNATURE, SIGNATURE_VALUE};
+use gpu_spec::ramfc::{CONFIG, CONFIG_PRIVILEGED, InstanceBlock, SIGNATURE, SIGNATURE_VALUE};
 use gpu_spec::userd;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -67,12 +71,24 @@ pub(crate) struct Channel {
     words: Vec<u32>,
     next: usize,
     run: Run,
+    /// The method that holds the channel: it started the job, or waits.
+    holding: Method,
+    /// A method that comes before the words: the channel was not bound any more when it was its turn.
+    pending: Option<Method>,
     subdevices: u32,
     active: bool,
     classes: [u32; HARDWARE_SUBCHANNELS as usize],
     host: Host,
     copy: CopyEngine,
     compute: Compute,
+}
+
+/// A method with its data.
+#[derive(Clone, Copy, Debug, Default)]
+struct Method {
+    subchannel: u32,
+    method: u32,
+    data: u32,
 }
 
 /// What remains of the methods that a header announced.
@@ -139,7 +155,7 @@ impl Channel {
         let (lo, bytes) = block.window();
         let space = shared.spaces.get(&shared.memory, root, lo, bytes);
         let space = space.inspect_err(|error| tracing::warn!(%error, channel = id, "no address space")).ok();
-        Ok(Channel {
+        let mut channel = Channel {
             inst,
             space: space.ok_or(Unbound)?,
             notifier: block.notifier(),
@@ -150,20 +166,24 @@ impl Channel {
             privileged: CONFIG_PRIVILEGED.is_set(block.words[CONFIG]),
             gp_base,
             gp_limit2,
-            gp_get: block.words[GP_GET] & ((1 << gp_limit2) - 1),
+            gp_get: 0,
             gp_put: 0,
             segment: 0,
             segment_words: 0,
             words: Vec::new(),
             next: 0,
             run: Run::default(),
+            holding: Method::default(),
+            pending: None,
             subdevices: 0xfff,
             active: true,
             classes: [0; HARDWARE_SUBCHANNELS as usize],
             host: Host::default(),
             copy: CopyEngine::default(),
             compute: Compute::default(),
-        })
+        };
+        channel.restore(&block);
+        Ok(channel)
     }
 
     /// Reads how far the GPFIFO is filled; true if there is anything to fetch.
@@ -173,9 +193,9 @@ impl Channel {
         self.has_words() || self.gp_get != self.gp_put
     }
 
-    /// GP entries or words are left to process.
+    /// Words, or a method, are left to process.
     fn has_words(&self) -> bool {
-        self.segment_words > 0 || self.next < self.words.len()
+        self.segment_words > 0 || self.next < self.words.len() || self.pending.is_some()
     }
 
     /// Processes at most `budget` words, until something holds the channel. The caller made sure that nothing does now.
@@ -264,6 +284,9 @@ impl Channel {
 
     /// Processes a header, or a method, or a row of inline data.
     fn step(&mut self, shared: &Shared, released: &mut bool) -> Result<Flow, ChannelError> {
+        if let Some(pending) = self.pending.take() {
+            return self.method(shared, pending, released);
+        }
         self.fetch_words(shared)?;
         let word = self.words[self.next];
         if self.run.left == 0 {
@@ -303,7 +326,7 @@ impl Channel {
             }
             _ => {}
         }
-        self.method(shared, subchannel, method, word, released)
+        self.method(shared, Method { subchannel, method, data: word }, released)
     }
 
     fn header(&mut self, shared: &Shared, header: Header, released: &mut bool) -> Result<Flow, ChannelError> {
@@ -318,7 +341,8 @@ impl Channel {
                 Ok(Flow::Next)
             }
             Header::OP_IMMEDIATE if self.active => {
-                self.method(shared, header.subchannel(), header.method(), header.count(), released)
+                let (subchannel, method) = (header.subchannel(), header.method());
+                self.method(shared, Method { subchannel, method, data: header.count() }, released)
             }
             Header::OP_IMMEDIATE => Ok(Flow::Next),
             Header::OP_END_SEGMENT => {
@@ -352,14 +376,16 @@ impl Channel {
         self.classes.get(subchannel as usize).copied().unwrap_or(0)
     }
 
-    fn method(
-        &mut self,
-        shared: &Shared,
-        subchannel: u32,
-        method: u32,
-        data: u32,
-        released: &mut bool,
-    ) -> Result<Flow, ChannelError> {
+    fn method(&mut self, shared: &Shared, method: Method, released: &mut bool) -> Result<Flow, ChannelError> {
+        let flow = self.execute(shared, method, released)?;
+        if matches!(flow, Flow::Wait(_) | Flow::Start(_)) {
+            self.holding = method;
+        }
+        Ok(flow)
+    }
+
+    fn execute(&mut self, shared: &Shared, method: Method, released: &mut bool) -> Result<Flow, ChannelError> {
+        let Method { subchannel, method, data } = method;
         let refuse = |what| Err(ChannelError::method(Code::PBDMA_ERROR, subchannel, method, data, what));
         if method == SET_OBJECT {
             let Some(class) = self.classes.get_mut(subchannel as usize) else {

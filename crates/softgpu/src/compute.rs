@@ -10,7 +10,7 @@ use gpu_spec::notifier::{Code, Reason};
 use gpu_spec::program::{ConstantBank, PARAMS_OFFSET};
 use gpu_spec::qmd::Qmd;
 use ptx::launch::{DriverArea, Launch, MAX_PARAM_BYTES, MAX_SHARED_BYTES, MAX_THREADS_PER_CTA};
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::channel::{Context, Flow};
 use crate::error::{ChannelError, Unit};
@@ -40,8 +40,26 @@ pub(crate) struct Compute {
     transfer: Option<InlineTransfer>,
 }
 
+/// [`Compute`] in words, for while the channel is not bound.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct ComputeState {
+    descriptor: u32,
+    inline: Inline,
+    /// Of the inline transfer: 0, or 1 and the rest.
+    transferring: u32,
+    destination: [u32; 2],
+    column: u32,
+    lines: u32,
+    /// 0 without a release, 1 with one, 2 with one that stores the time.
+    release: u32,
+    semaphore: [u32; 2],
+    payload: u32,
+}
+
 /// Method state of the inline-to-memory unit.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
 struct Inline {
     line_length: u32,
     lines: u32,
@@ -116,8 +134,9 @@ impl Compute {
         let length = self.inline.line_length;
         let mut bytes = data.as_bytes();
         while transfer.lines > 0 && (length == 0 || !bytes.is_empty()) {
-            let count = bytes.len().min((length - transfer.column) as usize);
-            let at = transfer.destination + u64::from(transfer.column);
+            // The length may have been changed since.
+            let count = bytes.len().min(length.saturating_sub(transfer.column) as usize);
+            let at = transfer.destination.wrapping_add(transfer.column.into());
             context.space.write(&context.shared.memory, at, &bytes[..count]).map_err(fault)?;
             transfer.column += count as u32;
             bytes = &bytes[count.next_multiple_of(4).min(bytes.len())..];
@@ -137,6 +156,40 @@ impl Compute {
             *context.released = true;
         }
         Ok(())
+    }
+
+    pub(crate) fn save(&self) -> ComputeState {
+        let halves = |value: u64| [value as u32, (value >> 32) as u32];
+        let mut state = ComputeState { descriptor: self.descriptor, inline: self.inline, ..ComputeState::new_zeroed() };
+        if let Some(transfer) = self.transfer {
+            state.transferring = 1;
+            state.destination = halves(transfer.destination);
+            state.column = transfer.column;
+            state.lines = transfer.lines;
+            if let Some(release) = transfer.release {
+                state.release = if release.timestamp { 2 } else { 1 };
+                state.semaphore = halves(release.va);
+                state.payload = release.payload as u32;
+            }
+        }
+        state
+    }
+
+    pub(crate) fn restore(&mut self, state: &ComputeState) {
+        let whole = |[lo, hi]: [u32; 2]| u64::from(lo) | u64::from(hi) << 32;
+        self.descriptor = state.descriptor;
+        self.inline = state.inline;
+        self.transfer = (state.transferring == 1).then(|| InlineTransfer {
+            destination: whole(state.destination),
+            column: state.column,
+            lines: state.lines,
+            release: (state.release != 0).then(|| Release {
+                va: whole(state.semaphore),
+                payload: state.payload.into(),
+                wide: false,
+                timestamp: state.release == 2,
+            }),
+        });
     }
 
     /// Reads the launch descriptor and checks it.

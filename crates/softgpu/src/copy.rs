@@ -13,6 +13,7 @@ use gpu_spec::copy::{
 use gpu_spec::fault::FaultType;
 use gpu_spec::mmu::PhysAddr;
 use gpu_spec::notifier::Code;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::channel::{Context, Flow};
 use crate::error::{ChannelError, Unit};
@@ -31,7 +32,8 @@ const SMALL_BYTES: u64 = 4 << 10;
 const STAGE_BYTES: usize = 16 << 10;
 
 /// Method state.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
 pub(crate) struct CopyEngine {
     source: [u32; 2],
     destination: [u32; 2],

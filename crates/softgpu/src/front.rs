@@ -301,7 +301,7 @@ impl Front {
             self.finish(shared, id, tsg);
         }
         if idle && (self.hold.is_some() || self.hold_runlists != 0) {
-            self.release_holds();
+            self.release_holds(shared);
         }
     }
 

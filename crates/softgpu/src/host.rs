@@ -9,7 +9,7 @@ use gpu_spec::host::{
 };
 use gpu_spec::mmu::{SMALL_PAGE, VA_END};
 use gpu_spec::notifier::Code;
-use gpu_spec::ramfc::place;
+use gpu_spec::ramfc::{self, place};
 use gpu_spec::regs::vector;
 use gpu_spec::userd;
 
@@ -28,9 +28,16 @@ pub(crate) struct Host {
     /// Address low and high, payload low and high.
     semaphore: [u32; 4],
     /// Address high and low, payload of the old methods.
-    old_semaphore: [u32; 3],
+    pub(crate) old_semaphore: [u32; 3],
     mem_op: [u32; 3],
+    reference: u32,
 }
+
+/// Where RAMFC keeps [`Host::semaphore`].
+const SAVED_SEMAPHORE: [usize; 4] =
+    [ramfc::SEM_ADDR_LO, ramfc::SEM_ADDR_HI, ramfc::SEM_PAYLOAD_LO, ramfc::SEM_PAYLOAD_HI];
+/// Where RAMFC keeps [`Host::mem_op`].
+const SAVED_MEM_OP: [usize; 3] = [ramfc::MEM_OP_A, ramfc::MEM_OP_B, ramfc::MEM_OP_C];
 
 /// How an acquire compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,6 +122,20 @@ fn host_fault(refused: crate::space::Refused) -> ChannelError {
 }
 
 impl Host {
+    /// Writes to RAMFC what has a place there: all but the old semaphore.
+    pub(crate) fn save(&self, words: &mut [u32]) {
+        SAVED_SEMAPHORE.iter().zip(self.semaphore).for_each(|(at, value)| words[*at] = value);
+        SAVED_MEM_OP.iter().zip(self.mem_op).for_each(|(at, value)| words[*at] = value);
+        words[ramfc::REF] = self.reference;
+    }
+
+    /// Takes it from there.
+    pub(crate) fn restore(&mut self, words: &[u32]) {
+        self.semaphore = SAVED_SEMAPHORE.map(|at| words[at]);
+        self.mem_op = SAVED_MEM_OP.map(|at| words[at]);
+        self.reference = words[ramfc::REF];
+    }
+
     pub(crate) fn method(
         &mut self,
         context: &mut Context<'_>,
@@ -136,7 +157,10 @@ impl Host {
             MEM_OP_B => self.mem_op[1] = data,
             MEM_OP_C => self.mem_op[2] = data,
             MEM_OP_D => return self.memory_operation(context, subchannel, data),
-            SET_REFERENCE => context.shared.memory.write_word(context.userd.offset(userd::REF), data),
+            SET_REFERENCE => {
+                self.reference = data;
+                context.shared.memory.write_word(context.userd.offset(userd::REF), data);
+            }
             YIELD => return Ok(Flow::Yield),
             ILLEGAL => return Err(ChannelError::pushbuffer("the illegal method")),
             _ => return Err(ChannelError::method(Code::PBDMA_ERROR, subchannel, method, data, "unknown host method")),

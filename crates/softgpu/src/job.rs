@@ -159,6 +159,14 @@ impl Active {
             }
     }
 
+    /// True if the work may be started anew: nothing of it was begun, or it may be done twice.
+    pub(crate) fn may_begin_again(&self) -> bool {
+        match &self.job {
+            Job::Compile(_) | Job::Copy(_) | Job::Invalidate(_) => true,
+            Job::Grid(_) => self.handed == 0,
+        }
+    }
+
     /// Asks the CTAs that run to stop.
     pub(crate) fn preempt(&self) {
         if let Job::Grid(grid) = &self.job {

@@ -29,7 +29,8 @@
 //!
 //! # Limits
 //! Channels run in order: a method that starts work holds its channel until the work is done. Pitch-linear memory only.
-//! Faults are not replayable. BAR1 is physical; there is no BAR2.
+//! A channel that is unbound goes on where it was when it is bound again, but a grid of which CTAs have run is lost. Faults
+//! are not replayable. BAR1 is physical; there is no BAR2.
 
 mod bar0;
 mod channel;

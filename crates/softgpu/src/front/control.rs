@@ -9,19 +9,28 @@ use crate::channel::Channel;
 use crate::shared::Shared;
 
 impl Front {
-    /// Binds a channel to an instance block, or unbinds it. What was bound before is gone, with its work.
-    pub(crate) fn bind(&mut self, shared: &Shared, id: u32, inst: u32, channel: Option<Result<Channel, PhysAddr>>) {
+    /// Unbinds a channel: its instance block has its state then. What it cannot hold is gone.
+    pub(crate) fn unbind(&mut self, shared: &Shared, id: u32) {
         let port = &mut self.ports[id as usize];
-        port.inst = inst;
+        port.inst = 0;
         port.pbdma_faulted = false;
         port.eng_faulted = false;
         if let Some(old) = port.channel.take() {
+            old.save(&shared.memory);
             if let Some(active) = &old.job {
                 active.preempt();
             }
             self.trash.push(Trash::Channel(old));
         }
         self.waiting.retain(|other| *other != id);
+    }
+
+    /// Binds a channel that is not bound, or tells that its instance block cannot be used.
+    pub(crate) fn bind(&mut self, shared: &Shared, id: u32, inst: u32, channel: Option<Result<Channel, PhysAddr>>) {
+        // Somebody else may have bound it in between.
+        self.unbind(shared, id);
+        let port = &mut self.ports[id as usize];
+        port.inst = inst;
         match channel {
             Some(Ok(channel)) => {
                 port.channel = Some(Box::new(channel));
@@ -156,18 +165,18 @@ impl Front {
         if before.is_some_and(|before| before != hold) {
             self.requeue_all(shared);
         }
-        self.release_holds();
+        self.release_holds(shared);
     }
 
     /// `RUNLIST_PREEMPT`: the same for whole runlists.
-    pub(crate) fn preempt_runlists(&mut self, runlists: u32) {
+    pub(crate) fn preempt_runlists(&mut self, shared: &Shared, runlists: u32) {
         for tsg in 0..self.tsgs.len() {
             if self.tsgs[tsg].runlist.is_some_and(|runlist| runlists >> runlist & 1 != 0) {
                 self.tsgs[tsg].channels.iter().for_each(|channel| self.park(*channel));
             }
         }
         self.hold_runlists |= runlists;
-        self.release_holds();
+        self.release_holds(shared);
     }
 
     /// `SCHED_DISABLE`.
@@ -181,8 +190,8 @@ impl Front {
         self.requeue_all(shared);
     }
 
-    /// Ends preemptions whose targets are off the workers.
-    pub(super) fn release_holds(&mut self) {
+    /// Ends preemptions whose targets are off the workers; their instance blocks have their state then.
+    pub(super) fn release_holds(&mut self, shared: &Shared) {
         let mut free = Vec::new();
         match self.hold {
             Some(Hold::Channel(channel)) if self.ports[channel as usize].in_flight == 0 => {
@@ -206,6 +215,9 @@ impl Front {
             }
         }
         for channel in free {
+            if let Some(channel) = &self.ports[channel as usize].channel {
+                channel.save(&shared.memory);
+            }
             self.enqueue(channel);
         }
     }

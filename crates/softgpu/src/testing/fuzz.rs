@@ -11,6 +11,7 @@ use gpu_spec::compute::{self, TURING_COMPUTE_A};
 use gpu_spec::copy::{self, TURING_DMA_COPY_A};
 use gpu_spec::host::{self, GpEntry, Header};
 use gpu_spec::mmu::{PhysAddr, Pte, Rights};
+use gpu_spec::ramfc;
 use gpu_spec::regs::{self, vf};
 use zerocopy::IntoBytes;
 
@@ -271,8 +272,12 @@ pub fn driver(data: &[u8]) {
                 mini.gpu.read32(input.word() % (16 << 20));
             }
             7 => {
-                // Any word of any structure.
-                let at = used.start + u64::from(input.word()) * 4 % (used.end - used.start);
+                // Any word of any structure, often what a channel is bound from again.
+                let block = attackers[0].channel.inst.address;
+                let at = match input.byte() % 2 {
+                    0 => used.start + u64::from(input.word()) * 4 % (used.end - used.start),
+                    _ => block + u64::from(input.word()) * 4 % ramfc::INSTANCE_BLOCK_BYTES,
+                };
                 mini.gpu.vram().write(at as usize, &input.value(&known).to_le_bytes());
             }
             _ => {

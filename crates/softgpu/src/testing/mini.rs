@@ -265,11 +265,6 @@ impl Mini {
         block.set_notifier(Some(PhysAddr::vram(notifier)));
         adjust(&mut block);
         self.gpu.vram().write(inst.address as usize, block.as_bytes());
-        let bind = regs::INST_PTR.of((inst.address >> 12) as u32) | regs::INST_BIND.of(1);
-        self.gpu.write32(regs::pccsr_inst(id), bind);
-        self.gpu.write32(regs::pccsr_channel(id), regs::CHANNEL_ENABLE_SET.of(1));
-        self.tsgs.entry(tsg).or_insert((1_000_000, Vec::new())).1.push((id, PhysAddr::vram(userd), inst));
-        self.submit_runlist();
         let mut channel = Channel {
             id,
             userd,
@@ -281,6 +276,7 @@ impl Mini {
             put: 0,
             inst,
         };
+        self.bind(&mut channel, id, tsg);
         let mut words = Words::new();
         words.method(SUBCHANNEL_COMPUTE, host::SET_OBJECT, &[TURING_COMPUTE_A]);
         words.method(SUBCHANNEL_COPY, host::SET_OBJECT, &[TURING_DMA_COPY_A]);
@@ -288,12 +284,30 @@ impl Mini {
         channel
     }
 
+    /// Binds a channel that is not bound (any more) under a number, enables it, and puts it on the runlist.
+    pub fn bind(&mut self, channel: &mut Channel, id: u32, tsg: u32) {
+        channel.id = id;
+        let bind = regs::INST_PTR.of((channel.inst.address >> 12) as u32) | regs::INST_BIND.of(1);
+        self.gpu.write32(regs::pccsr_inst(id), bind);
+        self.gpu.write32(regs::pccsr_channel(id), regs::CHANNEL_ENABLE_SET.of(1));
+        let userd = PhysAddr::vram(channel.userd);
+        self.tsgs.entry(tsg).or_insert((1_000_000, Vec::new())).1.push((id, userd, channel.inst));
+        self.submit_runlist();
+    }
+
+    /// The instance block as it is in memory.
+    pub fn instance_block(&self, channel: &Channel) -> InstanceBlock {
+        let mut block = InstanceBlock::new_zeroed();
+        self.gpu.vram().read(channel.inst.address as usize, block.as_mut_bytes());
+        block
+    }
+
     pub fn set_slice(&mut self, tsg: u32, ns: u64) {
         self.tsgs.get_mut(&tsg).unwrap().0 = ns;
         self.submit_runlist();
     }
 
-    /// Takes a TSG from the runlist and waits until nothing of it runs.
+    /// Takes a TSG from the runlist, waits until nothing of it runs, and unbinds its channels.
     pub fn remove(&mut self, tsg: u32) {
         let (_, channels) = self.tsgs.remove(&tsg).unwrap();
         for (id, _, _) in &channels {
