@@ -3,10 +3,6 @@
 //! One test: the driver is the process's, and the environment chooses its GPU.
 
 #![expect(unsafe_code, reason = "calls C functions")]
-#![expect(
-    clippy::undocumented_unsafe_blocks,
-    reason = "every call is one of a documented C function with valid arguments"
-)]
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
@@ -17,10 +13,11 @@ use cuda_abi::{
     CUstream, HostAddr,
 };
 
+// What the types of the arguments say is all that a `safe` function asks; an absent place is an error, not undefined.
 unsafe extern "C" {
-    fn cuInit(flags: u32) -> CUresult;
-    fn cuDriverGetVersion(version: *mut i32) -> CUresult;
-    fn cuGetErrorName(error: CUresult, name: *mut *const c_char) -> CUresult;
+    safe fn cuInit(flags: u32) -> CUresult;
+    safe fn cuDriverGetVersion(version: Option<&mut i32>) -> CUresult;
+    safe fn cuGetErrorName(error: CUresult, name: Option<&mut *const c_char>) -> CUresult;
     fn cuGetProcAddress_v2(
         name: *const c_char,
         function: *mut *const c_void,
@@ -28,16 +25,16 @@ unsafe extern "C" {
         flags: u64,
         status: *mut CUdriverProcAddressQueryResult,
     ) -> CUresult;
-    fn cuDeviceGetCount(count: *mut i32) -> CUresult;
+    safe fn cuDeviceGetCount(count: Option<&mut i32>) -> CUresult;
     fn cuDeviceGetName(name: *mut c_char, length: i32, device: i32) -> CUresult;
-    fn cuCtxCreate_v2(context: *mut CUcontext, flags: u32, device: i32) -> CUresult;
-    fn cuCtxSynchronize() -> CUresult;
-    fn cuCtxDestroy_v2(context: CUcontext) -> CUresult;
-    fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize) -> CUresult;
-    fn cuMemFree_v2(address: CUdeviceptr) -> CUresult;
+    safe fn cuCtxCreate_v2(context: Option<&mut CUcontext>, flags: u32, device: i32) -> CUresult;
+    safe fn cuCtxSynchronize() -> CUresult;
+    safe fn cuCtxDestroy_v2(context: CUcontext) -> CUresult;
+    safe fn cuMemAlloc_v2(address: Option<&mut CUdeviceptr>, bytes: usize) -> CUresult;
+    safe fn cuMemFree_v2(address: CUdeviceptr) -> CUresult;
     fn cuMemcpyHtoD_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize) -> CUresult;
     fn cuMemcpyDtoH_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize) -> CUresult;
-    fn cuMemsetD32Async(dst: CUdeviceptr, value: u32, count: usize, stream: CUstream) -> CUresult;
+    safe fn cuMemsetD32Async(dst: CUdeviceptr, value: u32, count: usize, stream: CUstream) -> CUresult;
     fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult;
     fn cuModuleLoadDataEx(
         module: *mut CUmodule,
@@ -47,13 +44,13 @@ unsafe extern "C" {
         values: *mut *mut c_void,
     ) -> CUresult;
     fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char) -> CUresult;
-    fn cuFuncGetName(name: *mut *const c_char, function: CUfunction) -> CUresult;
-    fn cuStreamCreate(stream: *mut CUstream, flags: u32) -> CUresult;
-    fn cuStreamSynchronize(stream: CUstream) -> CUresult;
-    fn cuEventCreate(event: *mut CUevent, flags: u32) -> CUresult;
-    fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult;
-    fn cuEventSynchronize(event: CUevent) -> CUresult;
-    fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: CUevent, end: CUevent) -> CUresult;
+    safe fn cuFuncGetName(name: Option<&mut *const c_char>, function: CUfunction) -> CUresult;
+    safe fn cuStreamCreate(stream: Option<&mut CUstream>, flags: u32) -> CUresult;
+    safe fn cuStreamSynchronize(stream: CUstream) -> CUresult;
+    safe fn cuEventCreate(event: Option<&mut CUevent>, flags: u32) -> CUresult;
+    safe fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult;
+    safe fn cuEventSynchronize(event: CUevent) -> CUresult;
+    safe fn cuEventElapsedTime_v2(milliseconds: Option<&mut f32>, start: CUevent, end: CUevent) -> CUresult;
     fn cuLaunchKernel(
         function: CUfunction,
         grid_x: u32,
@@ -74,7 +71,7 @@ unsafe extern "C" {
         extra: *mut *mut c_void,
     ) -> CUresult;
     fn cuLaunchHostFunc(stream: CUstream, function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) -> CUresult;
-    fn cuGraphCreate(graph: *mut u64, flags: u32) -> CUresult;
+    safe fn cuGraphCreate(graph: Option<&mut u64>, flags: u32) -> CUresult;
 }
 
 /// data[i] += addend, for i below n.
@@ -116,66 +113,100 @@ fn a_c_program() {
         unsafe { std::env::set_var(name, value) }
     }
     before_the_start();
-    assert_eq!(unsafe { cuInit(0) }, OK);
-    assert_eq!(unsafe { cuInit(0) }, OK);
+    assert_eq!(cuInit(0), OK);
+    assert_eq!(cuInit(0), OK);
     device();
     let mut context = CUcontext::NULL;
-    assert_eq!(unsafe { cuCtxCreate_v2(&mut context, 0, 0) }, OK);
+    assert_eq!(cuCtxCreate_v2(Some(&mut context), 0, 0), OK);
     let mut data = 0;
-    assert_eq!(unsafe { cuMemAlloc_v2(&mut data, N * 4) }, OK);
+    assert_eq!(cuMemAlloc_v2(Some(&mut data), N * 4), OK);
     let function = module();
     launches(function, data);
     streams_and_events(data);
     refusals(function);
-    assert_eq!(unsafe { cuMemFree_v2(data) }, OK);
-    assert_eq!(unsafe { cuCtxDestroy_v2(context) }, OK);
-    assert_eq!(unsafe { cuCtxDestroy_v2(context) }, CUresult::CUDA_ERROR_INVALID_CONTEXT);
+    assert_eq!(cuMemFree_v2(data), OK);
+    assert_eq!(cuCtxDestroy_v2(context), OK);
+    assert_eq!(cuCtxDestroy_v2(context), CUresult::CUDA_ERROR_INVALID_CONTEXT);
+}
+
+/// A string that the driver gave out: those last for ever.
+fn text(name: *const c_char) -> &'static CStr {
+    assert!(!name.is_null());
+    // SAFETY: not null; the driver's names end in NUL and stay.
+    unsafe { CStr::from_ptr(name) }
+}
+
+fn proc_address(name: &CStr, version: i32) -> (CUresult, CUdriverProcAddressQueryResult, usize) {
+    let (mut function, mut status) = (null(), CUdriverProcAddressQueryResult(9));
+    // SAFETY: the name ends in NUL, both places may be written.
+    let answer = unsafe { cuGetProcAddress_v2(name.as_ptr(), &mut function, version, 0, &mut status) };
+    (answer, status, function.addr())
+}
+
+fn function_of(module: CUmodule, name: &CStr) -> (CUresult, CUfunction) {
+    let mut function = CUfunction::NULL;
+    // SAFETY: the name ends in NUL, the place may be written.
+    let answer = unsafe { cuModuleGetFunction(&mut function, module, name.as_ptr()) };
+    (answer, function)
+}
+
+fn to_gpu(address: CUdeviceptr, numbers: &[u32]) -> CUresult {
+    // SAFETY: as many bytes are read as there are.
+    unsafe { cuMemcpyHtoD_v2(address, numbers.as_ptr().cast(), size_of_val(numbers)) }
+}
+
+fn from_gpu(numbers: &mut [u32], address: CUdeviceptr) -> CUresult {
+    // SAFETY: as many bytes are written as there are.
+    unsafe { cuMemcpyDtoH_v2(numbers.as_mut_ptr().cast(), address, size_of_val(numbers)) }
 }
 
 fn before_the_start() {
     let (mut version, mut count) = (0, 0);
-    assert_eq!(unsafe { cuDriverGetVersion(&mut version) }, OK);
+    assert_eq!(cuDriverGetVersion(Some(&mut version)), OK);
     assert_eq!(version, 13050);
-    assert_eq!(unsafe { cuDeviceGetCount(&mut count) }, CUresult::CUDA_ERROR_NOT_INITIALIZED);
-    assert_eq!(unsafe { cuInit(1) }, CUresult::CUDA_ERROR_INVALID_VALUE);
-    let (mut function, mut status) = (null(), CUdriverProcAddressQueryResult(9));
-    let found = unsafe { cuGetProcAddress_v2(c"".as_ptr(), &mut function, 0, 0, &mut status) };
+    assert_eq!(cuDeviceGetCount(Some(&mut count)), CUresult::CUDA_ERROR_NOT_INITIALIZED);
+    assert_eq!(cuInit(1), CUresult::CUDA_ERROR_INVALID_VALUE);
+    let (found, status, _) = proc_address(c"", 0);
     assert_eq!(found, CUresult::CUDA_ERROR_NOT_FOUND);
     assert_eq!(status, CUdriverProcAddressQueryResult::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
-    let found = unsafe { cuGetProcAddress_v2(c"cuInit".as_ptr(), &mut function, 13050, 0, &mut status) };
-    assert_eq!((found, status.0, function.addr()), (OK, 0, (cuInit as *const ()).addr()));
+    let (found, status, function) = proc_address(c"cuInit", 13050);
+    assert_eq!((found, status.0, function), (OK, 0, (cuInit as *const ()).addr()));
     let mut name = null();
-    assert_eq!(unsafe { cuGetErrorName(CUresult(700), &mut name) }, OK);
-    assert_eq!(unsafe { CStr::from_ptr(name) }, c"CUDA_ERROR_ILLEGAL_ADDRESS");
+    assert_eq!(cuGetErrorName(CUresult(700), Some(&mut name)), OK);
+    assert_eq!(text(name), c"CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
 fn device() {
     let mut count = 0;
-    assert_eq!(unsafe { cuDeviceGetCount(&mut count) }, OK);
+    assert_eq!(cuDeviceGetCount(Some(&mut count)), OK);
     assert_eq!(count, 1);
-    let mut name = [0 as c_char; 8];
-    assert_eq!(unsafe { cuDeviceGetName(name.as_mut_ptr(), 8, 0) }, OK);
-    assert_eq!(unsafe { CStr::from_ptr(name.as_ptr()) }, c"Sundial");
-    assert_eq!(unsafe { cuDeviceGetName(name.as_mut_ptr(), 8, 1) }, CUresult::CUDA_ERROR_INVALID_DEVICE);
+    let mut name = [0u8; 8];
+    // SAFETY: the place has eight bytes.
+    let mut named = |device| unsafe { cuDeviceGetName(name.as_mut_ptr().cast(), 8, device) };
+    assert_eq!(named(0), OK);
+    assert_eq!(named(1), CUresult::CUDA_ERROR_INVALID_DEVICE);
+    assert_eq!(&name, b"Sundial\0");
 }
 
 fn module() -> CUfunction {
-    let (mut module, mut function, mut name) = (CUmodule::NULL, CUfunction::NULL, null());
+    let (mut module, mut name) = (CUmodule::NULL, null());
+    // SAFETY: PTX ends in NUL.
     assert_eq!(unsafe { cuModuleLoadData(&mut module, PTX.as_ptr().cast()) }, OK);
-    assert_eq!(unsafe { cuModuleGetFunction(&mut function, module, c"add".as_ptr()) }, OK);
-    assert_eq!(unsafe { cuFuncGetName(&mut name, function) }, OK);
-    assert_eq!(unsafe { CStr::from_ptr(name) }, c"add");
-    let missing = unsafe { cuModuleGetFunction(&mut function, module, c"sub".as_ptr()) };
-    assert_eq!(missing, CUresult::CUDA_ERROR_NOT_FOUND);
+    let (found, function) = function_of(module, c"add");
+    assert_eq!(found, OK);
+    assert_eq!(cuFuncGetName(Some(&mut name), function), OK);
+    assert_eq!(text(name), c"add");
+    assert_eq!(function_of(module, c"sub").0, CUresult::CUDA_ERROR_NOT_FOUND);
     function
 }
 
 /// The three ways in which parameters reach a kernel.
 fn launches(function: CUfunction, data: CUdeviceptr) {
     let numbers: Vec<u32> = (0..N as u32).collect();
-    assert_eq!(unsafe { cuMemcpyHtoD_v2(data, numbers.as_ptr().cast(), N * 4) }, OK);
+    assert_eq!(to_gpu(data, &numbers), OK);
     let (mut address, mut addend, mut n) = (data, 5u32, N as u32);
     let mut params: [*mut c_void; 3] = [(&raw mut address).cast(), (&raw mut addend).cast(), (&raw mut n).cast()];
+    // SAFETY: three parameters of the kernel's sizes.
     let launched =
         unsafe { cuLaunchKernel(function, 8, 1, 1, 128, 1, 1, 0, CUstream::NULL, params.as_mut_ptr(), null_mut()) };
     assert_eq!(launched, OK);
@@ -191,6 +222,7 @@ fn launches(function: CUfunction, data: CUdeviceptr) {
         attrs: HostAddr::NULL,
         num_attrs: 0,
     };
+    // SAFETY: as before; there are no attributes.
     assert_eq!(unsafe { cuLaunchKernelEx(&config, function, params.as_mut_ptr(), null_mut()) }, OK);
     let mut block = [0u8; 16];
     block[..8].copy_from_slice(&data.to_ne_bytes());
@@ -204,49 +236,55 @@ fn launches(function: CUfunction, data: CUdeviceptr) {
         (&raw mut bytes).cast(),
         null_mut(),
     ];
+    // SAFETY: a block of parameters and its size, then the end.
     let launched =
         unsafe { cuLaunchKernel(function, 8, 1, 1, 128, 1, 1, 0, CUstream::NULL, null_mut(), extra.as_mut_ptr()) };
     assert_eq!(launched, OK);
-    assert_eq!(unsafe { cuCtxSynchronize() }, OK);
+    assert_eq!(cuCtxSynchronize(), OK);
     let mut result = vec![0u32; N];
-    assert_eq!(unsafe { cuMemcpyDtoH_v2(result.as_mut_ptr().cast(), data, N * 4) }, OK);
+    assert_eq!(from_gpu(&mut result, data), OK);
     assert!(result.iter().enumerate().all(|(index, value)| *value == index as u32 + 100), "{:?}", &result[..8]);
 }
 
 unsafe extern "C" fn store(place: *mut c_void) {
+    // SAFETY: the test gives the address of a u32 that it does not look at before.
     unsafe { place.cast::<u32>().write(7) }
 }
 
 fn streams_and_events(data: CUdeviceptr) {
     let (mut stream, mut events) = (CUstream::NULL, [CUevent::NULL; 2]);
-    assert_eq!(unsafe { cuStreamCreate(&mut stream, 1) }, OK);
+    assert_eq!(cuStreamCreate(Some(&mut stream), 1), OK);
     for event in &mut events {
-        assert_eq!(unsafe { cuEventCreate(event, 0) }, OK);
+        assert_eq!(cuEventCreate(Some(event), 0), OK);
     }
     let mut stored = 0u32;
-    assert_eq!(unsafe { cuEventRecord(events[0], stream) }, OK);
-    assert_eq!(unsafe { cuMemsetD32Async(data, 0x0102_0304, N, stream) }, OK);
+    assert_eq!(cuEventRecord(events[0], stream), OK);
+    assert_eq!(cuMemsetD32Async(data, 0x0102_0304, N, stream), OK);
+    // SAFETY: `stored` lives until the stream is synchronized.
     assert_eq!(unsafe { cuLaunchHostFunc(stream, store, (&raw mut stored).cast()) }, OK);
-    assert_eq!(unsafe { cuEventRecord(events[1], stream) }, OK);
-    assert_eq!(unsafe { cuEventSynchronize(events[1]) }, OK);
-    assert_eq!(unsafe { cuStreamSynchronize(stream) }, OK);
+    assert_eq!(cuEventRecord(events[1], stream), OK);
+    assert_eq!(cuEventSynchronize(events[1]), OK);
+    assert_eq!(cuStreamSynchronize(stream), OK);
     let mut milliseconds = -1.0;
-    assert_eq!(unsafe { cuEventElapsedTime_v2(&mut milliseconds, events[0], events[1]) }, OK);
+    assert_eq!(cuEventElapsedTime_v2(Some(&mut milliseconds), events[0], events[1]), OK);
     assert!(milliseconds >= 0.0);
+    // SAFETY: a variable of this function; the stream has run dry.
     assert_eq!(unsafe { (&raw const stored).read_volatile() }, 7);
-    let mut last = 0u32;
-    assert_eq!(unsafe { cuMemcpyDtoH_v2((&raw mut last).cast(), data + (N as u64 - 1) * 4, 4) }, OK);
-    assert_eq!(last, 0x0102_0304);
+    let mut last = [0];
+    assert_eq!(from_gpu(&mut last, data + (N as u64 - 1) * 4), OK);
+    assert_eq!(last, [0x0102_0304]);
 }
 
 fn refusals(function: CUfunction) {
-    assert_eq!(unsafe { cuMemAlloc_v2(null_mut(), 16) }, CUresult::CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(cuMemAlloc_v2(None, 16), CUresult::CUDA_ERROR_INVALID_VALUE);
     let mut address = 0;
-    assert_eq!(unsafe { cuMemAlloc_v2(&mut address, 1 << 40) }, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-    assert_eq!(unsafe { cuMemFree_v2(12345) }, CUresult::CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(cuMemAlloc_v2(Some(&mut address), 1 << 40), CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    assert_eq!(cuMemFree_v2(12345), CUresult::CUDA_ERROR_INVALID_VALUE);
+    // SAFETY: nothing is read from a null address.
     assert_eq!(unsafe { cuMemcpyHtoD_v2(0, null(), 16) }, CUresult::CUDA_ERROR_INVALID_VALUE);
-    assert_eq!(unsafe { cuGraphCreate(null_mut(), 0) }, CUresult::CUDA_ERROR_NOT_SUPPORTED);
-    assert_eq!(unsafe { cuStreamSynchronize(CUstream(0x7777)) }, CUresult::CUDA_ERROR_INVALID_HANDLE);
+    assert_eq!(cuGraphCreate(None, 0), CUresult::CUDA_ERROR_NOT_SUPPORTED);
+    assert_eq!(cuStreamSynchronize(CUstream(0x7777)), CUresult::CUDA_ERROR_INVALID_HANDLE);
+    // SAFETY: refused before a parameter is looked for.
     let bare = unsafe { cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, CUstream::NULL, null_mut(), null_mut()) };
     assert_eq!(bare, CUresult::CUDA_ERROR_INVALID_VALUE);
     compiler_log();
@@ -258,6 +296,7 @@ fn compiler_log() {
     let mut options = [6, 5];
     let mut values: [*mut c_void; 2] = [std::ptr::without_provenance_mut(text.len()), text.as_mut_ptr().cast()];
     let image = c".version 7.0\n.target sm_75\n.address_size 64\n.nonsense k;\n";
+    // SAFETY: two options with their values; the text ends in NUL.
     let loaded =
         unsafe { cuModuleLoadDataEx(&mut module, image.as_ptr().cast(), 2, options.as_mut_ptr(), values.as_mut_ptr()) };
     assert_eq!(loaded, CUresult::CUDA_ERROR_INVALID_PTX);
