@@ -27,6 +27,14 @@ pub(crate) enum End {
     Host(HostRange),
 }
 
+/// One end of a copy, as the call names it.
+enum Named {
+    /// GPU memory.
+    Gpu(DevAddr),
+    /// Any memory: the address tells.
+    Any(HostRange),
+}
+
 /// A run of bytes as one line.
 pub(crate) fn run(dst: DevAddr, src: DevAddr, bytes: u64) -> Command<'static> {
     Command::Copy { dst, src, width: bytes, height: 1, dst_pitch: bytes, src_pitch: bytes }
@@ -49,6 +57,20 @@ impl Driver {
             Place::Shared(at) => Ok(End::Gpu { at, shared: true }),
             Place::Pageable => Err(CudaError::INVALID_VALUE),
         }
+    }
+
+    /// Finds both ends and copies.
+    fn copy(&self, dst: Named, src: Named, bytes: u64, stream: Stream, wait: bool) -> Result<()> {
+        let stream = self.stream(stream)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let find = |named| match named {
+            Named::Gpu(address) => self.device_end(address, bytes),
+            Named::Any(range) if range.len() as u64 == bytes => self.end(range),
+            Named::Any(_) => Err(CudaError::INVALID_VALUE),
+        };
+        self.transfer(find(dst)?, find(src)?, bytes, &stream, wait)
     }
 
     /// Copies; `wait` says that host-visible memory must have its content at return.
@@ -117,7 +139,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` if sizes differ or GPU addresses are not allocated; the context's error.
     pub fn memcpy(&self, dst: HostRange, src: HostRange, stream: Stream) -> Result<()> {
-        self.copy_any(dst, src, stream, true)
+        self.copy(Named::Any(dst), Named::Any(src), dst.len().max(src.len()) as u64, stream, true)
     }
 
     /// As `memcpy`, in stream order.
@@ -125,18 +147,7 @@ impl Driver {
     /// # Errors
     /// As `memcpy`, and `INVALID_HANDLE`.
     pub fn memcpy_async(&self, dst: HostRange, src: HostRange, stream: Stream) -> Result<()> {
-        self.copy_any(dst, src, stream, false)
-    }
-
-    fn copy_any(&self, dst: HostRange, src: HostRange, stream: Stream, wait: bool) -> Result<()> {
-        let stream = self.stream(stream)?;
-        if dst.len() != src.len() {
-            return Err(CudaError::INVALID_VALUE);
-        }
-        if src.is_empty() {
-            return Ok(());
-        }
-        self.transfer(self.end(dst)?, self.end(src)?, src.len() as u64, &stream, wait)
+        self.copy(Named::Any(dst), Named::Any(src), dst.len().max(src.len()) as u64, stream, false)
     }
 
     /// Host to device; `stream` is a default stream.
@@ -144,7 +155,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` if the destination is not allocated; the context's error.
     pub fn memcpy_htod(&self, dst: DevAddr, src: HostRange, stream: Stream) -> Result<()> {
-        self.copy_in(dst, src, stream, true)
+        self.copy(Named::Gpu(dst), Named::Any(src), src.len() as u64, stream, true)
     }
 
     /// Host to device, in stream order.
@@ -152,16 +163,7 @@ impl Driver {
     /// # Errors
     /// As `memcpy_htod`, and `INVALID_HANDLE`.
     pub fn memcpy_htod_async(&self, dst: DevAddr, src: HostRange, stream: Stream) -> Result<()> {
-        self.copy_in(dst, src, stream, false)
-    }
-
-    fn copy_in(&self, dst: DevAddr, src: HostRange, stream: Stream, wait: bool) -> Result<()> {
-        let stream = self.stream(stream)?;
-        if src.is_empty() {
-            return Ok(());
-        }
-        let bytes = src.len() as u64;
-        self.transfer(self.device_end(dst, bytes)?, self.end(src)?, bytes, &stream, wait)
+        self.copy(Named::Gpu(dst), Named::Any(src), src.len() as u64, stream, false)
     }
 
     /// Device to host; `stream` is a default stream.
@@ -169,7 +171,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` if the source is not allocated; the context's error.
     pub fn memcpy_dtoh(&self, dst: HostRange, src: DevAddr, stream: Stream) -> Result<()> {
-        self.copy_out(dst, src, stream, true)
+        self.copy(Named::Any(dst), Named::Gpu(src), dst.len() as u64, stream, true)
     }
 
     /// Device to host, in stream order.
@@ -177,16 +179,7 @@ impl Driver {
     /// # Errors
     /// As `memcpy_dtoh`, and `INVALID_HANDLE`.
     pub fn memcpy_dtoh_async(&self, dst: HostRange, src: DevAddr, stream: Stream) -> Result<()> {
-        self.copy_out(dst, src, stream, false)
-    }
-
-    fn copy_out(&self, dst: HostRange, src: DevAddr, stream: Stream, wait: bool) -> Result<()> {
-        let stream = self.stream(stream)?;
-        if dst.is_empty() {
-            return Ok(());
-        }
-        let bytes = dst.len() as u64;
-        self.transfer(self.end(dst)?, self.device_end(src, bytes)?, bytes, &stream, wait)
+        self.copy(Named::Any(dst), Named::Gpu(src), dst.len() as u64, stream, false)
     }
 
     /// Device to device; `stream` is a default stream. Does not wait, as in CUDA.
@@ -194,7 +187,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` if a range is not allocated; the context's error.
     pub fn memcpy_dtod(&self, dst: DevAddr, src: DevAddr, bytes: u64, stream: Stream) -> Result<()> {
-        self.copy_inside(dst, src, bytes, stream, true)
+        self.copy(Named::Gpu(dst), Named::Gpu(src), bytes, stream, true)
     }
 
     /// Device to device, in stream order.
@@ -202,15 +195,7 @@ impl Driver {
     /// # Errors
     /// As `memcpy_dtod`, and `INVALID_HANDLE`.
     pub fn memcpy_dtod_async(&self, dst: DevAddr, src: DevAddr, bytes: u64, stream: Stream) -> Result<()> {
-        self.copy_inside(dst, src, bytes, stream, false)
-    }
-
-    fn copy_inside(&self, dst: DevAddr, src: DevAddr, bytes: u64, stream: Stream, wait: bool) -> Result<()> {
-        let stream = self.stream(stream)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        self.transfer(self.device_end(dst, bytes)?, self.device_end(src, bytes)?, bytes, &stream, wait)
+        self.copy(Named::Gpu(dst), Named::Gpu(src), bytes, stream, false)
     }
 
     /// Between contexts; `stream` is a default stream. All contexts of the device see the same memory.

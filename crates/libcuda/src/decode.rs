@@ -7,7 +7,8 @@
 
 use std::ffi::{CStr, c_char};
 
-use cuda_abi::{CUresult, HostAddr};
+use cuda_abi::{CUdeviceptr, CUresult, HostAddr};
+use gpu::DevAddr;
 use hostmem::HostRange;
 
 use crate::entry::{Answer, Refusal};
@@ -56,6 +57,12 @@ impl<T: Copy> Out<T> {
     pub(crate) fn as_in(self) -> In<T> {
         In(self.0.cast_const())
     }
+}
+
+/// Stores where some GPU memory begins, and its bytes.
+pub(crate) fn set_run(address: Out<CUdeviceptr>, bytes: Out<usize>, run: (DevAddr, u64)) {
+    address.set(run.0);
+    bytes.set(run.1);
 }
 
 impl Out<u8> {
@@ -172,7 +179,7 @@ macro_rules! with {
 with! {
     u64 => usize: value, value as usize;
     bool => i32: value, i32::from(value);
-    gpu::DevAddr => u64: value, value.0;
+    DevAddr => u64: value, value.0;
     cuda_core::Device => i32: value, value.0;
     cuda_core::Physical => u64: value, value.0;
     u64 => HostAddr: value, HostAddr(value);

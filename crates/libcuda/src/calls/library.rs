@@ -7,7 +7,7 @@ use cuda_abi::{
 use cuda_core::{Device, Driver, Image};
 
 use crate::calls::module::Bytes;
-use crate::decode::{Core, Out, Text};
+use crate::decode::{Core, Out, Text, set_run};
 use crate::entry::Answer;
 use crate::image::{HostImage, JitOptions, file};
 use crate::names;
@@ -91,9 +91,7 @@ pub(crate) fn library_get_global(
     library: CUlibrary,
     name: Text,
 ) -> Answer {
-    let found = driver.library_get_global(library.core(), name.get()?)?;
-    address.set(found.0);
-    bytes.set(found.1);
+    set_run(address, bytes, driver.library_get_global(library.core(), name.get()?)?);
     Ok(())
 }
 
@@ -104,9 +102,7 @@ pub(crate) fn library_get_managed(
     library: CUlibrary,
     name: Text,
 ) -> Answer {
-    let found = driver.library_get_managed(library.core(), name.get()?)?;
-    address.set(found.0);
-    bytes.set(found.1);
+    set_run(address, bytes, driver.library_get_managed(library.core(), name.get()?)?);
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use cuda_abi::{
 use cuda_core::{AttributeValue, Driver, Location};
 use gpu::DevAddr;
 
-use crate::decode::{Core, Out, in_at, out_at, range};
+use crate::decode::{Core, Out, in_at, out_at, range, set_run};
 use crate::entry::{Answer, refuse};
 
 /// What the lists of accessing devices are filled up with: `CU_DEVICE_INVALID`.
@@ -56,9 +56,7 @@ pub(crate) fn mem_get_address_range(
     size: Out<usize>,
     address: CUdeviceptr,
 ) -> Answer {
-    let found = driver.mem_get_address_range(DevAddr(address))?;
-    base.set(found.0);
-    size.set(found.1);
+    set_run(base, size, driver.mem_get_address_range(DevAddr(address))?);
     Ok(())
 }
 

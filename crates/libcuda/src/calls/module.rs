@@ -8,7 +8,7 @@ use cuda_abi::{
 };
 use cuda_core::{Driver, Image};
 
-use crate::decode::{Core, Out, Text};
+use crate::decode::{Core, Out, Text, set_run};
 use crate::entry::{Answer, refuse};
 use crate::image::{HostImage, JitOptions, file};
 use crate::names;
@@ -97,9 +97,7 @@ pub(crate) fn module_get_global(
     module: CUmodule,
     name: Text,
 ) -> Answer {
-    let found = driver.module_get_global(module.core(), name.get()?)?;
-    address.set(found.0);
-    bytes.set(found.1);
+    set_run(address, bytes, driver.module_get_global(module.core(), name.get()?)?);
     Ok(())
 }
 
