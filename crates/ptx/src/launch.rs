@@ -56,6 +56,15 @@ pub struct Launch {
     pub envregs: [u32; 32],
 }
 
+impl Launch {
+    /// The CTA with linear index `index`, x fastest.
+    #[must_use]
+    pub fn ctaid(&self, index: u64) -> [u32; 3] {
+        let [x, y, _] = self.grid.map(u64::from);
+        [(index % x) as u32, (index / x % y) as u32, (index / x / y) as u32]
+    }
+}
+
 /// Why an access was refused; the device turns it into a fault type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessError {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hostmem::{Memfd, Protection, Window};
 use ptx::launch::{DriverArea, Launch, Step};
-use ptx_jit::{Code, Cta, EngineKind, Grid};
+use ptx_jit::{Batch, Code, EngineKind, Grid};
 
 const LO: u64 = 1 << 32;
 const BYTES: u64 = 256 << 20;
@@ -63,19 +63,12 @@ impl Bench {
             control: Arc::new(AtomicU32::new(0)),
         });
         let start = cpu_time();
-        let mut cta = Cta::new(Arc::clone(&grid), [0; 3]);
-        for z in 0..case.grid[2] {
-            for y in 0..case.grid[1] {
-                for x in 0..case.grid[0] {
-                    cta.restart([x, y, z]);
-                    loop {
-                        match cta.resume() {
-                            Step::Done => break,
-                            Step::Preempted => {}
-                            other => panic!("{} {:?}: {other:?}", case.name, [x, y, z]),
-                        }
-                    }
-                }
+        let mut batch = Batch::new(grid, 0..case.grid.iter().map(|&side| u64::from(side)).product());
+        loop {
+            match batch.resume() {
+                Step::Done => break,
+                Step::Preempted => {}
+                other => panic!("{}: {other:?}", case.name),
             }
         }
         cpu_time() - start

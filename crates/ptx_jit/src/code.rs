@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable, Flags};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_jit::{JITBuilder, JITModule};
@@ -11,7 +12,6 @@ use ptx::ir::{Kernel, Op, RegTy, Ty};
 use ptx::launch::WARP;
 
 use crate::CompileError;
-use crate::analysis::classes::Shape;
 use crate::analysis::{self, Plan, operands};
 use crate::emit::{self, Attached};
 use crate::run::context::Context;
@@ -72,17 +72,6 @@ fn unsupported(what: impl std::fmt::Display) -> CompileError {
     CompileError::Unsupported { line: 0, what: what.to_string() }
 }
 
-/// Instructions of a kernel from which on time to compile counts more than time to run.
-const LARGE: usize = 2000;
-
-/// Lanes of a chunk: enough to share scalar accesses and to keep some chains of operations under way, few enough for the
-/// values of a chunk to stay in registers. The code of a large kernel, much of which is there once per lane, takes too
-/// long to compile for more than four.
-fn lanes([x, y, z]: [u32; 3], kernel: &Kernel) -> u32 {
-    let large = kernel.blocks.iter().map(|block| block.insts.len()).sum::<usize>() > LARGE;
-    if large || x * y * z <= 4 { 4 } else { 8 }
-}
-
 /// Registers all of whose readers are floating-point operations, which take a NaN of any kind, or hand it on to such
 /// registers.
 fn float_only(kernel: &Kernel) -> Vec<bool> {
@@ -110,14 +99,8 @@ fn float_only(kernel: &Kernel) -> Vec<bool> {
     }
 }
 
-/// Compiles `kernel` for CTAs of `block` threads.
-pub(crate) fn compile(kernel: Arc<Kernel>, block: [u32; 3]) -> Result<Compiled, CompileError> {
-    if !std::arch::is_x86_feature_detected!("fma") || !std::arch::is_x86_feature_detected!("avx2") {
-        return Err(unsupported("a processor without AVX2 and FMA"));
-    }
-    let kernel = analysis::dead::without_dead_code(kernel);
-    let shape = Shape { block, lanes: lanes(block, &kernel) };
-    let plan = analysis::plan(&kernel, shape).map_err(unsupported)?;
+/// The host as a target.
+pub(crate) fn isa() -> Result<OwnedTargetIsa, Box<dyn std::error::Error>> {
     let mut flags = settings::builder();
     for (name, value) in [
         ("opt_level", "speed"),
@@ -127,9 +110,19 @@ pub(crate) fn compile(kernel: Arc<Kernel>, block: [u32; 3]) -> Result<Compiled, 
         ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
         ("regalloc_checker", "false"),
     ] {
-        flags.set(name, value).map_err(unsupported)?;
+        flags.set(name, value)?;
     }
-    let isa = cranelift_native::builder().map_err(unsupported)?.finish(Flags::new(flags)).map_err(unsupported)?;
+    Ok(cranelift_native::builder()?.finish(Flags::new(flags))?)
+}
+
+/// Compiles `kernel` for CTAs of `block` threads.
+pub(crate) fn compile(kernel: Arc<Kernel>, block: [u32; 3]) -> Result<Compiled, CompileError> {
+    if !std::arch::is_x86_feature_detected!("fma") || !std::arch::is_x86_feature_detected!("avx2") {
+        return Err(unsupported("a processor without AVX2 and FMA"));
+    }
+    let kernel = analysis::dead::without_dead_code(kernel);
+    let plan = analysis::width::plan_widest(&kernel, block).map_err(unsupported)?;
+    let isa = isa().map_err(unsupported)?;
     let mut module = JITModule::new(JITBuilder::with_isa(isa, cranelift_module::default_libcall_names()));
     let mut attached = Attached::default();
     let float_only = float_only(&kernel);

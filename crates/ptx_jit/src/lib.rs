@@ -5,14 +5,16 @@
 //!
 //! - `analysis`: what nobody reads is dropped; blocks are cut before every operation that joins lanes (barriers,
 //!   shuffles, votes); the resulting nodes are grouped into **regions**, each entered at one node only. Every register is
-//!   classed over the lanes of a **chunk** (8 consecutive threads; 4 in large kernels): the same in all lanes, affine in
-//!   the lane number, or varying.
+//!   classed over the lanes of a **chunk** (4 to 32 consecutive threads, as is good for the kernel): the same in all lanes,
+//!   affine in the lane number, or varying.
 //! - `emit`: one function per region, which runs chunk after chunk. Same and affine values are scalars; varying ones are
 //!   128-bit vectors in registers. A chunk all of whose lanes are there runs plain code; one that a branch has split runs
 //!   masked code on its part of the warp's frame, until its lanes meet again. Contiguous accesses are vector accesses
-//!   after one bounds check; rare operations are evaluated lane by lane by [`ptx::math::eval()`].
-//! - `run`: a CTA is a coroutine on a stack of its own. Its scheduler always runs the first region in program order with
-//!   pending lanes, for all of these; registers that live across regions lie in the frames of the warps.
+//!   after one bounds check; rare operations are evaluated lane by lane by [`ptx::math::eval()`]. What fast paths call
+//!   rarely changes no register (`transparent`), so that they keep theirs.
+//! - `run`: a batch of CTAs is a coroutine that runs one after another on its stack. A CTA's scheduler always runs the first
+//!   region in program order with pending lanes, for all of these; registers that live across regions lie in the frames of
+//!   the warps.
 //!
 //! # What holds
 //!
@@ -37,13 +39,15 @@ mod code;
 mod emit;
 mod reference;
 mod run;
+mod transparent;
 
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use hostmem::Window;
 use ptx::ir::Kernel;
-use ptx::launch::{Launch, Step};
+use ptx::launch::{Control, Launch, Step};
 
 /// Which engine runs a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,43 +150,73 @@ pub struct Grid {
     pub control: Arc<AtomicU32>,
 }
 
-/// One CTA of a grid, started, suspended or at its end. It can be resumed on any thread; dropping it abandons it.
+impl Grid {
+    /// Are running CTAs asked to stop?
+    fn stops(&self) -> bool {
+        self.control.load(Ordering::Relaxed) != Control::RUN
+    }
+}
+
+/// Consecutive CTAs of a grid that run one after another, in increasing order, on the same stack and memory. They can be
+/// resumed on any thread; dropping them abandons what has not ended.
 #[derive(Debug)]
-pub struct Cta {
+pub struct Batch {
+    progress: Progress,
     inner: Inner,
+}
+
+/// How far a batch has come.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Progress {
+    /// Linear indices of the CTAs that have not begun.
+    pub(crate) rest: Range<u64>,
+    /// CTAs that have begun.
+    pub(crate) begun: u64,
+    /// CTAs that have ended well.
+    pub(crate) ended: u64,
 }
 
 #[derive(Debug)]
 enum Inner {
-    Machine(run::cta::JitCta),
-    Interpreted(Box<reference::InterpretedCta>),
+    Machine(run::cta::JitBatch),
+    Interpreted(Box<reference::InterpretedBatch>),
 }
 
-impl Cta {
-    /// Prepares CTA `ctaid`; nothing runs yet. Its shared and local memory and registers are zero.
+impl Batch {
+    /// Prepares the CTAs of the grid with linear indices `range`, x fastest; nothing runs yet. Each finds shared and local
+    /// memory and registers zero.
     #[must_use]
-    pub fn new(grid: Arc<Grid>, ctaid: [u32; 3]) -> Cta {
+    pub fn new(grid: Arc<Grid>, range: Range<u64>) -> Batch {
         let inner = match grid.code.compiled.clone() {
-            Some(compiled) => Inner::Machine(run::cta::JitCta::new(grid, compiled, ctaid)),
-            None => Inner::Interpreted(Box::new(reference::InterpretedCta::new(grid, ctaid))),
+            Some(compiled) => Inner::Machine(run::cta::JitBatch::new(grid, compiled)),
+            None => Inner::Interpreted(Box::new(reference::InterpretedBatch::new(grid))),
         };
-        Cta { inner }
+        Batch { progress: Progress { rest: range, begun: 0, ended: 0 }, inner }
     }
 
-    /// Runs until it is done, preempted, or fails.
+    /// Runs until all are done, or one is preempted or fails. Asked to stop, it does so between two CTAs as well, but not
+    /// before it has come some way.
     pub fn resume(&mut self) -> Step {
         match &mut self.inner {
-            Inner::Machine(cta) => cta.resume(),
-            Inner::Interpreted(cta) => cta.resume(),
+            Inner::Machine(batch) => batch.resume(&mut self.progress),
+            Inner::Interpreted(batch) => batch.resume(&mut self.progress),
         }
     }
 
-    /// Prepares CTA `ctaid` of the same grid in place of this one, as [`Cta::new`] would, but sooner if this one is done:
-    /// its stack and memory serve again.
-    pub fn restart(&mut self, ctaid: [u32; 3]) {
-        match &mut self.inner {
-            Inner::Machine(cta) => cta.restart(ctaid),
-            Inner::Interpreted(cta) => cta.restart(ctaid),
-        }
+    /// CTAs that have ended well.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.progress.ended
+    }
+
+    /// Is a CTA under way? Only after a preemption.
+    #[must_use]
+    pub fn is_under_way(&self) -> bool {
+        self.progress.begun > self.progress.ended
+    }
+
+    /// Takes the CTAs back that have not begun; at most one is left, under way.
+    pub fn take_rest(&mut self) -> Range<u64> {
+        std::mem::take(&mut self.progress.rest)
     }
 }

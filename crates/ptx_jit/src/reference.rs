@@ -5,31 +5,46 @@ use std::sync::Arc;
 use hostmem::Window;
 use ptx::interp;
 use ptx::ir::{Kernel, RegTy};
-use ptx::launch::{AccessError, GlobalMemory, Step};
+use ptx::launch::{AccessError, GlobalMemory, Launch, Step};
 
-use crate::Grid;
 use crate::run::helpers::refusal;
+use crate::{Grid, Progress};
 
-/// A CTA that the interpreter runs.
+/// CTAs that the interpreter runs one after another.
 #[derive(Debug)]
-pub(crate) struct InterpretedCta {
+pub(crate) struct InterpretedBatch {
     grid: Arc<Grid>,
-    cta: interp::Cta,
+    launch: Arc<Launch>,
+    /// The one that has begun.
+    cta: Option<interp::Cta>,
 }
 
-impl InterpretedCta {
-    pub(crate) fn new(grid: Arc<Grid>, ctaid: [u32; 3]) -> InterpretedCta {
-        let cta = interp::Cta::new(Arc::clone(&grid.code.kernel), Arc::new(grid.launch.clone()), ctaid);
-        InterpretedCta { grid, cta }
+impl InterpretedBatch {
+    pub(crate) fn new(grid: Arc<Grid>) -> InterpretedBatch {
+        InterpretedBatch { launch: Arc::new(grid.launch.clone()), grid, cta: None }
     }
 
-    pub(crate) fn restart(&mut self, ctaid: [u32; 3]) {
-        *self = InterpretedCta::new(Arc::clone(&self.grid), ctaid);
-    }
-
-    pub(crate) fn resume(&mut self) -> Step {
+    pub(crate) fn resume(&mut self, progress: &mut Progress) -> Step {
         let memory = WindowMemory { window: &self.grid.window, lo: self.grid.window_lo };
-        self.cta.resume(&memory, &self.grid.control)
+        let ended_before = progress.ended;
+        loop {
+            if self.cta.is_none() {
+                if progress.ended > ended_before && self.grid.stops() {
+                    return Step::Preempted;
+                }
+                let Some(index) = progress.rest.next() else { return Step::Done };
+                progress.begun += 1;
+                let (kernel, launch) = (Arc::clone(&self.grid.code.kernel), Arc::clone(&self.launch));
+                self.cta = Some(interp::Cta::new(kernel, launch, self.launch.ctaid(index)));
+            }
+            match self.cta.as_mut().map_or(Step::Done, |cta| cta.resume(&memory, &self.grid.control)) {
+                Step::Done => {
+                    self.cta = None;
+                    progress.ended += 1;
+                }
+                step => return step,
+            }
+        }
     }
 }
 

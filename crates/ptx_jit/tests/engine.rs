@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use hostmem::{Mapping, Memfd, PAGE, Protection, Window};
 use ptx::ir::{Round, Ty};
 use ptx::launch::{Access, AccessError, Control, DriverArea, Exception, Launch, Step};
-use ptx_jit::{Code, Cta, EngineKind, Grid};
+use ptx_jit::{Batch, Code, EngineKind, Grid};
 
 const LO: u64 = 0x7_0000_0000;
 const WINDOW: u64 = 64 * PAGE;
@@ -62,8 +62,15 @@ impl Machine {
         })
     }
 
+    /// Word `index` of the memory.
+    fn word(&self, index: usize) -> u32 {
+        let mut word = [0; 4];
+        self.memory.read(4 * index, &mut word);
+        u32::from_le_bytes(word)
+    }
+
     fn fault(&self, body: &str, address: u64) -> Step {
-        Cta::new(self.grid(body, 64, &[address]), [0, 0, 0]).resume()
+        Batch::new(self.grid(body, 64, &[address]), 0..1).resume()
     }
 }
 
@@ -142,14 +149,14 @@ fn endless_kernels_are_preempted_and_dropped() {
     let m = Machine::new();
     for body in [ENDLESS, ENDLESS_APART] {
         m.control.store(Control::PREEMPT, Ordering::Relaxed);
-        let mut cta = Cta::new(m.grid(body, 64, &[]), [0, 0, 0]);
+        let mut cta = Batch::new(m.grid(body, 64, &[]), 0..1);
         for _ in 0..10 {
             assert_eq!(cta.resume(), Step::Preempted);
         }
         drop(cta);
         m.control.store(Control::RUN, Ordering::Relaxed);
         // While it runs.
-        let mut cta = Cta::new(m.grid(body, 64, &[]), [0, 0, 0]);
+        let mut cta = Batch::new(m.grid(body, 64, &[]), 0..1);
         let control = Arc::clone(&m.control);
         let runner = std::thread::spawn(move || (cta.resume(), cta));
         control.store(Control::PREEMPT, Ordering::Relaxed);
@@ -163,7 +170,7 @@ fn endless_kernels_are_preempted_and_dropped() {
 #[test]
 fn spinning_threads_give_the_worker_back() {
     let m = Machine::new();
-    let mut cta = Cta::new(m.grid(SPIN, 64, &[LO, LO + 8]), [0, 0, 0]);
+    let mut cta = Batch::new(m.grid(SPIN, 64, &[LO, LO + 8]), 0..1);
     for _ in 0..4 {
         // A spin gives way by itself, and can go on on any thread.
         let (step, back) = std::thread::spawn(move || (cta.resume(), cta)).join().unwrap();
@@ -184,7 +191,7 @@ fn threads_of_a_warp_pass_a_lock_on() {
     let body = "LOOP: atom.global.cas.b32 %r1, [%rd0], 0, 1; setp.ne.u32 %p0, %r1, 0; @%p0 bra LOOP;\n\
                 ld.volatile.global.u32 %r2, [%rd1]; add.u32 %r2, %r2, 1; st.volatile.global.u32 [%rd1], %r2;\n\
                 membar.gl; atom.global.exch.b32 %r1, [%rd0], 0;";
-    let mut cta = Cta::new(m.grid(body, 96, &[LO, LO + 8]), [0, 0, 0]);
+    let mut cta = Batch::new(m.grid(body, 96, &[LO, LO + 8]), 0..1);
     let last = (0..10_000).map(|_| cta.resume()).find(|s| *s != Step::Preempted);
     assert_eq!(last, Some(Step::Done));
     let mut word = [0; 4];
@@ -202,13 +209,63 @@ fn an_index_that_wraps_within_a_chunk_is_exact() {
     let body = "sub.u32 %r1, %r0, 1; setp.eq.u32 %p0, %r0, 0; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd2, %rd0, %rd2;\n\
                 @%p0 bra END; ld.global.u32 %r2, [%rd2];\n\
                 mul.wide.u32 %rd3, %r0, 4; add.s64 %rd3, %rd1, %rd3; st.global.u32 [%rd3], %r2; END:";
-    let mut cta = Cta::new(m.grid(body, 64, &[LO, LO + PAGE]), [0, 0, 0]);
+    let mut cta = Batch::new(m.grid(body, 64, &[LO, LO + PAGE]), 0..1);
     assert_eq!(cta.resume(), Step::Done);
     for i in 1..64_u32 {
         let mut word = [0; 4];
         m.memory.read(PAGE as usize + 4 * i as usize, &mut word);
         assert_eq!(u32::from_le_bytes(word), i + 99);
     }
+}
+
+#[test]
+fn bounds_hold_for_an_index_that_wraps_within_a_warp() {
+    let m = Machine::new();
+    // Around the ends of signed and of unsigned numbers, an index that decreases, and one that wraps more than once.
+    let cases: [(&str, &str, Vec<usize>); 8] = [
+        ("add.s32 %r1, %r0, 0x7ffffff0;", "lt.s32 %p0, %r1, 5", (16..64).collect()),
+        ("add.s32 %r1, %r0, 0x7ffffff0;", "lt.u32 %p0, %r1, 0x80000005", (0..21).collect()),
+        ("add.s32 %r1, %r0, 0xfffffff0;", "le.u32 %p0, %r1, 5", (16..22).collect()),
+        ("add.s32 %r1, %r0, 0xfffffff0;", "lt.s32 %p0, %r1, 5", (0..21).collect()),
+        ("sub.s32 %r1, 40, %r0;", "ge.s32 %p0, %r1, 3", (0..38).collect()),
+        ("sub.s32 %r1, 40, %r0;", "lt.u32 %p0, 3, %r1", (0..37).chain(41..64).collect()),
+        ("mul.lo.s32 %r1, %r0, 0x08000000;", "eq.s32 %p0, %r1, 0x10000000", vec![2, 34]),
+        ("sub.s32 %r1, %r0, 9;", "eq.b32 %p0, %r1, 0", vec![9]),
+    ];
+    for (index, compare, expected) in cases {
+        m.memory.fill(0, 4096, 0);
+        let body = format!(
+            "{index} setp.{compare}; @!%p0 bra END;\n\
+             mul.wide.u32 %rd2, %r0, 4; add.s64 %rd2, %rd0, %rd2; mov.u32 %r2, 1; st.global.u32 [%rd2], %r2; END:"
+        );
+        assert_eq!(Batch::new(m.grid(&body, 64, &[LO]), 0..1).resume(), Step::Done);
+        let got: Vec<usize> = (0..64).filter(|&i| m.word(i) == 1).collect();
+        assert_eq!(got, expected, "{index} {compare}");
+    }
+}
+
+#[test]
+fn a_batch_that_is_asked_to_stop_gives_back_what_has_not_begun() {
+    let m = Machine::new();
+    let body = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ctaid.y; mad.lo.u32 %r1, %r2, 3, %r1;\n\
+                mul.wide.u32 %rd2, %r1, 4; add.s64 %rd2, %rd0, %rd2; atom.global.add.u32 %r3, [%rd2], 1;";
+    let mut grid = Arc::into_inner(m.grid(body, 32, &[LO])).unwrap();
+    grid.launch.grid = [3, 4, 1];
+    let grid = Arc::new(grid);
+    m.control.store(Control::PREEMPT, Ordering::Relaxed);
+    let mut batch = Batch::new(Arc::clone(&grid), 1..12);
+    while batch.ended() < 3 {
+        assert_eq!(batch.resume(), Step::Preempted);
+    }
+    let rest = batch.take_rest();
+    assert_eq!(rest.end, 12);
+    assert!(rest.start == 4 || rest.start == 5 && batch.is_under_way(), "{rest:?}");
+    assert_eq!((0..10).map(|_| batch.resume()).find(|s| *s != Step::Preempted), Some(Step::Done));
+    assert_eq!(batch.ended(), rest.start - 1);
+    m.control.store(Control::RUN, Ordering::Relaxed);
+    assert_eq!(Batch::new(grid, rest).resume(), Step::Done);
+    let words: Vec<u32> = (0..13).map(|i| m.word(i)).collect();
+    assert_eq!(words, [[0; 1].as_slice(), &[32; 11], &[0; 1]].concat());
 }
 
 #[test]
@@ -271,7 +328,7 @@ fn directed_sums_of_products_are_exact() {
                 m.memory.write(4096 * row + 4 * i, &v.to_le_bytes());
             }
         }
-        assert_eq!(Cta::new(Arc::clone(&grid), [0; 3]).resume(), Step::Done);
+        assert_eq!(Batch::new(Arc::clone(&grid), 0..1).resume(), Step::Done);
         for (i, triple) in triples.iter().enumerate() {
             let [a, b, c] = triple.map(|v| u64::from(v.to_bits()));
             for (row, direction, ftz) in [(3, Round::Rm, false), (4, Round::Rp, true)] {
@@ -339,7 +396,7 @@ fn sparse_pages_take_writes_and_keep_nothing() {
         m.window.map_sparse(SPARSE.start, SPARSE.end - SPARSE.start).unwrap();
         let pattern: Vec<u8> = (0..MAPPED as u32).map(|i| (i * 7 + i / 256) as u8).collect();
         m.memory.write(0, &pattern);
-        let step = Cta::new(m.grid_on(engine, body, THREADS, &[at, LO + OUT]), [0, 0, 0]).resume();
+        let step = Batch::new(m.grid_on(engine, body, THREADS, &[at, LO + OUT]), 0..1).resume();
         assert_eq!(step, Step::Done, "{engine:?}: {body} at {at:#x}");
         let mut bytes = vec![0; MAPPED as usize];
         m.memory.read(0, &mut bytes);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ptx::launch::{Control, Exception, Launch, MAX_SHARED_BYTES, Step};
-use ptx_jit::{Code, Cta, Grid};
+use ptx_jit::{Batch, Code, Grid};
 
 use crate::copy::Transfer;
 use crate::error::ChannelError;
@@ -62,8 +62,7 @@ pub(crate) struct Active {
 #[derive(Debug)]
 pub(crate) enum Work {
     Compile { program: u64, block: [u32; 3] },
-    Ctas { grid: Arc<Grid>, range: Range<u64> },
-    Resume { grid: Arc<Grid>, cta: Box<Cta> },
+    Ctas { grid: Arc<Grid>, batch: Box<Batch> },
     Copy { transfer: Arc<Transfer>, part: Range<u64> },
     Invalidate { root: Option<gpu_spec::mmu::PhysAddr>, range: Range<u64>, own: Option<Arc<Space>> },
 }
@@ -85,7 +84,7 @@ pub(crate) struct Ctas {
     /// CTAs that were not started.
     pub(crate) rest: Range<u64>,
     /// A CTA that stopped on the way; `true` if it was asked to.
-    pub(crate) parked: Option<(Box<Cta>, bool)>,
+    pub(crate) parked: Option<(Box<Batch>, bool)>,
     /// How the last of them failed.
     pub(crate) exception: Option<Exception>,
     /// Time spent, nanoseconds.
@@ -101,9 +100,9 @@ pub(crate) struct GridJob {
     /// CTAs not started, the lowest last.
     unstarted: Vec<Range<u64>>,
     /// CTAs that were preempted: they go on first.
-    preempted: VecDeque<Box<Cta>>,
+    preempted: VecDeque<Box<Batch>>,
     /// CTAs that wait for something and gave way.
-    yielded: VecDeque<Box<Cta>>,
+    yielded: VecDeque<Box<Batch>>,
     /// Whose turn it is: a new CTA, or one that gave way.
     resume_next: bool,
     cooperative: bool,
@@ -231,18 +230,18 @@ impl GridJob {
     }
 
     fn take(&mut self, workers: u64) -> Option<Work> {
-        let resume = |cta| Some(Work::Resume { grid: Arc::clone(&self.grid), cta });
+        let work = |batch| Some(Work::Ctas { grid: Arc::clone(&self.grid), batch });
         // All CTAs of a cooperative grid have to be started before it pays to go on with one that was preempted.
         if (!self.cooperative || self.unstarted.is_empty())
             && let Some(cta) = self.preempted.pop_front()
         {
-            return resume(cta);
+            return work(cta);
         }
         let full = !self.cooperative && self.yielded.len() >= MAX_WAITING;
         if self.unstarted.is_empty() || full || self.resume_next {
             self.resume_next = false;
             if let Some(cta) = self.yielded.pop_front() {
-                return resume(cta);
+                return work(cta);
             }
         }
         let range = self.unstarted.last_mut()?;
@@ -255,7 +254,7 @@ impl GridJob {
             self.unstarted.pop();
         }
         self.resume_next = !self.yielded.is_empty();
-        Some(Work::Ctas { grid: Arc::clone(&self.grid), range: part })
+        work(Box::new(Batch::new(Arc::clone(&self.grid), part)))
     }
 
     /// Takes back what a worker did.
@@ -283,14 +282,7 @@ impl Work {
             Work::Compile { program, block } => {
                 Outcome::Compiled(crate::program::compile(space, &shared.memory, program, block, shared.engine))
             }
-            Work::Ctas { grid, range } => Outcome::Ctas(run_range(&grid, range)),
-            Work::Resume { grid, cta } => {
-                let start = std::time::Instant::now();
-                let mut out = Ctas { done: 0, rest: 0..0, parked: None, exception: None, elapsed: 0 };
-                run_one(&grid, cta, &mut out);
-                out.elapsed = start.elapsed().as_nanos() as u64;
-                Outcome::Ctas(out)
-            }
+            Work::Ctas { grid, batch } => Outcome::Ctas(run_batch(&grid, batch)),
             Work::Copy { transfer, part } => Outcome::Copied(transfer.run(&shared.memory, part)),
             Work::Invalidate { root, range, own } => {
                 match own {
@@ -303,52 +295,17 @@ impl Work {
     }
 }
 
-/// Starts CTAs in increasing order, until one does not end.
-fn run_range(grid: &Arc<Grid>, mut range: Range<u64>) -> Ctas {
+/// Runs CTAs in increasing order, until one does not end.
+fn run_batch(grid: &Grid, mut batch: Box<Batch>) -> Ctas {
     let start = std::time::Instant::now();
-    let mut out = Ctas { done: 0, rest: 0..0, parked: None, exception: None, elapsed: 0 };
-    let mut ended: Option<Box<Cta>> = None;
-    while !range.is_empty() {
-        if out.done > 0 && grid.control.load(Ordering::Relaxed) != Control::RUN {
-            break;
-        }
-        let ctaid = ctaid(range.start, grid.launch.grid);
-        let cta = match ended.take() {
-            Some(mut cta) => {
-                cta.restart(ctaid);
-                cta
-            }
-            None => Box::new(Cta::new(Arc::clone(grid), ctaid)),
-        };
-        range.start += 1;
-        ended = run_one(grid, cta, &mut out);
-        if ended.is_none() {
-            break;
-        }
+    let before = batch.ended();
+    let step = batch.resume();
+    let asked = grid.control.load(Ordering::Relaxed) != Control::RUN;
+    Ctas {
+        done: batch.ended() - before,
+        rest: batch.take_rest(),
+        exception: if let Step::Exception(exception) = step { Some(exception) } else { None },
+        parked: (step == Step::Preempted && batch.is_under_way()).then_some((batch, asked)),
+        elapsed: start.elapsed().as_nanos() as u64,
     }
-    out.rest = range;
-    out.elapsed = start.elapsed().as_nanos() as u64;
-    out
-}
-
-/// Goes on with a CTA; gives it back if it has come to its end.
-fn run_one(grid: &Grid, mut cta: Box<Cta>, out: &mut Ctas) -> Option<Box<Cta>> {
-    match cta.resume() {
-        Step::Done => {
-            out.done += 1;
-            return Some(cta);
-        }
-        Step::Preempted => {
-            let asked = grid.control.load(Ordering::Relaxed) != Control::RUN;
-            out.parked = Some((cta, asked));
-        }
-        Step::Exception(exception) => out.exception = Some(exception),
-    }
-    None
-}
-
-/// The CTA with a linear index, x fastest.
-fn ctaid(index: u64, grid: [u32; 3]) -> [u32; 3] {
-    let [x, y, _] = grid.map(u64::from);
-    [(index % x) as u32, (index / x % y) as u32, (index / x / y) as u32]
 }

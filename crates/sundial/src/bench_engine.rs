@@ -10,7 +10,7 @@ use hostmem::{Memfd, Protection, Window};
 use ptx::Program;
 use ptx::ir::Kernel;
 use ptx::launch::{Control, DriverArea, Launch, Step};
-use ptx_jit::{Code, Cta, EngineKind, Grid};
+use ptx_jit::{Batch, Code, EngineKind, Grid};
 use serde::Serialize;
 
 use crate::bench::median;
@@ -200,28 +200,27 @@ fn grid_of(case: &Case, kernel: &Kernel, code: &Arc<Code>, window: &Arc<Window>)
     }))
 }
 
+/// CTAs that a thread takes at once.
+const BATCH: u64 = 64;
+
 /// Runs the first `ctas` CTAs on `threads` threads, in increasing order.
 fn execute(grid: &Arc<Grid>, ctas: u32, threads: usize) -> Result<()> {
     let next = AtomicU64::new(0);
+    let ctas = u64::from(ctas);
+    // Every thread gets several batches, of CTAs as few as there are.
+    let size = ctas.div_ceil(4 * threads as u64).clamp(1, BATCH);
     let failed = AtomicU32::new(0);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let [x, y, _] = grid.launch.grid;
-                let mut cta: Option<Cta> = None;
                 loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed) as u32;
-                    if index >= ctas {
+                    let first = next.fetch_add(size, Ordering::Relaxed);
+                    if first >= ctas {
                         break;
                     }
-                    let ctaid = [index % x, index / x % y, index / (x * y)];
-                    match &mut cta {
-                        Some(cta) => cta.restart(ctaid),
-                        None => cta = Some(Cta::new(Arc::clone(grid), ctaid)),
-                    }
-                    let Some(cta) = &mut cta else { break };
+                    let mut batch = Batch::new(Arc::clone(grid), first..(first + size).min(ctas));
                     loop {
-                        match cta.resume() {
+                        match batch.resume() {
                             Step::Done => break,
                             Step::Preempted => {}
                             Step::Exception(_) => {

@@ -92,9 +92,8 @@ fn run(
     let region = Region::new(base, std::mem::take(bytes));
     let control = AtomicU32::new(control);
     let result = (|| {
-        let [x, y, z] = launch.grid;
-        for index in 0..x * y * z {
-            let mut cta = Cta::new(Arc::clone(kernel), Arc::clone(launch), [index % x, index / x % y, index / x / y]);
+        for index in 0..launch.grid.iter().map(|&side| u64::from(side)).product() {
+            let mut cta = Cta::new(Arc::clone(kernel), Arc::clone(launch), launch.ctaid(index));
             let ended = (0..MAX_RESUMES).map(|_| cta.resume(&region, &control)).find(|step| *step != Step::Preempted);
             match ended {
                 Some(Step::Exception(exception)) => return Err(exception),

@@ -9,7 +9,8 @@
 //! old value: a write on one side of a divergent branch makes the register varying if it is live on another side or
 //! where the sides meet.
 
-use ptx::ir::{IntOp, Kernel, MulPart, Op, Operand, PredRef, Reg, RegTy, SReg, Space, Ty};
+use ptx::ir::{Cmp, Inst, IntOp, Kernel, MulPart, Op, Operand, PredRef, Reg, RegTy, SReg, Space, Ty};
+use ptx::launch::WARP;
 
 use super::graph::{Node, NodeId, NodeTerm};
 use super::liveness::{Liveness, RegSet};
@@ -184,6 +185,38 @@ fn propagate(kernel: &Kernel, nodes: &[Node], live: &Liveness, forced: &RegSet, 
 
 fn guard_class(classes: &[Class], guard: Option<PredRef>) -> Class {
     guard.map_or(Class::Same, |p| classes[p.reg.0 as usize])
+}
+
+/// A comparison of an index that is affine over the lanes with a value that they share: lanes part in few chunks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    pub(crate) cmp: Cmp,
+    pub(crate) signed: bool,
+    pub(crate) a: Operand,
+    pub(crate) b: Operand,
+}
+
+/// The instruction as a bound, if it gives predicate `p` such a value.
+pub(crate) fn bound(inst: &Inst, p: Reg, classes: &[Class]) -> Option<Bound> {
+    let Inst { guard: None, op: Op::Setp { cmp, ty, dst, a, b, combine: None, .. }, .. } = inst else { return None };
+    let stride = match (operand(classes, *a), operand(classes, *b)) {
+        (Class::Affine { stride }, Class::Same) | (Class::Same, Class::Affine { stride }) => stride,
+        _ => return None,
+    };
+    let integer = !ty.is_float() && ty.bits() == 32;
+    let known = matches!(cmp, Cmp::Lt | Cmp::Le | Cmp::Gt | Cmp::Ge | Cmp::Eq | Cmp::Ne);
+    // The index must not wrap more than once in a chunk.
+    let fine = *dst == p && integer && known && stride.unsigned_abs() <= i32::MAX as u32 / WARP;
+    fine.then_some(Bound { cmp: *cmp, signed: ty.is_signed(), a: *a, b: *b })
+}
+
+/// The comparison that gives `p` its value in `node`, if it is a bound whose operands are still there at the end.
+pub(crate) fn bound_at_end(kernel: &Kernel, node: &Node, p: Reg, classes: &[Class]) -> Option<Bound> {
+    let body = node.body(kernel);
+    let at = body.iter().rposition(|inst| operands::writes(&inst.op).contains(&p))?;
+    let bound = bound(&body[at], p, classes)?;
+    let changes = |o: Operand| matches!(o, Operand::Reg(r) if body[at..].iter().any(|inst| operands::writes(&inst.op).contains(&r)));
+    (!changes(bound.a) && !changes(bound.b)).then_some(bound)
 }
 
 /// Class of an operand.

@@ -19,6 +19,11 @@ impl RegSet {
         self.0[word] |= bit;
         new
     }
+    pub(crate) fn remove(&mut self, r: Reg) -> bool {
+        let had = self.contains(r);
+        self.0[r.0 as usize / 64] &= !(1 << (r.0 % 64));
+        had
+    }
     pub(crate) fn contains(&self, r: Reg) -> bool {
         self.0[r.0 as usize / 64] >> (r.0 % 64) & 1 != 0
     }

@@ -1,10 +1,11 @@
-//! What the emitter must know of a kernel before it writes code: [`plan`].
+//! What the emitter must know of a kernel before it writes code: [`width::plan_widest`].
 
 pub(crate) mod classes;
 pub(crate) mod dead;
 pub(crate) mod graph;
 pub(crate) mod liveness;
 pub(crate) mod operands;
+pub(crate) mod width;
 
 use ptx::ir::{Kernel, Op, Reg, RegTy};
 use ptx::launch::WARP;
@@ -46,6 +47,8 @@ pub(crate) struct Plan {
     pub(crate) ordering: Ordering,
     pub(crate) live: Liveness,
     pub(crate) classes: Vec<Class>,
+    /// Nodes at whose end lanes of a chunk may part.
+    pub(crate) divergent: Vec<bool>,
     /// Can a chunk have some of its lanes active only?
     pub(crate) masked: bool,
     /// Lanes of a chunk may run in any order, whatever region others are in.
@@ -107,6 +110,7 @@ pub(crate) fn plan(kernel: &Kernel, shape: Shape) -> Result<Plan, String> {
         ordering,
         live,
         classes,
+        divergent,
         masked,
         strict,
         regions,

@@ -44,7 +44,7 @@ impl Emit<'_, '_> {
         let rows = self.scratch_address(0);
         let lanes = self.i64(self.lanes_per_chunk() as i64);
         let args = [self.inv.ctx, site, bits, self.chunk.thread, rows, lanes];
-        self.call(helpers::atomic as *const () as usize, &args, &[]);
+        self.call_rarely(helpers::atomic as *const () as usize, &args);
         let parts = dst.map_or(Vec::new(), |dst| self.load_row(self.reg_ty(dst), 3 * row, true));
         self.jump_with(merge, &parts);
         self.b.switch_to_block(merge);

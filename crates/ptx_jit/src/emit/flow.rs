@@ -12,13 +12,14 @@ use std::collections::HashMap;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, StackSlot, Value, types};
 use cranelift_frontend::{FunctionBuilder, Switch};
-use ptx::ir::{Kernel, Operand, Reg, RegTy};
+use ptx::ir::{Cmp, Kernel, Operand, PredRef, Reg, RegTy};
 use ptx::launch::WARP;
 
-use super::{Attached, Chunk, Emit, Mask, Unsupported, Val, invariants, own, slot, trusted};
+use super::{Attached, Chunk, Emit, Mask, Unsupported, Val, int, invariants, own, slot, trusted};
 use crate::analysis::Plan;
-use crate::analysis::classes::Class;
+use crate::analysis::classes::{self, Class};
 use crate::analysis::graph::{NodeId, NodeTerm};
+use crate::analysis::operands;
 use crate::run::context::at;
 use crate::run::helpers;
 
@@ -119,7 +120,7 @@ pub(crate) fn emit_region(
     let zero = e.i64(0);
     e.b.ins().jump(chunk_loop, &[super::arg(zero)]);
     e.b.switch_to_block(chunk_loop);
-    e.chunk_prologue(warp, frame, sub, bits, next_chunk);
+    e.chunk_prologue(warp, frame, sub, bits);
 
     let nodes = region.nodes.clone();
     let mut blocks = Blocks {
@@ -166,17 +167,14 @@ pub(crate) fn emit_region(
 }
 
 impl Emit<'_, '_> {
-    /// Addresses and active lanes of a chunk; skips chunks without lanes.
-    fn chunk_prologue(&mut self, warp: Value, frame: Value, sub: Value, bits: Value, next_chunk: Block) {
+    /// Addresses and active lanes of a chunk.
+    fn chunk_prologue(&mut self, warp: Value, frame: Value, sub: Value, bits: Value) {
         let lanes = i64::from(self.plan.lanes());
         let shift = self.b.ins().imul_imm_s(sub, lanes);
         let shift32 = self.b.ins().ireduce(types::I32, shift);
         let mine = self.b.ins().ushr(bits, shift32);
         let full = self.full_bits();
         let entry = self.b.ins().band_imm_u(mine, full);
-        let some = self.b.create_block();
-        self.b.ins().brif(entry, some, &[], next_chunk, &[]);
-        self.b.switch_to_block(some);
         let by4 = self.b.ins().ishl_imm_u(shift, 2);
         let by8 = self.b.ins().ishl_imm_u(shift, 3);
         let by16 = self.b.ins().ishl_imm_u(sub, 4);
@@ -193,21 +191,24 @@ impl Emit<'_, '_> {
         self.plan.live.live_in[n].iter().collect()
     }
 
-    /// Enters the region's head with the chunk's lanes.
+    /// Enters the region's head with the chunk's lanes, if there are any.
     fn enter(&mut self, blocks: &Blocks) {
         let head = self.region.head;
         let (entry, full_bits) = (self.chunk.entry, self.full_bits());
         let full = self.b.create_block();
         if self.plan.masked {
-            let part = self.b.create_block();
+            let (other, part) = (self.b.create_block(), self.b.create_block());
             let all = self.b.ins().icmp_imm_u(IntCC::Equal, entry, full_bits);
-            self.b.ins().brif(all, full, &[], part, &[]);
+            self.b.ins().brif(all, full, &[], other, &[]);
+            self.b.switch_to_block(other);
+            self.b.set_cold_block(other);
+            self.b.ins().brif(entry, part, &[], blocks.next_chunk, &[]);
             self.b.switch_to_block(part);
             self.b.set_cold_block(part);
             self.b.ins().stack_store(types::I64, entry, blocks.pending, 4 * blocks.index[&head]);
             self.b.ins().jump(blocks.masked[&head], &[]);
         } else {
-            self.b.ins().jump(full, &[]);
+            self.b.ins().brif(entry, full, &[], blocks.next_chunk, &[]);
         }
         self.b.switch_to_block(full);
         for r in self.live_in(head) {
@@ -216,7 +217,7 @@ impl Emit<'_, '_> {
         // What the joint operation has just written.
         let k = self.k;
         if let Some(inst) = self.plan.nodes[head].joint(k) {
-            for r in crate::analysis::operands::writes(&inst.op) {
+            for r in operands::writes(&inst.op) {
                 self.reload(r);
             }
         }
@@ -239,6 +240,7 @@ impl Emit<'_, '_> {
                 let targets = [then, els];
                 match self.get(p.reg) {
                     Val::Lanes(mask) => {
+                        self.branch_by_ends(n, p, to);
                         let bits = self.mask_bits(&mask);
                         let bits = if p.negate { self.b.ins().bxor_imm_u(bits, full) } else { bits };
                         let (some, mixed) = (self.b.create_block(), self.b.create_block());
@@ -278,6 +280,48 @@ impl Emit<'_, '_> {
                 }
             }
         }
+    }
+
+    /// Goes to `to[0]` if the predicate at the end of node `n` holds in all lanes, and to `to[1]` if in none, where that can
+    /// be told from the first lane and the last: if it compares an index that grows steadily over them. Code goes on here
+    /// for the rest.
+    fn branch_by_ends(&mut self, n: NodeId, p: PredRef, to: [Block; 2]) {
+        let bound = classes::bound_at_end(self.k, &self.plan.nodes[n], p.reg, &self.plan.classes);
+        let Some(bound) = bound else { return };
+        let (a, b) = (self.operand(bound.a, RegTy::B32), self.operand(bound.b, RegTy::B32));
+        let ((Val::Affine { base, stride }, Val::Same(v)) | (Val::Same(v), Val::Affine { base, stride })) = (&a, &b)
+        else {
+            return;
+        };
+        let (base, stride, v) = (*base, *stride, *v);
+        let condition = |cmp| int::condition(cmp, bound.signed).unwrap_or(IntCC::Equal);
+        let end = self.b.ins().iadd_imm_s(base, i64::from(stride) * i64::from(self.plan.lanes() - 1));
+        let (low, high) = if stride > 0 { (base, end) } else { (end, base) };
+        let to = if p.negate { [to[1], to[0]] } else { to };
+        let [steady, other, mixed] = [(); 3].map(|()| self.b.create_block());
+        let grows = self.b.ins().icmp(condition(Cmp::Le), low, high);
+        self.b.ins().brif(grows, steady, &[], mixed, &[]);
+        self.b.switch_to_block(steady);
+        if let equal @ (Cmp::Eq | Cmp::Ne) = bound.cmp {
+            let away = to[usize::from(equal == Cmp::Eq)];
+            let below = self.b.ins().icmp(condition(Cmp::Lt), v, low);
+            self.b.ins().brif(below, away, &[], other, &[]);
+            self.b.switch_to_block(other);
+            let above = self.b.ins().icmp(condition(Cmp::Gt), v, high);
+            self.b.ins().brif(above, away, &[], mixed, &[]);
+        } else {
+            let [first, last] = [base, end].map(|x| {
+                let (x, y) = if matches!(a, Val::Same(_)) { (v, x) } else { (x, v) };
+                self.b.ins().icmp(condition(bound.cmp), x, y)
+            });
+            let yes = self.b.create_block();
+            self.b.ins().brif(first, yes, &[], other, &[]);
+            self.b.switch_to_block(yes);
+            self.b.ins().brif(last, to[0], &[], mixed, &[]);
+            self.b.switch_to_block(other);
+            self.b.ins().brif(last, mixed, &[], to[1], &[]);
+        }
+        self.b.switch_to_block(mixed);
     }
 
     /// Branches on a scalar index; `edge` emits what happens in each case.
@@ -533,7 +577,7 @@ impl Emit<'_, '_> {
         self.b.ins().brif(word, stop, &[], on, &[]);
         self.b.switch_to_block(stop);
         self.b.set_cold_block(stop);
-        self.call(helpers::preempt as *const () as usize, &[self.inv.ctx], &[]);
+        self.call_rarely(helpers::preempt as *const () as usize, &[self.inv.ctx]);
         self.b.ins().jump(on, &[]);
         self.b.switch_to_block(on);
     }
@@ -563,7 +607,7 @@ impl Emit<'_, '_> {
                 let value = self.first(&val, RegTy::Pred);
                 let (run, on) = (self.b.create_block(), self.b.create_block());
                 // Registers that stay as they are must have a value on both ways.
-                for r in crate::analysis::operands::writes(&inst.op) {
+                for r in operands::writes(&inst.op) {
                     self.get(r);
                 }
                 let (yes, no) = if p.negate { (on, run) } else { (run, on) };

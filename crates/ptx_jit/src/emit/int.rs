@@ -544,24 +544,28 @@ impl Emit<'_, '_> {
         if ty.bits() == 1 {
             return None;
         }
-        let signed = ty.is_signed();
-        let cc = match (cmp, signed) {
-            (Cmp::Eq | Cmp::Equ, _) => IntCC::Equal,
-            (Cmp::Ne | Cmp::Neu, _) => IntCC::NotEqual,
-            (Cmp::Lt, true) => IntCC::SignedLessThan,
-            (Cmp::Le, true) => IntCC::SignedLessThanOrEqual,
-            (Cmp::Gt, true) => IntCC::SignedGreaterThan,
-            (Cmp::Ge, true) => IntCC::SignedGreaterThanOrEqual,
-            (Cmp::Lt, false) => IntCC::UnsignedLessThan,
-            (Cmp::Le, false) => IntCC::UnsignedLessThanOrEqual,
-            (Cmp::Gt, false) => IntCC::UnsignedGreaterThan,
-            (Cmp::Ge, false) => IntCC::UnsignedGreaterThanOrEqual,
-            _ => return None,
-        };
+        let cc = condition(cmp, ty.is_signed())?;
         let hit = self.map2(a, b, |e, a, b| {
             let (a, b) = if ty.bits() == 16 { (e.widened16(a, ty), e.widened16(b, ty)) } else { (a, b) };
             e.compare(cc, a, b)
         });
         Some(self.as_predicate(hit))
     }
+}
+
+/// The comparison of integers.
+pub(super) fn condition(cmp: Cmp, signed: bool) -> Option<IntCC> {
+    Some(match (cmp, signed) {
+        (Cmp::Eq | Cmp::Equ, _) => IntCC::Equal,
+        (Cmp::Ne | Cmp::Neu, _) => IntCC::NotEqual,
+        (Cmp::Lt, true) => IntCC::SignedLessThan,
+        (Cmp::Le, true) => IntCC::SignedLessThanOrEqual,
+        (Cmp::Gt, true) => IntCC::SignedGreaterThan,
+        (Cmp::Ge, true) => IntCC::SignedGreaterThanOrEqual,
+        (Cmp::Lt, false) => IntCC::UnsignedLessThan,
+        (Cmp::Le, false) => IntCC::UnsignedLessThanOrEqual,
+        (Cmp::Gt, false) => IntCC::UnsignedGreaterThan,
+        (Cmp::Ge, false) => IntCC::UnsignedGreaterThanOrEqual,
+        _ => return None,
+    })
 }

@@ -5,12 +5,13 @@
 //! index did not wrap. Everything else is done lane by lane in a helper, which also finds out what exactly is wrong.
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, Type, Value, types};
+use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Value, types};
 use ptx::ir::{Address, Op, Operand, Reg, RegTy, Space, Ty};
 
 use super::alu::Parts;
-use super::{Emit, Mask, Val, arg};
-use crate::run::context::Site;
+use super::consecutive::vectorable;
+use super::{Emit, Mask, Val, arg, trusted};
+use crate::run::context::{Site, at};
 use crate::run::helpers;
 
 /// Flags of an access to tenant memory: it may fault, and is aligned only as elements are.
@@ -31,9 +32,12 @@ pub(super) struct Checked {
     high: i64,
     /// Host address of offset `low`.
     host: Value,
-    /// Whether the check holds.
-    fine: Value,
+    /// What must hold.
+    fine: Checks,
 }
+
+/// Conditions that must all hold for a fast path.
+pub(super) type Checks = Vec<Value>;
 
 /// Most bytes that one check covers in shared memory, and elsewhere: with the vector access at its end less than a page,
 /// which is the smallest window, so that the subtraction from the window's size cannot wrap.
@@ -68,8 +72,8 @@ impl Emit<'_, '_> {
         Some((base, low, high))
     }
 
-    /// Host address of an access and whether it is right, by a check that covers its neighbours too.
-    fn covered(&mut self, space: Space, addr: Address, size: i64, contiguous: bool) -> Option<(Value, Value)> {
+    /// Host address of an access and what must hold for it, by a check that covers its neighbours too.
+    fn covered(&mut self, space: Space, addr: Address, size: i64, contiguous: bool) -> Option<(Value, Checks)> {
         let (base, low, high) = self.reach(space, addr, size)?;
         let found = self.checked.iter().find(|c| {
             (c.space, c.base, c.size, c.contiguous) == (space, base, size, contiguous)
@@ -173,8 +177,8 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// Host address of `bytes` at a scalar address, and whether they may be accessed, aligned to `align`.
-    fn resolve(&mut self, space: Space, v: Value, bytes: i64, align: i64) -> (Value, Value) {
+    /// Host address of `bytes` at a scalar address, and whether they may be accessed, aligned to `align`, a power of two.
+    fn resolve(&mut self, space: Space, v: Value, bytes: i64, align: i64) -> (Value, Checks) {
         let (host, index, limit) = match space {
             Space::Shared => {
                 let wide = self.b.ins().uextend(types::I64, v);
@@ -190,24 +194,20 @@ impl Emit<'_, '_> {
                 (self.b.ins().iadd(v, self.inv.delta), index, self.inv.window_bytes)
             }
         };
-        // `index <= limit - bytes`, and `limit >= bytes` where that is not certain.
-        let last = self.b.ins().iadd_imm_s(limit, -bytes);
-        let mut ok = if matches!(space, Space::Shared | Space::Param) {
-            self.b.ins().icmp(IntCC::SignedLessThanOrEqual, index, last)
-        } else {
-            self.b.ins().icmp(IntCC::UnsignedLessThanOrEqual, index, last)
-        };
-        if align > 1 {
-            let low = self.b.ins().band_imm_u(index, align - 1);
-            let aligned = self.b.ins().icmp_imm_u(IntCC::Equal, low, 0);
-            ok = self.b.ins().band(ok, aligned);
-        }
-        (host, ok)
+        // One comparison for both: the low bits, rotated to the top, make an index that is not aligned larger than any count
+        // of aligned places.
+        let places = self.b.ins().iadd_imm_s(limit, align - bytes);
+        let none = self.i64(0);
+        let places = self.b.ins().smax(places, none);
+        let places = self.b.ins().ushr_imm_u(places, i64::from(align.trailing_zeros()));
+        let index = self.b.ins().rotr_imm_u(index, i64::from(align.trailing_zeros()));
+        let ok = self.b.ins().icmp(IntCC::UnsignedLessThan, index, places);
+        (host, vec![ok])
     }
 
     /// For consecutive elements of `size` bytes: host address of the first, and whether a vector access is right.
     /// `more` bytes behind those of the chunk are checked too.
-    fn contiguous(&mut self, space: Space, val: &Val, size: i64, more: i64) -> Option<(Value, Value)> {
+    fn contiguous(&mut self, space: Space, val: &Val, size: i64, more: i64) -> Option<(Value, Checks)> {
         let lanes = self.lanes_per_chunk() as i64;
         let (scalar, wraps) = match (space, val) {
             (Space::Shared, Val::Affine { base, stride }) if i64::from(*stride) == size => (*base, None),
@@ -227,13 +227,10 @@ impl Emit<'_, '_> {
             _ => return None,
         };
         let (host, mut ok) = self.resolve(space, scalar, size * lanes + more, size);
-        if let Some(fine) = wraps {
-            ok = self.b.ins().band(ok, fine);
-        }
+        ok.extend(wraps);
         if let Some(mask) = self.mask() {
             let full = self.full_bits();
-            let all = self.b.ins().icmp_imm_u(IntCC::Equal, mask.bits, full);
-            ok = self.b.ins().band(ok, all);
+            ok.push(self.b.ins().icmp_imm_u(IntCC::Equal, mask.bits, full));
         }
         Some((host, ok))
     }
@@ -243,6 +240,17 @@ impl Emit<'_, '_> {
             Some(mask) => mask.bits,
             None => self.i32(self.full_bits()),
         }
+    }
+
+    /// Goes to `fast` with `args` if all conditions hold, else to `slow`. A branch for each: cheaper than to combine them.
+    pub(super) fn branch(&mut self, conditions: &[Value], fast: (Block, &[BlockArg]), slow: (Block, &[BlockArg])) {
+        let Some((&last, first)) = conditions.split_last() else { return };
+        for &condition in first {
+            let next = self.b.create_block();
+            self.b.ins().brif(condition, next, &[], slow.0, slow.1);
+            self.b.switch_to_block(next);
+        }
+        self.b.ins().brif(last, fast.0, fast.1, slow.0, slow.1);
     }
 
     /// Can a single address of this space be accessed once for all lanes?
@@ -263,7 +271,7 @@ impl Emit<'_, '_> {
         };
         let (slow, on) = (self.b.create_block(), self.b.create_block());
         let result = self.b.append_block_param(on, types::I64);
-        self.b.ins().brif(ok, on, &[arg(host)], slow, &[]);
+        self.branch(&ok, (on, &[arg(host)]), (slow, &[]));
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
         let site = self.site(space, ty, count);
@@ -273,9 +281,9 @@ impl Emit<'_, '_> {
         };
         let write = self.i64(i64::from(write));
         let args = [self.inv.ctx, site, wide, write];
-        if let Some(host) = self.call(helpers::resolve as *const () as usize, &args, &[types::I64]) {
-            self.b.ins().jump(on, &[arg(host)]);
-        }
+        self.call_rarely(helpers::resolve as *const () as usize, &args);
+        let host = self.b.ins().load(types::I64, trusted(), self.inv.ctx, at::RESOLVED);
+        self.b.ins().jump(on, &[arg(host)]);
         self.b.switch_to_block(on);
         result
     }
@@ -285,17 +293,27 @@ impl Emit<'_, '_> {
             self.fail("128-bit load");
             return;
         }
+        if self.parameter(space, ty, dsts, addr) {
+            return;
+        }
         let val = self.address(space, addr);
         if let (Val::Same(v), None, true) = (&val, &self.guard, self.shareable(space)) {
             let host = self.scalar_host(space, ty, dsts.len(), *v, addr, false);
             for (i, dst) in dsts.iter().enumerate() {
                 let Some(dst) = *dst else { continue };
-                let v = self.scalar_load(ty, self.reg_ty(dst), host, i as i32 * ty.bytes() as i32);
+                let v = self.scalar_load(ty, self.reg_ty(dst), tenant(), host, i as i32 * ty.bytes() as i32);
                 self.set(dst, Val::Same(v));
             }
             return;
         }
         let size = i64::from(ty.bytes()) * dsts.len() as i64;
+        if vectorable(ty, dsts.len())
+            && let Some((host, ok)) = self.run_of(space, &val, addr, size)
+        {
+            let site = Site { space, ty, count: dsts.len() as u32 };
+            self.load_run(site, dsts, &val, host, &ok);
+            return;
+        }
         let merge = self.b.create_block();
         let mut results: Vec<(Reg, Vec<Value>)> = Vec::new();
         for &dst in dsts.iter().flatten() {
@@ -303,28 +321,14 @@ impl Emit<'_, '_> {
             let count = self.vector_count(self.reg_ty(dst));
             results.push((dst, (0..count).map(|_| self.b.append_block_param(merge, part)).collect()));
         }
-        let mut consecutive = false;
-        if vectorable(ty, dsts.len())
-            && let Some((host, ok)) = self.run_of(space, &val, addr, size)
-        {
-            consecutive = true;
-            let (fast, slow) = (self.b.create_block(), self.b.create_block());
-            self.b.ins().brif(ok, fast, &[], slow, &[]);
-            self.b.switch_to_block(fast);
-            let elements = self.vector_load(ty, dsts, host);
-            self.jump_with(merge, &elements);
-            self.b.switch_to_block(slow);
-            self.b.set_cold_block(slow);
-        }
-        if !consecutive
-            && dsts.len() == 1
+        if dsts.len() == 1
             && let (Some((hosts, ok)), Some(Some(dst))) = (self.lane_hosts(space, ty, &val), dsts.first())
         {
             let (fast, slow) = (self.b.create_block(), self.b.create_block());
             self.b.ins().brif(ok, fast, &[], slow, &[]);
             self.b.switch_to_block(fast);
             let reg = self.reg_ty(*dst);
-            let loaded: Vec<Value> = hosts.iter().map(|&host| self.scalar_load(ty, reg, host, 0)).collect();
+            let loaded: Vec<Value> = hosts.iter().map(|&host| self.scalar_load(ty, reg, tenant(), host, 0)).collect();
             let elements = self.gather(&loaded, reg);
             self.jump_with(merge, &elements);
             self.b.switch_to_block(slow);
@@ -337,7 +341,7 @@ impl Emit<'_, '_> {
         let row = 8 * self.lanes_per_chunk() as i32;
         let (from, to) = (self.scratch_address(0), self.scratch_address(row));
         let args = [self.inv.ctx, site, bits, self.chunk.thread, from, to];
-        self.call(helpers::load as *const () as usize, &args, &[]);
+        self.call_rarely(helpers::load as *const () as usize, &args);
         let mut elements = Vec::new();
         for (i, dst) in dsts.iter().enumerate() {
             if let Some(dst) = *dst {
@@ -351,13 +355,32 @@ impl Emit<'_, '_> {
         }
     }
 
+    /// A load of a parameter by its name, which needs no check and gives the same all the time; false if it is not one.
+    fn parameter(&mut self, space: Space, ty: Ty, dsts: &[Option<Reg>], addr: Address) -> bool {
+        let (Space::Param, Operand::Imm(base)) = (space, addr.base) else { return false };
+        let size = ty.bytes() as usize * dsts.len();
+        let at = base.wrapping_add(addr.offset.cast_unsigned()) as u32;
+        let end = u64::from(at) + size as u64;
+        if !(at as usize).is_multiple_of(size) || end > self.k.param_bytes.into() || end > 1 << 31 {
+            return false;
+        }
+        for (i, dst) in dsts.iter().enumerate() {
+            let Some(dst) = *dst else { continue };
+            let offset = at as i32 + i as i32 * ty.bytes() as i32;
+            let flags = trusted().with_readonly().with_can_move();
+            let v = self.scalar_load(ty, self.reg_ty(dst), flags, self.inv.params, offset);
+            self.set(dst, Val::Same(v));
+        }
+        true
+    }
+
     pub(super) fn jump_with(&mut self, to: Block, values: &[Value]) {
         let args: Vec<_> = values.iter().map(|&v| arg(v)).collect();
         self.b.ins().jump(to, &args);
     }
 
     /// One element, extended to its register.
-    fn scalar_load(&mut self, ty: Ty, reg: RegTy, host: Value, offset: i32) -> Value {
+    fn scalar_load(&mut self, ty: Ty, reg: RegTy, flags: MemFlagsData, host: Value, offset: i32) -> Value {
         let signed = ty.is_signed();
         let wide = if reg == RegTy::B64 { types::I64 } else { types::I32 };
         let narrow = match ty.bits() {
@@ -366,7 +389,7 @@ impl Emit<'_, '_> {
             32 => types::I32,
             _ => types::I64,
         };
-        let v = self.b.ins().load(narrow, tenant(), host, offset);
+        let v = self.b.ins().load(narrow, flags, host, offset);
         if narrow == wide {
             return v;
         }
@@ -375,130 +398,6 @@ impl Emit<'_, '_> {
         }
         let v = if signed { self.b.ins().sextend(wide, v) } else { self.b.ins().uextend(wide, v) };
         if reg == RegTy::B16 { self.b.ins().band_imm_u(v, 0xffff) } else { v }
-    }
-
-    /// Elements of all lanes from consecutive memory; vectors of the destinations one after another.
-    fn vector_load(&mut self, ty: Ty, dsts: &[Option<Reg>], host: Value) -> Vec<Value> {
-        let raw = |e: &mut Self, part: Type, count: usize| -> Vec<Value> {
-            (0..count).map(|i| e.b.ins().load(part, tenant(), host, 16 * i as i32)).collect()
-        };
-        let n = dsts.len();
-        let elements: Vec<Parts> = match (ty.bytes(), n) {
-            (4, 1) => vec![raw(self, types::I32X4, self.vectors)],
-            (8, 1) => vec![raw(self, types::I64X2, self.vectors * 2)],
-            (4, 2) => {
-                let rows = raw(self, types::I64X2, self.vectors * 2);
-                [false, true].map(|up| rows.chunks(2).map(|r| self.narrow(r[0], r[1], up)).collect()).to_vec()
-            }
-            (4, 4) => {
-                let rows = raw(self, types::I64X2, self.vectors * 4);
-                let mut out = vec![Vec::new(); 4];
-                for r in rows.chunks(4) {
-                    for up in [false, true] {
-                        let a = self.narrow(r[0], r[1], up);
-                        let b = self.narrow(r[2], r[3], up);
-                        let (a, b) = (self.cast(types::I64X2, a), self.cast(types::I64X2, b));
-                        let first = usize::from(up);
-                        out[first].push(self.narrow(a, b, false));
-                        out[first + 2].push(self.narrow(a, b, true));
-                    }
-                }
-                out
-            }
-            (8, 2) => {
-                let rows = raw(self, types::I64X2, self.vectors * 4);
-                let low = rows.chunks(2).map(|r| self.zip64(r[0], r[1], false)).collect();
-                let high = rows.chunks(2).map(|r| self.zip64(r[0], r[1], true)).collect();
-                vec![low, high]
-            }
-            (2, 1) => {
-                let signed = ty.is_signed();
-                vec![
-                    (0..self.vectors)
-                        .map(|i| {
-                            let offset = 8 * i as i32;
-                            if signed {
-                                self.b.ins().sload16x4(tenant(), host, offset)
-                            } else {
-                                self.b.ins().uload16x4(tenant(), host, offset)
-                            }
-                        })
-                        .collect(),
-                ]
-            }
-            (1, 1) => {
-                let signed = ty.is_signed();
-                vec![
-                    (0..self.vectors)
-                        .map(|i| {
-                            let four = self.b.ins().load(types::I32, tenant(), host, 4 * i as i32);
-                            let v = self.b.ins().scalar_to_vector(types::I32X4, four);
-                            let v = self.cast(types::I8X16, v);
-                            if signed {
-                                let v = self.b.ins().swiden_low(v);
-                                self.b.ins().swiden_low(v)
-                            } else {
-                                let v = self.b.ins().uwiden_low(v);
-                                self.b.ins().uwiden_low(v)
-                            }
-                        })
-                        .collect(),
-                ]
-            }
-            // Four bytes per lane, in parts.
-            (bytes, n) => {
-                let words = raw(self, types::I32X4, self.vectors);
-                let bits = i64::from(bytes) * 8;
-                (0..n as i64)
-                    .map(|i| {
-                        let signed = ty.is_signed();
-                        self.map1(&words, |e, w| {
-                            let up = e.b.ins().ishl_imm_u(w, 32 - bits * (i + 1));
-                            if signed {
-                                e.b.ins().sshr_imm_u(up, 32 - bits)
-                            } else {
-                                e.b.ins().ushr_imm_u(up, 32 - bits)
-                            }
-                        })
-                    })
-                    .collect()
-            }
-        };
-        let mut out = Vec::new();
-        for (parts, dst) in elements.into_iter().zip(dsts) {
-            let Some(dst) = *dst else { continue };
-            let reg = self.reg_ty(dst);
-            match (ty.bytes(), reg) {
-                (8, RegTy::B64) | (4, RegTy::B32) => out.extend(parts),
-                (8, _) => out.extend(parts.chunks(2).map(|two| self.narrow(two[0], two[1], false)).collect::<Vec<_>>()),
-                (_, RegTy::B64) => {
-                    let signed = ty.is_signed();
-                    for v in parts {
-                        out.extend(self.widen(v, signed));
-                    }
-                }
-                (_, RegTy::B16) => {
-                    for v in parts {
-                        out.push(self.band_const(v, 0xffff));
-                    }
-                }
-                _ => out.extend(parts),
-            }
-        }
-        out
-    }
-
-    /// The lower (or upper) halves of two vectors.
-    pub(super) fn zip64(&mut self, a: Value, b: Value, upper: bool) -> Value {
-        let first = if upper { 8_u8 } else { 0 };
-        let mut mask = [0_u8; 16];
-        for (i, m) in mask.iter_mut().enumerate() {
-            *m = if i < 8 { first + i as u8 } else { 16 + first + (i as u8 - 8) };
-        }
-        let mask = self.b.func.dfg.immediates.push(mask.to_vec().into());
-        let (a, b) = (self.cast(types::I8X16, a), self.cast(types::I8X16, b));
-        let v = self.b.ins().shuffle(a, b, mask);
-        self.cast(types::I64X2, v)
     }
 
     fn store(&mut self, space: Space, ty: Ty, srcs: &[Operand], addr: Address) {
@@ -532,25 +431,18 @@ impl Emit<'_, '_> {
         }
         let size = i64::from(ty.bytes()) * srcs.len() as i64;
         let parts: Vec<Parts> = srcs.iter().zip(&tys).map(|(&s, &t)| self.operand_lanes(s, t)).collect();
-        let done = self.b.create_block();
-        self.pin(&parts);
         let fits = tys.iter().all(|&t| (t == RegTy::B64) == (ty.bytes() == 8));
-        let mut consecutive = false;
         if vectorable(ty, srcs.len())
             && fits
             && let Some((host, ok)) = self.run_of(space, &val, addr, size)
         {
-            consecutive = true;
-            let (fast, slow) = (self.b.create_block(), self.b.create_block());
-            self.b.ins().brif(ok, fast, &[], slow, &[]);
-            self.b.switch_to_block(fast);
-            self.vector_store(ty, &parts, host);
-            self.b.ins().jump(done, &[]);
-            self.b.switch_to_block(slow);
-            self.b.set_cold_block(slow);
+            let site = Site { space, ty, count: srcs.len() as u32 };
+            self.store_run(site, &parts, &val, host, &ok);
+            return;
         }
-        if !consecutive
-            && parts.len() == 1
+        let done = self.b.create_block();
+        self.pin(&parts);
+        if parts.len() == 1
             && let Some((hosts, ok)) = self.lane_hosts(space, ty, &val)
         {
             let (fast, slow) = (self.b.create_block(), self.b.create_block());
@@ -575,7 +467,7 @@ impl Emit<'_, '_> {
         let bits = self.mask_bits_or_full();
         let (at, from) = (self.scratch_address(0), self.scratch_address(row));
         let args = [self.inv.ctx, site, bits, self.chunk.thread, at, from];
-        self.call(helpers::store as *const () as usize, &args, &[]);
+        self.call_rarely(helpers::store as *const () as usize, &args);
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(done);
     }
@@ -607,7 +499,7 @@ impl Emit<'_, '_> {
     }
 
     /// As [`Self::contiguous`], by a check shared with neighbours where possible.
-    fn run_of(&mut self, space: Space, val: &Val, addr: Address, size: i64) -> Option<(Value, Value)> {
+    fn run_of(&mut self, space: Space, val: &Val, addr: Address, size: i64) -> Option<(Value, Checks)> {
         match self.covered(space, addr, size, true) {
             Some(covered) => Some(covered),
             None => self.contiguous(space, val, size, 0),
@@ -652,8 +544,8 @@ impl Emit<'_, '_> {
         let offsets = self.lanes(val, RegTy::B32);
         let local = i64::from(self.k.local_bytes);
         let (base, limit, step) = if space == Space::Local {
-            let flags = super::trusted().with_readonly().with_can_move();
-            let first = self.b.ins().load(types::I64, flags, self.inv.ctx, crate::run::context::at::LOCAL);
+            let flags = trusted().with_readonly().with_can_move();
+            let first = self.b.ins().load(types::I64, flags, self.inv.ctx, at::LOCAL);
             let thread = self.b.ins().uextend(types::I64, self.chunk.thread);
             let at = self.b.ins().imul_imm_s(thread, local);
             (self.b.ins().iadd(first, at), self.i64(local), local)
@@ -703,92 +595,6 @@ impl Emit<'_, '_> {
         }
         let lanes = 0..self.lanes_per_chunk();
         (lanes.map(|lane| self.extract(&hosts, RegTy::B64, lane)).collect(), bad)
-    }
-
-    fn vector_store(&mut self, ty: Ty, parts: &[Parts], host: Value) {
-        let put = |e: &mut Self, rows: &[Value]| {
-            for (i, &v) in rows.iter().enumerate() {
-                e.b.ins().store(tenant(), v, host, 16 * i as i32);
-            }
-        };
-        match (ty.bytes(), parts.len()) {
-            (4 | 8, 1) => put(self, &parts[0]),
-            (4, 2) => {
-                let rows = self.interleave(&parts[0], &parts[1]);
-                put(self, &rows);
-            }
-            (4, 4) => {
-                let low = self.interleave(&parts[0], &parts[1]);
-                let high = self.interleave(&parts[2], &parts[3]);
-                let mut rows = Vec::new();
-                for (&a, &b) in low.iter().zip(&high) {
-                    rows.push(self.zip64(a, b, false));
-                    rows.push(self.zip64(a, b, true));
-                }
-                put(self, &rows);
-            }
-            (8, 2) => {
-                let mut rows = Vec::new();
-                for (&a, &b) in parts[0].iter().zip(&parts[1]) {
-                    rows.push(self.zip64(a, b, false));
-                    rows.push(self.zip64(a, b, true));
-                }
-                put(self, &rows);
-            }
-            (2, 1) | (1, 1) => {
-                let bytes = ty.bytes() as i32;
-                let mask = if bytes == 2 { 0xffff } else { 0xff };
-                for (i, &v) in parts[0].iter().enumerate() {
-                    let v = self.band_const(v, mask);
-                    // Of signed numbers, which these are as well: the other form does not exist on x86-64.
-                    let v = self.b.ins().unarrow(v, v);
-                    if bytes == 2 {
-                        let v = self.cast(types::I64X2, v);
-                        let v = self.b.ins().extractlane(v, 0);
-                        self.b.ins().store(tenant(), v, host, 8 * i as i32);
-                    } else {
-                        let v = self.b.ins().unarrow(v, v);
-                        let v = self.cast(types::I32X4, v);
-                        let v = self.b.ins().extractlane(v, 0);
-                        self.b.ins().store(tenant(), v, host, 4 * i as i32);
-                    }
-                }
-            }
-            (bytes, _) => {
-                let bits = bytes * 8;
-                let mut words: Option<Parts> = None;
-                for (i, part) in parts.iter().enumerate() {
-                    let placed = self.map1(part, |e, v| {
-                        let v = e.band_const(v, (1 << bits) - 1);
-                        e.b.ins().ishl_imm_u(v, i64::from(bits) * i as i64)
-                    });
-                    words = Some(match words {
-                        None => placed,
-                        Some(w) => self.map2(&w, &placed, |e, a, b| e.b.ins().bor(a, b)),
-                    });
-                }
-                put(self, &words.unwrap_or_default());
-            }
-        }
-    }
-
-    /// Pairs of 32-bit lanes as 64-bit lanes.
-    fn interleave(&mut self, low: &Parts, high: &Parts) -> Parts {
-        let mut out = Vec::new();
-        for (&a, &b) in low.iter().zip(high) {
-            for first in [0_u8, 8] {
-                let mut mask = [0_u8; 16];
-                for (i, m) in mask.iter_mut().enumerate() {
-                    let (lane, byte) = (i as u8 / 8, i as u8 % 8);
-                    *m = first + lane * 4 + byte % 4 + if byte >= 4 { 16 } else { 0 };
-                }
-                let mask = self.b.func.dfg.immediates.push(mask.to_vec().into());
-                let (x, y) = (self.cast(types::I8X16, a), self.cast(types::I8X16, b));
-                let v = self.b.ins().shuffle(x, y, mask);
-                out.push(self.cast(types::I64X2, v));
-            }
-        }
-        out
     }
 
     pub(super) fn op_address(&mut self, op: &Op) -> Value {
@@ -845,10 +651,4 @@ impl Emit<'_, '_> {
             self.set(dst, Val::Lanes(parts));
         }
     }
-}
-
-/// Is there vector code for `count` elements of `ty` per lane?
-fn vectorable(ty: Ty, count: usize) -> bool {
-    matches!((ty.bytes(), count), (4, 1 | 2 | 4) | (8, 1 | 2) | (2, 1 | 2) | (1, 1 | 2 | 4))
-        && (ty.bytes(), count) != (1, 2)
 }

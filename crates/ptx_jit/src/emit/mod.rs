@@ -2,6 +2,7 @@
 
 mod alu;
 mod atomic;
+mod consecutive;
 mod convert;
 mod float;
 mod flow;
@@ -21,7 +22,8 @@ use ptx::ir::{Kernel, Reg, RegTy};
 
 use crate::analysis::classes::Class;
 use crate::analysis::{Plan, Region};
-use crate::run::context::{Site, at};
+use crate::run::context::{Run, Site, at};
+use crate::transparent;
 
 pub(crate) use value::Val;
 
@@ -37,6 +39,7 @@ pub(crate) struct Unsupported {
 #[expect(clippy::vec_box, reason = "machine code holds the addresses of the elements")]
 pub(crate) struct Attached {
     pub(crate) sites: Vec<Box<Site>>,
+    pub(crate) runs: Vec<Box<Run>>,
     pub(crate) ops: Vec<Box<ptx::ir::Op>>,
     pub(crate) joints: Vec<Box<crate::run::joint::Site>>,
 }
@@ -368,6 +371,19 @@ impl Emit<'_, '_> {
         let address = self.i64(function as i64);
         let call = self.b.ins().call_indirect(signature, address, args);
         self.b.inst_results(call).first().copied()
+    }
+
+    /// Calls a Rust function that returns nothing, from where it is rarely called: all registers stay as they are.
+    fn call_rarely(&mut self, function: usize, args: &[Value]) {
+        let params: Vec<Type> = args.iter().map(|&a| self.b.func.dfg.value_type(a)).collect();
+        match transparent::entry(function, &params) {
+            Ok(entry) => {
+                let signature = self.b.import_signature(transparent::signature(&params));
+                let address = self.i64(entry as i64);
+                self.b.ins().call_indirect(signature, address, args);
+            }
+            Err(error) => self.fail(error),
+        }
     }
 
     fn scratch_address(&mut self, offset: i32) -> Value {

@@ -42,7 +42,7 @@ impl Threads {
 
 /// Lanes `lanes` (by warp) arrive at the barrier operation of `site`, at the head of `region`. True if they go on at once.
 pub(crate) fn arrive(
-    barriers: &mut [Barrier; BARRIERS],
+    barriers: &mut [Barrier],
     site: &Site,
     region: usize,
     lanes: &[u32],

@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use ptx::ir::{Kernel, Space, Ty};
-use ptx::launch::{Exception, Launch};
+use ptx::launch::{Exception, Launch, WARP};
 
 use crate::run::cta::Suspend;
 
@@ -11,6 +11,11 @@ use crate::run::cta::Suspend;
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Context {
+    /// Elements of the lanes of a chunk, one behind another, while memory holds them otherwise. First, so that its address
+    /// is the context's.
+    pub(crate) elements: [u64; 2 * WARP as usize],
+    /// What [`crate::run::helpers::resolve`] found.
+    pub(crate) resolved: u64,
     /// Host address of the window's offset 0, minus the GPU virtual address of that.
     pub(crate) delta: u64,
     /// GPU virtual address of the window's offset 0.
@@ -68,6 +73,7 @@ const FIXED: usize = 48;
 pub(crate) mod at {
     //! Byte offsets of fields.
     use super::{Context, offset_of};
+    pub(crate) const RESOLVED: i32 = offset_of!(Context, resolved) as i32;
     pub(crate) const DELTA: i32 = offset_of!(Context, delta) as i32;
     pub(crate) const WINDOW_LO: i32 = offset_of!(Context, window_lo) as i32;
     pub(crate) const WINDOW_BYTES: i32 = offset_of!(Context, window_bytes) as i32;
@@ -91,4 +97,14 @@ pub(crate) struct Site {
     pub(crate) ty: Ty,
     /// Elements per thread.
     pub(crate) count: u32,
+}
+
+/// An access whose addresses are `c + k * extend(b + stride * lane)`, the sum inside wrapping at 32 bits.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) site: Site,
+    pub(crate) stride: i32,
+    pub(crate) k: i64,
+    /// The index is extended as a signed number.
+    pub(crate) signed: bool,
 }

@@ -1,4 +1,5 @@
-//! One CTA: its memory, its coroutine, and the scheduling of its warps over the kernel's regions.
+//! CTAs that run one after another on one coroutine and one piece of memory, and the scheduling of a CTA's warps over the
+//! kernel's regions.
 //!
 //! Lanes are always pending at the head of some region. The scheduler takes the first region in program order that has
 //! pending lanes, and runs it for all of them; the region's code leaves them pending at other heads, or ends them. So
@@ -8,17 +9,16 @@
 pub(crate) mod meet;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use ptx::launch::{AccessError, Control, Exception, GlobalMemory, Step, WARP};
+use ptx::launch::{AccessError, Exception, GlobalMemory, Step, WARP};
 
 use super::arena::{self, Arena};
 use super::barrier::{self, BARRIERS, Barrier, Threads};
 use super::context::{self, Context};
 use super::trap;
-use crate::Grid;
 use crate::code::Compiled;
+use crate::{Grid, Progress};
 
 /// How machine code and helpers stop for a while.
 #[derive(Clone, Copy, Debug)]
@@ -37,12 +37,17 @@ const PATIENCE: u32 = 32;
 /// Such picks in one resume before other CTAs get a turn.
 const WAITS_PER_RESUME: u32 = 256;
 
-/// All that running code refers to; does not move while the CTA lives.
+/// All that running code refers to; does not move while the batch lives.
 struct State {
     context: Context,
     code: Arc<Compiled>,
     arena: Option<Arena>,
-    control: Arc<AtomicU32>,
+    grid: Arc<Grid>,
+    progress: Progress,
+    /// CTAs that had ended when the batch was resumed.
+    ended_before: u64,
+    /// The CTA of `progress.rest`'s first index.
+    next: [u32; 3],
     warps: usize,
     /// Regions with pending lanes, one bit each.
     ready: Vec<u64>,
@@ -50,62 +55,60 @@ struct State {
     held: Vec<u64>,
     /// Lanes whose barrier is complete; they run next.
     released: Vec<barrier::Waiting>,
-    barriers: [Barrier; BARRIERS],
+    /// None if the kernel has none.
+    barriers: Vec<Barrier>,
     live: Vec<u32>,
     waits: u32,
     waits_this_resume: u32,
-    /// The CTA has ended; the coroutine waits for another one.
-    done: bool,
 }
 
-/// A CTA that runs machine code.
-pub(crate) struct JitCta {
+/// CTAs that run machine code.
+pub(crate) struct JitBatch {
     grid: Arc<Grid>,
-    ctaid: [u32; 3],
     code: Arc<Compiled>,
     run: Option<(Box<State>, Coroutine<(), (), Step>)>,
     ended: Option<Step>,
 }
 
-// SAFETY: between resumes a CTA is plain memory and a stack; machine code and helpers keep nothing in thread-locals over
-// a suspension, and raw pointers in the context point to memory that the CTA or its grid owns.
-unsafe impl Send for JitCta {}
+// SAFETY: between resumes a batch is plain memory and a stack; machine code and helpers keep nothing in thread-locals over
+// a suspension, and raw pointers in the context point to memory that the batch or its grid owns.
+unsafe impl Send for JitBatch {}
 
-impl std::fmt::Debug for JitCta {
+impl std::fmt::Debug for JitBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("JitCta").field("ctaid", &self.ctaid).field("ended", &self.ended).finish_non_exhaustive()
+        f.debug_struct("JitBatch").field("code", &self.code).field("ended", &self.ended).finish_non_exhaustive()
     }
 }
 
-impl JitCta {
-    pub(crate) fn new(grid: Arc<Grid>, code: Arc<Compiled>, ctaid: [u32; 3]) -> JitCta {
-        JitCta { grid, ctaid, code, run: None, ended: None }
+impl JitBatch {
+    pub(crate) fn new(grid: Arc<Grid>, code: Arc<Compiled>) -> JitBatch {
+        JitBatch { grid, code, run: None, ended: None }
     }
 
-    pub(crate) fn resume(&mut self) -> Step {
+    pub(crate) fn resume(&mut self, progress: &mut Progress) -> Step {
         if let Some(step) = self.ended {
             return step;
         }
         if self.run.is_none() {
-            match self.start() {
+            match self.start(progress.rest.start) {
                 Ok(run) => self.run = Some(run),
                 Err(_) => return self.end(Step::Exception(Exception::Illegal)),
             }
         }
         let Some((state, coroutine)) = &mut self.run else { return Step::Exception(Exception::Illegal) };
         state.waits_this_resume = 0;
+        state.progress = progress.clone();
+        state.ended_before = progress.ended;
         let current = trap::Current {
             handler: coroutine.trap_handler(),
             window: Arc::as_ptr(&self.grid.window),
             window_lo: self.grid.window_lo,
             atomic: &raw const state.context.atomic,
         };
-        match trap::guarded(&current, || coroutine.resume(())) {
+        let result = trap::guarded(&current, || coroutine.resume(()));
+        *progress = state.progress.clone();
+        match result {
             CoroutineResult::Yield(()) => match state.context.exception {
-                None if state.done => {
-                    self.ended = Some(Step::Done);
-                    Step::Done
-                }
                 None => Step::Preempted,
                 Some(exception) => self.end(Step::Exception(exception)),
             },
@@ -117,16 +120,6 @@ impl JitCta {
                 self.end(step)
             }
         }
-    }
-
-    /// Begins another CTA of the grid, on the memory and stack of this one if it has come to its end.
-    pub(crate) fn restart(&mut self, ctaid: [u32; 3]) {
-        match (self.ended, &mut self.run) {
-            (Some(Step::Done), Some((state, _))) => state.begin(ctaid),
-            _ => self.release(),
-        }
-        self.ctaid = ctaid;
-        self.ended = None;
     }
 
     /// Was a page missing, or only read-only?
@@ -162,7 +155,8 @@ impl JitCta {
         }
     }
 
-    fn start(&self) -> std::io::Result<(Box<State>, Coroutine<(), (), Step>)> {
+    /// Memory and stack for CTAs from linear index `first` on.
+    fn start(&self, first: u64) -> std::io::Result<(Box<State>, Coroutine<(), (), Step>)> {
         let (grid, code) = (&self.grid, &self.code);
         let kernel = &code.kernel;
         let launch = &grid.launch;
@@ -202,6 +196,8 @@ impl JitCta {
         fixed_registers[context::ENV..].copy_from_slice(&launch.envregs);
         let host = base.expose_provenance() as u64;
         let context = Context {
+            elements: [0; 2 * WARP as usize],
+            resolved: 0,
             delta: (grid.window.address() as u64).wrapping_sub(grid.window_lo),
             window_lo: grid.window_lo,
             window_bytes: grid.window.bytes(),
@@ -224,41 +220,37 @@ impl JitCta {
             window: Arc::as_ptr(&grid.window),
             local_bytes: kernel.local_bytes.into(),
         };
+        let has_barriers = code.barriers.iter().any(Option::is_some);
         let mut state = Box::new(State {
             context,
             code: Arc::clone(code),
             arena: Some(arena),
-            control: Arc::clone(&grid.control),
+            grid: Arc::clone(grid),
+            progress: Progress::default(),
+            ended_before: 0,
+            next: launch.ctaid(first),
             warps,
             ready: vec![0; regions.div_ceil(64)],
             held: vec![0; regions.div_ceil(64)],
             released: Vec::new(),
-            barriers: Default::default(),
+            barriers: if has_barriers { (0..BARRIERS).map(|_| Barrier::default()).collect() } else { Vec::new() },
             live: vec![0; warps],
             waits: 0,
             waits_this_resume: 0,
-            done: false,
         });
-        state.begin(self.ctaid);
         let pointer = std::ptr::from_mut::<State>(&mut state);
         let stack = arena::take_stack()?;
         let coroutine = Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
-            loop {
-                // SAFETY: the state is boxed, lives as long as the coroutine, and nothing else uses it while this runs.
-                let state = unsafe { &mut *pointer };
-                state.context.suspend = Suspend(std::ptr::from_ref(yielder));
-                match state.schedule() {
-                    Step::Done => state.done = true,
-                    step => return step,
-                }
-                yielder.suspend(());
-            }
+            // SAFETY: the state is boxed, lives as long as the coroutine, and nothing else uses it while this runs.
+            let state = unsafe { &mut *pointer };
+            state.context.suspend = Suspend(std::ptr::from_ref(yielder));
+            state.run_all()
         });
         Ok((state, coroutine))
     }
 }
 
-impl Drop for JitCta {
+impl Drop for JitBatch {
     fn drop(&mut self) {
         self.release();
     }
@@ -266,20 +258,37 @@ impl Drop for JitCta {
 
 /// Clears `bytes` of the arena at host address `address`.
 fn clear(address: u64, bytes: usize) {
-    let at: *mut u8 = std::ptr::with_exposed_provenance_mut(address as usize);
-    // SAFETY: callers name parts of the arena, which nothing else uses before the CTA runs.
-    unsafe { at.write_bytes(0, bytes) };
+    if bytes > 0 {
+        let at: *mut u8 = std::ptr::with_exposed_provenance_mut(address as usize);
+        // SAFETY: callers name parts of the arena, which nothing else uses before the CTA runs.
+        unsafe { at.write_bytes(0, bytes) };
+    }
 }
 
 impl State {
-    /// Makes everything as CTA `ctaid` finds it at its start: shared and local memory zero, and the registers that are
+    /// Runs CTA after CTA, and stops between two of them when asked to.
+    fn run_all(&mut self) -> Step {
+        while !self.progress.rest.is_empty() {
+            if self.progress.ended > self.ended_before && self.grid.stops() {
+                self.context.suspend.suspend();
+                continue;
+            }
+            self.begin();
+            match self.schedule() {
+                Step::Done => self.progress.ended += 1,
+                step => return step,
+            }
+        }
+        Step::Done
+    }
+
+    /// Makes everything as the next CTA finds it at its start: shared and local memory zero, and the registers that are
     /// read before they are written; all threads at the entry. Nothing is pending yet, or any more.
-    fn begin(&mut self, ctaid: [u32; 3]) {
-        let code = Arc::clone(&self.code);
-        let threads = code.plan.shape.threads() as usize;
-        let context = &mut self.context;
-        context.fixed[context::CTAID..][..3].copy_from_slice(&ctaid);
+    fn begin(&mut self) {
+        let State { code, context, .. } = self;
+        context.fixed[context::CTAID..][..3].copy_from_slice(&self.next);
         clear(context.shared, context.shared_bytes as usize);
+        let threads = code.plan.shape.threads() as usize;
         clear(context.local, threads * context.local_bytes as usize);
         for &(offset, bytes) in &code.plan.zeroed {
             for warp in 0..self.warps as u64 {
@@ -291,13 +300,23 @@ impl State {
             *barrier = Barrier::default();
         }
         self.waits = 0;
-        self.done = false;
         // Everything begins at the entry's region, the first one.
-        for (warp, bits) in self.pending(0).iter_mut().enumerate() {
-            let lanes = (threads - warp * WARP as usize).min(WARP as usize);
-            *bits = u32::MAX >> (WARP as usize - lanes);
+        let entry = self.pending(0);
+        entry.fill(u32::MAX);
+        if let (Some(last), odd @ 1..) = (entry.last_mut(), threads % WARP as usize) {
+            *last = u32::MAX >> (WARP as usize - odd);
         }
         self.ready[0] |= 1;
+        // What comes after this one.
+        self.progress.rest.start += 1;
+        self.progress.begun += 1;
+        for (at, side) in self.next.iter_mut().zip(self.grid.launch.grid) {
+            *at += 1;
+            if *at < side {
+                break;
+            }
+            *at = 0;
+        }
     }
 
     fn row(&mut self, address: u64, index: usize) -> &mut [u32] {
@@ -356,15 +375,17 @@ impl State {
     /// Moves the lanes of a region to the active row.
     fn take(&mut self, region: usize) {
         self.ready[region / 64] &= !(1 << (region % 64));
-        for warp in 0..self.warps {
-            let bits = std::mem::take(&mut self.pending(region)[warp]);
-            self.active()[warp] = bits;
-        }
+        let from: *mut u32 = self.pending(region).as_mut_ptr();
+        let to = self.active().as_mut_ptr();
+        // SAFETY: both rows have a word per warp, and do not overlap.
+        unsafe { to.copy_from_nonoverlapping(from, self.warps) };
+        // SAFETY: as above.
+        unsafe { from.write_bytes(0, self.warps) };
     }
 
     fn schedule(&mut self) -> Step {
         loop {
-            if self.control.load(Ordering::Relaxed) != Control::RUN || self.waits_this_resume > WAITS_PER_RESUME {
+            if self.grid.stops() || self.waits_this_resume > WAITS_PER_RESUME {
                 self.waits_this_resume = 0;
                 self.context.suspend.suspend();
             }
@@ -472,7 +493,7 @@ impl State {
     /// Releases complete barriers; `live` must be right.
     fn release_complete(&mut self) -> bool {
         let mut released = false;
-        for id in 0..BARRIERS {
+        for id in 0..self.barriers.len() {
             if !self.barriers[id].is_used() || !self.barriers[id].is_complete(&self.live) {
                 continue;
             }

@@ -13,7 +13,7 @@ use ptx::launch::{
 };
 use ptx::math::{self, int};
 
-use super::context::{Context, Site};
+use super::context::{Context, Run, Site};
 
 /// Rows of lanes in the scratch slot.
 struct Rows {
@@ -127,13 +127,15 @@ fn reach(ctx: *mut Context, space: Space, address: u64, size: u64, thread: u64, 
     }
 }
 
-/// Host address for an access that all lanes share; raises if there is none.
-pub(crate) extern "C" fn resolve(ctx: *mut Context, site: *const Site, address: u64, write: u64) -> u64 {
+/// Finds the host address for an access that all lanes share; raises if there is none.
+pub(crate) extern "C" fn resolve(ctx: *mut Context, site: *const Site, address: u64, write: u64) {
     // SAFETY: machine code passes a site that lives as long as the code.
     let site = unsafe { &*site };
     let access = if write != 0 { Access::Write } else { Access::Read };
     let size = u64::from(site.ty.bytes() * site.count);
-    reach(ctx, site.space, address, size, 0, access).addr() as u64
+    let host = reach(ctx, site.space, address, size, 0, access).addr() as u64;
+    // SAFETY: the context is live while its CTA runs.
+    unsafe { (*ctx).resolved = host };
 }
 
 /// One element, zero-extended.
@@ -186,6 +188,38 @@ fn extended(ty: Ty, value: u64) -> u64 {
     }
     let unused = 64 - ty.bits();
     ((value << unused).cast_signed() >> unused).cast_unsigned()
+}
+
+/// Copies what the active lanes have at the addresses of a run to the context's elements.
+pub(crate) extern "C" fn collect(ctx: *mut Context, run: *const Run, bits: u32, thread: u32, b: u32, c: u64) {
+    copy_run(ctx, run, bits, thread, (b, c), Access::Read);
+}
+
+/// Copies the context's elements of the active lanes to the addresses of a run.
+pub(crate) extern "C" fn scatter(ctx: *mut Context, run: *const Run, bits: u32, thread: u32, b: u32, c: u64) {
+    copy_run(ctx, run, bits, thread, (b, c), Access::Write);
+}
+
+fn copy_run(ctx: *mut Context, run: *const Run, bits: u32, thread: u32, (b, c): (u32, u64), access: Access) {
+    // SAFETY: machine code passes a run that lives as long as the code.
+    let Run { site, stride, k, signed } = unsafe { &*run };
+    let size = site.ty.bytes() * site.count;
+    // SAFETY: the context is live while its CTA runs.
+    let elements: *mut u8 = unsafe { &raw mut (*ctx).elements }.cast();
+    for lane in active(bits) {
+        let index = b.wrapping_add(stride.cast_unsigned().wrapping_mul(lane as u32));
+        let index = if *signed { i64::from(index.cast_signed()) } else { index.into() };
+        let address = c.wrapping_add(index.wrapping_mul(*k).cast_unsigned());
+        let at = reach(ctx, site.space, address, size.into(), u64::from(thread) + lane as u64, access);
+        for offset in (0..size as usize).step_by(site.ty.bytes() as usize) {
+            // SAFETY: the whole access lies inside its space.
+            let memory = unsafe { at.add(offset) };
+            // SAFETY: there are 16 bytes for each of 32 lanes.
+            let element = unsafe { elements.add(lane * size as usize + offset) };
+            let (from, to) = if access == Access::Read { (memory, element) } else { (element, memory) };
+            write_element(to, site.ty, read_element(from, site.ty));
+        }
+    }
 }
 
 /// A load, lane by lane: addresses in a row of their own, results in rows of 64-bit words.

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use hostmem::{Memfd, Protection, Window};
 use ptx::ir::Kernel;
 use ptx::launch::{Exception, Launch, Step};
-use ptx_jit::{Code, Cta, EngineKind, Grid};
+use ptx_jit::{Batch, Code, EngineKind, Grid};
 
 /// Resumptions after which a grid counts as endless.
 const MAX_RESUMES: u32 = 100_000;
@@ -33,23 +33,26 @@ pub(crate) fn run(
         window_lo: base,
         control: Arc::new(AtomicU32::new(control)),
     });
-    let [x, y, z] = launch.grid;
+    let mut all = 0..launch.grid.iter().map(|&side| u64::from(side)).product();
     let mut result = Ok(());
-    let mut cta = Cta::new(Arc::clone(&grid), [0; 3]);
-    for index in 0..x * y * z {
-        let ctaid = [index % x, index / x % y, index / x / y];
-        // On fresh memory, and on that of the CTA before.
-        if index % 3 == 2 {
-            cta = Cta::new(Arc::clone(&grid), ctaid);
-        } else {
-            cta.restart(ctaid);
-        }
-        match (0..MAX_RESUMES).map(|_| cta.resume()).find(|step| *step != Step::Preempted) {
+    // CTAs one by one, several on the memory of one another, and half a batch taken back.
+    for size in [1, 3, 2, 5, 4].into_iter().cycle() {
+        let mut batch = Batch::new(Arc::clone(&grid), all.start..all.end.min(all.start + size));
+        all.start = all.end.min(all.start + size);
+        let mut resume = |first: bool| {
+            let step = batch.resume();
+            if first && size == 5 && step == Step::Preempted {
+                let rest = batch.take_rest();
+                all.start = if rest.is_empty() { all.start } else { rest.start };
+            }
+            step
+        };
+        match (0..MAX_RESUMES).map(|n| resume(n == 0)).find(|step| *step != Step::Preempted) {
             Some(Step::Exception(exception)) => result = Err(exception),
             Some(_) => {}
             None => result = Err(Exception::Illegal),
         }
-        if result.is_err() {
+        if result.is_err() || all.is_empty() {
             break;
         }
     }

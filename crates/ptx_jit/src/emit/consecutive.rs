@@ -1,0 +1,279 @@
+//! Runs: the lanes of a chunk access consecutive elements, by vectors if that is right at run time.
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
+use ptx::ir::{Reg, RegTy, Ty};
+
+use super::alu::Parts;
+use super::memory::tenant;
+use super::{Emit, Val, arg};
+use crate::run::context::{Run, Site};
+use crate::run::helpers;
+
+impl Emit<'_, '_> {
+    /// Copies between the context's elements and the addresses of a run, for the active lanes.
+    fn copy_run(&mut self, helper: usize, site: Site, val: &Val) {
+        let zero = self.i64(0);
+        let (b, c, run) = match *val {
+            Val::Affine { base, stride } => (base, zero, Run { site, stride, k: 1, signed: false }),
+            Val::Wide { b, c, stride, k, signed } => (b, c, Run { site, stride, k, signed }),
+            _ => return,
+        };
+        self.attached.runs.push(Box::new(run));
+        let run = self.attached.runs.last().map_or(0, |r| std::ptr::from_ref::<Run>(r).addr());
+        let run = self.i64(run as i64);
+        let bits = self.mask_bits_or_full();
+        self.call_rarely(helper, &[self.inv.ctx, run, bits, self.chunk.thread, b, c]);
+    }
+
+    /// Loads consecutive elements, if they may be: from where they are, or if that cannot be done at once, from the
+    /// context's elements, to which a helper copies them one by one.
+    pub(super) fn load_run(&mut self, site: Site, dsts: &[Option<Reg>], val: &Val, host: Value, ok: &[Value]) {
+        let (slow, on) = (self.b.create_block(), self.b.create_block());
+        let from = self.b.append_block_param(on, types::I64);
+        self.branch(ok, (on, &[arg(host)]), (slow, &[]));
+        self.b.switch_to_block(slow);
+        self.b.set_cold_block(slow);
+        let ty = site.ty;
+        self.copy_run(helpers::collect as *const () as usize, site, val);
+        self.b.ins().jump(on, &[arg(self.inv.ctx)]);
+        self.b.switch_to_block(on);
+        let mut elements = self.vector_load(ty, dsts, from).into_iter();
+        for &dst in dsts.iter().flatten() {
+            let count = self.vector_count(self.reg_ty(dst));
+            self.set(dst, Val::Lanes(elements.by_ref().take(count).collect()));
+        }
+    }
+
+    /// The same for a store: to the context's elements first, from which a helper copies them on.
+    pub(super) fn store_run(&mut self, site: Site, parts: &[Parts], val: &Val, host: Value, ok: &[Value]) {
+        let [on, slow, done] = [(); 3].map(|()| self.b.create_block());
+        let to = self.b.append_block_param(on, types::I64);
+        self.branch(ok, (on, &[arg(host)]), (on, &[arg(self.inv.ctx)]));
+        self.b.switch_to_block(on);
+        self.vector_store(site.ty, parts, to);
+        let stored = self.b.ins().icmp(IntCC::NotEqual, to, self.inv.ctx);
+        self.b.ins().brif(stored, done, &[], slow, &[]);
+        self.b.switch_to_block(slow);
+        self.b.set_cold_block(slow);
+        self.copy_run(helpers::scatter as *const () as usize, site, val);
+        self.b.ins().jump(done, &[]);
+        self.b.switch_to_block(done);
+    }
+
+    /// Elements of all lanes from consecutive memory; vectors of the destinations one after another.
+    fn vector_load(&mut self, ty: Ty, dsts: &[Option<Reg>], host: Value) -> Vec<Value> {
+        let raw = |e: &mut Self, part: Type, count: usize| -> Vec<Value> {
+            (0..count).map(|i| e.b.ins().load(part, tenant(), host, 16 * i as i32)).collect()
+        };
+        let n = dsts.len();
+        let elements: Vec<Parts> = match (ty.bytes(), n) {
+            (4, 1) => vec![raw(self, types::I32X4, self.vectors)],
+            (8, 1) => vec![raw(self, types::I64X2, self.vectors * 2)],
+            (4, 2) => {
+                let rows = raw(self, types::I64X2, self.vectors * 2);
+                [false, true].map(|up| rows.chunks(2).map(|r| self.narrow(r[0], r[1], up)).collect()).to_vec()
+            }
+            (4, 4) => {
+                let rows = raw(self, types::I64X2, self.vectors * 4);
+                let mut out = vec![Vec::new(); 4];
+                for r in rows.chunks(4) {
+                    for up in [false, true] {
+                        let a = self.narrow(r[0], r[1], up);
+                        let b = self.narrow(r[2], r[3], up);
+                        let (a, b) = (self.cast(types::I64X2, a), self.cast(types::I64X2, b));
+                        let first = usize::from(up);
+                        out[first].push(self.narrow(a, b, false));
+                        out[first + 2].push(self.narrow(a, b, true));
+                    }
+                }
+                out
+            }
+            (8, 2) => {
+                let rows = raw(self, types::I64X2, self.vectors * 4);
+                let low = rows.chunks(2).map(|r| self.zip64(r[0], r[1], false)).collect();
+                let high = rows.chunks(2).map(|r| self.zip64(r[0], r[1], true)).collect();
+                vec![low, high]
+            }
+            (2, 1) => {
+                let signed = ty.is_signed();
+                vec![
+                    (0..self.vectors)
+                        .map(|i| {
+                            let offset = 8 * i as i32;
+                            if signed {
+                                self.b.ins().sload16x4(tenant(), host, offset)
+                            } else {
+                                self.b.ins().uload16x4(tenant(), host, offset)
+                            }
+                        })
+                        .collect(),
+                ]
+            }
+            (1, 1) => {
+                let signed = ty.is_signed();
+                vec![
+                    (0..self.vectors)
+                        .map(|i| {
+                            let four = self.b.ins().load(types::I32, tenant(), host, 4 * i as i32);
+                            let v = self.b.ins().scalar_to_vector(types::I32X4, four);
+                            let v = self.cast(types::I8X16, v);
+                            if signed {
+                                let v = self.b.ins().swiden_low(v);
+                                self.b.ins().swiden_low(v)
+                            } else {
+                                let v = self.b.ins().uwiden_low(v);
+                                self.b.ins().uwiden_low(v)
+                            }
+                        })
+                        .collect(),
+                ]
+            }
+            // Four bytes per lane, in parts.
+            (bytes, n) => {
+                let words = raw(self, types::I32X4, self.vectors);
+                let bits = i64::from(bytes) * 8;
+                (0..n as i64)
+                    .map(|i| {
+                        let signed = ty.is_signed();
+                        self.map1(&words, |e, w| {
+                            let up = e.b.ins().ishl_imm_u(w, 32 - bits * (i + 1));
+                            if signed {
+                                e.b.ins().sshr_imm_u(up, 32 - bits)
+                            } else {
+                                e.b.ins().ushr_imm_u(up, 32 - bits)
+                            }
+                        })
+                    })
+                    .collect()
+            }
+        };
+        let mut out = Vec::new();
+        for (parts, dst) in elements.into_iter().zip(dsts) {
+            let Some(dst) = *dst else { continue };
+            let reg = self.reg_ty(dst);
+            match (ty.bytes(), reg) {
+                (8, RegTy::B64) | (4, RegTy::B32) => out.extend(parts),
+                (8, _) => out.extend(parts.chunks(2).map(|two| self.narrow(two[0], two[1], false)).collect::<Vec<_>>()),
+                (_, RegTy::B64) => {
+                    let signed = ty.is_signed();
+                    for v in parts {
+                        out.extend(self.widen(v, signed));
+                    }
+                }
+                (_, RegTy::B16) => {
+                    for v in parts {
+                        out.push(self.band_const(v, 0xffff));
+                    }
+                }
+                _ => out.extend(parts),
+            }
+        }
+        out
+    }
+
+    fn vector_store(&mut self, ty: Ty, parts: &[Parts], host: Value) {
+        let put = |e: &mut Self, rows: &[Value]| {
+            for (i, &v) in rows.iter().enumerate() {
+                e.b.ins().store(tenant(), v, host, 16 * i as i32);
+            }
+        };
+        match (ty.bytes(), parts.len()) {
+            (4 | 8, 1) => put(self, &parts[0]),
+            (4, 2) => {
+                let rows = self.interleave(&parts[0], &parts[1]);
+                put(self, &rows);
+            }
+            (4, 4) => {
+                let low = self.interleave(&parts[0], &parts[1]);
+                let high = self.interleave(&parts[2], &parts[3]);
+                let mut rows = Vec::new();
+                for (&a, &b) in low.iter().zip(&high) {
+                    rows.push(self.zip64(a, b, false));
+                    rows.push(self.zip64(a, b, true));
+                }
+                put(self, &rows);
+            }
+            (8, 2) => {
+                let mut rows = Vec::new();
+                for (&a, &b) in parts[0].iter().zip(&parts[1]) {
+                    rows.push(self.zip64(a, b, false));
+                    rows.push(self.zip64(a, b, true));
+                }
+                put(self, &rows);
+            }
+            (2, 1) | (1, 1) => {
+                let bytes = ty.bytes() as i32;
+                let mask = if bytes == 2 { 0xffff } else { 0xff };
+                for (i, &v) in parts[0].iter().enumerate() {
+                    let v = self.band_const(v, mask);
+                    // Of signed numbers, which these are as well: the other form does not exist on x86-64.
+                    let v = self.b.ins().unarrow(v, v);
+                    if bytes == 2 {
+                        let v = self.cast(types::I64X2, v);
+                        let v = self.b.ins().extractlane(v, 0);
+                        self.b.ins().store(tenant(), v, host, 8 * i as i32);
+                    } else {
+                        let v = self.b.ins().unarrow(v, v);
+                        let v = self.cast(types::I32X4, v);
+                        let v = self.b.ins().extractlane(v, 0);
+                        self.b.ins().store(tenant(), v, host, 4 * i as i32);
+                    }
+                }
+            }
+            (bytes, _) => {
+                let bits = bytes * 8;
+                let mut words: Option<Parts> = None;
+                for (i, part) in parts.iter().enumerate() {
+                    let placed = self.map1(part, |e, v| {
+                        let v = e.band_const(v, (1 << bits) - 1);
+                        e.b.ins().ishl_imm_u(v, i64::from(bits) * i as i64)
+                    });
+                    words = Some(match words {
+                        None => placed,
+                        Some(w) => self.map2(&w, &placed, |e, a, b| e.b.ins().bor(a, b)),
+                    });
+                }
+                put(self, &words.unwrap_or_default());
+            }
+        }
+    }
+
+    /// Pairs of 32-bit lanes as 64-bit lanes.
+    fn interleave(&mut self, low: &Parts, high: &Parts) -> Parts {
+        let mut out = Vec::new();
+        for (&a, &b) in low.iter().zip(high) {
+            for first in [0_u8, 8] {
+                let mut mask = [0_u8; 16];
+                for (i, m) in mask.iter_mut().enumerate() {
+                    let (lane, byte) = (i as u8 / 8, i as u8 % 8);
+                    *m = first + lane * 4 + byte % 4 + if byte >= 4 { 16 } else { 0 };
+                }
+                let mask = self.b.func.dfg.immediates.push(mask.to_vec().into());
+                let (x, y) = (self.cast(types::I8X16, a), self.cast(types::I8X16, b));
+                let v = self.b.ins().shuffle(x, y, mask);
+                out.push(self.cast(types::I64X2, v));
+            }
+        }
+        out
+    }
+
+    /// The lower (or upper) halves of two vectors.
+    pub(super) fn zip64(&mut self, a: Value, b: Value, upper: bool) -> Value {
+        let first = if upper { 8_u8 } else { 0 };
+        let mut mask = [0_u8; 16];
+        for (i, m) in mask.iter_mut().enumerate() {
+            *m = if i < 8 { first + i as u8 } else { 16 + first + (i as u8 - 8) };
+        }
+        let mask = self.b.func.dfg.immediates.push(mask.to_vec().into());
+        let (a, b) = (self.cast(types::I8X16, a), self.cast(types::I8X16, b));
+        let v = self.b.ins().shuffle(a, b, mask);
+        self.cast(types::I64X2, v)
+    }
+}
+
+/// Is there vector code for `count` elements of `ty` per lane?
+pub(super) fn vectorable(ty: Ty, count: usize) -> bool {
+    matches!((ty.bytes(), count), (4, 1 | 2 | 4) | (8, 1 | 2) | (2, 1 | 2) | (1, 1 | 2 | 4))
+        && (ty.bytes(), count) != (1, 2)
+}
