@@ -58,7 +58,7 @@ impl Driver {
     }
 
     /// Makes a program's own pages visible to the GPU: they become pages of shared memory, with the same content at the
-    /// same address. The GPU's address is another one.
+    /// same address. The GPU's address is another one. Other threads may write to them meanwhile ([`HostRange::show`]).
     ///
     /// # Errors
     /// `INVALID_VALUE` for 0 bytes or unknown flags, `HOST_MEMORY_ALREADY_REGISTERED`, `NOT_SUPPORTED` for I/O memory,

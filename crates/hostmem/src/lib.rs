@@ -7,16 +7,21 @@
 //! - [`Window`]: a reserved range of host addresses into which pages of memory files are mapped: the host image of a GPU
 //!   address space.
 //! - [`ForkMark`]: tells a forked child from the process that made it.
-//! - [`HostRange`]: memory of the program that called us, promised valid by the C caller.
+//! - [`HostRange`]: memory of the program that called us, promised valid by the C caller. Its pages can be moved into a
+//!   memory file while its threads use them.
+//! - [`Chain`]: a handler of faults among others.
 //!
 //! The only crate, besides the engines and the C edges, with unsafe code. It knows nothing of GPUs.
 
+mod chain;
 mod fork;
 mod mapping;
 mod memfd;
+mod moving;
 mod range;
 mod window;
 
+pub use chain::{Chain, FaultHandler};
 pub use fork::ForkMark;
 pub use mapping::Mapping;
 pub use memfd::Memfd;

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::{Memfd, PAGE};
+use crate::{Memfd, PAGE, moving};
 
 /// A range of host memory whose validity somebody else promised: a CUDA program that passed a pointer and a size.
 ///
@@ -86,7 +86,9 @@ impl HostRange {
     /// Replaces the pages that cover this range by those of `file` from `file_offset` (whole pages) on, which take over
     /// their content: from then on, writes here are seen in the file and the other way round.
     ///
-    /// The addresses stay valid all the time. What others write during the call may be lost.
+    /// The addresses stay valid all the time, and what other threads write during the call is not lost: they wait until the
+    /// pages are in place (the module `moving` says how, and what that does not reach: system calls above all). The pages are
+    /// writable afterwards. A child that is forked then shares them.
     ///
     /// # Errors
     /// `InvalidInput` if the file is too short or the offset no whole number of pages; else what the operating system
@@ -104,7 +106,8 @@ impl HostRange {
         self.replace_pages(fresh.cast(), bytes)
     }
 
-    /// Replaces the pages that cover this range by private ones with their content: undoes [`HostRange::show`].
+    /// Replaces the pages that cover this range by private ones with their content: undoes [`HostRange::show`], in the same
+    /// way.
     ///
     /// # Errors
     /// What the operating system says.
@@ -119,20 +122,17 @@ impl HostRange {
         self.replace_pages(fresh.cast(), bytes)
     }
 
-    /// Copies the covering pages to `fresh`, a mapping of the same size, and moves that mapping here.
+    /// Puts `fresh`, a new mapping of the same size, in the place of the covering pages, with their content.
     fn replace_pages(&self, fresh: *mut u8, bytes: usize) -> io::Result<()> {
         let first: *mut u8 = std::ptr::with_exposed_provenance_mut(self.address - self.address % PAGE as usize);
-        // SAFETY: the maker of the range promised that it is readable, and protection is by page; `fresh` is as large.
-        unsafe { std::ptr::copy_nonoverlapping(first.cast_const(), fresh, bytes) };
-        let flags = MremapFlags::MAYMOVE;
-        // SAFETY: the pages moved in have the content of those they replace and allow as much; nobody else knows `fresh`.
-        let moved = unsafe { rustix::mm::mremap_fixed(fresh.cast(), bytes, bytes, flags, first.cast()) };
-        if let Err(error) = moved {
+        // SAFETY: nobody else knows `fresh`; the maker of the range promised that it is readable and written by nobody
+        // through references, and protection is by page.
+        let moved = unsafe { moving::replace(first, fresh, bytes) };
+        if moved.is_err() {
             // SAFETY: the mapping was made by the caller and has not moved.
             let _ = unsafe { rustix::mm::munmap(fresh.cast(), bytes) };
-            return Err(error.into());
         }
-        Ok(())
+        moved
     }
 
     fn ptr(&self) -> *mut u8 {

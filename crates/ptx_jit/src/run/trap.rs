@@ -6,10 +6,10 @@
 
 use std::cell::Cell;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::Once;
 
 use corosensei::trap::CoroutineTrapHandler;
-use hostmem::Window;
+use hostmem::{Chain, Window};
 use ptx::launch::{Access, AccessError, Exception, Step};
 
 use super::store::{self, Performed};
@@ -32,7 +32,8 @@ const GUARD: u64 = 1 << 20;
 /// Bytes of a signal stack.
 const SIGNAL_STACK: usize = 64 << 10;
 
-static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+static CHAIN: Chain = Chain::new(on_fault);
+static INSTALLED: Once = Once::new();
 
 /// Runs `f` while faults belong to `current`.
 pub(crate) fn guarded<R>(current: &Current, f: impl FnOnce() -> R) -> R {
@@ -45,17 +46,7 @@ pub(crate) fn guarded<R>(current: &Current, f: impl FnOnce() -> R) -> R {
 
 /// Installs the handler, and a signal stack for this thread if it has none.
 fn prepare() {
-    PREVIOUS.get_or_init(|| {
-        // SAFETY: an all-zero sigaction is a valid one.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = on_fault as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-        // SAFETY: as above.
-        let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: both structures are valid; the handler is async-signal-safe.
-        unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, &raw mut previous) };
-        previous
-    });
+    INSTALLED.call_once(|| CHAIN.install());
     if HAS_STACK.replace(true) {
         return;
     }
@@ -116,7 +107,8 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
             return;
         }
     }
-    chain(signal, info, context);
+    // SAFETY: what the kernel passed.
+    unsafe { CHAIN.pass_on(signal, info, context) };
 }
 
 /// The exception that a fault at `address` with this stack pointer means, if it is a CTA's.
@@ -138,26 +130,4 @@ fn classify(current: &Current, window: &Window, address: u64, stack: u64, code: 
     }
     // Near the stack pointer, and yet a fault: the CTA's stack is used up.
     (address.abs_diff(stack) < 64 << 10).then_some(Exception::Illegal)
-}
-
-/// Passes a fault on to the handler that was there before.
-fn chain(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let previous = PREVIOUS.get();
-    let handler = previous.map_or(libc::SIG_DFL, |p| p.sa_sigaction);
-    if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        // Back to the default: the faulting instruction runs again and ends the process as it would have.
-        // SAFETY: the default action is valid for every signal.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
-        return;
-    }
-    if previous.is_some_and(|p| p.sa_flags & libc::SA_SIGINFO != 0) {
-        type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-        // SAFETY: with SA_SIGINFO the field holds such a function.
-        let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
-        handler(signal, info, context);
-    } else {
-        // SAFETY: without SA_SIGINFO the field holds such a function.
-        let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler) };
-        handler(signal);
-    }
 }
