@@ -149,7 +149,11 @@ pub fn unary(op: FloatUnOp, ty: Ty, ftz: bool, a: u64) -> Option<u64> {
                 (soft::F64, Round::Rn) => (1.0 / f64_of(a)).to_bits(),
                 _ => f.div(f.one(), a, round),
             },
-            FloatUnOp::Rcp(_) if f == soft::F64 => approx::rcp_f64(&mut Scalar, f64_of(a)).to_bits(),
+            // Upper words, with a NaN of their own.
+            FloatUnOp::Rcp(_) if f == soft::F64 => return Some(approx::rcp_f64(&mut Scalar, f64_of(a)).to_bits()),
+            FloatUnOp::Rsqrt(_) if f == soft::F64 && ftz => {
+                return Some(approx::rsqrt_f64(&mut Scalar, ftz, f64_of(a)).to_bits());
+            }
             FloatUnOp::Rsqrt(_) if f == soft::F64 => approx::rsqrt_f64(&mut Scalar, ftz, f64_of(a)).to_bits(),
             _ if f == soft::F64 => return None,
             _ if f == soft::F32 => approx::unary(&mut Scalar, op, ftz, f32_of(a))?.to_bits().into(),

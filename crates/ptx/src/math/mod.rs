@@ -25,7 +25,7 @@ pub use eval::{Shape, Source, eval, shape};
 
 /// The NaN that f32 operations give.
 pub const NAN_F32: u32 = 0x7fff_ffff;
-/// The NaN that f64 operations give.
+/// The NaN that f64 operations give, but for those on upper words ([`approx::rcp_f64`]).
 pub const NAN_F64: u64 = 0xfff8_0000_0000_0000;
 /// The NaN that f16 and bf16 operations give.
 pub const NAN_F16: u16 = 0x7fff;

@@ -425,12 +425,13 @@ impl Emit<'_, '_> {
             let mut machine = Machine { e: self, vector };
             match op {
                 FloatUnOp::Rcp(Precision::Approx | Precision::Full) => {
+                    // Its NaN is its own.
                     let r = approx::rcp_f64(&mut machine, x);
-                    return Some(self.finish(r, false, false, false));
+                    return Some(self.integer_bits(r));
                 }
                 FloatUnOp::Rsqrt(_) => {
                     let r = approx::rsqrt_f64(&mut machine, ftz, x);
-                    return Some(self.finish(r, false, false, false));
+                    return Some(if ftz { self.integer_bits(r) } else { self.finish(r, false, false, false) });
                 }
                 _ if approximate || ftz => return None,
                 _ => {}
