@@ -48,6 +48,12 @@ impl Qmd {
     pub const BYTES: u64 = 256;
     /// A semaphore is released at the end.
     pub const RELEASE0_ENABLE: QmdField = QmdField::new(138, 138);
+    /// At the end, and after releases, the descriptor at [`Qmd::DEPENDENT_QMD`] is scheduled.
+    pub const DEPENDENT_QMD_SCHEDULE_ENABLE: QmdField = QmdField::new(141, 141);
+    /// 1: that descriptor is a grid; 0: a queue.
+    pub const DEPENDENT_QMD_TYPE_GRID: QmdField = QmdField::new(142, 142);
+    /// 1: fields of this descriptor are copied to it.
+    pub const DEPENDENT_QMD_FIELD_COPY: QmdField = QmdField::new(143, 143);
     /// CTAs in x.
     pub const CTA_RASTER_WIDTH: QmdField = QmdField::new(415, 384);
     /// CTAs in y.

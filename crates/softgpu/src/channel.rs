@@ -73,7 +73,8 @@ pub(crate) struct Channel {
     run: Run,
     /// The method that holds the channel: it started the job, or waits.
     holding: Method,
-    /// A method that comes before the words: the channel was not bound any more when it was its turn.
+    /// A method that comes before the words: the channel was not bound any more when it was its turn, or a grid launches
+    /// another.
     pending: Option<Method>,
     subdevices: u32,
     active: bool,
@@ -240,6 +241,12 @@ impl Channel {
             self.waiting = None;
         }
         Ok(true)
+    }
+
+    /// Launches another descriptor before anything else, as the method did that launched the last one.
+    pub(crate) fn launch_next(&mut self, descriptor: u32) {
+        self.compute.set_descriptor(descriptor);
+        self.pending = Some(self.holding);
     }
 
     fn fetch_entry(&mut self, shared: &Shared) -> Result<(), ChannelError> {

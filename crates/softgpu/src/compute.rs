@@ -158,6 +158,11 @@ impl Compute {
         Ok(())
     }
 
+    /// Sets the descriptor that is scheduled next, as [`SEND_PCAS_A`] does.
+    pub(crate) fn set_descriptor(&mut self, descriptor: u32) {
+        self.descriptor = descriptor;
+    }
+
     pub(crate) fn save(&self) -> ComputeState {
         let halves = |value: u64| [value as u32, (value >> 32) as u32];
         let mut state = ComputeState { descriptor: self.descriptor, inline: self.inline, ..ComputeState::new_zeroed() };
@@ -239,6 +244,7 @@ impl Compute {
             launch,
             cooperative,
             release,
+            dependent: (qmd.get(Qmd::DEPENDENT_QMD_SCHEDULE_ENABLE) != 0).then(|| qmd.get(Qmd::DEPENDENT_QMD)),
         }))))
     }
 }
@@ -274,6 +280,10 @@ fn check(qmd: &Qmd) -> Result<(), &'static str> {
     }
     if qmd.get(Qmd::COOPERATIVE) != 0 && ctas > MAX_COOPERATIVE_CTAS {
         return Err("cooperative grid of too many CTAs");
+    }
+    let grid_alone = qmd.get(Qmd::DEPENDENT_QMD_TYPE_GRID) != 0 && qmd.get(Qmd::DEPENDENT_QMD_FIELD_COPY) == 0;
+    if qmd.get(Qmd::DEPENDENT_QMD_SCHEDULE_ENABLE) != 0 && !grid_alone {
+        return Err("a dependent launch descriptor can only be a grid's, as it is");
     }
     Ok(())
 }

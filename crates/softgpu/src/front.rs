@@ -344,11 +344,13 @@ impl Front {
             return;
         };
         let totals = &shared.totals[tsg];
+        let mut dependent = None;
         let (release, interrupt, unit) = match &active.job {
             Job::Grid(grid) => {
                 totals.grids.fetch_add(1, Ordering::Relaxed);
                 // Kernels may store to semaphores as well.
                 self.released = true;
+                dependent = grid.dependent;
                 (grid.release, false, Unit::Compute)
             }
             Job::Copy(transfer) => {
@@ -358,6 +360,9 @@ impl Front {
             Job::Compile(_) | Job::Invalidate(_) => (None, false, Unit::Host),
         };
         let released = release.map(|release| release.run(shared, &channel.space, unit));
+        if let (Some(descriptor), None | Some(Ok(()))) = (dependent, &released) {
+            channel.launch_next(descriptor);
+        }
         self.trash.push(Trash::Job(active));
         if interrupt {
             shared.interrupts.raise(vector::NON_STALL);

@@ -29,6 +29,8 @@ pub(crate) struct LaunchRequest {
     pub(crate) launch: Launch,
     pub(crate) cooperative: bool,
     pub(crate) release: Option<Release>,
+    /// Address >> 8 of the descriptor that is launched at the end.
+    pub(crate) dependent: Option<u32>,
 }
 
 /// What a channel has in hand.
@@ -109,6 +111,8 @@ pub(crate) struct GridJob {
     /// CTAs handed out at once.
     batch: u64,
     pub(crate) release: Option<Release>,
+    /// Address >> 8 of the descriptor that is launched at the end.
+    pub(crate) dependent: Option<u32>,
 }
 
 impl Active {
@@ -217,6 +221,7 @@ impl GridJob {
             cooperative: request.cooperative,
             batch: 1,
             release: request.release,
+            dependent: request.dependent,
         })
     }
 

@@ -74,6 +74,85 @@ fn a_grid_runs_every_thread_and_releases_its_semaphore() {
     }
 }
 
+/// `a = a * 10 + b`.
+const DIGIT: &str =
+    "ld.global.u64 %rd4, [%rd1];\nmul.lo.u64 %rd4, %rd4, 10;\nadd.u64 %rd4, %rd4, %rd2;\nst.global.u64 [%rd1], %rd4;";
+
+impl Bench {
+    /// A descriptor whose grid appends a digit to the number at `a`; `dependent` is launched at its end.
+    fn digit(&mut self, digit: u64, dependent: Option<u64>, adjust: impl FnOnce(&mut Qmd)) -> u64 {
+        let program = self.mini.load(&mut self.space, &ptx(DIGIT), "k");
+        let mut qmd = Qmd::default();
+        if let Some(at) = dependent {
+            qmd.set(Qmd::DEPENDENT_QMD_SCHEDULE_ENABLE, 1);
+            qmd.set(Qmd::DEPENDENT_QMD_TYPE_GRID, 1);
+            qmd.set(Qmd::DEPENDENT_QMD, (at >> 8) as u32);
+        }
+        adjust(&mut qmd);
+        let params = [self.buffer.va, digit, 0];
+        self.mini.describe(&mut self.space, &mut qmd, program, [1, 1, 1], [1, 1, 1], &params)
+    }
+}
+
+#[test]
+fn grids_launch_the_grids_that_depend_on_them() {
+    let mut b = bench(2);
+    let done = b.buffer.va + 64;
+    let third = b.digit(3, None, |_| {});
+    let second = b.digit(2, Some(third), |qmd| {
+        qmd.set(Qmd::RELEASE0_ENABLE, 1);
+        qmd.set(Qmd::RELEASE0_ADDRESS_LOWER, done as u32);
+        qmd.set(Qmd::RELEASE0_ADDRESS_UPPER, (done >> 32) as u32);
+        qmd.set(Qmd::RELEASE0_PAYLOAD, 77);
+    });
+    let first = b.digit(1, Some(second), |_| {});
+    let last = b.digit(4, None, |_| {});
+    let mut words = Words::new();
+    words.launch(first).launch(last).release(b.buffer.va + 128, 1);
+    b.mini.submit(&mut b.channel, &words);
+    b.mini.wait_for(b.buffer, 128, 1);
+    assert_eq!(b.mini.read_u64(b.buffer, 0), 1234);
+    assert_eq!(b.mini.read_u32(b.buffer, 64), 77);
+    assert_eq!(b.mini.gpu.read32(accounting::word(1, accounting::GRIDS)), 4);
+    // What depends is checked like what is launched.
+    let queue = b.digit(5, Some(last), |qmd| qmd.set(Qmd::DEPENDENT_QMD_TYPE_GRID, 0));
+    let before = b.digit(6, Some(queue), |_| {});
+    let mut words = Words::new();
+    words.launch(before);
+    b.mini.submit(&mut b.channel, &words);
+    let (record, log) = b.mini.wait_error(&b.channel);
+    assert_eq!(record.reason, Reason::ILLEGAL_COMMAND);
+    assert!(log.contains("dependent"), "{log}");
+    assert_eq!(b.mini.read_u64(b.buffer, 0), 12346);
+}
+
+#[test]
+fn a_grid_that_depends_on_itself_can_be_killed() {
+    let mut b = bench(1);
+    let at = b.digit(1, Some(0), |_| {});
+    b.mini.store(&b.space, at + 60, (at >> 8) as u32);
+    let mut words = Words::new();
+    words.launch(at).release(b.buffer.va + 128, 1);
+    b.mini.submit(&mut b.channel, &words);
+    let grids = |b: &Bench| b.mini.gpu.read32(accounting::word(1, accounting::GRIDS));
+    wait("a hundred grids", || grids(&b) > 100);
+    // Another tenant gets its turn on the only worker.
+    let mut other = b.mini.space();
+    let mut channel = b.mini.channel(&mut other, 2, 2);
+    let buffer = b.mini.buffer(&mut other, 4096);
+    let mut words = Words::new();
+    words.fill(buffer.va + 1024, 5, 4, 500).release(buffer.va, 1);
+    b.mini.submit(&mut channel, &words);
+    b.mini.wait_for(buffer, 0, 1);
+    b.mini.remove(1);
+    let count = grids(&b);
+    let mut words = Words::new();
+    words.release(buffer.va, 2);
+    b.mini.submit(&mut channel, &words);
+    b.mini.wait_for(buffer, 0, 2);
+    assert_eq!((grids(&b), b.mini.read_u64(b.buffer, 128)), (count, 0));
+}
+
 #[test]
 fn programs_are_read_again_after_an_invalidate() {
     let mut b = bench(1);

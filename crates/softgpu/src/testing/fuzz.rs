@@ -79,6 +79,8 @@ impl Attacker {
     /// Words that look like addresses, sizes and commands.
     fn known(&self) -> Vec<u32> {
         let mut known = vec![0, 1, 2, 4, 64, 4096, 1 << 20, u32::MAX, TURING_COMPUTE_A, TURING_DMA_COPY_A];
+        // A word of a launch descriptor: another depends on it.
+        known.push(3 << 13);
         let memory = self.memory.va;
         let addresses = [memory, memory + 4096, memory + SPARSE, self.program, self.descriptor, LO, 0x1000];
         known.extend(addresses.iter().flat_map(|va| [*va as u32, (va >> 32) as u32, (va >> 8) as u32]));
