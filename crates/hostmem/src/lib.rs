@@ -10,6 +10,7 @@
 //! - [`HostRange`]: memory of the program that called us, promised valid by the C caller. Its pages can be moved into a
 //!   memory file while its threads use them.
 //! - [`Chain`]: a handler of faults among others.
+//! - [`Spin`]: how long who waits for a word of shared memory looks at it before it sleeps.
 //!
 //! The only crate, besides the engines and the C edges, with unsafe code. It knows nothing of GPUs.
 
@@ -19,6 +20,7 @@ mod mapping;
 mod memfd;
 mod moving;
 mod range;
+mod spin;
 mod window;
 
 pub use chain::{Chain, FaultHandler};
@@ -26,6 +28,7 @@ pub use fork::ForkMark;
 pub use mapping::Mapping;
 pub use memfd::Memfd;
 pub use range::HostRange;
+pub use spin::Spin;
 pub use window::{Protection, Window, WindowError};
 
 /// Size of a host page, bytes (x86-64).

@@ -26,9 +26,9 @@ use std::time::Duration;
 use gpu::{
     AllocId, Command, ContextId, DevAddr, Gpu, GpuError, MemoryKind, Properties, QueueId, Request, Response, SlotId,
 };
-use hostmem::{ForkMark, HostRange, Mapping, Memfd};
+use hostmem::{ForkMark, HostRange, Mapping, Memfd, Spin};
 use parking_lot::Mutex;
-use transport::{Consumer, Producer, Spin, unix};
+use transport::{Consumer, Producer, unix};
 use wire::limits::{MAX_ANSWER_BYTES, MAX_COMMANDS};
 use wire::{Assembler, command, encode_command, frame};
 
@@ -102,9 +102,23 @@ impl RemoteGpu {
     fn send(&self, sender: &mut Sender, parts: &[&[u8]]) -> Result<(), GpuError> {
         let sent = sender.ring.push(parts, &|| !unix::hung_up(&self.socket));
         sent.map_err(|error| self.lose(error))?;
+        self.count_message();
+        Ok(())
+    }
+
+    /// Under the sender's lock: nobody else counts.
+    fn count_message(&self) {
         let count = self.calls_remote();
-        // Under the sender's lock: nobody else counts.
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// As [`Gpu::kick`], but not if that would have to wait: for another thread, or for room in the ring.
+    fn try_kick(&self) -> Result<(), GpuError> {
+        let Some(mut sender) = self.sender.try_lock() else { return Ok(()) };
+        let sent = sender.ring.try_push(&[&frame::kick()]).map_err(|error| self.lose(error))?;
+        if sent {
+            self.count_message();
+        }
         Ok(())
     }
 

@@ -5,12 +5,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use gpu::{ContextId, Gpu, GpuError, SEMAPHORE_HEADER, SEMAPHORE_SLOTS, SLOT_BYTES, SlotId, context_error};
-use transport::{MAX_WAIT, Spin, unix};
+use hostmem::Spin;
+use transport::{MAX_WAIT, unix};
 
 use crate::RemoteGpu;
 
 const WAITERS: usize = SEMAPHORE_HEADER + 4;
 const ERRORS: usize = SEMAPHORE_HEADER + 8;
+/// Whether signals interrupt.
+const ON: usize = SEMAPHORE_HEADER + 12;
+/// Longest sleep before the daemon has heard that signals should interrupt: it may be busy with what was sent before.
+const UNHEARD: Duration = Duration::from_millis(2);
 
 /// What earlier waits taught.
 #[derive(Debug)]
@@ -70,6 +75,12 @@ impl RemoteGpu {
                 None => MAX_WAIT,
             };
             let _waiter = Waiter::new(self.semaphores.u32_at(WAITERS));
+            let left = if self.semaphores.u32_at(ON).load(Ordering::SeqCst) == 0 {
+                self.try_kick()?;
+                left.min(UNHEARD)
+            } else {
+                left
+            };
             let seen = interrupts.load(Ordering::SeqCst);
             if reached() || errors.load(Ordering::SeqCst) != seen_errors {
                 continue;

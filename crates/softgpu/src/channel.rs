@@ -38,6 +38,7 @@ use crate::error::{ChannelError, Unit};
 use crate::host::{Acquire, Host};
 use crate::job::{Active, Job};
 use crate::shared::Shared;
+use crate::short::Pace;
 use crate::space::Space;
 
 /// Words fetched from a pushbuffer at once.
@@ -55,6 +56,8 @@ pub(crate) struct Channel {
     pub(crate) notifier: Option<PhysAddr>,
     /// Work that was started and is not done.
     pub(crate) job: Option<Active>,
+    /// What its kernels took.
+    pub(crate) pace: Pace,
     /// The acquire that holds the channel.
     pub(crate) waiting: Option<Acquire>,
     /// Stopped by an error.
@@ -161,6 +164,7 @@ impl Channel {
             space: space.ok_or(Unbound)?,
             notifier: block.notifier(),
             job: None,
+            pace: Pace::default(),
             waiting: None,
             stopped: false,
             userd: block.userd().ok_or(Unbound)?,

@@ -252,17 +252,25 @@ impl Transfer {
         self.total
     }
 
+    /// Bytes of all lines.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.total.saturating_mul(self.unit())
+    }
+
+    /// Bytes of a unit at the destination.
+    fn unit(&self) -> u64 {
+        self.remap.as_ref().map_or(1, Remap::element_bytes)
+    }
+
     /// Units that one worker should do at once.
     pub(crate) fn part(&self) -> u64 {
-        let unit = self.remap.as_ref().map_or(1, Remap::element_bytes);
-        (PART_BYTES / unit).min(self.line.saturating_mul(PART_LINES)).max(1)
+        (PART_BYTES / self.unit()).min(self.line.saturating_mul(PART_LINES)).max(1)
     }
 
     /// Does a small transfer now; makes a job of a large one.
     fn start(self, context: &mut Context<'_>) -> Result<Flow, ChannelError> {
-        let unit = self.remap.as_ref().map_or(1, Remap::element_bytes);
         let one_line = self.total == self.line || self.total == 0;
-        if !one_line || self.total.saturating_mul(unit) > SMALL_BYTES {
+        if !one_line || self.bytes() > SMALL_BYTES {
             return Ok(Flow::Start(Job::Copy(Arc::new(self))));
         }
         self.run(&context.shared.memory, 0..self.total)?;

@@ -26,6 +26,8 @@ use std::sync::atomic::Ordering;
 const TURN_WORDS: u32 = 1024;
 /// How long a CTA keeps a worker while another of its own TSG waits for one, nanoseconds.
 const ROTATION_NS: u64 = 1_000_000;
+/// How long a unit may keep a thread that lent itself, nanoseconds, if it turns out not to be short.
+const LENT_NS: u64 = 100_000;
 
 /// A channel's place: its registers, and what is bound to it.
 #[derive(Debug, Default)]
@@ -74,6 +76,14 @@ pub(crate) enum Next {
     Nothing,
 }
 
+/// What a thread that asks for work would do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wants {
+    Any,
+    /// Only what should be done soon ([`crate::short`]), and belongs to this TSG: whoever lends a thread works for itself.
+    ShortOf(usize),
+}
+
 /// What a worker does at the moment.
 #[derive(Clone, Copy, Debug)]
 struct Running {
@@ -104,7 +114,9 @@ pub(crate) struct Front {
     /// Runlists that `SCHED_DISABLE` stops.
     pub(crate) disabled_runlists: u32,
     shares: Shares,
+    /// What workers do, and behind them as many threads that lend themselves. No more than there are workers at once.
     running: Vec<Option<Running>>,
+    workers: usize,
     /// Channels that wait for a semaphore.
     waiting: Vec<u32>,
     /// A semaphore may have changed since they last looked.
@@ -133,7 +145,8 @@ impl Front {
             hold_runlists: 0,
             disabled_runlists: 0,
             shares: Shares::new(accounting::TSGS as usize),
-            running: vec![None; workers],
+            running: vec![None; 2 * workers],
+            workers,
             waiting: Vec::new(),
             released: false,
             order: Vec::new(),
@@ -149,17 +162,23 @@ impl Front {
 
     // What workers ask.
 
-    /// The next unit of work for a worker.
-    pub(crate) fn next(&mut self, shared: &Shared, worker: usize) -> Next {
+    /// The next unit of work for a thread.
+    pub(crate) fn next(&mut self, shared: &Shared, worker: usize, wants: Wants) -> Next {
         self.hear(shared);
         if std::mem::take(&mut self.released) {
             self.retry(shared);
+        }
+        if self.is_full() {
+            return Next::Nothing;
         }
         let mut order = std::mem::take(&mut self.order);
         self.shares.order(&mut order);
         let mut found = Next::Nothing;
         for &tsg in &order {
-            match self.next_of(shared, tsg, worker) {
+            if matches!(wants, Wants::ShortOf(own) if own != tsg) {
+                continue;
+            }
+            match self.next_of(shared, tsg, worker, wants) {
                 Next::Nothing => {}
                 Next::Again => found = Next::Again,
                 task @ Next::Task(_) => {
@@ -175,6 +194,17 @@ impl Front {
         found
     }
 
+    /// All multiprocessors are in use.
+    fn is_full(&self) -> bool {
+        self.running.iter().flatten().count() >= self.workers
+    }
+
+    /// A place for a thread that lends itself.
+    pub(crate) fn place(&self) -> Option<usize> {
+        let free = || (self.workers..self.running.len()).find(|place| self.running[*place].is_none());
+        if self.is_full() { None } else { free() }
+    }
+
     /// Takes the doorbells that rang.
     pub(crate) fn hear(&mut self, shared: &Shared) {
         if !shared.doorbells.any() {
@@ -183,8 +213,13 @@ impl Front {
         let mut heard = Vec::new();
         shared.doorbells.take(|channel| heard.push(channel));
         for channel in heard {
-            self.look(shared, channel);
+            self.rang(shared, channel);
         }
+    }
+
+    /// A channel's doorbell rang.
+    pub(crate) fn rang(&mut self, shared: &Shared, channel: u32) {
+        self.look(shared, channel);
         // Whoever rings may have stored to a semaphore before.
         self.released = true;
     }
@@ -197,7 +232,7 @@ impl Front {
         }
     }
 
-    fn next_of(&mut self, shared: &Shared, tsg: usize, worker: usize) -> Next {
+    fn next_of(&mut self, shared: &Shared, tsg: usize, worker: usize, wants: Wants) -> Next {
         let mut again = false;
         for _ in 0..self.tsgs[tsg].queue.len() {
             let Some(id) = self.tsgs[tsg].queue.pop_front() else { break };
@@ -206,7 +241,7 @@ impl Front {
                 // It comes back when what holds it is gone.
                 continue;
             }
-            match self.next_unit(shared, id) {
+            match self.next_unit(shared, id, wants) {
                 Next::Task(task) => {
                     let now = shared.clock.now();
                     self.running[worker] = Some(Running { channel: id, tsg, job: task.job, start: now, charged: now });
@@ -226,7 +261,7 @@ impl Front {
     }
 
     /// A unit of a channel's job; without a job, the channel reads its pushbuffer for one turn.
-    fn next_unit(&mut self, shared: &Shared, id: u32) -> Next {
+    fn next_unit(&mut self, shared: &Shared, id: u32, wants: Wants) -> Next {
         let port = &mut self.ports[id as usize];
         let (Some(channel), Some(tsg)) = (port.channel.as_mut(), port.tsg) else { return Next::Nothing };
         if channel.waiting.is_some() {
@@ -264,13 +299,18 @@ impl Front {
         {
             self.compiled(shared, id, code);
         }
-        self.unit(shared, id)
+        self.unit(shared, id, wants)
     }
 
-    fn unit(&mut self, shared: &Shared, id: u32) -> Next {
+    fn unit(&mut self, shared: &Shared, id: u32, wants: Wants) -> Next {
         let port = &mut self.ports[id as usize];
         let (Some(channel), Some(tsg)) = (port.channel.as_mut(), port.tsg) else { return Next::Nothing };
         let Some(active) = channel.job.as_mut() else { return Next::Nothing };
+        if wants != Wants::Any && !channel.pace.is_short(active) {
+            // It stays for a worker.
+            self.enqueue_if_work(id);
+            return Next::Nothing;
+        }
         let Some(work) = active.take(shared.workers) else { return Next::Nothing };
         active.unpreempt();
         port.in_flight += 1;
@@ -314,7 +354,10 @@ impl Front {
                 let refused = |va, access| space.refused(&shared.memory, va, 1, access);
                 self.fail(shared, id, &ChannelError::exception(exception, refused));
             }
-            (None, Some(Job::Grid(grid))) => grid.returned(ctas),
+            (None, Some(Job::Grid(grid))) => {
+                channel.pace.learn(&grid.grid.code, ctas.done, ctas.elapsed);
+                grid.returned(ctas);
+            }
             (None, _) => {}
         }
     }
@@ -506,7 +549,7 @@ impl Front {
 
     /// True if asking for work may give some.
     pub(crate) fn has_queue(&self) -> bool {
-        !self.shares.is_empty() || self.released
+        (!self.shares.is_empty() || self.released) && !self.is_full()
     }
 
     fn rotates(&self, running: &Running) -> bool {
@@ -531,10 +574,13 @@ impl Front {
             self.charge(shared, running.tsg, now.saturating_sub(running.charged));
             self.running[worker] = Some(Running { charged: now, ..running });
         }
-        for running in self.running.iter().flatten() {
-            let long = now.saturating_sub(running.start) >= ROTATION_NS;
+        for (place, running) in self.running.iter().enumerate() {
+            let Some(running) = running else { continue };
+            let time = now.saturating_sub(running.start);
+            let lent = place >= self.workers && time >= LENT_NS;
+            let long = time >= ROTATION_NS;
             let siblings = || self.tsgs[running.tsg].queue.iter().any(|channel| *channel != running.channel);
-            if self.shares.should_yield(running.tsg) || long && (siblings() || self.rotates(running)) {
+            if lent || self.shares.should_yield(running.tsg) || long && (siblings() || self.rotates(running)) {
                 self.park(running.channel);
             }
         }

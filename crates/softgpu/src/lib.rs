@@ -14,13 +14,17 @@
 //! - `program`: containers in GPU memory become code (crates `ptx` and `ptx_jit`), cached per address space.
 //! - `job`: what methods start: compilations, grids, transfers, invalidates, in units for workers.
 //! - `front`: channels, TSGs and runlists, and the choice of the next unit. `schedule`: the shares of TSGs.
-//! - `worker`: the threads.
+//! - `worker`: the threads. `short`: what the thread that rings a doorbell may do itself.
 //!
 //! # Time
 //! Every worker is a multiprocessor and runs one CTA at a time. A free worker gets work of the TSG that is furthest behind
 //! its share; work of the same TSG may come from several of its channels at once. Slices end by preemption: the ticker sets
 //! the control word of the grid, its CTAs stop at their next poll and go on later, on any worker. If a TSG has too little
 //! work for all workers, others use the rest. Shares are of worker time actually used.
+//!
+//! Waking a worker takes longer than many a unit does. So a thread that rings a doorbell may lend itself: it takes the place
+//! of an idle worker for units of its TSG that should be short, by what their kernel took before. It is not kept for long: the
+//! ticker preempts what turns out not to be short, and a worker goes on with it.
 //!
 //! # What a guest cannot do
 //! Page tables, instance blocks, runlists, pushbuffers, launch descriptors and programs are all taken from memory that
@@ -47,6 +51,7 @@ mod memory;
 mod program;
 mod schedule;
 mod shared;
+mod short;
 mod space;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -84,6 +89,10 @@ pub struct Config {
     pub uuid: [u8; 16],
     /// PCI domain, bus, device.
     pub pci: [u32; 3],
+    /// The thread that rings a doorbell does short work (some microseconds) of the channel's TSG itself, before the write
+    /// returns, in place of a worker: for an owner whose ringing threads have nothing better to do. Kernels then run on
+    /// those threads, so their signal masks and floating-point modes must be the usual ones.
+    pub lend: bool,
 }
 
 impl Default for Config {
@@ -95,6 +104,7 @@ impl Default for Config {
             name: "Sundial Software GPU".to_owned(),
             uuid: *b"sundial-soft-gpu",
             pci: [0, 1, 0],
+            lend: false,
         }
     }
 }
@@ -117,7 +127,7 @@ impl SoftGpu {
         let memory = Memory::new(config.vram_bytes.next_multiple_of(gpu_spec::mmu::HUGE_PAGE))?;
         let shared = Shared::new(memory, config.engine, workers as u64);
         let identity = Identity { name: config.name.clone(), uuid: config.uuid, pci: config.pci, clock_khz: 2_000_000 };
-        let device = Arc::new(Device::new(shared, identity, workers, cores));
+        let device = Arc::new(Device::new(shared, identity, workers, config.lend));
         let gpu = Arc::new(SoftGpu { device: Arc::clone(&device), threads: Mutex::default() });
         for worker in 0..workers {
             let device = Arc::clone(&device);

@@ -8,19 +8,20 @@
 //!     └────────── Spinning ◄──────────────┘  │
 //!                 (one worker at most) ──────┘ doorbell
 //! ```
+//! A thread that rings a doorbell may do what is short in place of a worker ([`crate::Config::lend`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use hostmem::Spin;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::bar0::{Identity, Latches};
-use crate::front::{Front, Next};
+use crate::front::{Front, Next, Task, Wants};
 use crate::shared::Shared;
+use crate::short::SHORT_NS;
 
-/// How long a worker that has just worked looks for more before it sleeps.
-const SPIN: Duration = Duration::from_micros(20);
 /// Time between two looks of the ticker while work waits for workers, and while they are merely busy.
 const TICK: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(1));
 /// How long the ticker goes on looking when no worker is busy any more: waking it costs more than a few looks.
@@ -43,7 +44,8 @@ pub(crate) struct Device {
     stop: AtomicBool,
     /// A thread of the device panicked: it answers no more, like a card that fell off the bus.
     lost: AtomicBool,
-    spin: bool,
+    /// Threads that ring doorbells do short work.
+    lend: bool,
 }
 
 /// Lost if dropped by a panic.
@@ -59,7 +61,7 @@ impl Drop for Guard<'_> {
 }
 
 impl Device {
-    pub(crate) fn new(shared: Shared, identity: Identity, workers: usize, cores: usize) -> Device {
+    pub(crate) fn new(shared: Shared, identity: Identity, workers: usize, lend: bool) -> Device {
         Device {
             shared,
             front: Mutex::new(Front::new(workers)),
@@ -69,13 +71,15 @@ impl Device {
             tick: Condvar::new(),
             stop: AtomicBool::new(false),
             lost: AtomicBool::new(false),
-            // With one core, spinning keeps the one from running who would ring.
-            spin: cores >= 2,
+            lend,
         }
     }
 
     /// Rings a channel's doorbell.
     pub(crate) fn ring(&self, channel: u32) {
+        if self.lend && self.work_here(channel) {
+            return;
+        }
         let bells = &self.shared.doorbells;
         bells.ring(channel);
         // Workers that are busy look when they are done, and the ticker looks while they are busy.
@@ -83,6 +87,44 @@ impl Device {
             drop(self.front.lock());
             self.work.notify_one();
         }
+    }
+
+    /// Hears a doorbell on the thread that rings it, and does what is short; the rest is left to workers. False if another
+    /// thread has the front end.
+    fn work_here(&self, channel: u32) -> bool {
+        let Some(mut front) = self.front.try_lock() else { return false };
+        let _guard = Guard(self);
+        front.rang(&self.shared, channel);
+        let until = Instant::now() + Duration::from_nanos(2 * SHORT_NS);
+        while let Some(place) = front.place()
+            && let Some(tsg) = front.ports[channel as usize].tsg
+            && Instant::now() < until
+            && !self.stopping()
+        {
+            match front.next(&self.shared, place, Wants::ShortOf(tsg)) {
+                Next::Task(task) => self.run(&mut front, place, *task),
+                Next::Again => MutexGuard::bump(&mut front),
+                Next::Nothing => break,
+            }
+        }
+        self.watch(&mut front);
+        let trash = front.take_trash();
+        self.wake(&front);
+        drop(front);
+        drop(trash);
+        true
+    }
+
+    /// Does a unit, without the lock.
+    fn run(&self, front: &mut MutexGuard<'_, Front>, place: usize, task: Task) {
+        self.share_work(front);
+        let trash = front.take_trash();
+        let (done, outcome) = MutexGuard::unlocked(front, || {
+            drop(trash);
+            let (work, space, done) = task.open();
+            (done, work.run(&self.shared, &space))
+        });
+        front.complete(&self.shared, place, done, outcome);
     }
 
     /// Changes the front end, and lets what became possible happen.
@@ -131,21 +173,17 @@ impl Device {
     pub(crate) fn work(self: &Arc<Device>, worker: usize) {
         let _guard = Guard(self);
         let mut front = self.front.lock();
-        let mut spin_until = Instant::now();
+        let mut spin = Spin::default();
+        let mut idle: Option<Instant> = None;
         while !self.stopping() {
-            match front.next(&self.shared, worker) {
-                Next::Task(task) => {
-                    self.share_work(&mut front);
-                    let trash = front.take_trash();
-                    drop(front);
-                    drop(trash);
-                    let (work, space, done) = task.open();
-                    let outcome = work.run(&self.shared, &space);
-                    drop(space);
-                    front = self.front.lock();
-                    front.complete(&self.shared, worker, done, outcome);
-                    spin_until = Instant::now() + SPIN;
-                }
+            let next = front.next(&self.shared, worker, Wants::Any);
+            if !matches!(next, Next::Nothing)
+                && let Some(since) = idle.take()
+            {
+                spin.learn(since.elapsed());
+            }
+            match next {
+                Next::Task(task) => self.run(&mut front, worker, *task),
                 Next::Again => MutexGuard::bump(&mut front),
                 Next::Nothing => {
                     let trash = front.take_trash();
@@ -154,7 +192,8 @@ impl Device {
                         continue;
                     }
                     // A bell whose work was done already does not end the spinning.
-                    if self.spin(&mut front, spin_until) {
+                    let since = *idle.get_or_insert_with(Instant::now);
+                    if self.spin(&mut front, since + spin.bound()) {
                         continue;
                     }
                     self.sleep(&mut front);
@@ -174,7 +213,7 @@ impl Device {
     /// Looks at the doorbells for a while, without the lock; true if one rang. One worker at a time.
     fn spin(&self, front: &mut MutexGuard<'_, Front>, until: Instant) -> bool {
         let bells = &self.shared.doorbells;
-        if !self.spin || Instant::now() >= until || bells.spinning.swap(true, Ordering::SeqCst) {
+        if Instant::now() >= until || bells.spinning.swap(true, Ordering::SeqCst) {
             return false;
         }
         let rang = MutexGuard::unlocked(front, || {
@@ -198,14 +237,18 @@ impl Device {
     fn sleep(&self, front: &mut MutexGuard<'_, Front>) {
         let bells = &self.shared.doorbells;
         bells.sleepers.fetch_add(1, Ordering::SeqCst);
-        // Somebody has to look at semaphores.
-        if front.has_waiting() && !std::mem::replace(&mut front.ticking, true) {
-            self.tick.notify_one();
-        }
+        self.watch(front);
         if !bells.any() && !front.has_queue() && !self.stopping() {
             self.work.wait(front);
         }
         bells.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Wakes the ticker if channels wait for semaphores: somebody has to look at them.
+    fn watch(&self, front: &mut Front) {
+        if front.has_waiting() && !std::mem::replace(&mut front.ticking, true) {
+            self.tick.notify_one();
+        }
     }
 
     /// The life of the ticker.

@@ -2,8 +2,6 @@
 //!
 //! - [`ring`]: a queue of byte frames in shared memory with one producer and one consumer. Sending costs a copy and a
 //!   store while the consumer is awake; a sleeping consumer is woken through a futex.
-//! - [`spin`]: how long a waiter looks before it sleeps: at most 20 µs, less where looking has not paid, never on a machine
-//!   with one core.
 //! - [`unix`]: message sockets that carry file descriptors and name the peer's process.
 //!
 //! What the other side writes is copied once and then checked: an index or length that cannot be is [`RingError::Corrupt`],
@@ -13,8 +11,6 @@
 //! There is no protection against a peer that is slow or silent; that is the caller's policy.
 
 pub mod ring;
-pub mod spin;
 pub mod unix;
 
 pub use ring::{Consumer, MAX_WAIT, Producer, RingError};
-pub use spin::Spin;

@@ -19,9 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use hostmem::Mapping;
-
-use crate::spin::Spin;
+use hostmem::{Mapping, Spin};
 
 const HEAD: usize = 0;
 const TAIL: usize = 64;

@@ -15,6 +15,8 @@ use gpu_spec::ramfc;
 use gpu_spec::regs::{self, vf};
 use zerocopy::IntoBytes;
 
+use crate::Config;
+
 use super::mini::{Buffer, Channel, LO, Mini, Space, Words, wait};
 
 /// Kernels that the attacker's launches may find.
@@ -165,10 +167,15 @@ fn copy_flags(more: u32) -> u32 {
     2 | 1 << 7 | 1 << 8 | more
 }
 
+/// A device with one worker or two, whose doorbells lend threads or not.
+fn device(kind: u8) -> Mini {
+    Mini::on(Config { workers: 1 + usize::from(kind % 2), lend: kind & 2 != 0, ..Config::default() })
+}
+
 /// What a tenant can do, against another tenant.
 pub fn tenant(data: &[u8]) {
     let mut input = Input(data);
-    let mut mini = Mini::new(1 + usize::from(input.byte() % 2));
+    let mut mini = device(input.byte());
     let mut attacker = Attacker::new(&mut mini, 1);
     let mut space = mini.space();
     let mut victim = mini.channel(&mut space, 2, 2);
@@ -240,7 +247,7 @@ pub fn driver(data: &[u8]) {
         0x1700,
     ];
     let mut input = Input(data);
-    let mut mini = Mini::new(1 + usize::from(input.byte() % 2));
+    let mut mini = device(input.byte());
     let mut attackers = [Attacker::new(&mut mini, 1), Attacker::new(&mut mini, 2)];
     // Every structure lies between the runlist and the last attacker's memory.
     let used = 1 << 20..attackers[1].memory.offset + attackers[1].memory.bytes;

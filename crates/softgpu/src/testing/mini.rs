@@ -130,7 +130,12 @@ impl Mini {
     }
 
     pub fn with(workers: usize, engine: EngineKind) -> Mini {
-        let config = Config { vram_bytes: 256 << 20, workers, engine, ..Config::default() };
+        Mini::on(Config { workers, engine, ..Config::default() })
+    }
+
+    /// On a device as configured, with 256 MiB of VRAM.
+    pub fn on(config: Config) -> Mini {
+        let config = Config { vram_bytes: 256 << 20, ..config };
         let gpu = SoftGpu::new(&config).unwrap();
         let mut vram = Vram { gpu: Arc::clone(&gpu), next: 1 << 20 };
         let runlist = vram.take(64 << 10, 4096);

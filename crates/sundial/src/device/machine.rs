@@ -22,7 +22,8 @@ impl Machine {
     /// Starts it.
     pub(super) fn start(gpu: GpuSpec) -> Result<Machine> {
         let GpuSpec::Soft { memory } = gpu;
-        let config = Config { vram_bytes: memory.0, ..Config::default() };
+        // Sessions' threads ring the doorbells: nothing but their clients waits for them.
+        let config = Config { vram_bytes: memory.0, lend: true, ..Config::default() };
         let device = SoftGpu::new(&config).context("cannot make the software GPU")?;
         let driver = Driver::start(device).context("cannot start the GPU's driver")?;
         Ok(Machine { driver })
