@@ -48,7 +48,10 @@ pub const SEMAPHORE_SLOTS: u32 = 65536;
 /// Bytes of a slot: u64 payload, u64 timestamp in nanoseconds of GPU time.
 pub const SLOT_BYTES: usize = 16;
 /// Offset of the semaphore area's header: u32 interrupt count (a futex), u32 number of waiters, u32 count of context
-/// errors so far. It lies behind the slots.
+/// errors so far, u32 whether signals interrupt (0: not yet). It lies behind the slots.
+///
+/// Who sleeps counts itself among the waiters, reads the fourth word, calls [`Gpu::kick`] if it is 0, looks at the slot once
+/// more, and waits on the count. A signal of before the kick that it has not seen wakes it, too.
 pub const SEMAPHORE_HEADER: usize = SEMAPHORE_SLOTS as usize * SLOT_BYTES;
 /// Bytes of the whole semaphore area.
 pub const SEMAPHORE_AREA_BYTES: usize = SEMAPHORE_HEADER + 4096;
@@ -493,7 +496,7 @@ pub trait Gpu: Send + Sync {
     /// store a payload itself, followed by [`Gpu::kick`], to release a [`Command::Wait`].
     fn semaphores(&self) -> &Mapping;
 
-    /// Tells the GPU that the client has stored a payload.
+    /// Tells the GPU that the client has stored a payload, or has begun to sleep while signals do not interrupt.
     ///
     /// # Errors
     /// The session is gone.

@@ -31,7 +31,7 @@ use zerocopy::IntoBytes;
 use crate::context::Context;
 use crate::encode::{Encoder, MAX_WORDS};
 use crate::mmio::Mmio;
-use crate::signals::Signals;
+use crate::signals::{Listeners, Signals};
 use crate::vram::Run;
 
 /// Bytes of a channel's block.
@@ -56,13 +56,14 @@ const NUDGE: Duration = Duration::from_millis(5);
 pub(crate) struct Common {
     pub(crate) mmio: Arc<Mmio>,
     pub(crate) signals: Arc<Signals>,
+    pub(crate) listeners: Arc<Listeners>,
     /// Channels that have been given a wait.
     waiting: Mutex<Vec<u32>>,
 }
 
 impl Common {
-    pub(crate) fn new(mmio: Arc<Mmio>, signals: Arc<Signals>) -> Common {
-        Common { mmio, signals, waiting: Mutex::default() }
+    pub(crate) fn new(mmio: Arc<Mmio>, signals: Arc<Signals>, listeners: Arc<Listeners>) -> Common {
+        Common { mmio, signals, listeners, waiting: Mutex::default() }
     }
 
     /// Makes the device look again at what its waiting channels wait for.
@@ -400,7 +401,7 @@ impl Ring {
         let common = Arc::clone(&self.common);
         let context = Arc::clone(&self.context);
         loop {
-            let result = common.signals.wait(Some(Instant::now() + NUDGE), || {
+            let result = common.signals.wait(&common.listeners, Some(Instant::now() + NUDGE), || {
                 self.reclaim();
                 if enough(self) {
                     return Some(Ok(()));

@@ -129,7 +129,7 @@ impl Client {
             limit,
             host_limit: config.host_limit.unwrap_or(u64::MAX),
             properties: Properties { memory_bytes: limit, ..shared.properties.clone() },
-            common: Arc::new(Common::new(Arc::clone(&shared.mmio), Arc::clone(&signals))),
+            common: Arc::new(Common::new(Arc::clone(&shared.mmio), Arc::clone(&signals), Arc::clone(&shared.clients))),
             used: AtomicU64::new(0),
             host_used: AtomicU64::new(0),
             objects: RwLock::default(),
@@ -147,7 +147,7 @@ impl Client {
             signals: Arc::clone(&signals),
             driver: Arc::clone(&driver),
         };
-        shared.clients.lock().push(signals);
+        shared.clients.add(signals);
         Ok(client)
     }
 
@@ -200,7 +200,7 @@ impl Client {
         }
         self.give_back(&tables, let_go);
         shared.mmio.backing().free_dma(self.signals.dma.bus);
-        shared.clients.lock().retain(|signals| !Arc::ptr_eq(signals, &self.signals));
+        shared.clients.remove(&self.signals);
     }
 
     pub(crate) fn shared(&self) -> &Shared {
@@ -400,6 +400,7 @@ impl Gpu for Client {
         self.alive()?;
         self.sync()?;
         self.common.nudge();
+        self.shared().clients.listen(&self.signals);
         Ok(())
     }
 
@@ -414,7 +415,7 @@ impl Gpu for Client {
         self.sync()?;
         let context = self.context(context)?;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let result = self.signals.wait(deadline, || {
+        let result = self.signals.wait(&self.common.listeners, deadline, || {
             if self.signals.payload(slot) >= value {
                 return Some(Ok(()));
             }

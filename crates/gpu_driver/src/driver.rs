@@ -18,7 +18,7 @@ use crate::client::{Client, ClientConfig};
 use crate::context::Context;
 use crate::mmio::{Lost, Mmio};
 use crate::scheduling::Hw;
-use crate::signals::Signals;
+use crate::signals::Listeners;
 use crate::vram::Vram;
 
 /// Packets in the fault buffer.
@@ -73,7 +73,7 @@ pub struct Counts {
 /// What the driver, its clients and its interrupt thread share.
 ///
 /// Lock order, outermost first: a client's `objects`, a channel's `ring`, a client's `space`, [`Shared::hw`],
-/// [`Shared::contexts`], [`Shared::clients`], the free list of VRAM. No lock is held while a device or client is waited
+/// [`Shared::contexts`], that of [`Shared::clients`], the free list of VRAM. No lock is held while a device or client is waited
 /// for, but `ring` (by a submission to a full queue, which holds no other) and `hw` (while the device switches).
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -83,7 +83,7 @@ pub(crate) struct Shared {
     /// Contexts by the VRAM offset of their channels' instance blocks, as fault packets name them.
     pub(crate) contexts: RwLock<HashMap<u64, Arc<Context>>>,
     /// Semaphore areas of the clients.
-    pub(crate) clients: Mutex<Vec<Arc<Signals>>>,
+    pub(crate) clients: Arc<Listeners>,
     pub(crate) properties: Properties,
     faults: DmaMemory,
     stop: AtomicBool,
@@ -113,12 +113,13 @@ impl Driver {
         let vram = Arc::new(Vram::new(Arc::clone(&backing)));
         let hw = Hw::new(&vram).ok_or(StartError::TooLittleVram { bytes: vram.total() })?;
         let faults = backing.alloc_dma(u64::from(FAULT_PACKETS) * PACKET_BYTES).map_err(StartError::Resources)?;
+        let clients = Arc::new(Listeners::new(Arc::clone(&mmio)));
         let shared = Arc::new(Shared {
             mmio,
             vram,
             hw: Mutex::new(hw),
             contexts: RwLock::default(),
-            clients: Mutex::default(),
+            clients,
             properties,
             faults,
             stop: AtomicBool::new(false),
@@ -156,7 +157,7 @@ impl Driver {
             vram_quarantined: self.shared.vram.quarantined(),
             channels: hw.channels_in_use(),
             tsgs: hw.tsgs_in_use(),
-            clients: self.shared.clients.lock().len() as u32,
+            clients: self.shared.clients.count() as u32,
         }
     }
 
@@ -171,7 +172,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         // An interrupt of our own, so that the thread looks at once.
-        self.shared.mmio.write(regs::VF_BASE + vf::INTR_LEAF_TRIGGER, vector::NON_STALL);
+        self.shared.mmio.write(regs::VF_BASE + vf::INTR_LEAF_TRIGGER, vector::CHANNEL_ERROR);
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {
@@ -194,7 +195,10 @@ impl Shared {
         self.mmio.write(at(vf::FAULT_BUFFER_SIZE), size);
         for vector in [vector::NON_STALL, vector::FAULT, vector::CHANNEL_ERROR] {
             let leaf = vector / 32;
-            self.mmio.write(at(vf::INTR_LEAF_EN_SET + leaf * 4), 1 << (vector % 32));
+            // That of signals is switched on when somebody sleeps.
+            if vector != vector::NON_STALL {
+                self.mmio.write(at(vf::INTR_LEAF_EN_SET + leaf * 4), 1 << (vector % 32));
+            }
             self.mmio.write(at(vf::INTR_TOP_EN_SET), 1 << (leaf / 2));
         }
     }
@@ -216,9 +220,7 @@ impl Shared {
             if (alive.is_err() || self.mmio.is_lost()) && !ended {
                 ended = true;
                 tracing::error!("the GPU is lost");
-                for signals in self.clients.lock().iter() {
-                    signals.end();
-                }
+                self.clients.end();
             }
             self.judge(&mut suspects);
         }
@@ -242,9 +244,7 @@ impl Shared {
             }
             let is = |vector: u32| pending[(vector / 32) as usize] & 1 << (vector % 32) != 0;
             if is(vector::NON_STALL) {
-                for signals in self.clients.lock().iter() {
-                    signals.interrupt();
-                }
+                self.clients.interrupt();
             }
             if is(vector::CHANNEL_ERROR) {
                 self.read_notifiers();

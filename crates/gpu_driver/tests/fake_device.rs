@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use device_io::{BusAddr, DeviceBacking, DmaMemory, VramOffset};
 use gpu::{
     AllocId, Command, ContextError, ContextId, DevAddr, Gpu, GpuError, MapAccess, MemoryKind, QueueId, Request,
-    Response, SlotId, context_error,
+    Response, SEMAPHORE_HEADER, SLOT_BYTES, SlotId, context_error,
 };
 use gpu_driver::{Client, ClientConfig, Driver, StartError};
 use gpu_spec::fault::{AccessType, EngineId, Fault, FaultType, Packet};
@@ -199,6 +199,49 @@ fn starts_only_on_what_it_knows() {
     assert_eq!(facts.memory_bytes, VRAM);
     drop(driver);
     assert!(fake.dma.lock().unwrap().is_empty(), "the fault buffer is given back");
+}
+
+#[test]
+fn signals_interrupt_only_while_somebody_sleeps() {
+    let fake = Fake::new();
+    let driver = start(&fake).unwrap();
+    let client = client(&driver);
+    let bit = 1 << (vector::NON_STALL % 32);
+    let at = |register| regs::VF_BASE + register + vector::NON_STALL / 32 * 4;
+    let switched = |register| fake.get(at(register)) & bit != 0;
+    assert!(!switched(vf::INTR_LEAF_EN_SET), "nobody sleeps yet");
+    let payload = || client.semaphores().u64_at(3 * SLOT_BYTES);
+    for round in 1..=3 {
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| client.wait(ContextId(0), SlotId(3), round, Some(BOUND)));
+            eventually("a sleeper switches it on", || switched(vf::INTR_LEAF_EN_SET));
+            // Signals of others wake it, but do not end its wait.
+            for _ in 0..40 {
+                fake.interrupt(vector::NON_STALL);
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            assert!(!waiter.is_finished() && !switched(vf::INTR_LEAF_EN_CLEAR));
+            payload().store(round, Ordering::Release);
+            fake.interrupt(vector::NON_STALL);
+            waiter.join().unwrap().unwrap();
+        });
+        fake.set(at(vf::INTR_LEAF_EN_SET), 0);
+        eventually("interrupts without sleepers switch it off", || {
+            fake.interrupt(vector::NON_STALL);
+            switched(vf::INTR_LEAF_EN_CLEAR)
+        });
+        fake.set(at(vf::INTR_LEAF_EN_CLEAR), 0);
+    }
+    // A client elsewhere counts itself, says so, and is told from then on.
+    let header = client.semaphores();
+    header.u32_at(SEMAPHORE_HEADER + 4).fetch_add(1, Ordering::SeqCst);
+    assert_eq!(header.u32_at(SEMAPHORE_HEADER + 12).load(Ordering::SeqCst), 0);
+    client.kick().unwrap();
+    assert_eq!(header.u32_at(SEMAPHORE_HEADER + 12).load(Ordering::SeqCst), 1);
+    assert!(switched(vf::INTR_LEAF_EN_SET));
+    let count = header.u32_at(SEMAPHORE_HEADER).load(Ordering::SeqCst);
+    fake.interrupt(vector::NON_STALL);
+    eventually("it is told", || header.u32_at(SEMAPHORE_HEADER).load(Ordering::SeqCst) != count);
 }
 
 #[test]

@@ -68,6 +68,8 @@ impl ToyGpu {
         let file = Memfd::create("toy-semaphores", SEMAPHORE_AREA_BYTES as u64).expect("a memory file");
         let semaphore_file = Arc::new(file);
         let semaphores = semaphore_file.map().expect("a mapping");
+        // Every signal of the toy interrupts.
+        semaphores.u32_at(SEMAPHORE_HEADER + 12).store(1, Ordering::SeqCst);
         machine.clients.fetch_add(1, Ordering::SeqCst);
         let engine = Mutex::new(Engine::new(Arc::clone(machine)));
         let shared = Arc::new(Shared { semaphores, engine, work: Condvar::new() });

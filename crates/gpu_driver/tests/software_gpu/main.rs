@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test whose ground gives way has failed")]
 
 mod support;
+mod wakeups;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
