@@ -51,11 +51,14 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     let release = target(root).join("release");
     let libraries = release.join("sundial-lib");
     fs::create_dir_all(&libraries)?;
-    let link = libraries.join("libcuda.so.1");
-    if link.symlink_metadata().is_ok() {
-        fs::remove_file(&link)?;
+    // By either name: a program that asks for the second must not find another one further on in its path.
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        let link = libraries.join(name);
+        if link.symlink_metadata().is_ok() {
+            fs::remove_file(&link)?;
+        }
+        std::os::unix::fs::symlink("../libcuda.so", &link)?;
     }
-    std::os::unix::fs::symlink("../libcuda.so", &link)?;
     Ok(())
 }
 
