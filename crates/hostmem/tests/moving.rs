@@ -66,12 +66,18 @@ impl Words {
 
 /// Counts in memory of all kinds while it moves there and back, for a while; gives how often it moved.
 fn hammer(time: Duration) -> u64 {
-    static TABLE: [AtomicU64; 1500] = [const { AtomicU64::new(0) }; 1500];
+    /// With a lock, on whose futex threads sleep while its page moves.
+    struct Table {
+        words: [AtomicU64; 1500],
+        lock: Mutex<u64>,
+    }
+    static TABLE: Table = Table { words: [const { AtomicU64::new(0) }; 1500], lock: Mutex::new(0) };
     let one = ONE.lock().unwrap();
     let (stop, begun) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut large = vec![0_u64; 64 << 10];
-    TABLE.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-    let table = Words { start: TABLE[0].as_ptr().expose_provenance(), count: TABLE.len() };
+    TABLE.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    *TABLE.lock.lock().unwrap() = 0;
+    let table = Words { start: TABLE.words[0].as_ptr().expose_provenance(), count: TABLE.words.len() };
     let mut rounds = vec![0; THREADS];
     let mut moves = 0;
     std::thread::scope(|scope| {
@@ -98,6 +104,10 @@ fn hammer(time: Duration) -> u64 {
                     while !stop.load(Ordering::Relaxed) {
                         all.iter().for_each(|words| words.count(thread));
                         round += 1;
+                        let mut locked = TABLE.lock.lock().unwrap();
+                        *locked += 1;
+                        // Others come to wait for it.
+                        std::thread::yield_now();
                     }
                     round
                 })
@@ -120,6 +130,7 @@ fn hammer(time: Duration) -> u64 {
         // Its memory is still there.
         let memory = allocator.join().unwrap();
         all.iter().for_each(|words| words.check(&rounds));
+        assert_eq!(*TABLE.lock.lock().unwrap(), rounds.iter().sum::<u64>());
         drop(memory);
     });
     drop(one);
