@@ -54,9 +54,9 @@ fn prepare() {
     let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
     // SAFETY: asks only.
     unsafe { libc::sigaltstack(ptr::null(), &raw mut stack) };
-    if stack.ss_flags & libc::SS_DISABLE != 0 || stack.ss_size < SIGNAL_STACK {
-        // The one that Rust gives its threads just holds the processor's state and a message. The stack must live as long
-        // as the thread, whose end cannot be hooked safely here: it is leaked.
+    if stack.ss_flags & libc::SS_DISABLE != 0 {
+        // The stack must live as long as the thread, whose end cannot be hooked safely here: it is leaked. Threads that
+        // Rust started have one already, which is small, but enough; others' are theirs.
         let memory = Box::leak(vec![0_u8; SIGNAL_STACK].into_boxed_slice());
         stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: SIGNAL_STACK };
         // SAFETY: the memory is never freed.
