@@ -6,11 +6,15 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
+use hostmem::{Mapping, Memfd};
 use serde::Serialize;
+use transport::{Consumer, Producer, ring};
 
 use crate::bench_engine;
 
@@ -93,7 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let own = std::env::current_exe()?;
     let folder = own.parent().context("the program lies in a folder")?.to_path_buf();
     let mut rows = Vec::new();
-    baselines(&mut rows);
+    baselines(&mut rows)?;
     calls(&own, &folder, arguments.rounds, &mut rows)?;
     let programs = arguments.programs.clone().unwrap_or_else(|| folder.join("../cuda-examples"));
     if programs.join(PROGRAMS[0].0).exists() {
@@ -119,8 +123,9 @@ fn print(rows: &[Row], json: bool) -> Result<()> {
     Ok(())
 }
 
-/// What the machine can do at best: a plain copy. Both columns are the same, for the eye.
-fn baselines(rows: &mut Vec<Row>) {
+/// What the machine can do at best: a plain copy, and a frame through a ring to another thread and back. Both columns are the
+/// same, for the eye.
+fn baselines(rows: &mut Vec<Row>) -> Result<()> {
     let from = vec![1u8; 64 << 20];
     let mut to = vec![2u8; 64 << 20];
     let mut speeds: Vec<f64> = (0..7)
@@ -133,6 +138,41 @@ fn baselines(rows: &mut Vec<Row>) {
         .collect();
     let speed = median(&mut speeds);
     rows.push(Row { name: "memcpy-67108864".into(), unit: "GB/s", native: speed, tenant: speed, ratio: 1.0 });
+    let trip = ring_round_trip()? * 1e6;
+    rows.push(Row { name: "ring-round-trip".into(), unit: "us", native: trip, tenant: trip, ratio: 1.0 });
+    Ok(())
+}
+
+/// Seconds that a small frame takes through a ring to a thread that sends it back through another.
+fn ring_round_trip() -> Result<f64> {
+    const CAPACITY: usize = 64 << 10;
+    const TRIPS: u32 = 10_000;
+    let area =
+        || -> Result<Arc<Mapping>> { Ok(Arc::new(Memfd::create("bench-ring", ring::bytes(CAPACITY) as u64)?.map()?)) };
+    let (there, back) = (area()?, area()?);
+    let mut to = Producer::new(Arc::clone(&there), 0, CAPACITY);
+    let mut from = Consumer::new(Arc::clone(&back), 0, CAPACITY);
+    let (mut input, mut output) = (Consumer::new(there, 0, CAPACITY), Producer::new(back, 0, CAPACITY));
+    let left = AtomicBool::new(false);
+    let here = || !left.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut frame = Vec::new();
+            while input.pop(&mut frame, &here).is_ok() && output.push(&[&frame], &here).is_ok() {}
+        });
+        let mut frame = Vec::new();
+        let mut trips = || -> Result<f64> {
+            let start = Instant::now();
+            for _ in 0..TRIPS {
+                to.push(&[&[1; 40]], &|| true)?;
+                from.pop(&mut frame, &|| true)?;
+            }
+            Ok(start.elapsed().as_secs_f64() / f64::from(TRIPS))
+        };
+        let times = (0..7).map(|_| trips()).collect::<Result<Vec<f64>>>();
+        left.store(true, Ordering::Relaxed);
+        Ok(median(&mut times?))
+    })
 }
 
 /// A probe process, waiting for questions.
