@@ -373,8 +373,13 @@ impl Emit<'_, '_> {
         self.b.inst_results(call).first().copied()
     }
 
-    /// Calls a Rust function that returns nothing, from where it is rarely called: all registers stay as they are.
+    /// Calls a Rust function that returns nothing, from where it is rarely called: all registers stay as they are. But
+    /// where registers keep their values for long, a large kernel takes longer to compile.
     fn call_rarely(&mut self, function: usize, args: &[Value]) {
+        if self.vectors == 1 {
+            self.call(function, args, &[]);
+            return;
+        }
         let params: Vec<Type> = args.iter().map(|&a| self.b.func.dfg.value_type(a)).collect();
         match transparent::entry(function, &params) {
             Ok(entry) => {
