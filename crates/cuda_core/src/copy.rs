@@ -1,8 +1,8 @@
 //! Copies of one run of bytes.
 //!
 //! - Between places that the GPU sees, its copy engine works, in stream order.
-//! - From the program's own memory, a little goes along with the command; more is written at once, after the work that
-//!   must come before.
+//! - From the program's own memory, a little goes along with the command, and so does somewhat more behind work that is not
+//!   done; the rest is written at once, after the work that must come before.
 //! - To the program's own memory: read at once, after the work that must come before.
 //!
 //! Thus copies of pageable memory block, as CUDA lets them, and the bytes are moved once.
@@ -17,6 +17,10 @@ use crate::error::{CudaError, Result};
 use crate::handle::{Context, Stream};
 use crate::heap::Place;
 use crate::stream::StreamState;
+
+/// Least bytes that are written at once while the GPU has nothing to do: waiting for the answer costs less than having the
+/// bytes go through the queue.
+const AT_ONCE: usize = 16 << 10;
 
 /// One end of a copy.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +88,8 @@ impl Driver {
                 if wait && (to || from) { stream.synchronize() } else { Ok(()) }
             }
             (End::Gpu { at, shared }, End::Host(range)) => {
-                if range.len() <= MAX_INLINE_BYTES {
+                let least = if stream.context.idle() { AT_ONCE } else { MAX_INLINE_BYTES + 1 };
+                if range.len() < least {
                     let mut data = vec![0; range.len()];
                     range.read(&mut data);
                     stream.submit(&[Command::Write { dst: at, data: &data }])?;

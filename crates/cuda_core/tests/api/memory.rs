@@ -106,17 +106,24 @@ fn copies_between_all_kinds_of_memory() {
 fn small_copies_do_not_wait() {
     let (driver, _) = driver();
     let stream = driver.stream_create(1).unwrap();
-    let at = driver.mem_alloc(64).unwrap();
-    let (release, held) = std::sync::mpsc::channel::<()>();
-    driver.launch_host_func(stream, Box::new(move || held.recv().unwrap_or_default())).unwrap();
-    let host = Host::with(&[5; 64]);
-    driver.memcpy_htod_async(at, host.range(0, 64), stream).unwrap();
-    // What was passed is what is copied, whatever becomes of it.
-    host.range(0, 64).write(&[6; 64]);
-    assert_eq!(driver.stream_query(stream), Err(CudaError::NOT_READY));
-    drop(release);
-    driver.stream_synchronize(stream).unwrap();
-    assert_eq!(read(&driver, at, 64), [5; 64]);
+    for bytes in [64, 64 << 10] {
+        let at = driver.mem_alloc(bytes as u64).unwrap();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        driver.launch_host_func(stream, Box::new(move || held.recv().unwrap_or_default())).unwrap();
+        let host = Host::with(&vec![5; bytes]);
+        driver.memcpy_htod_async(at, host.range(0, bytes), stream).unwrap();
+        // What was passed is what is copied, whatever becomes of it.
+        host.range(0, bytes).write(&vec![6; bytes]);
+        assert_eq!(driver.stream_query(stream), Err(CudaError::NOT_READY));
+        drop(release);
+        driver.stream_synchronize(stream).unwrap();
+        assert_eq!(read(&driver, at, bytes), vec![5; bytes]);
+        // Nothing is under way: a copy takes effect at once or later, but before what follows it.
+        driver.memcpy_htod_async(at, host.range(0, bytes), stream).unwrap();
+        driver.memset_async(at, 7, 1, 8, stream).unwrap();
+        driver.stream_synchronize(stream).unwrap();
+        assert_eq!(read(&driver, at, bytes), [vec![7; 8], vec![6; bytes - 8]].concat());
+    }
 }
 
 #[test]
