@@ -51,14 +51,16 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     let release = target(root).join("release");
     let libraries = release.join("sundial-lib");
     fs::create_dir_all(&libraries)?;
-    // By either name: a program that asks for the second must not find another one further on in its path.
-    for name in ["libcuda.so.1", "libcuda.so"] {
-        let link = libraries.join(name);
-        if link.symlink_metadata().is_ok() {
-            fs::remove_file(&link)?;
+    // Files of their own, so that the folder can be moved with the program beside it. By either name: a program that asks for
+    // the second must not find another one further on in its path.
+    let [library, other] = ["libcuda.so.1", "libcuda.so"].map(|name| libraries.join(name));
+    for path in [&library, &other] {
+        if path.symlink_metadata().is_ok() {
+            fs::remove_file(path)?;
         }
-        std::os::unix::fs::symlink("../libcuda.so", &link)?;
     }
+    fs::copy(release.join("libcuda.so"), &library)?;
+    std::os::unix::fs::symlink("libcuda.so.1", &other)?;
     Ok(())
 }
 
