@@ -88,8 +88,7 @@ impl Driver {
                 if wait && (to || from) { stream.synchronize() } else { Ok(()) }
             }
             (End::Gpu { at, shared }, End::Host(range)) => {
-                let least = if stream.context.idle() { AT_ONCE } else { MAX_INLINE_BYTES + 1 };
-                if range.len() < least {
+                if range.len() < AT_ONCE || range.len() <= MAX_INLINE_BYTES && !stream.context.idle() {
                     let mut data = vec![0; range.len()];
                     range.read(&mut data);
                     stream.submit(&[Command::Write { dst: at, data: &data }])?;

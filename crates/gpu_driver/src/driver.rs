@@ -73,8 +73,8 @@ pub struct Counts {
 /// What the driver, its clients and its interrupt thread share.
 ///
 /// Lock order, outermost first: a client's `objects`, a channel's `ring`, a client's `space`, [`Shared::hw`],
-/// [`Shared::contexts`], that of [`Shared::clients`], the free list of VRAM. No lock is held while a device or client is waited
-/// for, but `ring` (by a submission to a full queue, which holds no other) and `hw` (while the device switches).
+/// [`Shared::contexts`], that of [`Shared::clients`], the free list of VRAM. No lock is held while a device or client is
+/// waited for, but `ring` (by a submission to a full queue, which holds no other) and `hw` (while the device switches).
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) mmio: Arc<Mmio>,

@@ -17,8 +17,8 @@ static CORES: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallel
 /// An adaptive bound for one kind of wait.
 ///
 /// A full look when what was waited for came soon the last time; half as long after each time that it did not, so that a
-/// waiter on long work burns nothing that other threads could use. On a machine with one core there is nothing to look for: who could bring it does not
-/// run.
+/// waiter on long work burns nothing that other threads could use. On a machine with one core there is nothing to look for:
+/// who could bring it does not run.
 #[derive(Debug, Clone)]
 pub struct Spin {
     bound: u64,
