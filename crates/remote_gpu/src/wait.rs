@@ -87,8 +87,8 @@ impl RemoteGpu {
             }
             let slept = Instant::now();
             self.semaphores.wait(SEMAPHORE_HEADER, seen, Some(left));
-            // Nothing happened for long: is anybody there?
-            if slept.elapsed() >= MAX_WAIT / 2 && unix::hung_up(&self.socket) && !reached() {
+            // Nothing happened: is anybody there?
+            if slept.elapsed() >= left / 2 && unix::hung_up(&self.socket) && !reached() {
                 return Err(self.lose("the daemon is gone"));
             }
         }
