@@ -40,6 +40,9 @@ int main(int argc, char** argv) {
     float *d_call = nullptr, *d_put = nullptr;
     CHECK(cudaMalloc(&d_call, n * sizeof(float)));
     CHECK(cudaMalloc(&d_put, n * sizeof(float)));
+    auto once = [&] { black_scholes<<<1, 128>>>(d_call, d_put, d_stock, d_strike, d_years, rate, volatility, n); };
+    compile(once, black_scholes);
+    phases.enter(LAUNCH);
     for (int r = 0; r < options.repeat; ++r) {
         black_scholes<<<(n + 127) / 128, 128>>>(d_call, d_put, d_stock, d_strike, d_years, rate, volatility, n);
     }
@@ -58,6 +61,7 @@ int main(int argc, char** argv) {
     double error = relative_error(got, want);
     char detail[64];
     std::snprintf(detail, sizeof detail, "%d options, relative error %.1e", n, error);
+    phases.enter(CLOSE);
     for (float* p : {d_stock, d_strike, d_years, d_call, d_put}) CHECK(cudaFree(p));
     return verdict("black_scholes", error < 1e-5, detail);
 }

@@ -200,7 +200,7 @@ fn shims(names: &[Name], family: &str) -> String {
             || word.starts_with("CUDA_")
     });
     abi.insert("CUresult".to_owned());
-    let decode = words(&body, |word| matches!(word, "Out" | "In" | "Text"));
+    let decode = words(&body, |word| matches!(word, "Out" | "In" | "InOut" | "Text"));
     let mut head = format!("//! Exported functions implemented by `calls::{family}`. {MADE}\n\n");
     let _ = writeln!(head, "use cuda_abi::{{{}}};\n", join(&abi));
     let _ = writeln!(head, "use crate::calls::{family};");

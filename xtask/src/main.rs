@@ -5,12 +5,15 @@
 
 mod examples;
 mod generate;
+mod guest;
 mod layers;
+mod qemu;
 mod run;
 mod tests;
 mod toolkit;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -29,7 +32,7 @@ enum Command {
     Build,
     /// Builds everything and shows three tenants that share one GPU.
     Demo {
-        /// Arguments of `sundial demo`: --seconds N, --json.
+        /// Arguments of `sundial demo`: --seconds N, --vms, --json.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -49,6 +52,12 @@ enum Command {
         seconds: u64,
         /// Targets.
         targets: Vec<String>,
+    },
+    /// Attacks the built product: hostile tenants beside a victim, then kills at random moments.
+    Attack {
+        /// Arguments of `sundial-attack all`: --minutes N, --kills N, --only NAME, --seed N, --json.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
     },
     /// Makes the C edge of libcuda and the coverage page from the table of driver functions.
     Gen {
@@ -70,6 +79,10 @@ enum Command {
     GenPtx,
     /// Compiles examples/cuda with nvcc into target/cuda-examples.
     Examples,
+    /// Fetches a QEMU with vfio-user, and a kernel for its guests, from Debian's archive into target/qemu.
+    Qemu,
+    /// Builds everything and packs target/guest.tar: what runs programs in a virtual machine with a virtual GPU.
+    Guest,
     /// The checks of form: fmt, gen, layers, lint.
     Check,
     /// What CI runs: check, then test.
@@ -83,12 +96,22 @@ fn main() -> Result<()> {
         Command::Demo { arguments } => run::demo(&root, &arguments),
         Command::Test { no_nvcc, fuzz_seconds } => tests::all(&root, !no_nvcc, fuzz_seconds),
         Command::Fuzz { seconds, targets } => tests::fuzz(&root, seconds, &targets, None),
+        Command::Attack { arguments } => run::attack(&root, &arguments),
         Command::Gen { check } => generate::generate(&root, check),
         Command::Layers => layers::check(&root),
         Command::Fmt { check } => run::fmt(&root, check),
         Command::Lint => run::lint(&root),
         Command::GenPtx => examples::gen_ptx(&root),
         Command::Examples => examples::build(&root).map(drop),
+        Command::Qemu => {
+            let home = qemu::fetch(&root, Duration::from_secs(1800))?;
+            run::say(&format!("{}", home.join("qemu-system-x86_64").display()));
+            Ok(())
+        }
+        Command::Guest => {
+            run::build(&root)?;
+            guest::pack(&root).map(drop)
+        }
         Command::Check => check(&root),
         Command::Ci => {
             check(&root)?;

@@ -47,6 +47,8 @@ pub(crate) fn build(root: &Path) -> Result<()> {
         "tenants",
         "-p",
         "probe",
+        "-p",
+        "attack",
     ]))?;
     let release = target(root).join("release");
     let libraries = release.join("sundial-lib");
@@ -68,6 +70,19 @@ pub(crate) fn build(root: &Path) -> Result<()> {
 pub(crate) fn demo(root: &Path, arguments: &[String]) -> Result<()> {
     build(root)?;
     let status = Command::new(target(root).join("release/sundial")).arg("demo").args(arguments).status()?;
+    std::process::exit(status.code().unwrap_or(1));
+}
+
+/// Builds everything, then attacks it.
+pub(crate) fn attack(root: &Path, arguments: &[String]) -> Result<()> {
+    build(root)?;
+    let release = target(root).join("release");
+    let mut command = Command::new(release.join("sundial-attack"));
+    command.arg("all").args(arguments).env("SUNDIAL_BIN_DIR", &release);
+    if std::env::var_os("SUNDIAL_LOG").is_none() {
+        command.env("SUNDIAL_LOG", "error");
+    }
+    let status = command.status()?;
     std::process::exit(status.code().unwrap_or(1));
 }
 

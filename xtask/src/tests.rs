@@ -1,13 +1,18 @@
 //! All tests, in order of what they cost.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
 use crate::examples;
+use crate::guest;
+use crate::qemu;
 use crate::run::{build, cargo, checked, say, target};
 use crate::toolkit;
+
+/// How long tests wait for a QEMU to be fetched; then they go on without.
+const QEMU_WITHIN: Duration = Duration::from_secs(120);
 
 /// Unit and integration tests of all crates; the product, built; programs compiled by nvcc, run through it; fuzz targets.
 ///
@@ -31,12 +36,19 @@ pub(crate) fn all(root: &Path, nvcc: bool, fuzz_seconds: u64) -> Result<()> {
         say("skipped: programs compiled by nvcc (--no-nvcc)");
         None
     };
+    let qemu = qemu::fetch(root, QEMU_WITHIN);
+    if let Err(error) = &qemu {
+        say(&format!("skipped: virtual machines, there is no QEMU for them: {error:#}"));
+    }
     say("3/4 end to end");
     let mut end_to_end = cargo(root);
     end_to_end.args(["test", "--package", "e2e", "--", "--test-threads=1"]);
     end_to_end.env("SUNDIAL_BIN_DIR", target(root).join("release"));
     if let Some(programs) = programs {
         end_to_end.env("SUNDIAL_CUDA_EXAMPLES", programs);
+    }
+    if let Ok(qemu) = qemu {
+        end_to_end.env("SUNDIAL_QEMU", qemu).env("SUNDIAL_GUEST", guest::pack(root)?);
     }
     checked(&mut end_to_end)?;
     say("4/4 fuzz targets");

@@ -4,45 +4,43 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpu::{Gpu, Properties};
-use parking_lot::Mutex;
 
-use crate::context::ContextState;
-use crate::copy_3d::Staging;
+use crate::code::library::{KernelState, LibraryState};
+use crate::code::linker::LinkState;
+use crate::code::module::CodeTables;
+use crate::context::current::with_stack;
+use crate::context::primary::Primary;
+use crate::context::state::ContextState;
+use crate::context_core::Process;
 use crate::error::{CudaError, Result};
-use crate::event::EventState;
-use crate::function::FunctionState;
-use crate::handle::{self, Context, Device, Event, MemPool, Stream, Table};
-use crate::library::{KernelState, LibraryState};
-use crate::link::LinkState;
-use crate::managed::Advices;
-use crate::module::ModuleState;
-use crate::pool::PoolState;
-use crate::primary::Primary;
-use crate::shared::Shared;
-use crate::stream::StreamState;
-use crate::types::HostServices;
-use crate::vmm::{Mappings, PhysicalState};
+use crate::gpu_link::GpuLink;
+use crate::handle::{self, Context, Device, Event, Stream, Table};
+use crate::memory::advice::Advices;
+use crate::memory::heap::Memory;
+use crate::memory::pool::Pools;
+use crate::memory::virtual_memory::VirtualMemory;
+use crate::values::HostServices;
+use crate::work::copy_lines::Staging;
+use crate::work::event::EventState;
+use crate::work::stream::StreamState;
 
 /// CUDA over one GPU, for one process.
 #[derive(Debug)]
 pub struct Driver {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) process: Arc<Process>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) virtual_memory: VirtualMemory,
+    pub(crate) pools: Pools,
+    pub(crate) advices: Advices,
+    pub(crate) staging: Staging,
     pub(crate) contexts: Table<ContextState>,
+    pub(crate) primary: Primary,
     pub(crate) streams: Table<StreamState>,
     pub(crate) events: Table<EventState>,
-    pub(crate) modules: Table<ModuleState>,
-    pub(crate) functions: Table<FunctionState>,
+    pub(crate) code: CodeTables,
     pub(crate) libraries: Table<LibraryState>,
     pub(crate) kernels: Table<KernelState>,
-    pub(crate) pools: Table<PoolState>,
-    pub(crate) physicals: Table<PhysicalState>,
     pub(crate) links: Table<LinkState>,
-    pub(crate) mappings: Mappings,
-    pub(crate) staging: Staging,
-    pub(crate) advices: Advices,
-    /// The default pool and the current one.
-    pub(crate) default_pools: Mutex<(MemPool, MemPool)>,
-    pub(crate) primary: Primary,
     initialized: AtomicBool,
 }
 
@@ -50,41 +48,41 @@ impl Driver {
     /// A driver over `gpu`. Nothing is asked of it before the first context.
     #[must_use]
     pub fn new(gpu: Arc<dyn Gpu>, host: HostServices) -> Driver {
-        let shared = Arc::new(Shared::new(gpu, host));
-        let primary = Primary::new();
+        let link = Arc::new(GpuLink::new(gpu));
+        let process = Arc::new(Process::new(&link, host));
+        let memory = Arc::clone(&process.memory);
         let driver = Driver {
+            virtual_memory: VirtualMemory::new(&link, &memory),
+            pools: Pools::new(&memory, &process.slots),
+            advices: Advices::default(),
+            staging: Staging::default(),
             contexts: Table::default(),
+            primary: Primary::new(),
             streams: Table::default(),
             events: Table::default(),
-            modules: Table::default(),
-            functions: Table::default(),
+            code: CodeTables::default(),
             libraries: Table::default(),
             kernels: Table::default(),
-            pools: Table::default(),
-            physicals: Table::default(),
             links: Table::default(),
-            mappings: Mappings::default(),
-            staging: Staging::default(),
-            advices: Advices::default(),
-            default_pools: Mutex::default(),
             initialized: AtomicBool::new(false),
-            primary,
-            shared,
+            memory,
+            process,
         };
-        driver.make_default_pool();
-        driver.rest_primary();
+        // For threads that make the primary context current before anybody retains it.
+        let primary = driver.primary.handle;
+        driver.contexts.insert(primary.0, ContextState::inactive(&driver.process, primary));
         driver
     }
 
     /// What the GPU is.
     #[must_use]
     pub fn properties(&self) -> &Properties {
-        self.shared.gpu.properties()
+        self.process.link.properties()
     }
 
     /// To be called when the process ends: later calls return `DEINITIALIZED`, none waits.
     pub fn shut_down(&self) {
-        self.shared.shut_down();
+        self.process.link.shut_down();
     }
 
     /// `cuInit`. `flags` must be 0.
@@ -95,7 +93,7 @@ impl Driver {
         if flags != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        self.shared.up()?;
+        self.process.link.usable()?;
         self.initialized.store(true, Ordering::Release);
         Ok(())
     }
@@ -106,7 +104,7 @@ impl Driver {
         if !self.initialized.load(Ordering::Acquire) {
             return Err(CudaError::NOT_INITIALIZED);
         }
-        self.shared.up()
+        self.process.link.usable()
     }
 
     /// # Errors
@@ -114,6 +112,30 @@ impl Driver {
     pub(crate) fn device(&self, device: Device) -> Result<()> {
         self.ready()?;
         if device.0 == 0 { Ok(()) } else { Err(CudaError::INVALID_DEVICE) }
+    }
+
+    /// The current context, whatever its health.
+    pub(crate) fn current_any(&self) -> Result<Arc<ContextState>> {
+        self.ready()?;
+        let top = with_stack(|stack| stack.last().cloned())?.ok_or(CudaError::INVALID_CONTEXT)?;
+        if !top.dead() {
+            return Ok(top);
+        }
+        let again = self.contexts.get(top.core.handle.0).map_err(|_| CudaError::CONTEXT_IS_DESTROYED)?;
+        if !again.dead() {
+            with_stack(|stack| stack.last_mut().map(|last| *last = Arc::clone(&again)))?;
+        }
+        Ok(again)
+    }
+
+    /// The current context, alive and well.
+    ///
+    /// # Errors
+    /// `INVALID_CONTEXT` if there is none; else what is wrong with it.
+    pub(crate) fn current(&self) -> Result<Arc<ContextState>> {
+        let context = self.current_any()?;
+        context.check()?;
+        Ok(context)
     }
 
     /// A context by handle; null means the current one. It need not be alive and well.
@@ -132,7 +154,7 @@ impl Driver {
         }
         self.ready()?;
         let found = self.streams.get(stream.0)?;
-        found.context.check()?;
+        found.core.check()?;
         Ok(found)
     }
 
@@ -142,11 +164,11 @@ impl Driver {
     /// `INVALID_HANDLE` if it is none of the context's.
     pub(crate) fn stream_in(&self, context: &Arc<ContextState>, stream: Stream) -> Result<Arc<StreamState>> {
         match stream.0 {
-            0 | 1 => context.legacy(),
-            2 => self.per_thread_stream(context),
+            0 | 1 => Ok(Arc::clone(&context.legacy)),
+            2 => StreamState::per_thread(&context.queues),
             value => {
                 let found = self.streams.get(value)?;
-                if Arc::ptr_eq(&found.context, context) { Ok(found) } else { Err(CudaError::INVALID_HANDLE) }
+                if Arc::ptr_eq(&found.core, &context.core) { Ok(found) } else { Err(CudaError::INVALID_HANDLE) }
             }
         }
     }

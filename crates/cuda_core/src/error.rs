@@ -131,6 +131,7 @@ impl From<&ContextError> for CudaError {
             ContextError::InvalidKernel { unsupported: true, .. } => CudaError::NOT_SUPPORTED,
             ContextError::InvalidKernel { unsupported: false, .. } => CudaError::INVALID_PTX,
             ContextError::IllegalCommand { .. } => CudaError::UNKNOWN,
+            ContextError::OutOfResources { .. } => CudaError::LAUNCH_OUT_OF_RESOURCES,
         }
     }
 }
@@ -142,6 +143,7 @@ impl From<GpuError> for CudaError {
             GpuError::InvalidId { .. } | GpuError::InvalidValue { .. } => CudaError::INVALID_VALUE,
             GpuError::InvalidPtx { unsupported: true, .. } => CudaError::NOT_SUPPORTED,
             GpuError::InvalidPtx { unsupported: false, .. } => CudaError::INVALID_PTX,
+            GpuError::Unsupported { .. } => CudaError::NOT_SUPPORTED,
             GpuError::Context(reason) => reason.into(),
             GpuError::Lost { .. } => CudaError::DEVICE_UNAVAILABLE,
             GpuError::TimedOut => CudaError::LAUNCH_TIMEOUT,

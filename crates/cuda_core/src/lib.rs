@@ -9,17 +9,19 @@
 //!
 //! # Parts
 //!
-//! | module | what it decides |
+//! From the bottom up; nothing below asks for anything above.
+//!
+//! | folder | what it is about |
 //! |---|---|
-//! | `driver`, `handle`, `shared` | tables of handles; semaphore slots; how errors become known |
-//! | `context`, `primary`, `limits` | contexts, the thread's stack, the primary context, errors that stick |
-//! | `stream`, `event`, `host_fn`, `value_ops` | order of work: the legacy stream's rule, events, functions of the host |
-//! | `arena`, `heap`, `memory`, `pinned`, `managed`, `pool`, `vmm` | addresses and memory |
-//! | `copy`, `copy_3d`, `set`, `pointer` | what moves how; what is known of an address |
-//! | `fatbin`, `names`, `module`, `library`, `link`, `function` | code, found and loaded when it is needed |
-//! | `launch`, `occupancy` | launches and the limits of compute capability 12.0 |
-//! | `print_fifo`, `printf` | what kernels print |
-//! | `device`, `device_attributes` | what the GPU is |
+//! | `error`, `handle`, `values` | result codes, handles, values that cross the API |
+//! | `gpu_link` | the way to the GPU, whether it is there, and the semaphore slots that tell how far its work is |
+//! | `memory` | addresses and memory: what is handed out, what is known of an address, pools, mappings |
+//! | `context_core` | what a context is to the objects in it: name, health, limits, printf; how errors become known |
+//! | `code` | images, texts, modules, libraries, functions: found, and loaded when needed; what fits a multiprocessor |
+//! | `work` | queues and the order between them (the legacy stream's rule); streams, events, launches, copies |
+//! | `context` | whole contexts, the thread's stack of them, the primary one |
+//! | `driver` | all of a process: the tables of handles |
+//! | `api` | the functions, family by family |
 //!
 //! # Order and waiting
 //!
@@ -47,46 +49,26 @@
 //!
 //! Programs are not trusted to pass sensible values, and images of code may be anything: what they pass never panics.
 
-mod arena;
+mod api;
+mod code;
 mod context;
-mod copy;
-mod copy_3d;
-mod device;
+mod context_core;
 mod device_attributes;
 mod driver;
 mod error;
-mod event;
-pub mod fatbin;
-mod function;
+mod gpu_link;
 mod handle;
-mod heap;
-mod host_fn;
-mod launch;
-mod library;
-mod limits;
-mod link;
-mod managed;
 mod memory;
-mod module;
-mod names;
-mod occupancy;
-mod pinned;
-mod pointer;
-mod pool;
-mod primary;
-mod print_fifo;
-mod printf;
-mod set;
-mod shared;
-mod stream;
-mod types;
-mod value_ops;
-mod vmm;
+mod values;
+mod work;
 
+pub use code::fatbin;
 pub use driver::Driver;
 pub use error::{CudaError, Result};
 pub use handle::{Context, Device, Event, Function, Kernel, Library, Link, MemPool, Module, Physical, Stream};
-pub use types::{
+/// What is asked of the compiler at a load.
+pub use ptx::JitOptions;
+pub use values::{
     AccessFlags, AttributeValue, Copy3D, CopyEnd, CopyMemory, DeviceProperties, HostServices, Image, JitLog,
     LaunchConfig, Location, MemOp, MemoryProps, Params, PoolAttribute, PrimaryState,
 };

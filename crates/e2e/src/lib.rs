@@ -3,6 +3,8 @@
 //! The tests run `target/release/sundial` and programs that know nothing of it. `cargo xtask test` builds all of them and
 //! says where they are; run alone, the tests look in `target/release` and `target/cuda-examples`.
 
+pub mod qemu;
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -68,6 +70,8 @@ impl Daemon {
             .arg("serve")
             .args(arguments)
             .env("SUNDIAL_RUNTIME_DIR", &folder)
+            // What it compiles is compiled, not found.
+            .env("XDG_CACHE_HOME", &folder)
             .stdin(Stdio::null())
             .spawn()
             .expect("sundial serve (build it with: cargo xtask build)");
@@ -83,6 +87,12 @@ impl Daemon {
             ps.status.success().then_some(())
         });
         Daemon { child, folder }
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// `sundial` as a client of this daemon.
@@ -107,8 +117,37 @@ impl Daemon {
     pub fn ps(&self) -> Vec<Value> {
         let output = self.sundial().args(["ps", "--json"]).output().expect("sundial ps");
         assert!(output.status.success(), "{}", text(&output));
+        sessions(&output).expect("sessions")
+    }
+
+    /// Makes a virtual GPU; the path of its socket.
+    ///
+    /// # Panics
+    /// If it is refused.
+    #[must_use]
+    pub fn vgpu(&self, name: &str, options: &[&str]) -> PathBuf {
+        let made = self.sundial().args(["vgpu", "create", name]).args(options).output().expect("sundial vgpu create");
+        assert!(made.status.success(), "{}", text(&made));
+        PathBuf::from(String::from_utf8_lossy(&made.stdout).trim())
+    }
+
+    /// What `sundial vgpu list --json` says of each.
+    ///
+    /// # Panics
+    /// If it fails, or says no JSON.
+    #[must_use]
+    pub fn vgpus(&self) -> Vec<Value> {
+        let output = self.sundial().args(["vgpu", "list", "--json"]).output().expect("sundial vgpu list");
+        assert!(output.status.success(), "{}", text(&output));
         let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        value["sessions"].as_array().expect("sessions").clone()
+        value["vgpus"].as_array().expect("virtual GPUs").clone()
+    }
+
+    /// What [`Daemon::ps`] says, from a daemon that may not answer at the moment.
+    #[must_use]
+    pub fn try_ps(&self) -> Option<Vec<Value>> {
+        let output = self.sundial().args(["ps", "--json"]).output().ok()?;
+        output.status.success().then(|| sessions(&output))?
     }
 
     /// Starts one of the demonstration's programs as a tenant.
@@ -131,6 +170,11 @@ impl Daemon {
         let lines = BufReader::new(child.stdout.take().expect("piped"));
         Tenant { child, lines }
     }
+}
+
+fn sessions(output: &Output) -> Option<Vec<Value>> {
+    let value: Value = serde_json::from_slice(&output.stdout).ok()?;
+    Some(value["sessions"].as_array()?.clone())
 }
 
 impl Drop for Daemon {

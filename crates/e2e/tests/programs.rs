@@ -27,6 +27,12 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
             "managed",
             "device_printf",
             "block_reduce",
+            "micro",
+            "backprop",
+            "bfs",
+            "hotspot",
+            "lud",
+            "nw",
         ],
     ),
     ("static-12", "CUDA runtime 12.", &["vector_add", "streams", "managed", "device_printf", "reduction"]),
@@ -122,4 +128,50 @@ fn nothing_in_the_environment_raises_a_limit() {
     assert_eq!(report["total"], 128 << 20);
     assert!(report["allocated"].as_u64().unwrap() <= 128 << 20, "{report}");
     assert_eq!(report["error"], 2);
+}
+
+#[test]
+fn nvcc_programs_run_as_guests_of_each_scheme() {
+    let daemon = Daemon::start(&["--gpu", "soft:2g"]);
+    let guests = ["fv", "pv", "fv-naive"]
+        .map(|scheme| daemon.vgpu(&format!("guest-{scheme}"), &["--mem", "512m", "--scheme", scheme]));
+    // Each program under one of them, in turn.
+    let next = std::cell::Cell::new(0);
+    check_all(|| {
+        let socket = &guests[next.replace(next.get() + 1) % guests.len()];
+        let mut command = daemon.sundial();
+        command.args(["run", "--vgpu"]).arg(socket);
+        command
+    });
+}
+
+#[test]
+fn a_program_has_the_whole_gpu_and_then_everybody_has_it() {
+    let Some(folder) = cuda_examples() else {
+        eprintln!("skipped: no compiled programs (cargo xtask examples makes them with nvcc)");
+        return;
+    };
+    let program = folder.join("vector_add");
+    let daemon = Daemon::start(&["--gpu", "soft:512m"]);
+    let vgpu = |arguments: &[&str]| {
+        let output = daemon.sundial().arg("vgpu").args(arguments).output().expect("sundial vgpu");
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    let run = |arguments: &[&str]| {
+        let mut command = daemon.sundial();
+        command.arg("run").args(arguments);
+        command
+    };
+    for _ in 0..2 {
+        let socket = vgpu(&["create", "whole", "--scheme", "pass-through"]);
+        for _ in 0..2 {
+            passes(run(&["--vgpu", &socket]), &program, "CUDA runtime ");
+        }
+        let refused = run(&["--mem", "64m"]).args(["--", "true"]).output().expect("sundial run");
+        assert!(!refused.status.success() && text(&refused).contains("passed through"), "{}", text(&refused));
+        vgpu(&["destroy", "whole"]);
+        passes(run(&["--mem", "256m"]), &program, "CUDA runtime ");
+        e2e::wait_for("all sessions to be gone", Duration::from_secs(5), || daemon.ps().is_empty().then_some(()));
+    }
 }

@@ -1,211 +1,40 @@
-//! Weighted fair sharing of GPU time between tenants: pure, in the time that it is told.
+//! Sharing of GPU time between tenants, sessions and guests alike: pure, events in, decisions out, in the time that it is
+//! told.
 //!
-//! The device gives each tenant's channels a time slice in every round of its runlist. Once a period [`FairShare::period`]
-//! is told what each tenant used and whether it wanted more, and says which slices to program next. It compares what each
-//! was entitled to with what it got and corrects the slices by the difference, so that shares come out right even where
-//! the device cannot stop work at the end of a slice.
+//! A [`Policy`] is one of four. How it is enforced depends on what the device can do ([`Policy::means`]):
 //!
-//! - **Entitlement.** A tenant with a share of P % is entitled to P % while others want the rest; tenants without one divide
+//! | policy | device that preempts | device that does not |
+//! |---|---|---|
+//! | default | [`FairShare`]: weighted slices | as BAND |
+//! | FIFO, CREDIT, BAND | [`Turns`] | [`Turns`] |
+//!
+//! **Slices** ([`FairShare`]). The device gives each tenant's channels a time slice in every round of its runlist. Once a
+//! period [`FairShare::period`] is told what each tenant used and whether it wanted more, and says which slices to program
+//! next. It compares what each was entitled to with what it got and corrects the slices by the difference, so that shares come
+//! out right even where the device cannot stop work at the end of a slice.
+//!
+//! - *Entitlement.* A tenant with a share of P % is entitled to P % while others want the rest; tenants without one divide
 //!   equally what the shares leave, at least [`LEAST_PERCENT`] each, so nobody starves. Time that somebody does not want is
 //!   divided among those who do, by weight: sharing never leaves the GPU idle.
-//! - **Lag** is entitlement minus use, of tenants who wanted more. It is bounded, and a tenant who wants nothing keeps no
+//! - *Lag* is entitlement minus use, of tenants who wanted more. It is bounded, and a tenant who wants nothing keeps no
 //!   credit: an idle tenant cannot save time up and then lock others out. What it overdrew, it still owes for a while.
-//! - **Windows.** What tenants received is also kept over the last second for people to see ([`Standing`]).
+//! - *Windows.* What tenants received is also kept over the last second for people to see ([`Standing`]).
 //!
-//! It does not decide who is let in (`tenancy`), nor how a slice is enforced (the device).
+//! **Turns** ([`Turns`]). Commands that run to their end once they are begun, one at a time: what GPUvm and Gdev have to
+//! schedule. [`Turns`] hears of commands that were submitted and of those that have ended, and says whose command is next, or
+//! until when the device is kept for somebody who has none yet.
+//!
+//! It does not decide who is let in (`tenancy`), nor how a slice or a turn is enforced (the device).
 
-use std::collections::{BTreeMap, VecDeque};
+mod policy;
+mod slices;
+mod turns;
+mod weights;
 
-/// Least weight of a tenant without a share, percent.
-pub const LEAST_PERCENT: f64 = 1.0;
+pub use policy::{Means, Policy, UnknownPolicy};
+pub use slices::{Demand, FairShare, Standing, Tuning};
+pub use turns::{Next, Pace, Rule, Turns};
+pub use weights::LEAST_PERCENT;
 
 /// Who shares. The caller's number for a tenant.
 pub type Key = u64;
-
-/// Settings.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Tuning {
-    /// Aim for the time in which everybody has had a turn, ns.
-    pub round_ns: u64,
-    /// Shortest slice that the device can keep, ns.
-    pub least_slice_ns: u64,
-    /// Longest slice: bounds how long others wait, ns.
-    pub most_slice_ns: u64,
-    /// Largest lag, ns of GPU time.
-    pub lag_bound_ns: u64,
-    /// How much of the lag one period should make good, at most.
-    pub gain: f64,
-    /// Span of the window of [`Standing::received_percent`], ns.
-    pub window_ns: u64,
-}
-
-impl Default for Tuning {
-    fn default() -> Self {
-        Tuning {
-            round_ns: 6_000_000,
-            least_slice_ns: 200_000,
-            most_slice_ns: 20_000_000,
-            lag_bound_ns: 200_000_000,
-            gain: 0.25,
-            window_ns: 1_000_000_000,
-        }
-    }
-}
-
-/// What a tenant did in a period.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Demand {
-    /// Who.
-    pub tenant: Key,
-    /// GPU time used, ns.
-    pub used_ns: u64,
-    /// Whether it had work waiting all the while.
-    pub backlogged: bool,
-}
-
-/// What a tenant is entitled to, and what it got.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Standing {
-    /// Share while everybody wants time, percent.
-    pub entitled_percent: f64,
-    /// Part of the last window's wall time, percent.
-    pub received_percent: f64,
-    /// GPU time ever used, ns.
-    pub used_ns: u64,
-}
-
-#[derive(Debug)]
-struct Tenant {
-    share_percent: Option<f64>,
-    /// Positive: it is owed time. Invariant: within `lag_bound_ns`.
-    lag_ns: f64,
-    used_ns: u64,
-    /// Use in the periods of the window.
-    window: VecDeque<u64>,
-    window_ns: u64,
-}
-
-/// The policy and its books.
-#[derive(Debug)]
-pub struct FairShare {
-    tuning: Tuning,
-    tenants: BTreeMap<Key, Tenant>,
-    /// Lengths of the periods of the window.
-    periods: VecDeque<u64>,
-    periods_ns: u64,
-}
-
-impl FairShare {
-    /// Nobody shares yet.
-    #[must_use]
-    pub fn new(tuning: Tuning) -> FairShare {
-        FairShare { tuning, tenants: BTreeMap::new(), periods: VecDeque::new(), periods_ns: 0 }
-    }
-
-    /// A tenant arrives, or its share changes. Shares are above 0; who admits tenants keeps their sum below 100 %.
-    pub fn set(&mut self, tenant: Key, share_percent: Option<f64>) {
-        let periods = self.periods.len();
-        self.tenants
-            .entry(tenant)
-            .or_insert_with(|| Tenant {
-                share_percent,
-                lag_ns: 0.0,
-                used_ns: 0,
-                window: std::iter::repeat_n(0, periods).collect(),
-                window_ns: 0,
-            })
-            .share_percent = share_percent;
-    }
-
-    /// A tenant leaves.
-    pub fn remove(&mut self, tenant: Key) {
-        self.tenants.remove(&tenant);
-    }
-
-    /// Percent for each tenant without a share.
-    fn rest(&self) -> f64 {
-        let given: f64 = self.tenants.values().filter_map(|tenant| tenant.share_percent).sum();
-        let without = self.tenants.values().filter(|tenant| tenant.share_percent.is_none()).count();
-        ((100.0 - given) / without.max(1) as f64).max(LEAST_PERCENT)
-    }
-
-    /// What a tenant is entitled to, and what it got.
-    #[must_use]
-    pub fn standing(&self, tenant: Key) -> Option<Standing> {
-        let found = self.tenants.get(&tenant)?;
-        Some(Standing {
-            entitled_percent: found.share_percent.unwrap_or_else(|| self.rest()),
-            received_percent: 100.0 * found.window_ns as f64 / self.periods_ns.max(1) as f64,
-            used_ns: found.used_ns,
-        })
-    }
-
-    /// A period of `length_ns` has passed. Returns the slice for each tenant, ns, for the time to come.
-    ///
-    /// Who is not mentioned used nothing and wanted nothing.
-    pub fn period(&mut self, length_ns: u64, demands: &[Demand]) -> Vec<(Key, u64)> {
-        let rest = self.rest();
-        let weight = |tenant: &Tenant| tenant.share_percent.unwrap_or(rest);
-        let demand: BTreeMap<Key, Demand> = demands.iter().map(|demand| (demand.tenant, *demand)).collect();
-        let known =
-            |key: &Key| demand.get(key).copied().unwrap_or(Demand { tenant: *key, used_ns: 0, backlogged: false });
-
-        // Those who wanted no more are content with what they had; the others divide what remains.
-        let (mut pool, mut weights) = (0.0, 0.0);
-        for (key, tenant) in self.tenants.iter().filter(|(key, _)| known(key).backlogged) {
-            pool += known(key).used_ns as f64;
-            weights += weight(tenant);
-        }
-        let bound = self.tuning.lag_bound_ns as f64;
-        for (key, tenant) in &mut self.tenants {
-            let Demand { used_ns, backlogged, .. } = known(key);
-            if backlogged {
-                let entitled = pool * weight(tenant) / weights;
-                tenant.lag_ns = (tenant.lag_ns + entitled - used_ns as f64).clamp(-bound, bound);
-            } else {
-                // No credit for idling; a debt fades.
-                tenant.lag_ns = (tenant.lag_ns * 0.9).min(0.0);
-            }
-            tenant.used_ns += used_ns;
-            tenant.window.push_back(used_ns);
-            tenant.window_ns += used_ns;
-        }
-        self.remember(length_ns);
-        self.slices(length_ns, rest)
-    }
-
-    fn remember(&mut self, length_ns: u64) {
-        self.periods.push_back(length_ns);
-        self.periods_ns += length_ns;
-        while self.periods_ns > self.tuning.window_ns && self.periods.len() > 1 {
-            self.periods_ns -= self.periods.pop_front().unwrap_or(0);
-            for tenant in self.tenants.values_mut() {
-                tenant.window_ns -= tenant.window.pop_front().unwrap_or(0);
-            }
-        }
-    }
-
-    /// Slices in proportion to weights, corrected by lag.
-    fn slices(&self, length_ns: u64, rest: f64) -> Vec<(Key, u64)> {
-        let Tuning { round_ns, least_slice_ns, most_slice_ns, gain, .. } = self.tuning;
-        let all: f64 = self.tenants.values().map(|tenant| tenant.share_percent.unwrap_or(rest)).sum();
-        let parts: Vec<(Key, f64)> = self
-            .tenants
-            .iter()
-            .map(|(&key, tenant)| {
-                let fair = tenant.share_percent.unwrap_or(rest) / all;
-                // At most four times more, or less, than fair: correction must not become oscillation.
-                let owed = gain * tenant.lag_ns / length_ns.max(1) as f64;
-                (key, (fair + owed).clamp(fair / 4.0, fair * 4.0))
-            })
-            .collect();
-        // The smallest part still gets a slice that the device can keep.
-        let least = parts.iter().map(|&(_, part)| part).fold(1.0, f64::min);
-        let round = (round_ns as f64).max(least_slice_ns as f64 / least);
-        parts
-            .into_iter()
-            // Rounded down to whole nanoseconds, between bounds that are whole.
-            .map(|(key, part)| (key, ((part * round) as u64).clamp(least_slice_ns, most_slice_ns)))
-            .collect()
-    }
-}

@@ -179,7 +179,7 @@ fn load<T: FromBytes + FromZeros + IntoBytes>(mem: &impl TableMemory, at: PhysAd
 }
 
 /// Indices of the entries, `unit` bytes each from `base`, that touch the range.
-fn indices(range: &Range<u64>, base: u64, unit: u64, count: usize) -> Range<usize> {
+pub(crate) fn indices(range: &Range<u64>, base: u64, unit: u64, count: usize) -> Range<usize> {
     let start = range.start.max(base);
     let end = range.end.min(base + unit * count as u64);
     if start >= end { 0..0 } else { ((start - base) / unit) as usize..((end - base).div_ceil(unit)) as usize }

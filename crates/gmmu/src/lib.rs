@@ -2,24 +2,31 @@
 //!
 //! The format is the GMMU's second version ([`gpu_spec::mmu`]): five levels, pages of 4 KiB, 64 KiB and 2 MiB, in VRAM or
 //! system memory. This crate is pure: it reaches tables through [`PhysMem`] alone, holds no state of its own but the
-//! root of an edited space, and knows neither threads nor devices.
+//! root of an edited space and the bookkeeping of a shadow, and knows neither threads nor devices.
 //!
 //! - [`translate`]: one address, as the MMU would do it, with the fault the MMU would report.
 //! - [`mappings`]: all that a range of addresses maps, coalesced into runs. A device that mirrors an address space
 //!   elsewhere walks the range that a TLB invalidate names and compares.
 //! - [`AddressSpace`]: the driver's editor: maps and unmaps ranges with the largest pages that fit, allocates tables
 //!   through [`TableMemory`] and frees those that become empty.
+//! - [`Shadow`]: tables that a device uses in place of a guest's: what a guest's tables and its [`Grant`] both allow.
 //!
 //! Tables may come from a stranger. A walk follows at most one entry per level, so it ends whatever the tables say
 //! (a table that contains itself is only read as a table of the next level); a listing carries a limit on the tables it
 //! reads, because garbage can fan out into 2^37 pages.
 
 mod edit;
+mod fault_buffer;
+mod shadow;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod walk;
 
 use gpu_spec::mmu::PhysAddr;
 
 pub use edit::{AddressSpace, EditError};
+pub use fault_buffer::FaultBuffer;
+pub use shadow::{Changes, Grant, Granted, MOST_IN_VAIN, Progress, Shadow, ShadowError, Work};
 pub use walk::{Access, AccessKind, Mapped, Mappings, Target, Translation, mappings, translate};
 
 /// A physical address at which there is no memory.

@@ -155,6 +155,12 @@ fn supported(kind: u8) -> bool {
     kind == KIND_GENERIC || kind == 0
 }
 
+/// The memory of a page; `None` for an entry by which no access reaches any.
+pub(crate) fn leads_to(pte: Pte, page_bytes: u64) -> Option<PhysAddr> {
+    let at = pte.address().filter(|_| pte.is_valid() && supported(pte.kind()))?;
+    Some(page_base(at, page_bytes))
+}
+
 /// Entries of large pages may have low address bits set, which have no meaning.
 fn page_base(at: PhysAddr, page_bytes: u64) -> PhysAddr {
     PhysAddr { aperture: at.aperture, address: at.address & !(page_bytes - 1) }
@@ -294,8 +300,8 @@ impl<M: PhysMem> Listing<'_, M> {
         let (target, rights) = if pte.is_sparse() {
             (Target::Sparse, Rights::default())
         } else {
-            let Some(at) = pte.address().filter(|_| pte.is_valid() && supported(pte.kind())) else { return };
-            (Target::Memory(page_base(at, bytes).offset(start - va)), pte.rights())
+            let Some(at) = leads_to(pte, bytes) else { return };
+            (Target::Memory(at.offset(start - va)), pte.rights())
         };
         if let Some(last) = self.out.runs.last_mut()
             && last.va + last.bytes == start

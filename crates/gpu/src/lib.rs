@@ -8,20 +8,30 @@
 //!   has to wait for an answer to go on. They are valid in their session only.
 //! - **Memory is mapped.** An allocation has no address; the client maps it where it wants, inside the address range it
 //!   announced ([`Request::SetAddressRange`]). GPU addresses of host-visible memory equal the client's host addresses.
-//! - **Commands are data**, queued in order per queue; they complete asynchronously. Progress is seen in semaphore slots
-//!   that live in memory shared with the GPU: looking costs a load.
+//! - **Commands are data**, queued in order per queue; they complete asynchronously. Progress is seen in the semaphore slots
+//!   of the [`SemaphoreArea`]: looking costs a load.
 //! - **Errors of asynchronous work** stick to the context of the queue ([`context_error`]).
+
+mod command;
+mod error;
+mod request;
+mod semaphores;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostmem::{HostRange, Mapping, Memfd};
-use serde::{Deserialize, Serialize};
+pub use command::{Command, Compare};
+pub use error::{ContextError, GpuError};
+use hostmem::{HostRange, Memfd};
+pub use request::{
+    CodeFormat, CodeImage, GlobalInfo, KernelInfo, MapAccess, MemoryKind, ModuleInfo, Request, Response, RuntimeMemory,
+};
+pub use semaphores::{Look, SEMAPHORE_SLOTS, SemaphoreArea, Sleeper};
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
         pub struct $name(pub u32);
     )*};
 }
@@ -29,7 +39,7 @@ macro_rules! ids {
 ids! {
     /// A context: queues that share their fate (a fault in one ends all), scheduled as one.
     ContextId,
-    /// A queue of commands: a hardware channel.
+    /// A queue of commands.
     QueueId,
     /// A memory allocation.
     AllocId,
@@ -40,21 +50,9 @@ ids! {
 }
 
 /// A GPU virtual address.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DevAddr(pub u64);
 
-/// Semaphore slots of a session.
-pub const SEMAPHORE_SLOTS: u32 = 65536;
-/// Bytes of a slot: u64 payload, u64 timestamp in nanoseconds of GPU time.
-pub const SLOT_BYTES: usize = 16;
-/// Offset of the semaphore area's header: u32 interrupt count (a futex), u32 number of waiters, u32 count of context
-/// errors so far, u32 whether signals interrupt (0: not yet). It lies behind the slots.
-///
-/// Who sleeps counts itself among the waiters, reads the fourth word, calls [`Gpu::kick`] if it is 0, looks at the slot once
-/// more, and waits on the count. A signal of before the kick that it has not seen wakes it, too.
-pub const SEMAPHORE_HEADER: usize = SEMAPHORE_SLOTS as usize * SLOT_BYTES;
-/// Bytes of the whole semaphore area.
-pub const SEMAPHORE_AREA_BYTES: usize = SEMAPHORE_HEADER + 4096;
 /// Mapping granularity of addresses, sizes and offsets, bytes.
 pub const PAGE_BYTES: u64 = 4096;
 /// Mapping in units of this size, from addresses aligned to it, is fastest.
@@ -79,15 +77,15 @@ pub const MAX_INLINE_BYTES: usize = 64 * 1024;
 pub const MAX_PARAM_BYTES: usize = 32764;
 
 /// What a GPU is; facts that never change.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Properties {
-    /// Product name.
+    /// What users are shown (`cuDeviceGetName`).
     pub name: String,
-    /// UUID.
+    /// Tells this GPU from all others, as long as it exists (`cuDeviceGetUuid`).
     pub uuid: [u8; 16],
     /// PCI domain, bus, device.
     pub pci: [u32; 3],
-    /// Compute capability.
+    /// Major and minor compute capability: which PTX targets it takes.
     pub compute_capability: [u32; 2],
     /// CUDA driver version, as 13050.
     pub driver_version: u32,
@@ -105,373 +103,20 @@ pub struct Properties {
     pub l2_bytes: u32,
 }
 
-/// Where an allocation lives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum MemoryKind {
-    /// The GPU's own memory; counts against the limit.
-    Vram,
-    /// Host memory that client and GPU both see ([`Gpu::host_memory`]).
-    Host,
-}
-
-/// What the GPU may do with mapped pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum MapAccess {
-    /// Read.
-    Read,
-    /// Read, write, atomics.
-    ReadWrite,
-}
-
-/// Something the client asks for and waits for. All of it is also ordered with what was submitted before.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Request {
-    /// Announces the addresses that will be mapped; once, before the first `Alloc`, `Map`, `CreateContext` or `LoadModule`. Whole
-    /// 2 MiB units, below 2^47.
-    ///
-    /// The client maps in the first [`client_bytes`] of the range. The rest is the driver's: module variables and code,
-    /// queues, semaphores; the client keeps it reserved and maps nothing there, neither here nor in its process.
-    SetAddressRange {
-        /// First address.
-        lo: u64,
-        /// Bytes, from [`MIN_RANGE_BYTES`] to 2^40.
-        bytes: u64,
-    },
-    /// How much memory is free and what the limit is. → [`Response::Memory`]
-    MemoryInfo,
-    /// Allocates zero-filled memory of whole pages.
-    Alloc {
-        /// Its name from now on.
-        id: AllocId,
-        /// Size.
-        bytes: u64,
-        /// Place.
-        kind: MemoryKind,
-    },
-    /// Gives an allocation back; its mappings must be gone.
-    Free {
-        /// Which.
-        id: AllocId,
-    },
-    /// Maps part of an allocation. Ranges are whole pages; nothing may be mapped there already.
-    Map {
-        /// GPU address.
-        at: DevAddr,
-        /// Allocation.
-        id: AllocId,
-        /// Offset in it.
-        offset: u64,
-        /// Length.
-        bytes: u64,
-        /// Rights.
-        access: MapAccess,
-    },
-    /// Removes the mappings in a range; what runs meanwhile may fault.
-    Unmap {
-        /// First address.
-        at: DevAddr,
-        /// Length.
-        bytes: u64,
-    },
-    /// Creates a context.
-    CreateContext {
-        /// Its name.
-        id: ContextId,
-        /// printf FIFO (mapped memory, laid out as `ptx::launch::DriverArea` says), or 0.
-        printf: u64,
-        /// Device heap, or 0.
-        heap: u64,
-        /// Its size.
-        heap_bytes: u64,
-    },
-    /// Ends a context: stops and destroys its queues.
-    DestroyContext {
-        /// Which.
-        id: ContextId,
-    },
-    /// Creates a queue.
-    CreateQueue {
-        /// Its name.
-        id: QueueId,
-        /// Its context.
-        context: ContextId,
-        /// Priority as CUDA counts: lower numbers are more urgent; 0 is the default.
-        priority: i32,
-    },
-    /// Destroys a queue after its commands have completed.
-    DestroyQueue {
-        /// Which.
-        id: QueueId,
-    },
-    /// Loads PTX text (no fatbin, not compressed). → [`Response::Module`]
-    LoadModule {
-        /// Its name.
-        id: ModuleId,
-        /// PTX.
-        ptx: Vec<u8>,
-        /// Global variables that the client has placed itself, by name: each lies in memory that it has mapped, and the
-        /// client gives it its initial value. The driver places and initialises all others.
-        placed: Vec<(String, DevAddr)>,
-    },
-    /// Unloads a module; its launches must have completed.
-    UnloadModule {
-        /// Which.
-        id: ModuleId,
-    },
-    /// Compiles a kernel now, as its first launch would. → [`Response::Kernel`]
-    PrepareKernel {
-        /// Module.
-        module: ModuleId,
-        /// Index in [`ModuleInfo::kernels`].
-        kernel: u32,
-    },
-    /// What went wrong in a context. → [`Response::ContextError`]
-    ContextError {
-        /// Which.
-        id: ContextId,
-    },
-}
-
-/// Answer to a [`Request`].
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Response {
-    /// Done.
-    Done,
-    /// To `MemoryInfo`, bytes.
-    Memory {
-        /// Free.
-        free: u64,
-        /// Limit.
-        total: u64,
-    },
-    /// To `LoadModule`.
-    Module(ModuleInfo),
-    /// To `PrepareKernel`.
-    Kernel(KernelInfo),
-    /// To `ContextError`.
-    ContextError(Option<ContextError>),
-}
-
-/// What a module holds.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct ModuleInfo {
-    /// Kernels (`.entry`), in the order of the text.
-    pub kernels: Vec<KernelInfo>,
-    /// Global and constant variables, visible by name.
-    pub globals: Vec<GlobalInfo>,
-    /// Notes for the JIT info log.
-    pub log: String,
-}
-
-/// What is known of a kernel from its declaration.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct KernelInfo {
-    /// Name, mangled.
-    pub name: String,
-    /// Offset and size of each parameter, bytes.
-    pub params: Vec<(u32, u32)>,
-    /// Bytes of all parameters.
-    pub param_bytes: u32,
-    /// Static shared memory, bytes.
-    pub shared_bytes: u32,
-    /// Local memory per thread, bytes.
-    pub local_bytes: u32,
-    /// Constant memory of the module, bytes.
-    pub const_bytes: u32,
-    /// Registers per thread, as a compiler for hardware would report (an estimate).
-    pub registers: u32,
-    /// Most threads in a CTA.
-    pub max_threads: u32,
-    /// `.reqntid` / `.maxntid`.
-    pub max_ntid: Option<[u32; 3]>,
-    /// PTX ISA version as 95, target as 75.
-    pub ptx_version: u32,
-    /// Target, as 120.
-    pub target: u32,
-}
-
-/// A module variable.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct GlobalInfo {
-    /// Name.
-    pub name: String,
-    /// GPU address.
-    pub address: DevAddr,
-    /// Size, bytes.
-    pub bytes: u64,
-}
-
-/// Asynchronous work of a queue. Borrowed: what it carries is copied at submission.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Command<'a> {
-    /// Runs a kernel.
-    Launch {
-        /// Module.
-        module: ModuleId,
-        /// Kernel, an index in [`ModuleInfo::kernels`].
-        kernel: u32,
-        /// CTAs in x, y, z.
-        grid: [u32; 3],
-        /// Threads in x, y, z.
-        block: [u32; 3],
-        /// Dynamic shared memory, bytes.
-        shared_bytes: u32,
-        /// All CTAs must be able to wait for each other.
-        cooperative: bool,
-        /// The parameter block.
-        params: &'a [u8],
-    },
-    /// Copies `height` lines of `width` bytes between mapped addresses.
-    Copy {
-        /// To.
-        dst: DevAddr,
-        /// From.
-        src: DevAddr,
-        /// Bytes in a line.
-        width: u64,
-        /// Lines.
-        height: u64,
-        /// Bytes from line to line at the destination.
-        dst_pitch: u64,
-        /// Bytes from line to line at the source.
-        src_pitch: u64,
-    },
-    /// Fills `height` lines with `width` elements.
-    Fill {
-        /// To.
-        dst: DevAddr,
-        /// The element, in the low bytes.
-        value: u32,
-        /// Bytes of an element: 1, 2 or 4.
-        element: u32,
-        /// Elements in a line.
-        width: u64,
-        /// Lines.
-        height: u64,
-        /// Bytes from line to line.
-        pitch: u64,
-    },
-    /// Writes bytes, at most [`MAX_INLINE_BYTES`].
-    Write {
-        /// To.
-        dst: DevAddr,
-        /// What.
-        data: &'a [u8],
-    },
-    /// After all before it: stores `value` and the GPU's time into a slot and interrupts.
-    Signal {
-        /// Slot.
-        slot: SlotId,
-        /// Payload.
-        value: u64,
-    },
-    /// Holds the queue until a slot's payload is at least `value`.
-    Wait {
-        /// Slot.
-        slot: SlotId,
-        /// Payload.
-        value: u64,
-    },
-}
-
-/// Why a context is dead.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum ContextError {
-    /// Access to an address without a page, or against its rights.
-    IllegalAddress {
-        /// Address.
-        address: u64,
-        /// A write or atomic.
-        write: bool,
-    },
-    /// Access not aligned to its size.
-    Misaligned {
-        /// Address.
-        address: u64,
-    },
-    /// `trap`, or an engine's refusal at run time.
-    LaunchFailed {
-        /// Reason.
-        reason: String,
-    },
-    /// A device-side assertion.
-    Assert,
-    /// A kernel could not be compiled at its first launch.
-    InvalidKernel {
-        /// The JIT error log.
-        log: String,
-        /// Not malformed, but not supported.
-        unsupported: bool,
-    },
-    /// A malformed command reached the device.
-    IllegalCommand {
-        /// Reason.
-        reason: String,
-    },
-}
-
-/// Why a request or submission failed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
-pub enum GpuError {
-    /// The limit, or the memory, is used up.
-    #[error("out of memory: {wanted} bytes wanted, {free} free of {limit}")]
-    OutOfMemory {
-        /// Asked for.
-        wanted: u64,
-        /// Available to this client.
-        free: u64,
-        /// Limit.
-        limit: u64,
-    },
-    /// Too many objects of a kind.
-    #[error("too many {what} (limit {limit})")]
-    TooMany {
-        /// Kind.
-        what: String,
-        /// Limit.
-        limit: u64,
-    },
-    /// An identifier that means nothing here, or is taken already.
-    #[error("invalid {what} identifier {id}")]
-    InvalidId {
-        /// Kind.
-        what: String,
-        /// The identifier.
-        id: u64,
-    },
-    /// A value that cannot be.
-    #[error("invalid value: {what}")]
-    InvalidValue {
-        /// Which and why.
-        what: String,
-    },
-    /// PTX that does not follow the language, or uses what is not supported.
-    #[error("PTX rejected: {log}")]
-    InvalidPtx {
-        /// Line and reason.
-        log: String,
-        /// Not malformed, but not supported.
-        unsupported: bool,
-    },
-    /// The context is dead.
-    #[error("context failed: {0:?}")]
-    Context(ContextError),
-    /// The GPU or the session is gone.
-    #[error("GPU lost: {reason}")]
-    Lost {
-        /// Why.
-        reason: String,
-    },
-    /// Time ran out ([`Gpu::wait`]).
-    #[error("timed out")]
-    TimedOut,
+/// Where host memory lies: small allocations of a client share memory files. A file holds nothing of other clients.
+#[derive(Clone, Debug)]
+pub struct HostMemory {
+    /// The file, to be mapped by the client.
+    pub file: Arc<Memfd>,
+    /// Offset of the allocation's first byte in it: whole pages.
+    pub offset: u64,
 }
 
 /// A GPU, as one client sees it.
 ///
 /// Implementors are shared between threads; calls of one thread keep their order.
 pub trait Gpu: Send + Sync {
-    /// Facts.
+    /// What it is, asked once when the client was opened: costs nothing.
     fn properties(&self) -> &Properties;
 
     /// Asks and waits for the answer.
@@ -492,15 +137,21 @@ pub trait Gpu: Send + Sync {
     /// The session is gone.
     fn flush(&self) -> Result<(), GpuError>;
 
-    /// The semaphore area: slots and header, shared with the GPU. Clients read slots with plain loads; a client may also
-    /// store a payload itself, followed by [`Gpu::kick`], to release a [`Command::Wait`].
-    fn semaphores(&self) -> &Mapping;
+    /// The semaphore area: looking at a slot costs a load.
+    fn semaphores(&self) -> &SemaphoreArea;
 
-    /// Tells the GPU that the client has stored a payload, or has begun to sleep while signals do not interrupt.
+    /// Raises a slot's payload from the client's side, and so lets go what waits for it ([`Command::Wait`]). The area shows
+    /// it when this returns.
+    ///
+    /// # Errors
+    /// `InvalidId` if there is no such slot; the session is gone.
+    fn release(&self, slot: SlotId, value: u64) -> Result<(), GpuError>;
+
+    /// Asks that signals interrupt, because somebody has counted itself among the sleepers of the semaphore area.
     ///
     /// # Errors
     /// The session is gone.
-    fn kick(&self) -> Result<(), GpuError>;
+    fn listen(&self) -> Result<(), GpuError>;
 
     /// Sleeps until `slot`'s payload is at least `value`, or its `context` has an error, or time is up.
     ///
@@ -512,19 +163,19 @@ pub trait Gpu: Send + Sync {
     ///
     /// # Errors
     /// `InvalidValue` if a byte of the destination is not mapped writable.
-    fn write(&self, dst: DevAddr, src: HostRange) -> Result<(), GpuError>;
+    fn write(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError>;
 
     /// Copies mapped GPU memory to client memory at once, not ordered with queues. Any size.
     ///
     /// # Errors
     /// `InvalidValue` if a byte of the source is not mapped.
-    fn read(&self, dst: HostRange, src: DevAddr) -> Result<(), GpuError>;
+    fn read(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError>;
 
-    /// The memory file of an allocation of kind [`MemoryKind::Host`], to be mapped by the client.
+    /// Where an allocation of kind [`MemoryKind::Host`] lies.
     ///
     /// # Errors
     /// `InvalidId` if it is none.
-    fn host_memory(&self, id: AllocId) -> Result<Arc<Memfd>, GpuError>;
+    fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError>;
 }
 
 /// Asks for a context's error; `None` while it is well.

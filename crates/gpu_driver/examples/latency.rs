@@ -8,7 +8,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpu::{Command, ContextId, Gpu, ModuleId, QueueId, Request, SlotId};
+use gpu::{CodeImage, Command, ContextId, Gpu, ModuleId, QueueId, Request, RuntimeMemory, SlotId};
 use gpu_driver::{ClientConfig, Driver};
 use softgpu::{Config, SoftGpu};
 
@@ -24,9 +24,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let gpu: Arc<dyn Gpu> = client;
     let (context, queue, slot) = (ContextId(0), QueueId(0), SlotId(0));
     gpu.request(Request::SetAddressRange { lo: 0x7000_0000_0000, bytes: 1 << 30 })?;
-    gpu.request(Request::CreateContext { id: context, printf: 0, heap: 0, heap_bytes: 0 })?;
+    gpu.request(Request::CreateContext { id: context, runtime: RuntimeMemory::default() })?;
     gpu.request(Request::CreateQueue { id: queue, context, priority: 0 })?;
-    gpu.request(Request::LoadModule { id: ModuleId(0), ptx: EMPTY.to_vec(), placed: vec![] })?;
+    gpu.request(Request::LoadModule { id: ModuleId(0), code: CodeImage::ptx(EMPTY.to_vec()), placed: vec![] })?;
     let launch = Command::Launch {
         module: ModuleId(0),
         kernel: 0,

@@ -14,11 +14,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
-use device_io::DmaMemory;
-use gpu::GpuError;
+use gpu::{Command, Compare, GpuError};
 use gpu_spec::host::GpEntry;
 use gpu_spec::mmu::PhysAddr;
 use gpu_spec::program::{ConstantBank, PARAMS_OFFSET};
@@ -28,10 +27,13 @@ use gpu_spec::{ramfc, regs, userd};
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
+use crate::channels::Purpose;
 use crate::context::Context;
-use crate::encode::{Encoder, MAX_WORDS};
+use crate::encode::{Encoder, INLINE_PIECE, MAX_WORDS};
+use crate::host::HostPart;
 use crate::mmio::Mmio;
 use crate::signals::{Listeners, Signals};
+use crate::space::Memory;
 use crate::vram::Run;
 
 /// Bytes of a channel's block.
@@ -48,8 +50,8 @@ const DATA_BYTES: u64 = BLOCK_BYTES - DATA;
 const DATA_ALIGN: u64 = 256;
 /// GP entries between two fences, at most.
 const FENCE_ENTRIES: u32 = ENTRIES / 8;
-/// A queue that has no room rings waiting queues so often: what they wait for may have happened without a kick.
-const NUDGE: Duration = Duration::from_millis(5);
+/// A queue that has no room rings waiting queues so often: what they wait for may have happened without a word.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// What all channels of a client have in common.
 #[derive(Debug)]
@@ -57,17 +59,19 @@ pub(crate) struct Common {
     pub(crate) mmio: Arc<Mmio>,
     pub(crate) signals: Arc<Signals>,
     pub(crate) listeners: Arc<Listeners>,
-    /// Channels that have been given a wait.
+    /// Channels that have been given a wait for what the device may not notice.
     waiting: Mutex<Vec<u32>>,
+    /// A channel has lost its last queue.
+    pub(crate) unbound: AtomicBool,
 }
 
 impl Common {
     pub(crate) fn new(mmio: Arc<Mmio>, signals: Arc<Signals>, listeners: Arc<Listeners>) -> Common {
-        Common { mmio, signals, listeners, waiting: Mutex::default() }
+        Common { mmio, signals, listeners, waiting: Mutex::default(), unbound: AtomicBool::new(false) }
     }
 
     /// Makes the device look again at what its waiting channels wait for.
-    pub(crate) fn nudge(&self) {
+    pub(crate) fn ring_waiting(&self) {
         for channel in self.waiting.lock().iter() {
             ring_doorbell(&self.mmio, *channel);
         }
@@ -118,6 +122,11 @@ impl Cursor {
         self.at + self.padding(bytes) + bytes - self.tail <= self.size
     }
 
+    /// Bytes that are free, wherever they lie.
+    fn free(&self) -> u64 {
+        self.size - (self.at - self.tail)
+    }
+
     fn wants_fence(&self) -> bool {
         self.at - self.fenced >= self.size / 8
     }
@@ -135,7 +144,9 @@ struct Fence {
 pub(crate) struct Ring {
     common: Arc<Common>,
     context: Arc<Context>,
+    /// Holds the channel's block, which begins at `base`.
     memory: Arc<hostmem::Mapping>,
+    base: u64,
     va: u64,
     number: u32,
     encoder: Encoder,
@@ -149,7 +160,8 @@ pub(crate) struct Ring {
     last_fence: u64,
     /// Generation of programs that the device has been told of.
     pub(crate) programs: u64,
-    waits: bool,
+    /// The device notices by itself what it waits for: signals. Or it has been put among those that are rung.
+    notices: bool,
 }
 
 /// A hardware channel.
@@ -158,26 +170,39 @@ pub(crate) struct Channel {
     pub(crate) number: u32,
     pub(crate) context: Arc<Context>,
     pub(crate) instance: Run,
+    pub(crate) purpose: Purpose,
+    pub(crate) priority: i32,
+    /// Queues that are bound to it.
+    pub(crate) queues: AtomicU32,
     pub(crate) va: u64,
+    /// Its memory, and where that lies.
+    pub(crate) block: Arc<Memory>,
+    pub(crate) part: HostPart,
+    /// What a cooperative grid's CTAs meet in; made when first wanted.
+    pub(crate) workspace: Mutex<Option<(u64, Arc<Memory>)>>,
     pub(crate) ring: Mutex<Ring>,
-    common: Arc<Common>,
+    pub(crate) common: Arc<Common>,
     closed: AtomicBool,
 }
 
 impl Channel {
-    /// A channel whose block `dma` is mapped at `va`.
+    /// A channel for a purpose and a priority, whose `block`, which lies in `part`, is mapped at `va`.
+    #[expect(clippy::too_many_arguments, reason = "all that makes a channel")]
     pub(crate) fn new(
         common: &Arc<Common>,
         context: &Arc<Context>,
         number: u32,
         instance: Run,
-        dma: &DmaMemory,
+        (purpose, priority): (Purpose, i32),
+        block: &Arc<Memory>,
+        part: &HostPart,
         va: u64,
     ) -> Channel {
         let ring = Ring {
             common: Arc::clone(common),
             context: Arc::clone(context),
-            memory: Arc::clone(&dma.mapping),
+            memory: Arc::clone(&part.dma.mapping),
+            base: part.offset,
             va,
             number,
             encoder: Encoder::new(),
@@ -189,13 +214,19 @@ impl Channel {
             fences: VecDeque::new(),
             last_fence: 0,
             programs: 0,
-            waits: false,
+            notices: purpose == Purpose::Shared,
         };
         Channel {
             number,
             context: Arc::clone(context),
             instance,
+            purpose,
+            priority,
+            queues: AtomicU32::new(0),
             va,
+            block: Arc::clone(block),
+            part: part.clone(),
+            workspace: Mutex::default(),
             ring: Mutex::new(ring),
             common: Arc::clone(common),
             closed: AtomicBool::new(false),
@@ -203,15 +234,21 @@ impl Channel {
     }
 
     /// The instance block that describes it.
-    pub(crate) fn instance_block(&self, bus: u64, root: PhysAddr, window: (u64, u64)) -> InstanceBlock {
+    pub(crate) fn instance_block(&self, root: PhysAddr, window: (u64, u64), budget: u32) -> InstanceBlock {
         let mut block = InstanceBlock::default();
         block.words[ramfc::SIGNATURE] = ramfc::SIGNATURE_VALUE;
         block.set_page_directory(root);
-        block.set_userd(userd_at(bus));
+        block.set_userd(self.userd());
         block.set_gpfifo(self.va + GPFIFO, LOG2_ENTRIES);
         block.set_window(window.0, window.1);
+        block.set_budget(budget);
         block.set_notifier(Some(PhysAddr::vram(self.context.notifier.offset)));
         block
+    }
+
+    /// Where its USERD lies: at the beginning of its block.
+    pub(crate) fn userd(&self) -> PhysAddr {
+        PhysAddr::system(self.part.bus(0).0)
     }
 
     /// Nothing is accepted any more.
@@ -220,14 +257,14 @@ impl Channel {
         self.common.waiting.lock().retain(|other| *other != self.number);
     }
 
+    /// True if it has completed everything; starts finding out, if that takes a fence. False if it cannot be told at once.
+    pub(crate) fn has_completed(&self) -> bool {
+        self.ring.try_lock().is_some_and(|mut ring| ring.finish())
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
-}
-
-/// Where USERD lies in a block at a bus address.
-pub(crate) fn userd_at(bus: u64) -> PhysAddr {
-    PhysAddr::system(bus)
 }
 
 impl Ring {
@@ -264,12 +301,30 @@ impl Ring {
         }
         qmd.set_program_address(launch.program);
         qmd.set_constant_buffer(0, self.va + offset + Qmd::BYTES, bank_bytes as u32);
-        let at = offset as usize;
+        let at = (self.base + offset) as usize;
         self.memory.write(at, qmd.as_bytes());
         self.memory.write(at + Qmd::BYTES as usize, launch.bank.as_bytes());
         self.memory.write(at + (Qmd::BYTES + PARAMS_OFFSET) as usize, launch.params);
         self.encoder.launch(self.va + offset);
         self.emit()
+    }
+
+    /// True if a command can be appended without waiting.
+    pub(crate) fn has_room_for(&mut self, command: &Command<'_>) -> bool {
+        // Words of the command, of what may precede it, and of a fence.
+        let words = MAX_WORDS as u64 * 4 * 4;
+        let (push, data) = match command {
+            Command::Launch { params, .. } => {
+                let bank = PARAMS_OFFSET + params.len() as u64;
+                (words, (Qmd::BYTES + bank).next_multiple_of(DATA_ALIGN))
+            }
+            Command::Write { data, .. } => (data.len() as u64 + words * (1 + data.len() as u64 / 4096), 0),
+            _ => (words, 0),
+        };
+        self.reclaim();
+        // Pieces are appended one by one: the end of the ring costs at most one of them. What is left when all but the words
+        // behind the last fence is reclaimed always suffices.
+        self.push.free() >= push + INLINE_PIECE as u64 + words && self.data.has_room(data) && self.has_entry()
     }
 
     /// Appends what `encode` encodes: at most a piece.
@@ -280,11 +335,28 @@ impl Ring {
 
     /// Appends a wait for the semaphore at `at`.
     pub(crate) fn wait(&mut self, at: u64, value: u64) -> Result<(), GpuError> {
-        if !self.waits {
-            self.waits = true;
+        self.will_wait();
+        self.append(|encoder| encoder.wait(at, value))
+    }
+
+    /// Appends a wait for a word.
+    pub(crate) fn wait_value(&mut self, at: u64, value: u64, wide: bool, compare: Compare) -> Result<(), GpuError> {
+        self.will_wait();
+        self.append(|encoder| encoder.wait_value(at, value, wide, compare))
+    }
+
+    fn will_wait(&mut self) {
+        if !self.notices {
+            self.notices = true;
             self.common.waiting.lock().push(self.number);
         }
-        self.append(|encoder| encoder.wait(at, value))
+    }
+
+    /// Where, and as what value, it shows that all that is appended has completed.
+    pub(crate) fn mark(&mut self) -> Result<(u64, u64), GpuError> {
+        self.fence()?;
+        self.flush()?;
+        Ok((self.va + PROGRESS, self.last_fence))
     }
 
     /// True if everything appended has completed. Starts finding out, if that takes a fence; never waits.
@@ -334,7 +406,7 @@ impl Ring {
             self.push.at += padding;
             self.open = self.push.at;
         }
-        self.memory.write((PUSH + self.push.offset()) as usize, self.encoder.words.as_bytes());
+        self.memory.write((self.base + PUSH + self.push.offset()) as usize, self.encoder.words.as_bytes());
         self.push.at += bytes;
         self.encoder.words.clear();
         Ok(())
@@ -348,7 +420,7 @@ impl Ring {
         self.make_room(Ring::has_entry)?;
         let address = self.va + PUSH + self.open % PUSH_BYTES;
         let entry = GpEntry::segment(address, ((self.push.at - self.open) / 4) as u32);
-        self.memory.write((GPFIFO + u64::from(self.put) * GpEntry::BYTES) as usize, entry.as_bytes());
+        self.memory.write((self.base + GPFIFO + u64::from(self.put) * GpEntry::BYTES) as usize, entry.as_bytes());
         self.put = (self.put + 1) % ENTRIES;
         self.entries_since_fence += 1;
         self.open = self.push.at;
@@ -363,7 +435,7 @@ impl Ring {
     }
 
     fn show(&self) {
-        self.memory.u32_at(userd::GP_PUT as usize).store(self.put, Ordering::Release);
+        self.memory.u32_at((self.base + userd::GP_PUT) as usize).store(self.put, Ordering::Release);
         // The doorbell must not overtake the entry, whatever kind of memory the register is.
         fence(Ordering::SeqCst);
         ring_doorbell(&self.common.mmio, self.number);
@@ -371,12 +443,12 @@ impl Ring {
 
     /// True if a GP entry is free.
     fn has_entry(&self) -> bool {
-        let get = self.memory.u32_at(userd::GP_GET as usize).load(Ordering::Acquire);
+        let get = self.memory.u32_at((self.base + userd::GP_GET) as usize).load(Ordering::Acquire);
         (self.put + 1) % ENTRIES != get % ENTRIES
     }
 
     fn progress(&self) -> u64 {
-        self.memory.u64_at(PROGRESS as usize).load(Ordering::Acquire)
+        self.memory.u64_at((self.base + PROGRESS) as usize).load(Ordering::Acquire)
     }
 
     fn reclaim(&mut self) {
@@ -401,7 +473,7 @@ impl Ring {
         let common = Arc::clone(&self.common);
         let context = Arc::clone(&self.context);
         loop {
-            let result = common.signals.wait(&common.listeners, Some(Instant::now() + NUDGE), || {
+            let result = common.signals.wait(&common.listeners, Some(Instant::now() + LOOK), || {
                 self.reclaim();
                 if enough(self) {
                     return Some(Ok(()));
@@ -420,7 +492,7 @@ impl Ring {
             });
             match result {
                 Some(result) => return result,
-                None => common.nudge(),
+                None => common.ring_waiting(),
             }
         }
     }

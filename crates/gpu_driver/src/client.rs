@@ -2,24 +2,28 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use device_io::DmaMemory;
 use gpu::{
-    AllocId, Command, ContextError, ContextId, DevAddr, Gpu, GpuError, ModuleId, PAGE_BYTES, Properties, QueueId,
-    Request, Response, SEMAPHORE_AREA_BYTES, SEMAPHORE_SLOTS, SlotId,
+    AllocId, CodeFormat, CodeImage, Command, ContextError, ContextId, DevAddr, Gpu, GpuError, HostMemory, ModuleId,
+    PAGE_BYTES, Properties, QueueId, Request, Response, RuntimeMemory, SemaphoreArea, SlotId,
 };
 use gpu_spec::mmu::PhysAddr;
-use hostmem::{HostRange, Mapping, Memfd};
+use hostmem::{HostRange, Memfd};
 use parking_lot::{Mutex, RwLock};
 
+use crate::budget::Budget;
 use crate::channel::Common;
-use crate::driver::{Driver, Shared};
-use crate::mmio::Lost;
+use crate::contexts::{ContextEntry, Usage};
+use crate::crowding::Crowded;
+use crate::driver::{Device, Driver};
+use crate::host::{HostPart, HostPool};
+use crate::mmio::Stuck;
 use crate::module::{Module, Parsed};
-use crate::queues::{ContextEntry, Queue, Usage};
+use crate::parking::Parking;
+use crate::queues::Queue;
 use crate::signals::Signals;
 use crate::space::{Backing, Memory, Space, invalid, unknown};
 
@@ -32,7 +36,7 @@ const TABLE_BYTES: u64 = 16 << 20;
 const TABLE_SHARE: u64 = 64;
 
 /// Who a client is and what it may have.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// For logs.
     pub name: String,
@@ -43,6 +47,9 @@ pub struct ClientConfig {
     pub host_limit: Option<u64>,
     /// Time slice of each of its contexts while others wait.
     pub time_slice: Duration,
+    /// What its tenant may cost the host, in common with the tenant's other clients. `None`: one of its own, which the
+    /// device does not limit.
+    pub budget: Option<Arc<Budget>>,
 }
 
 impl Default for ClientConfig {
@@ -52,6 +59,7 @@ impl Default for ClientConfig {
             memory_limit: None,
             host_limit: None,
             time_slice: Duration::from_nanos(1_048_576),
+            budget: None,
         }
     }
 }
@@ -59,10 +67,14 @@ impl Default for ClientConfig {
 /// What the client has named.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
-    pub(crate) contexts: HashMap<ContextId, ContextEntry>,
+    pub(crate) contexts: HashMap<ContextId, Arc<ContextEntry>>,
+    /// Contexts that are being ended.
+    pub(crate) ending: Vec<Arc<ContextEntry>>,
+    /// Number of the next context.
+    pub(crate) next_context: u32,
+    /// Usage of contexts that are gone.
+    pub(crate) retired: Usage,
     pub(crate) queues: HashMap<QueueId, Arc<Queue>>,
-    /// Destroyed queues with work left.
-    pub(crate) dying: Vec<Arc<Queue>>,
     pub(crate) modules: HashMap<ModuleId, Arc<Module>>,
     /// Nothing new: the client is being closed.
     pub(crate) closed: bool,
@@ -83,12 +95,16 @@ pub struct Client {
     pub(crate) limit: u64,
     pub(crate) host_limit: u64,
     properties: Properties,
+    pub(crate) budget: Arc<Budget>,
     pub(crate) signals: Arc<Signals>,
     pub(crate) common: Arc<Common>,
     /// Bytes of VRAM that count against the limit.
     pub(crate) used: AtomicU64,
-    /// Bytes of host memory.
+    /// Bytes of host memory that the client has asked for.
     pub(crate) host_used: AtomicU64,
+    /// That memory, and the driver's own for its queues, which the client does not get to see.
+    pub(crate) host: Mutex<HostPool>,
+    pub(crate) private_host: Mutex<HostPool>,
     pub(crate) objects: RwLock<Objects>,
     pub(crate) space: RwLock<Option<Space>>,
     /// Set with `space`.
@@ -96,12 +112,18 @@ pub struct Client {
     /// Page tables have changed since the last invalidation. Cleared under the lock of `space` only.
     dirty: AtomicBool,
     pub(crate) schedule: Mutex<Schedule>,
-    /// Usage of contexts that are gone.
-    pub(crate) retired: Mutex<Usage>,
     /// Counts unloaded modules: programs at known addresses may have changed.
     pub(crate) programs: AtomicU64,
-    /// Number of `Objects::dying`, to be looked at without the lock.
-    pub(crate) dying: AtomicUsize,
+    /// Held shared by who takes channels down, and exclusively by [`Client::close`] before the address space goes.
+    pub(crate) taking_down: RwLock<()>,
+    /// Number of channels.
+    pub(crate) channels: AtomicU32,
+    pub(crate) parking: Parking,
+    pub(crate) crowded: Mutex<Crowded>,
+    /// For threads that work for it while it lives.
+    pub(crate) itself: OnceLock<Weak<Client>>,
+    /// Bytes of commands that parked queues keep.
+    pub(crate) kept_bytes: AtomicU64,
     closed: AtomicBool,
 }
 
@@ -119,17 +141,23 @@ pub(crate) struct Layout {
 }
 
 impl Client {
-    pub(crate) fn open(driver: Arc<Driver>, config: ClientConfig) -> io::Result<Client> {
-        let shared = &driver.shared;
-        let signals = Arc::new(Signals::new(&**shared.mmio.backing())?);
-        let total = shared.vram.total();
+    pub(crate) fn open(driver: Arc<Driver>, config: ClientConfig) -> io::Result<Arc<Client>> {
+        let device = &driver.device;
+        let budget = config.budget.unwrap_or_else(|| Budget::of_nobody(&device.mmio, &device.budgets));
+        budget.charge_file().map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?;
+        let signals = Signals::new(&**device.mmio.backing(), budget.number()).inspect_err(|_| budget.refund_file());
+        let signals = Arc::new(signals?);
+        let total = device.vram.total();
         let limit = config.memory_limit.unwrap_or(total).min(total);
         let client = Client {
             name: config.name,
             limit,
             host_limit: config.host_limit.unwrap_or(u64::MAX),
-            properties: Properties { memory_bytes: limit, ..shared.properties.clone() },
-            common: Arc::new(Common::new(Arc::clone(&shared.mmio), Arc::clone(&signals), Arc::clone(&shared.clients))),
+            properties: Properties { memory_bytes: limit, ..device.properties.clone() },
+            host: Mutex::new(HostPool::new(&device.mmio, &budget)),
+            private_host: Mutex::new(HostPool::new(&device.mmio, &budget)),
+            budget,
+            common: Arc::new(Common::new(Arc::clone(&device.mmio), Arc::clone(&signals), Arc::clone(&device.clients))),
             used: AtomicU64::new(0),
             host_used: AtomicU64::new(0),
             objects: RwLock::default(),
@@ -140,14 +168,21 @@ impl Client {
                 time_slice_ns: u64::try_from(config.time_slice.as_nanos()).unwrap_or(u64::MAX),
                 runnable: true,
             }),
-            retired: Mutex::default(),
             programs: AtomicU64::new(0),
-            dying: AtomicUsize::new(0),
+            taking_down: RwLock::new(()),
+            channels: AtomicU32::new(0),
+            parking: Parking::new(),
+            crowded: Mutex::default(),
+            itself: OnceLock::new(),
+            kept_bytes: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             signals: Arc::clone(&signals),
             driver: Arc::clone(&driver),
         };
-        shared.clients.add(signals);
+        device.clients.add(signals);
+        let client = Arc::new(client);
+        // Nobody else has it yet.
+        let _ = client.itself.set(Arc::downgrade(&client));
         Ok(client)
     }
 
@@ -177,8 +212,10 @@ impl Client {
         }
         // First those who may hold a lock while they wait.
         self.signals.end();
-        let shared = self.shared();
+        let device = self.device();
         let stopped = self.destroy_all_contexts();
+        // Others may still be ending contexts or channels that they had taken out of the tables before.
+        drop(self.taking_down.write());
         let mut memory = Vec::new();
         {
             let mut objects = self.objects.write();
@@ -187,24 +224,31 @@ impl Client {
                 memory.extend(module.variables.iter().map(|(_, variables)| Arc::clone(variables)));
             }
         }
+        // What the device has no translations for any more is free, even if work does not stop; what it knows by physical
+        // address is not: the tables, and what channels have given back as stuck.
+        let mut forgotten = Ok(());
         let mut tables = Vec::new();
-        let mut let_go = stopped;
         if let Some(mut space) = self.space.write().take() {
-            let_go = space.cut_off().and_then(|()| self.invalidate(&mut space, None)).and(let_go);
+            forgotten = space.cut_off(&device.scheduler);
             let (allocs, runs) = space.dissolve();
             memory.extend(allocs);
             tables = runs;
         }
         for memory in memory {
-            self.free_memory(&memory, let_go);
+            self.free_memory(&memory, forgotten);
         }
-        self.give_back(&tables, let_go);
-        shared.mmio.backing().free_dma(self.signals.dma.bus);
-        shared.clients.remove(&self.signals);
+        self.give_back(&tables, forgotten.and(stopped));
+        self.host.lock().dissolve(forgotten);
+        self.private_host.lock().dissolve(forgotten);
+        if forgotten.is_ok() {
+            device.mmio.backing().free_dma(self.signals.dma.bus());
+        }
+        self.budget.refund_file();
+        device.clients.remove(&self.signals);
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.driver.shared
+    pub(crate) fn device(&self) -> &Device {
+        &self.driver.device
     }
 
     pub(crate) fn layout(&self) -> Result<&Layout, GpuError> {
@@ -215,7 +259,7 @@ impl Client {
         if self.closed.load(Ordering::Acquire) {
             return Err(GpuError::Lost { reason: "the client was closed".into() });
         }
-        if self.shared().mmio.is_lost() {
+        if self.device().mmio.is_lost() {
             return Err(GpuError::Lost { reason: "the device does not answer".into() });
         }
         Ok(())
@@ -236,36 +280,29 @@ impl Client {
         }
         let mut space = self.space.write();
         if let Some(space) = space.as_mut() {
-            let pending = space.take_pending();
-            self.invalidate(space, Some(&pending)).map_err(lost)?;
+            space.publish(&self.device().scheduler).map_err(lost)?;
         }
         self.dirty.store(false, Ordering::Release);
         Ok(())
     }
 
-    fn invalidate(&self, space: &mut Space, ranges: Option<&[std::ops::Range<u64>]>) -> Result<(), Lost> {
-        let shared = self.shared();
-        shared.hw.lock().invalidate(&shared.mmio, space.root(), ranges)?;
-        space.settle();
-        Ok(())
-    }
-
     fn set_address_range(&self, lo: u64, bytes: u64) -> Result<(), GpuError> {
-        let shared = self.shared();
+        let device = self.device();
         let mut slot = self.space.write();
+        // Whoever closes takes the space away for good: one that came later would stay.
+        self.alive()?;
         if slot.is_some() || self.layout.get().is_some() {
             return Err(invalid("the address range has been announced already".into()));
         }
         let bound = TABLE_BYTES + self.limit / TABLE_SHARE;
-        let mut space = Space::new(&shared.vram, lo, bytes, bound)?;
-        let dma = &self.signals.dma;
-        let area = DmaMemory { bus: dma.bus, file: Arc::clone(&dma.file), mapping: Arc::clone(&dma.mapping) };
-        let area_bytes = (SEMAPHORE_AREA_BYTES as u64).next_multiple_of(PAGE_BYTES);
+        let mut space = Space::new(&device.vram, device.hypercalls.as_ref(), &self.budget, (lo, bytes), bound)?;
+        let area = HostPart { dma: Arc::clone(&self.signals.dma), offset: 0 };
+        let area_bytes = (SemaphoreArea::BYTES as u64).next_multiple_of(PAGE_BYTES);
         let memory = Arc::new(Memory { bytes: area_bytes, backing: Backing::Host(area) });
-        let semaphores = match space.map_own(&memory, true) {
+        let semaphores = match space.map_for_driver(&memory, true) {
             Ok(at) => at,
             Err(error) => {
-                shared.vram.put(&space.dissolve().1);
+                device.vram.put(&space.dissolve().1);
                 return Err(error);
             }
         };
@@ -312,7 +349,7 @@ impl Client {
         let (container, code) = match placed {
             Ok(placed) => placed,
             Err(error) => {
-                self.remove_own(variables.as_slice());
+                self.unplace(variables.as_slice());
                 return Err(error);
             }
         };
@@ -330,8 +367,8 @@ impl Client {
 
     fn remove_module(&self, module: &Module) {
         self.programs.fetch_add(1, Ordering::AcqRel);
-        self.remove_own(&[(module.container, Arc::clone(&module.code))]);
-        self.remove_own(module.variables.as_slice());
+        self.unplace(&[(module.container, Arc::clone(&module.code))]);
+        self.unplace(module.variables.as_slice());
     }
 
     fn module(&self, id: ModuleId) -> Result<Arc<Module>, GpuError> {
@@ -359,23 +396,28 @@ impl Gpu for Client {
                 space.map(at.0, id, offset, bytes, access)
             })?,
             Request::Unmap { at, bytes } => self.edit(|space| space.unmap(at.0, bytes))?,
-            Request::CreateContext { id, printf, heap, heap_bytes } => {
+            Request::CreateContext { id, runtime: RuntimeMemory { printf, heap, heap_bytes } } => {
                 self.create_context(id, [printf, heap, heap_bytes])?;
             }
             Request::DestroyContext { id } => self.destroy_context(id)?,
             Request::CreateQueue { id, context, priority } => self.create_queue(id, context, priority)?,
             Request::DestroyQueue { id } => self.destroy_queue(id)?,
-            Request::LoadModule { id, ptx, placed } => return self.load_module(id, &ptx, &placed),
+            Request::LoadModule { id, code: CodeImage { format: CodeFormat::PTX, bytes }, placed } => {
+                return self.load_module(id, &bytes, &placed);
+            }
+            Request::LoadModule { code, .. } => {
+                return Err(GpuError::Unsupported { what: format!("code of format {}", code.format.0) });
+            }
             Request::UnloadModule { id } => {
                 let module = self.objects.write().modules.remove(&id).ok_or_else(|| unknown("module", id.0))?;
                 self.remove_module(&module);
             }
-            Request::PrepareKernel { module, kernel } => {
-                return self.module(module)?.prepare(kernel).map(Response::Kernel);
+            Request::PrepareKernel { module, kernel, stack_bytes } => {
+                return self.module(module)?.prepare(kernel, stack_bytes).map(Response::Kernel);
             }
             Request::ContextError { id } => {
                 let context = self.context(id)?;
-                context.check_notifier(&self.shared().mmio, &self.shared().vram);
+                context.check_notifier(&self.device().mmio, &self.device().vram);
                 return Ok(Response::ContextError(context.error().cloned()));
             }
         }
@@ -392,23 +434,29 @@ impl Gpu for Client {
         self.sync()
     }
 
-    fn semaphores(&self) -> &Mapping {
-        &self.signals.dma.mapping
+    fn semaphores(&self) -> &SemaphoreArea {
+        &self.signals.area
     }
 
-    fn kick(&self) -> Result<(), GpuError> {
+    fn release(&self, slot: SlotId, value: u64) -> Result<(), GpuError> {
+        SemaphoreArea::offset(slot)?;
         self.alive()?;
+        self.signals.area.raise(slot, value);
         self.sync()?;
-        self.common.nudge();
-        self.shared().clients.listen(&self.signals);
+        self.unpark(vec![slot]);
+        self.common.ring_waiting();
+        Ok(())
+    }
+
+    fn listen(&self) -> Result<(), GpuError> {
+        self.alive()?;
+        self.device().clients.listen(&self.signals);
         Ok(())
     }
 
     fn wait(&self, context: ContextId, slot: SlotId, value: u64, timeout: Option<Duration>) -> Result<(), GpuError> {
-        if slot.0 >= SEMAPHORE_SLOTS {
-            return Err(unknown("semaphore slot", slot.0));
-        }
-        if self.signals.payload(slot) >= value {
+        SemaphoreArea::offset(slot)?;
+        if self.signals.area.payload(slot) >= value {
             return Ok(());
         }
         self.alive()?;
@@ -416,7 +464,7 @@ impl Gpu for Client {
         let context = self.context(context)?;
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let result = self.signals.wait(&self.common.listeners, deadline, || {
-            if self.signals.payload(slot) >= value {
+            if self.signals.area.payload(slot) >= value {
                 return Some(Ok(()));
             }
             if self.signals.is_ended() {
@@ -427,27 +475,27 @@ impl Gpu for Client {
         result.unwrap_or(Err(GpuError::TimedOut))
     }
 
-    fn write(&self, dst: DevAddr, src: HostRange) -> Result<(), GpuError> {
+    fn write(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
         self.alive()?;
         let space = self.space.read();
         let space = space.as_ref().ok_or_else(|| invalid("no address range has been announced".into()))?;
         space.for_each(dst.0, src.len() as u64, true, |at, memory| memory.copy_from(src.part(at, memory.len())))
     }
 
-    fn read(&self, dst: HostRange, src: DevAddr) -> Result<(), GpuError> {
+    fn read(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
         self.alive()?;
         let space = self.space.read();
         let space = space.as_ref().ok_or_else(|| invalid("no address range has been announced".into()))?;
-        space.for_each(src.0, dst.len() as u64, false, |at, memory| dst.part(at, memory.len()).copy_from(memory))
+        space.for_each(src.0, dst.len() as u64, false, |at, memory| memory.copy_to(dst.part(at, memory.len())))
     }
 
-    fn host_memory(&self, id: AllocId) -> Result<Arc<Memfd>, GpuError> {
+    fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {
         self.alive()?;
         let space = self.space.read();
         let alloc =
             space.as_ref().and_then(|space| space.allocs.get(&id)).ok_or_else(|| unknown("allocation", id.0))?;
         match &alloc.memory.backing {
-            Backing::Host(dma) => Ok(Arc::clone(&dma.file)),
+            Backing::Host(part) => Ok(HostMemory { file: Arc::clone(&part.dma.file), offset: part.offset }),
             Backing::Vram(_) => Err(unknown("host allocation", id.0)),
         }
     }
@@ -460,7 +508,7 @@ impl Drop for Client {
 }
 
 /// The device's end as a client sees it.
-pub(crate) fn lost(lost: Lost) -> GpuError {
+pub(crate) fn lost(lost: Stuck) -> GpuError {
     GpuError::Lost { reason: lost.to_string() }
 }
 

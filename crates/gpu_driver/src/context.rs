@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use device_io::VramOffset;
 use gpu::{ContextError, GpuError};
 use gpu_spec::fault::{AccessType, Fault};
 use gpu_spec::notifier::{LOG_BYTES, LOG_OFFSET, Reason, Record, STATUS_ERROR};
@@ -67,7 +68,7 @@ impl Context {
     /// It is being destroyed: nobody shall wait for its queues any longer.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
-        self.signals.interrupt();
+        self.signals.area.interrupt();
     }
 
     pub(crate) fn add_channel(&self, channel: u32) {
@@ -76,6 +77,16 @@ impl Context {
 
     pub(crate) fn remove_channel(&self, channel: u32) {
         self.channels.lock().retain(|other| *other != channel);
+    }
+
+    /// Whether a channel has, or does, what waits for nothing but its turn.
+    pub(crate) fn is_ready(&self, mmio: &Mmio) -> bool {
+        let ready = |channel: &u32| {
+            let state = mmio.read(regs::pccsr_channel(*channel)).unwrap_or(0);
+            let status = regs::CHANNEL_STATUS.get(state);
+            matches!(status, regs::CHANNEL_STATUS_PENDING | regs::CHANNEL_STATUS_ON_ENGINE)
+        };
+        self.channels.lock().iter().any(ready)
     }
 
     /// The context is dead from now on; the first error stays.
@@ -87,7 +98,7 @@ impl Context {
         for channel in self.channels.lock().iter() {
             mmio.write(regs::pccsr_channel(*channel), regs::CHANNEL_ENABLE_CLR.of(1));
         }
-        self.signals.error();
+        self.signals.area.count_error();
     }
 
     /// Looks at the notifier, and fails if the device has written it. True if it is dead.
@@ -95,18 +106,17 @@ impl Context {
         if self.error.get().is_some() {
             return true;
         }
-        let memory = vram.backing().vram();
-        let at = self.notifier.offset as usize;
+        let read = |offset, out: &mut [u8]| vram.backing().read_vram(VramOffset(self.notifier.offset + offset), out);
         let mut record = Record::new_zeroed();
-        memory.read(at, record.as_mut_bytes());
+        read(0, record.as_mut_bytes());
         if record.status != STATUS_ERROR {
             return false;
         }
         // The status is written last: the rest is complete if it is read after it.
         std::sync::atomic::fence(Ordering::Acquire);
-        memory.read(at, record.as_mut_bytes());
+        read(0, record.as_mut_bytes());
         let mut log = vec![0; (record.log_bytes as usize).min(MAX_LOG)];
-        memory.read(at + LOG_OFFSET as usize, &mut log);
+        read(LOG_OFFSET, &mut log);
         self.fail(mmio, decode(&record, String::from_utf8_lossy(&log).into_owned()));
         true
     }
@@ -133,6 +143,7 @@ fn decode(record: &Record, log: String) -> ContextError {
         Reason::ILLEGAL_COMMAND => ContextError::IllegalCommand {
             reason: format!("method {:#x} with {:#x}: {log}", record.method, record.data),
         },
+        Reason::OUT_OF_RESOURCES => ContextError::OutOfResources { reason: log },
         Reason::ILLEGAL_INSTRUCTION if !log.is_empty() => ContextError::LaunchFailed { reason: log },
         Reason::ILLEGAL_INSTRUCTION => ContextError::LaunchFailed { reason: "illegal instruction".into() },
         Reason(other) => ContextError::LaunchFailed { reason: format!("error {other} of the device: {log}") },

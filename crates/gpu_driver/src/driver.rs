@@ -7,19 +7,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use device_io::{DeviceBacking, DmaMemory};
-use gpu::Properties;
+use device_io::{DeviceBacking, VramOffset};
+use gpu::{GpuError, Properties};
+use gpu_spec::balloon;
 use gpu_spec::fault::{Fault, PACKET_BYTES, Packet};
+use gpu_spec::mmu::{Aperture, SMALL_PAGE};
+use gpu_spec::ramfc::target;
 use gpu_spec::regs::{self, identity, vector, vf};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use zerocopy::{FromZeros, IntoBytes};
 
+use crate::balloon::{Balloon, Left};
+use crate::budget::{Budget, BudgetNumbers, HostCost};
 use crate::client::{Client, ClientConfig};
 use crate::context::Context;
-use crate::mmio::{Lost, Mmio};
-use crate::scheduling::Hw;
+use crate::lease::Leased;
+use crate::mmio::{Mmio, Stuck};
+use crate::paging::Hypercalls;
+use crate::scheduling::Scheduler;
 use crate::signals::Listeners;
-use crate::vram::Vram;
+use crate::vram::{Run, Vram};
 
 /// Packets in the fault buffer.
 const FAULT_PACKETS: u32 = 1024;
@@ -62,42 +69,63 @@ pub struct Counts {
     pub vram_total: u64,
     /// VRAM lost because the device did not let go of it, bytes.
     pub vram_quarantined: u64,
-    /// Channels.
+    /// Channels that exist, those that are stuck included.
     pub channels: u32,
-    /// TSGs.
+    /// Time-slice groups, likewise.
     pub tsgs: u32,
-    /// Clients.
+    /// Clients that are open.
     pub clients: u32,
 }
 
 /// What the driver, its clients and its interrupt thread share.
 ///
-/// Lock order, outermost first: a client's `objects`, a channel's `ring`, a client's `space`, [`Shared::hw`],
-/// [`Shared::contexts`], that of [`Shared::clients`], the free list of VRAM. No lock is held while a device or client is
-/// waited for, but `ring` (by a submission to a full queue, which holds no other) and `hw` (while the device switches).
+/// Lock order, outermost first. A client's: a queue's `state`, `objects`, a context's `channels`, a channel's `ring`,
+/// `parking`, `space`, the pools of host memory. Everybody's: those of the [`Scheduler`], [`Device::contexts`], that of
+/// [`Device::clients`], the free list of VRAM.
+///
+/// Everybody's are never held over a wait, nor over a loop whose length a tenant chooses. Of a client's, `state` and `ring`
+/// are held while a submission waits for room, `channels` and `space` while the device is told of changes; nobody else's
+/// calls take them, nor do metering and scheduling of the client ([`Client::usage`], [`Client::set_time_slice`]).
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct Device {
     pub(crate) mmio: Arc<Mmio>,
     pub(crate) vram: Arc<Vram>,
-    pub(crate) hw: Mutex<Hw>,
+    pub(crate) scheduler: Scheduler,
+    /// The host makes page tables, if the device is a guest's and offers to.
+    pub(crate) hypercalls: Option<Arc<Hypercalls>>,
+    /// The host may ask for VRAM, if the device is a guest's and offers that.
+    balloon: Option<Balloon>,
     /// Contexts by the VRAM offset of their channels' instance blocks, as fault packets name them.
-    pub(crate) contexts: RwLock<HashMap<u64, Arc<Context>>>,
+    pub(crate) contexts: RwLock<HashMap<u64, Registered>>,
     /// Semaphore areas of the clients.
     pub(crate) clients: Arc<Listeners>,
     pub(crate) properties: Properties,
-    faults: DmaMemory,
+    pub(crate) budgets: Arc<BudgetNumbers>,
+    /// Leases, for interrupts. Read over what mediators do there, which is little.
+    pub(crate) leases: RwLock<Vec<Arc<Leased>>>,
+    /// The fault buffer, in VRAM: the device wants it in one piece.
+    faults: Run,
     stop: AtomicBool,
+}
+
+/// A channel's context, as faults find it.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    pub(crate) context: Arc<Context>,
+    /// Device time from which on its instance block is the channel's, nanoseconds.
+    pub(crate) since_ns: u64,
 }
 
 /// A device and its driver. Clients keep it alive.
 #[derive(Debug)]
 pub struct Driver {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) device: Arc<Device>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Driver {
-    /// Takes a device over: scrubs its memory, sets up fault buffer, interrupts and scheduling.
+    /// Takes a device over: resets it if that is possible, else scrubs its memory; sets up fault buffer, interrupts and
+    /// scheduling.
     ///
     /// # Errors
     /// Why that is not possible.
@@ -109,34 +137,43 @@ impl Driver {
         if !known {
             return Err(StartError::UnknownChip { boot_0 });
         }
-        let properties = identify(&mmio, backing.vram().len() as u64).map_err(|_| StartError::NoDevice)?;
-        let vram = Arc::new(Vram::new(Arc::clone(&backing)));
-        let hw = Hw::new(&vram).ok_or(StartError::TooLittleVram { bytes: vram.total() })?;
-        let faults = backing.alloc_dma(u64::from(FAULT_PACKETS) * PACKET_BYTES).map_err(StartError::Resources)?;
+        let is_zero = backing.reset().is_ok();
+        let properties = identify(&mmio, backing.vram_bytes()).map_err(|_| StartError::NoDevice)?;
+        let vram = Arc::new(Vram::new(Arc::clone(&backing), is_zero));
+        let scheduler = Scheduler::new(&mmio, &vram).ok_or(StartError::TooLittleVram { bytes: vram.total() })?;
+        let hypercalls = Hypercalls::take(&mmio, &vram).map_err(|_| StartError::NoDevice)?;
+        let faults = vram.take_run(u64::from(FAULT_PACKETS) * PACKET_BYTES, SMALL_PAGE);
+        let faults = faults.ok_or(StartError::TooLittleVram { bytes: vram.total() })?;
         let clients = Arc::new(Listeners::new(Arc::clone(&mmio)));
-        let shared = Arc::new(Shared {
+        let balloon = Balloon::take(&mmio, &vram).map_err(|_| StartError::NoDevice)?;
+        let device = Arc::new(Device {
             mmio,
             vram,
-            hw: Mutex::new(hw),
+            scheduler,
+            hypercalls,
+            balloon,
             contexts: RwLock::default(),
             clients,
             properties,
+            budgets: Arc::new(BudgetNumbers::new()),
+            leases: RwLock::default(),
             faults,
             stop: AtomicBool::new(false),
         });
-        shared.enable_interrupts();
-        let own = Arc::clone(&shared);
+        device.enable_interrupts();
+        let interrupted = Arc::clone(&device);
         let thread = std::thread::Builder::new()
             .name("gpu-interrupts".into())
-            .spawn(move || own.serve_interrupts())
-            .map_err(StartError::Resources)?;
-        Ok(Arc::new(Driver { shared, thread: Some(thread) }))
+            .spawn(move || interrupted.serve_interrupts())
+            .map_err(StartError::Resources)
+            .inspect_err(|_| device.disable_interrupts())?;
+        Ok(Arc::new(Driver { device, thread: Some(thread) }))
     }
 
     /// Facts of the whole GPU.
     #[must_use]
     pub fn properties(&self) -> &Properties {
-        &self.shared.properties
+        &self.device.properties
     }
 
     /// A new client, isolated from all others.
@@ -144,56 +181,64 @@ impl Driver {
     /// # Errors
     /// What the operating system says when memory shared with the device cannot be had.
     pub fn open(self: &Arc<Driver>, config: ClientConfig) -> io::Result<Arc<Client>> {
-        Client::open(Arc::clone(self), config).map(Arc::new)
+        Client::open(Arc::clone(self), config)
+    }
+
+    /// A budget for a tenant, to be given to its clients ([`ClientConfig::budget`]).
+    ///
+    /// # Errors
+    /// `TooMany`.
+    pub fn budget(&self, limits: HostCost) -> Result<Arc<Budget>, GpuError> {
+        Budget::new(&self.device.mmio, &self.device.budgets, limits)
     }
 
     /// What is in use.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let hw = self.shared.hw.lock();
+        let (channels, tsgs) = self.device.scheduler.in_use();
         Counts {
-            vram_free: self.shared.vram.free(),
-            vram_total: self.shared.vram.total(),
-            vram_quarantined: self.shared.vram.quarantined(),
-            channels: hw.channels_in_use(),
-            tsgs: hw.tsgs_in_use(),
-            clients: self.shared.clients.count() as u32,
+            vram_free: self.device.vram.free(),
+            vram_total: self.device.vram.total(),
+            vram_quarantined: self.device.vram.quarantined(),
+            channels,
+            tsgs,
+            clients: self.device.clients.count() as u32,
         }
     }
 
     /// True once the device was found gone or stuck. Nothing brings it back; a new driver on a reset device does.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.shared.mmio.is_lost()
+        self.device.mmio.is_lost()
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
+        self.device.stop.store(true, Ordering::Release);
         // An interrupt of our own, so that the thread looks at once.
-        self.shared.mmio.write(regs::VF_BASE + vf::INTR_LEAF_TRIGGER, vector::CHANNEL_ERROR);
+        self.device.mmio.write(regs::VF_BASE + vf::INTR_LEAF_TRIGGER, vector::CHANNEL_ERROR);
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {
             // A panic of the thread has been reported where it happened.
             let _ = thread.join();
         }
-        self.shared.disable_interrupts();
+        self.device.disable_interrupts();
     }
 }
 
-impl Shared {
+impl Device {
     fn enable_interrupts(&self) {
         let at = |offset| regs::VF_BASE + offset;
-        let bus = self.faults.bus.0;
-        let lo = bus as u32 & vf::FAULT_BUFFER_LO_ADDRESS.mask() as u32;
-        self.mmio.write(at(vf::FAULT_BUFFER_LO), lo | vf::FAULT_BUFFER_LO_TARGET.of(2));
-        self.mmio.write(at(vf::FAULT_BUFFER_HI), (bus >> 32) as u32);
+        let lo = self.faults.offset as u32 & vf::FAULT_BUFFER_LO_ADDRESS.mask() as u32;
+        self.mmio.write(at(vf::FAULT_BUFFER_LO), lo | vf::FAULT_BUFFER_LO_TARGET.of(target(Aperture::Vram)));
+        self.mmio.write(at(vf::FAULT_BUFFER_HI), (self.faults.offset >> 32) as u32);
         self.mmio.write(at(vf::FAULT_BUFFER_GET), 0);
         let size = vf::FAULT_BUFFER_ENTRIES.of(FAULT_PACKETS) | vf::FAULT_BUFFER_ENABLE.of(1);
         self.mmio.write(at(vf::FAULT_BUFFER_SIZE), size);
-        for vector in [vector::NON_STALL, vector::FAULT, vector::CHANNEL_ERROR] {
+        let balloon = self.balloon.as_ref().map(|_| balloon::VECTOR);
+        for vector in [vector::NON_STALL, vector::FAULT, vector::CHANNEL_ERROR].into_iter().chain(balloon) {
             let leaf = vector / 32;
             // That of signals is switched on when somebody sleeps.
             if vector != vector::NON_STALL {
@@ -205,29 +250,39 @@ impl Shared {
 
     fn disable_interrupts(&self) {
         let at = |offset| regs::VF_BASE + offset;
+        if let Some(balloon) = &self.balloon {
+            balloon.leave();
+        }
         self.mmio.write(at(vf::INTR_TOP_EN_CLEAR), u32::MAX);
         self.mmio.write(at(vf::FAULT_BUFFER_SIZE), 0);
-        self.mmio.backing().free_dma(self.faults.bus);
     }
 
     /// The interrupt thread.
     fn serve_interrupts(&self) {
         let mut suspects: Vec<(Instant, Fault)> = Vec::new();
         let mut ended = false;
+        let mut left = Left::More;
         while !self.stop.load(Ordering::Acquire) {
-            let raised = self.mmio.backing().wait_interrupt(TICK);
+            let bound = self.clients.resume().map_or(TICK, |left| left.min(TICK));
+            let bound = if left == Left::More { Duration::ZERO } else { bound };
+            let raised = self.mmio.backing().wait_interrupt(bound);
             let alive = if raised { self.dispatch(&mut suspects) } else { self.mmio.read(regs::PMC_BOOT_0).map(drop) };
             if (alive.is_err() || self.mmio.is_lost()) && !ended {
                 ended = true;
                 tracing::error!("the GPU is lost");
                 self.clients.end();
+                self.leases.read().iter().for_each(|lease| lease.lost());
             }
             self.judge(&mut suspects);
+            left = match &self.balloon {
+                Some(balloon) if !ended => balloon.go_on().unwrap_or(Left::Later),
+                _ => Left::Nothing,
+            };
         }
     }
 
     /// Handles everything that is pending.
-    fn dispatch(&self, suspects: &mut Vec<(Instant, Fault)>) -> Result<(), Lost> {
+    fn dispatch(&self, suspects: &mut Vec<(Instant, Fault)>) -> Result<(), Stuck> {
         let at = |offset| regs::VF_BASE + offset;
         loop {
             let top = self.mmio.read(at(vf::INTR_TOP))?;
@@ -244,36 +299,51 @@ impl Shared {
             }
             let is = |vector: u32| pending[(vector / 32) as usize] & 1 << (vector % 32) != 0;
             if is(vector::NON_STALL) {
-                self.clients.interrupt();
+                let told = self.leases.read().iter().filter_map(|lease| lease.signal()).collect();
+                self.clients.interrupt(told);
             }
             if is(vector::CHANNEL_ERROR) {
                 self.read_notifiers();
+                self.leases.read().iter().for_each(|lease| lease.channel_error());
             }
             if is(vector::FAULT) {
                 self.read_faults(suspects)?;
             }
+            if is(balloon::VECTOR)
+                && let Some(balloon) = &self.balloon
+            {
+                balloon.hear();
+            }
         }
     }
 
+    /// The device's time, nanoseconds.
+    pub(crate) fn time_ns(&self) -> Result<u64, Stuck> {
+        self.mmio.read_long(regs::PTIMER_TIME_0, regs::PTIMER_TIME_1)
+    }
+
     fn read_notifiers(&self) {
-        let contexts: Vec<Arc<Context>> = self.contexts.read().values().cloned().collect();
+        let contexts: Vec<Arc<Context>> =
+            self.contexts.read().values().map(|registered| Arc::clone(&registered.context)).collect();
         for context in contexts {
             context.check_notifier(&self.mmio, &self.vram);
         }
     }
 
-    fn read_faults(&self, suspects: &mut Vec<(Instant, Fault)>) -> Result<(), Lost> {
+    fn read_faults(&self, suspects: &mut Vec<(Instant, Fault)>) -> Result<(), Stuck> {
         let at = |offset| regs::VF_BASE + offset;
         let put = vf::FAULT_BUFFER_PTR.get(self.mmio.read(at(vf::FAULT_BUFFER_PUT))?) % FAULT_PACKETS;
         let mut get = vf::FAULT_BUFFER_PTR.get(self.mmio.read(at(vf::FAULT_BUFFER_GET))?) % FAULT_PACKETS;
         while get != put {
-            let offset = get as usize * PACKET_BYTES as usize;
+            let at = VramOffset(self.faults.offset + u64::from(get) * PACKET_BYTES);
             let mut packet = Packet::new_zeroed();
-            self.faults.mapping.read(offset, packet.as_mut_bytes());
-            self.faults.mapping.fill(offset, PACKET_BYTES as usize, 0);
+            self.mmio.backing().read_vram(at, packet.as_mut_bytes());
+            self.mmio.backing().fill_vram(at, PACKET_BYTES as usize, 0);
             if let Some(fault) = packet.decode() {
                 tracing::debug!(?fault, "GPU fault");
-                suspects.push((Instant::now(), fault));
+                if !self.leases.read().iter().any(|lease| lease.fault(&fault)) {
+                    suspects.push((Instant::now(), fault));
+                }
             }
             get = (get + 1) % FAULT_PACKETS;
         }
@@ -284,8 +354,12 @@ impl Shared {
     /// Faults whose channel has no error notifier in time end its context as the packet says.
     fn judge(&self, suspects: &mut Vec<(Instant, Fault)>) {
         suspects.retain(|(since, fault)| {
-            let context = self.contexts.read().get(&fault.instance.address).cloned();
-            let Some(context) = context else { return false };
+            let contexts = self.contexts.read();
+            let registered = contexts.get(&fault.instance.address);
+            // A packet from before is of a channel that is gone and had the same place.
+            let Some(registered) = registered.filter(|r| r.since_ns <= fault.timestamp) else { return false };
+            let context = Arc::clone(&registered.context);
+            drop(contexts);
             if context.check_notifier(&self.mmio, &self.vram) {
                 return false;
             }
@@ -299,8 +373,8 @@ impl Shared {
 }
 
 /// Reads what the device says of itself.
-fn identify(mmio: &Mmio, memory_bytes: u64) -> Result<Properties, Lost> {
-    let words = |at: u32, count: u32| (0..count).map(|i| mmio.read(at + i * 4)).collect::<Result<Vec<u32>, Lost>>();
+fn identify(mmio: &Mmio, memory_bytes: u64) -> Result<Properties, Stuck> {
+    let words = |at: u32, count: u32| (0..count).map(|i| mmio.read(at + i * 4)).collect::<Result<Vec<u32>, Stuck>>();
     let mut uuid = [0; 16];
     uuid.copy_from_slice(words(identity::UUID, 4)?.as_bytes());
     let name = words(identity::NAME, identity::NAME_WORDS)?;

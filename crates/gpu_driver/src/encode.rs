@@ -4,6 +4,7 @@
 //! queue take effect in order, so before an engine begins, the host waits for the other; within an engine the class's own
 //! means keep the order.
 
+use gpu::Compare;
 use gpu_spec::compute;
 use gpu_spec::copy::{self, launch_dma, remap};
 use gpu_spec::host::{self, Header, SUBCHANNEL_COMPUTE, SUBCHANNEL_COPY, sem_execute};
@@ -122,6 +123,30 @@ impl Encoder {
         let operation = sem_execute::OPERATION.of(sem_execute::ACQ_STRICT_GEQ)
             | sem_execute::ACQUIRE_SWITCH_TSG.of(1)
             | sem_execute::PAYLOAD_64.of(1);
+        self.semaphore(at, value, operation);
+    }
+
+    /// After all before it: stores a word, and nothing else.
+    pub(crate) fn write_value(&mut self, at: u64, value: u64, wide: bool) {
+        let operation = sem_execute::OPERATION.of(sem_execute::RELEASE)
+            | sem_execute::RELEASE_WFI.of(1)
+            | sem_execute::PAYLOAD_64.of(wide.into());
+        self.semaphore(at, value, operation);
+        self.engine = Engine::None;
+    }
+
+    /// Holds the channel until the word at `at` compares with `value`.
+    pub(crate) fn wait_value(&mut self, at: u64, value: u64, wide: bool, compare: Compare) {
+        let operation = match compare {
+            Compare::CyclicGeq => sem_execute::ACQ_CIRC_GEQ,
+            Compare::Equal => sem_execute::ACQUIRE,
+            Compare::And => sem_execute::ACQ_AND,
+            Compare::Nor => sem_execute::ACQ_NOR,
+        };
+        let value = if wide { value } else { value & u64::from(u32::MAX) };
+        let operation = sem_execute::OPERATION.of(operation)
+            | sem_execute::ACQUIRE_SWITCH_TSG.of(1)
+            | sem_execute::PAYLOAD_64.of(wide.into());
         self.semaphore(at, value, operation);
     }
 

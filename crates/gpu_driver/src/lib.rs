@@ -6,12 +6,17 @@
 //! process, inside the daemon, and in a virtual machine.
 //!
 //! # Parts
-//! - `mmio`: registers, and noticing that the device is gone. `vram`, `extents`: which pages are whose. `scheduling`: channel
-//!   numbers, TSGs, the runlist, invalidation of translations. `driver`: start and interrupts.
+//! - `mmio`: registers, and noticing that the device is gone. `vram`: which pages are whose. `scheduling`: channel numbers,
+//!   TSGs, the runlist, stopping, invalidation of translations. `driver`: start and interrupts.
+//! - `paging`, `balloon`: what differs in a guest: hypercalls, and VRAM that its host asks for.
+//! - `budget`: what a tenant may cost the host. `host`: host memory in few files.
 //! - `space`, `tables`: a client's address space: mappings, page tables, the driver's own part. `client`: requests, waits, CPU
-//!   copies. `memory`: limits. `queues`: contexts and queues. `context`: errors. `module`: PTX text to memory.
+//!   copies. `memory`: limits. `module`: PTX text to memory.
+//! - `contexts`, `context`: life, scheduling and errors of contexts. `queues`: streams of commands. `channels`: which they
+//!   share. `parking`: queues that wait for what nobody has promised yet. `crowding`: queues whose
+//!   channels are full.
 //! - `channel`: the rings of a channel. `encode`: commands as methods. `submit`: checks, then both. `signals`: the semaphore
-//!   area.
+//!   areas.
 //!
 //! # Life of a launch
 //! `submit` checks the command, writes a launch descriptor and constant bank 0 into the channel's data ring, methods that
@@ -21,31 +26,39 @@
 //!
 //! # What counts against a client's memory limit
 //! Allocations in VRAM, module variables, programs. Not: page tables (a bound of their own), instance blocks, notifiers, and
-//! the host memory of queues.
+//! the host memory of channels and of what parked queues keep ([`Budget::driver_bytes`]).
 //!
 //! # Promises
 //! - A page is zero when anybody first sees it: freed VRAM is scrubbed before it can be taken again, also by the client that
 //!   freed it.
 //! - Memory is freed only after the device has let go of it: channels disabled, preempted and out of the runlist,
-//!   translations invalidated. A device that does not obey in two seconds is given up ([`gpu::GpuError::Lost`]), and what it
-//!   may still write is never used again.
+//!   translations invalidated. What it does not let go of within two seconds (a TSG, its channels, their memory) is never used
+//!   again; everybody else goes on. Only a device that answers nothing at all is given up ([`gpu::GpuError::Lost`]).
 //! - Commands are checked against the part of the address space that the client may name; the driver's own structures lie
 //!   outside. A kernel can still reach its own client's, and gains nothing: channels are unprivileged, and the driver
 //!   believes nothing that it reads there.
-//! - No lock is held while a client waits for the device, but that of the full queue it submits to. Closing a client
-//!   releases all its waiters.
+//! - A client waits for nobody else: no lock that another needs is held over a wait or a loop whose length a tenant chooses
+//!   (`driver::Device` lists the locks and their order). Closing a client releases all its waiters.
 //!
-//! Changed page tables reach the device in batches: with the next submission, wait, kick or flush, or before memory is freed.
+//! Changed page tables reach the device in batches: with the next submission, wait, release or flush, or before memory is freed.
 
+mod balloon;
+mod budget;
 mod channel;
+mod channels;
 mod client;
 mod context;
+mod contexts;
+mod crowding;
 mod driver;
 mod encode;
-mod extents;
+mod host;
+mod lease;
 mod memory;
 mod mmio;
 mod module;
+mod paging;
+mod parking;
 mod queues;
 mod scheduling;
 mod signals;
@@ -54,6 +67,8 @@ mod submit;
 mod tables;
 mod vram;
 
+pub use budget::{Budget, HostCost};
 pub use client::{Client, ClientConfig};
+pub use contexts::Usage;
 pub use driver::{Counts, Driver, StartError};
-pub use queues::Usage;
+pub use lease::{Lease, ListedChannel, Mediator, NotLetGo, VramRange};

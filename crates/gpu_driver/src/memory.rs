@@ -3,15 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use device_io::VramOffset;
 use gpu::{AllocId, GpuError, MAX_RANGE_BYTES, MemoryKind, PAGE_BYTES, Response};
 
 use crate::client::Client;
-use crate::mmio::Lost;
+use crate::host::HostPart;
+use crate::mmio::Stuck;
 use crate::space::{Backing, Memory, invalid, unknown};
 use crate::vram::Run;
 
 /// Most allocations of a client: what a tenant can make the driver keep in its tables.
 const MAX_ALLOCATIONS: usize = 1 << 18;
+
 impl Client {
     /// Books `bytes` of VRAM against the limit.
     fn charge(&self, bytes: u64) -> Result<(), GpuError> {
@@ -30,11 +33,11 @@ impl Client {
     pub(crate) fn take_vram(&self, bytes: u64) -> Result<Memory, GpuError> {
         let bytes = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or_else(|| self.out_of_memory(bytes, 0))?;
         self.charge(bytes)?;
-        match self.shared().vram.take(bytes) {
+        match self.device().vram.take(bytes) {
             Some(runs) => Ok(Memory { bytes, backing: Backing::Vram(runs) }),
             None => {
                 self.used.fetch_sub(bytes, Ordering::Relaxed);
-                Err(self.out_of_memory(bytes, self.shared().vram.free()))
+                Err(self.out_of_memory(bytes, self.device().vram.free()))
             }
         }
     }
@@ -45,35 +48,47 @@ impl Client {
         if let Err(used) = booked {
             return Err(GpuError::OutOfMemory { wanted: bytes, free: self.host_limit - used, limit: self.host_limit });
         }
-        match self.shared().mmio.backing().alloc_dma(bytes) {
-            Ok(dma) => Ok(Memory { bytes, backing: Backing::Host(dma) }),
-            Err(error) => {
-                tracing::warn!(client = self.name(), bytes, %error, "no host memory for the GPU");
-                self.host_used.fetch_sub(bytes, Ordering::Relaxed);
-                Err(GpuError::OutOfMemory { wanted: bytes, free: 0, limit: self.host_limit })
-            }
+        let taken = self.host.lock().take(bytes);
+        if taken.is_err() {
+            self.host_used.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        Ok(Memory { bytes, backing: Backing::Host(taken?) })
+    }
+
+    /// Host memory for the driver's own structures.
+    pub(crate) fn take_private(&self, bytes: u64) -> Result<HostPart, GpuError> {
+        self.budget.charge_driver_bytes(bytes)?;
+        self.private_host.lock().take(bytes).inspect_err(|_| self.budget.refund_driver_bytes(bytes))
+    }
+
+    /// Undoes [`Client::take_private`].
+    pub(crate) fn give_private(&self, part: &HostPart, bytes: u64, let_go: Result<(), Stuck>) {
+        self.private_host.lock().give(part, bytes, let_go);
+        // What the device keeps stays charged.
+        if let_go.is_ok() {
+            self.budget.refund_driver_bytes(bytes);
         }
     }
 
     /// Gives memory back that nothing maps any more; `let_go`: the device is known not to use it.
-    pub(crate) fn free_memory(&self, memory: &Memory, let_go: Result<(), Lost>) {
+    pub(crate) fn free_memory(&self, memory: &Memory, let_go: Result<(), Stuck>) {
         match &memory.backing {
             Backing::Vram(runs) => {
                 self.give_back(runs, let_go);
                 self.used.fetch_sub(memory.bytes, Ordering::Relaxed);
             }
-            Backing::Host(dma) => {
-                self.shared().mmio.backing().free_dma(dma.bus);
+            Backing::Host(part) => {
+                self.host.lock().give(part, memory.bytes, let_go);
                 self.host_used.fetch_sub(memory.bytes, Ordering::Relaxed);
             }
         }
     }
 
     /// Gives VRAM back that does not count against the limit.
-    pub(crate) fn give_back(&self, runs: &[Run], let_go: Result<(), Lost>) {
+    pub(crate) fn give_back(&self, runs: &[Run], let_go: Result<(), Stuck>) {
         match let_go {
-            Ok(()) => self.shared().vram.put(runs),
-            Err(_) => self.shared().vram.quarantine(runs),
+            Ok(()) => self.device().vram.put(runs),
+            Err(_) => self.device().vram.quarantine(runs),
         }
     }
 
@@ -112,7 +127,7 @@ impl Client {
     pub(crate) fn free(&self, id: AllocId) -> Result<(), GpuError> {
         let memory = self.edit(|space| space.remove_alloc(id))?;
         let synced = self.sync();
-        self.free_memory(&memory, synced.clone().map_err(|_| Lost("the device keeps old translations")));
+        self.free_memory(&memory, synced.clone().map_err(|_| Stuck("the device keeps old translations")));
         synced
     }
 
@@ -124,21 +139,21 @@ impl Client {
         fill: impl FnOnce(u64, &mut dyn FnMut(u64, &[u8])) -> Result<(), GpuError>,
     ) -> Result<(u64, Arc<Memory>), GpuError> {
         let memory = Arc::new(self.take_vram(bytes)?);
-        let at = match self.edit(|space| space.map_own(&memory, private)) {
+        let at = match self.edit(|space| space.map_for_driver(&memory, private)) {
             Ok(at) => at,
             Err(error) => {
                 // Entries made before the failure are gone from the tables, but maybe not from the device.
-                let synced = self.sync().map_err(|_| Lost("the device keeps old translations"));
+                let synced = self.sync().map_err(|_| Stuck("the device keeps old translations"));
                 self.free_memory(&memory, synced);
                 return Err(error);
             }
         };
-        let vram = self.shared().mmio.backing().vram();
+        let backing = self.device().mmio.backing();
         let filled = fill(at, &mut |offset, data| {
             let mut data = data;
             for (phys, bytes) in memory.pieces(offset..offset + data.len() as u64) {
                 let (now, rest) = data.split_at(bytes as usize);
-                vram.write(phys.address as usize, now);
+                backing.write_vram(VramOffset(phys.address), now);
                 data = rest;
             }
         });
@@ -146,24 +161,24 @@ impl Client {
         match filled {
             Ok(()) => Ok(placed),
             Err(error) => {
-                self.remove_own(&[placed]);
+                self.unplace(&[placed]);
                 Err(error)
             }
         }
     }
 
     /// Undoes [`Client::place`].
-    pub(crate) fn remove_own(&self, placed: &[(u64, Arc<Memory>)]) {
+    pub(crate) fn unplace(&self, placed: &[(u64, Arc<Memory>)]) {
         let unmapped = self.edit(|space| {
             for (at, memory) in placed {
-                space.unmap_own(*at, memory.bytes);
+                space.unmap_for_driver(*at, memory);
             }
             Ok(())
         });
         let let_go = match unmapped {
-            Ok(()) => self.sync().map_err(|_| Lost("the device keeps old translations")),
+            Ok(()) => self.sync().map_err(|_| Stuck("the device keeps old translations")),
             // The client was closed meanwhile, and its address space cut off as a whole, unless the device was lost.
-            Err(_) if self.shared().mmio.is_lost() => Err(Lost("the device keeps old translations")),
+            Err(_) if self.device().mmio.is_lost() => Err(Stuck("the device keeps old translations")),
             Err(_) => Ok(()),
         };
         for (_, memory) in placed {
@@ -173,7 +188,7 @@ impl Client {
 
     pub(crate) fn memory_info(&self) -> Response {
         let used = self.used.load(Ordering::Relaxed);
-        let free = self.limit.saturating_sub(used).min(self.shared().vram.free());
+        let free = self.limit.saturating_sub(used).min(self.device().vram.free());
         Response::Memory { free, total: self.limit }
     }
 }

@@ -10,13 +10,15 @@ use gpu_spec::regs;
 /// What a register of a device reads as that is no longer there.
 const GONE: u32 = u32::MAX;
 
-/// Looks at a register so often before the thread starts to sleep in between.
-const SPINS: u32 = 200;
+/// Looks at a register for so long before the thread starts to sleep in between. In a guest each look is a round trip, which
+/// takes as long.
+const SPIN: Duration = Duration::from_micros(10);
 
-/// The device no longer answers, or not in time.
+/// The device has not let go of something in time, or no longer answers at all ([`Mmio::is_lost`] tells the two apart). What
+/// it is about must not be used again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Lost(pub(crate) &'static str);
+pub(crate) struct Stuck(pub(crate) &'static str);
 
 /// The device's registers.
 pub(crate) struct Mmio {
@@ -30,13 +32,24 @@ impl Mmio {
     }
 
     /// Reads a register.
-    pub(crate) fn read(&self, offset: u32) -> Result<u32, Lost> {
+    pub(crate) fn read(&self, offset: u32) -> Result<u32, Stuck> {
         let value = self.backing.read32(offset);
         if value == GONE && self.backing.read32(regs::PMC_BOOT_0) == GONE {
             self.lost.store(true, Ordering::Release);
-            return Err(Lost("the device does not answer"));
+            return Err(Stuck("the device does not answer"));
         }
         Ok(value)
+    }
+
+    /// Reads two registers that count as one of 64 bits, while the device may change them.
+    pub(crate) fn read_long(&self, lo: u32, hi: u32) -> Result<u64, Stuck> {
+        loop {
+            let high = self.read(hi)?;
+            let low = self.read(lo)?;
+            if self.read(hi)? == high {
+                return Ok(u64::from(high) << 32 | u64::from(low));
+            }
+        }
     }
 
     /// Writes a register; nothing tells whether the device is still there.
@@ -54,31 +67,18 @@ impl Mmio {
         self.lost.store(true, Ordering::Release);
     }
 
-    /// Reads a register until `done` likes it.
-    pub(crate) fn poll(
-        &self,
-        offset: u32,
-        bound: Duration,
-        what: &'static str,
-        done: impl Fn(u32) -> bool,
-    ) -> Result<(), Lost> {
+    /// Reads a register until `done` likes it; false if it does not within `bound`.
+    pub(crate) fn poll(&self, offset: u32, bound: Duration, done: impl Fn(u32) -> bool) -> Result<bool, Stuck> {
         let mut started = None;
-        let mut spins = 0;
         loop {
             if done(self.read(offset)?) {
-                return Ok(());
+                return Ok(true);
             }
-            spins += 1;
-            if spins < SPINS {
-                std::hint::spin_loop();
-                continue;
+            match started.get_or_insert_with(Instant::now).elapsed() {
+                passed if passed > bound => return Ok(false),
+                passed if passed < SPIN => std::hint::spin_loop(),
+                _ => std::thread::sleep(Duration::from_micros(20)),
             }
-            let since = *started.get_or_insert_with(Instant::now);
-            if since.elapsed() > bound {
-                self.give_up();
-                return Err(Lost(what));
-            }
-            std::thread::sleep(Duration::from_micros(20));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Modules: from PTX text to variables and a program container in GPU memory.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use gpu::{DevAddr, GlobalInfo, GpuError, KernelInfo, ModuleInfo};
@@ -21,8 +22,8 @@ const MAX_ALIGN: u64 = 4096;
 #[derive(Debug)]
 pub(crate) struct Kernel {
     pub(crate) info: KernelInfo,
-    /// `.reqntid`: the block must be exactly `max_ntid`.
-    pub(crate) exact_ntid: bool,
+    /// Local memory of a thread that a launch asks for, bytes: the stack included.
+    pub(crate) local_bytes: AtomicU32,
     /// The verdict of compiling it for a test.
     prepared: OnceLock<Result<(), GpuError>>,
 }
@@ -180,8 +181,8 @@ impl Module {
         self.container + program::entry_offset(kernel)
     }
 
-    /// Finds out whether a kernel compiles.
-    pub(crate) fn prepare(&self, index: u32) -> Result<KernelInfo, GpuError> {
+    /// Finds out whether a kernel compiles; launches ask for so much stack from now on.
+    pub(crate) fn prepare(&self, index: u32, stack_bytes: u32) -> Result<KernelInfo, GpuError> {
         let kernel = self.kernels.get(index as usize).ok_or_else(|| crate::space::unknown("kernel", index))?;
         let verdict = kernel.prepared.get_or_init(|| {
             let symbols: HashMap<&str, u64> = self.symbols.iter().map(|(name, at)| (name.as_str(), *at)).collect();
@@ -190,6 +191,7 @@ impl Module {
                 Err(error) => Err(rejected(error)),
             }
         });
+        kernel.local_bytes.store(kernel.info.local_bytes.max(stack_bytes), Ordering::Relaxed);
         verdict.clone().map(|()| kernel.info.clone())
     }
 }
@@ -228,10 +230,11 @@ fn kernel(program: &Program, index: usize, const_bytes: u32, log: &mut String) -
         registers: resources.registers,
         max_threads: threads,
         max_ntid: entry.max_ntid,
+        exact_ntid: entry.exact_ntid,
         ptx_version: program.version(),
         target: program.target(),
     };
-    Kernel { info, exact_ntid: entry.exact_ntid, prepared: OnceLock::new() }
+    Kernel { local_bytes: AtomicU32::new(info.local_bytes), info, prepared: OnceLock::new() }
 }
 
 /// Addresses that the client has chosen, by index of the variable.

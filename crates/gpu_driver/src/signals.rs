@@ -1,7 +1,6 @@
 //! The clients' semaphore areas, and waking those who wait on them.
 //!
-//! An interrupt for every signal would make a thread run for nothing while nobody sleeps. So the device's interrupt for
-//! signals is on only while somebody does:
+//! The device's interrupt for signals is on only while somebody sleeps ([`SemaphoreArea`] says how that is known):
 //!
 //! ```text
 //!          somebody is about to sleep
@@ -10,141 +9,74 @@
 //!          so many interrupts in a row found nobody asleep
 //! ```
 //! The device remembers what it did not tell, so switching on tells at once what came since the sleeper looked.
+//!
+//! While one sleeps, everybody's signals interrupt, and that costs everybody. So it has a price: what an interrupt takes is
+//! charged to the tenants that sleep, in equal parts ([`Credit`]). When all that sleep have spent theirs, signals do not
+//! interrupt for some microseconds, until one has some again. Whoever lets a thread sleep for ever, or writes into its area
+//! that one does, takes a fixed part of a processor at most, and delays nobody's signals but its own sleepers'.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use device_io::{DeviceBacking, DmaMemory};
-use gpu::{SEMAPHORE_AREA_BYTES, SEMAPHORE_HEADER, SLOT_BYTES, SlotId};
+use gpu::SemaphoreArea;
 use gpu_spec::regs::{self, vector, vf};
-use hostmem::Spin;
 use parking_lot::Mutex;
 
 use crate::mmio::Mmio;
 
-/// Offset in the header: interrupt count, the futex.
-const COUNT: usize = SEMAPHORE_HEADER;
-/// Offset in the header: number of waiters.
-const WAITERS: usize = SEMAPHORE_HEADER + 4;
-/// Offset in the header: context errors so far.
-const ERRORS: usize = SEMAPHORE_HEADER + 8;
-/// Offset in the header: not 0 while signals interrupt.
-const ON: usize = SEMAPHORE_HEADER + 12;
 /// Interrupts without a sleeper after which signals do not interrupt any more. More than one, or clients that sleep now and
 /// then would keep switching.
 const IDLE: u32 = 16;
+/// What an interrupt takes besides looking at the areas, nanoseconds: the device's thread raises it, ours wakes.
+const WAKING_NS: i64 = 10_000;
+/// A tenant's sleepers may have interrupts take this part of a processor; and so much at once, nanoseconds, if it was saved.
+const PART: i64 = 8;
+const SAVED_NS: i64 = 2_000_000;
 
 /// The semaphore area of one client. The client can write all of it; nothing here trusts a word of it.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    pub(crate) dma: DmaMemory,
-    spin: Mutex<Spin>,
+    pub(crate) dma: Arc<DmaMemory>,
+    pub(crate) area: SemaphoreArea,
+    /// The budget of the tenant that pays for its sleepers.
+    payer: u32,
     /// The client is being closed, or the device is lost: nobody shall wait any longer.
     ended: AtomicBool,
 }
 
 impl Signals {
-    pub(crate) fn new(backing: &dyn DeviceBacking) -> io::Result<Signals> {
-        let dma = backing.alloc_dma(SEMAPHORE_AREA_BYTES as u64)?;
-        Ok(Signals { dma, spin: Mutex::default(), ended: AtomicBool::new(false) })
-    }
-
-    /// Payload of a slot (in range).
-    pub(crate) fn payload(&self, slot: SlotId) -> u64 {
-        self.dma.mapping.u64_at(slot.0 as usize * SLOT_BYTES).load(Ordering::Acquire)
-    }
-
-    /// Counts an interrupt, and wakes those who sleep; true if there are any.
-    pub(crate) fn interrupt(&self) -> bool {
-        self.dma.mapping.u32_at(COUNT).fetch_add(1, Ordering::SeqCst);
-        let asleep = self.has_sleepers();
-        if asleep {
-            self.dma.mapping.wake_all(COUNT);
-        }
-        asleep
-    }
-
-    fn has_sleepers(&self) -> bool {
-        self.dma.mapping.u32_at(WAITERS).load(Ordering::SeqCst) != 0
-    }
-
-    fn show(&self, on: bool) {
-        self.dma.mapping.u32_at(ON).store(on.into(), Ordering::SeqCst);
-    }
-
-    /// Counts a context error, and wakes those who sleep.
-    pub(crate) fn error(&self) {
-        self.dma.mapping.u32_at(ERRORS).fetch_add(1, Ordering::SeqCst);
-        self.interrupt();
+    pub(crate) fn new(backing: &dyn DeviceBacking, payer: u32) -> io::Result<Signals> {
+        let dma = Arc::new(backing.alloc_dma(SemaphoreArea::BYTES as u64)?);
+        let area = SemaphoreArea::new(Arc::clone(&dma.mapping)).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Signals { dma, area, payer, ended: AtomicBool::new(false) })
     }
 
     /// Lets nobody wait any longer.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
-        // Whoever sleeps may have miscounted in an area that the client can write; it is woken in any case.
-        self.dma.mapping.u32_at(COUNT).fetch_add(1, Ordering::SeqCst);
-        self.dma.mapping.wake_all(COUNT);
+        self.area.wake_everybody();
     }
 
     pub(crate) fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Waits until `done` gives something, or the area has ended (then `None`), or time is up (then `None`, too). Looks for
-    /// a while, then sleeps between interrupts.
+    /// Waits until `done` gives something, or the area has ended (then `None`), or time is up (then `None`, too).
     pub(crate) fn wait<T>(
         &self,
         listeners: &Listeners,
         deadline: Option<Instant>,
         mut done: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        if let Some(value) = done() {
-            return Some(value);
-        }
-        let started = Instant::now();
-        let spin = self.spin.lock().clone();
-        let mut result = None;
-        let seen = spin.until(|| {
-            result = done();
-            result.is_some()
-        });
-        if !seen {
-            self.dma.mapping.u32_at(WAITERS).fetch_add(1, Ordering::SeqCst);
-            result = self.sleep(listeners, deadline, done);
-            self.dma.mapping.u32_at(WAITERS).fetch_sub(1, Ordering::SeqCst);
-        }
-        self.spin.lock().learn(started.elapsed());
-        result
-    }
-
-    fn sleep<T>(
-        &self,
-        listeners: &Listeners,
-        deadline: Option<Instant>,
-        mut done: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
-        /// A client that damages the header loses wake-ups; it notices this late.
-        const LONGEST: Duration = Duration::from_millis(100);
-        loop {
-            listeners.listen(self);
-            let count = self.dma.mapping.u32_at(COUNT).load(Ordering::SeqCst);
-            if let Some(value) = done() {
-                return Some(value);
-            }
-            if self.is_ended() {
-                return None;
-            }
-            let left = match deadline {
-                None => LONGEST,
-                Some(deadline) => deadline.saturating_duration_since(Instant::now()).min(LONGEST),
-            };
-            if left.is_zero() {
-                return None;
-            }
-            self.dma.mapping.wait(COUNT, count, Some(left));
-        }
+        let look = |_| match done() {
+            Some(value) => Some(Some(value)),
+            None => self.is_ended().then_some(None),
+        };
+        self.area.wait(deadline, look, || listeners.listen(self)).flatten()
     }
 }
 
@@ -152,75 +84,215 @@ impl Signals {
 #[derive(Debug)]
 pub(crate) struct Listeners {
     mmio: Arc<Mmio>,
-    state: Mutex<State>,
+    areas: Mutex<Areas>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    areas: Vec<Arc<Signals>>,
+struct Areas {
+    of_clients: Vec<Arc<Signals>>,
     on: bool,
     /// Interrupts since somebody slept.
     idle: u32,
+    /// What those that sleep, or slept of late, may still spend.
+    credits: HashMap<u32, Credit>,
+    /// On, and yet signals do not interrupt before then.
+    paused: Option<Instant>,
+}
+
+/// What a tenant's sleepers may spend, nanoseconds of a processor.
+#[derive(Clone, Copy, Debug)]
+struct Credit {
+    left: i64,
+    at: Instant,
+}
+
+impl Credit {
+    fn new(now: Instant) -> Credit {
+        Credit { left: SAVED_NS, at: now }
+    }
+
+    /// What is left now.
+    fn look(&mut self, now: Instant) -> i64 {
+        let passed = now.saturating_duration_since(self.at).as_nanos().min(1 << 40) as i64;
+        self.left = (self.left + passed / PART).min(SAVED_NS);
+        // What is too short to count for anything is counted later.
+        if passed >= PART {
+            self.at = now;
+        }
+        self.left
+    }
+
+    /// When some is left again.
+    fn recovers(&self) -> Instant {
+        self.at + Duration::from_nanos((1 - self.left).max(0) as u64 * PART as u64)
+    }
 }
 
 impl Listeners {
     pub(crate) fn new(mmio: Arc<Mmio>) -> Listeners {
-        Listeners { mmio, state: Mutex::default() }
+        Listeners { mmio, areas: Mutex::default() }
     }
 
     pub(crate) fn add(&self, signals: Arc<Signals>) {
-        let mut state = self.state.lock();
-        signals.show(state.on);
-        state.areas.push(signals);
+        let mut areas = self.areas.lock();
+        signals.area.set_listening(areas.on);
+        areas.of_clients.push(signals);
     }
 
     pub(crate) fn remove(&self, signals: &Arc<Signals>) {
-        self.state.lock().areas.retain(|other| !Arc::ptr_eq(other, signals));
+        self.areas.lock().of_clients.retain(|other| !Arc::ptr_eq(other, signals));
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.state.lock().areas.len()
+        self.areas.lock().of_clients.len()
     }
 
     /// Makes signals interrupt if somebody sleeps in this area, or is about to and has counted itself.
     pub(crate) fn listen(&self, signals: &Signals) {
-        if signals.has_sleepers() && signals.dma.mapping.u32_at(ON).load(Ordering::SeqCst) == 0 {
-            self.state.lock().switch(&self.mmio, true);
+        if signals.area.has_sleepers() && !signals.area.is_listening() {
+            self.areas.lock().switch(&self.mmio, true);
         }
     }
 
-    /// Signals have come.
-    pub(crate) fn interrupt(&self) {
-        let mut state = self.state.lock();
-        let asleep = state.areas.iter().filter(|signals| signals.interrupt()).count() > 0;
-        state.idle = if asleep { 0 } else { state.idle + 1 };
-        if state.on && state.idle >= IDLE {
-            state.switch(&self.mmio, false);
-            // Who counted itself before it could see that is heard after all.
-            fence(Ordering::SeqCst);
-            if state.areas.iter().any(|signals| signals.has_sleepers()) {
-                state.switch(&self.mmio, true);
+    /// Makes signals interrupt: somebody beside the clients listens.
+    pub(crate) fn listen_for_lease(&self) {
+        self.areas.lock().switch(&self.mmio, true);
+    }
+
+    /// Signals have come; beside the clients, these payers have been told.
+    pub(crate) fn interrupt(&self, told: Vec<u32>) {
+        let begin = Instant::now();
+        let mut areas = self.areas.lock();
+        let mut asleep = told;
+        for signals in &areas.of_clients {
+            if signals.area.interrupt() && !asleep.contains(&signals.payer) {
+                asleep.push(signals.payer);
             }
         }
+        areas.idle = if asleep.is_empty() { areas.idle + 1 } else { 0 };
+        if areas.on && areas.idle >= IDLE {
+            areas.switch(&self.mmio, false);
+            // Who counted itself before it could see that is heard after all.
+            fence(Ordering::SeqCst);
+            if areas.of_clients.iter().any(|signals| signals.area.has_sleepers()) {
+                areas.switch(&self.mmio, true);
+            }
+        }
+        let now = Instant::now();
+        let cost = now.saturating_duration_since(begin).as_nanos().min(1 << 40) as i64 + WAKING_NS;
+        if let Some(until) = areas.charge(&asleep, cost, now)
+            && areas.on
+            && areas.paused.is_none()
+        {
+            areas.paused = Some(until);
+            areas.tell(&self.mmio, false);
+        }
+    }
+
+    /// Lets signals interrupt again if it is time to; otherwise, how long until then.
+    pub(crate) fn resume(&self) -> Option<Duration> {
+        let mut areas = self.areas.lock();
+        let left = areas.paused?.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            return Some(left);
+        }
+        areas.paused = None;
+        if areas.on {
+            areas.tell(&self.mmio, true);
+        }
+        None
     }
 
     /// Lets nobody wait any longer.
     pub(crate) fn end(&self) {
-        for signals in &self.state.lock().areas {
+        for signals in &self.areas.lock().of_clients {
             signals.end();
         }
     }
 }
 
-impl State {
+impl Areas {
     fn switch(&mut self, mmio: &Mmio, on: bool) {
         // A client can write its area: it is told again even if nothing changes.
-        self.areas.iter().for_each(|signals| signals.show(on));
+        self.of_clients.iter().for_each(|signals| signals.area.set_listening(on));
         self.idle = 0;
-        if std::mem::replace(&mut self.on, on) != on {
-            let register = if on { vf::INTR_LEAF_EN_SET } else { vf::INTR_LEAF_EN_CLEAR };
-            let bit = 1 << (vector::NON_STALL % 32);
-            mmio.write(regs::VF_BASE + register + vector::NON_STALL / 32 * 4, bit);
+        if std::mem::replace(&mut self.on, on) != on && self.paused.is_none() {
+            self.tell(mmio, on);
         }
+    }
+
+    /// Switches the device's interrupt for signals.
+    fn tell(&self, mmio: &Mmio, on: bool) {
+        let register = if on { vf::INTR_LEAF_EN_SET } else { vf::INTR_LEAF_EN_CLEAR };
+        let bit = 1 << (vector::NON_STALL % 32);
+        mmio.write(regs::VF_BASE + register + vector::NON_STALL / 32 * 4, bit);
+    }
+
+    /// Those who sleep pay for an interrupt, of those the ones who can. If none can pay for another: when one can again.
+    fn charge(&mut self, asleep: &[u32], cost: i64, now: Instant) -> Option<Instant> {
+        // Who has saved all that can be saved is as good as new.
+        self.credits.retain(|_, credit| credit.look(now) < SAVED_NS);
+        let credits = &mut self.credits;
+        let mut left = |payer: &u32| credits.entry(*payer).or_insert_with(|| Credit::new(now)).look(now);
+        let able: Vec<u32> = asleep.iter().copied().filter(|payer| left(payer) > 0).collect();
+        for payer in &able {
+            if let Some(credit) = self.credits.get_mut(payer) {
+                credit.left -= cost / able.len() as i64;
+            }
+        }
+        let paying = asleep.iter().filter_map(|payer| self.credits.get(payer));
+        paying.map(Credit::recovers).min().filter(|recovers| *recovers > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Interrupts of one second of signals, one each microsecond, while these sleep.
+    fn interrupts(asleep: impl Fn(u64) -> Vec<u32>) -> u64 {
+        let mut areas = Areas::default();
+        let begin = Instant::now();
+        let (mut count, mut paused) = (0, begin);
+        for us in 0..1_000_000 {
+            let now = begin + Duration::from_micros(us);
+            if now >= paused {
+                count += 1;
+                paused = areas.charge(&asleep(us), WAKING_NS, now).unwrap_or(now);
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn who_sleeps_for_ever_has_a_fixed_part_of_interrupts() {
+        let part = (1_000_000_000 / PART + SAVED_NS) / WAKING_NS;
+        let part = part as u64;
+        let one = interrupts(|_| vec![1]);
+        assert!((part * 9 / 10..=part + 1).contains(&one), "{one} of {part}");
+        // Those of others sleep for their own part, not for the first one's.
+        let two = interrupts(|_| vec![1, 2]);
+        assert!((part * 18 / 10..=2 * part + 2).contains(&two), "{two} of {part}");
+    }
+
+    #[test]
+    fn who_sleeps_now_and_then_is_told_at_once_whoever_else_has_spent_all() {
+        let mut areas = Areas::default();
+        let begin = Instant::now();
+        let mut now = begin;
+        while areas.charge(&[1], WAKING_NS, now).is_none() {
+            now += Duration::from_micros(1);
+        }
+        assert_eq!(areas.charge(&[1, 2], WAKING_NS, now), None, "the other pays");
+        let until = areas.charge(&[1], WAKING_NS, now).unwrap();
+        assert!(
+            until > now && until <= now + Duration::from_nanos((WAKING_NS * PART) as u64 + 100),
+            "{:?}",
+            until - now
+        );
+        assert_eq!(areas.charge(&[], WAKING_NS, now), None);
+        // After a while nothing is remembered.
+        areas.charge(&[], WAKING_NS, now + Duration::from_secs(1));
+        assert!(areas.credits.is_empty());
     }
 }

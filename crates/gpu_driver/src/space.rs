@@ -9,19 +9,22 @@
 //! The private part is out of reach of commands, but not of kernels: the device has one view of an address space. A kernel
 //! that writes there destroys the queues of its own client; channels have no privileges that could be gained that way.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use device_io::DmaMemory;
-use gmmu::{AddressSpace, EditError, PhysMem};
+use device_io::{DeviceBacking, VramOffset};
+use gmmu::EditError;
 use gpu::{AllocId, GpuError, LARGE_PAGE_BYTES, MAX_RANGE_BYTES, MIN_RANGE_BYTES, MapAccess, PAGE_BYTES, client_bytes};
 use gpu_spec::mmu::{BIG_PAGE, PhysAddr, Rights};
 use hostmem::HostRange;
+use intervals::{FreeRanges, IntervalMap, Refused};
 
-use crate::extents::Extents;
-use crate::mmio::Lost;
-use crate::tables::Tables;
+use crate::budget::Budget;
+use crate::host::HostPart;
+use crate::mmio::Stuck;
+use crate::paging::{Hypercalls, Paging};
+use crate::scheduling::Scheduler;
 use crate::vram::{Run, Vram};
 
 /// Most invalidations remembered one by one; more become one that covers all.
@@ -33,7 +36,7 @@ pub(crate) enum Backing {
     /// Runs of VRAM, one after the other.
     Vram(Vec<Run>),
     /// System memory.
-    Host(DmaMemory),
+    Host(HostPart),
 }
 
 /// Memory, wherever it lies.
@@ -47,7 +50,9 @@ impl Memory {
     /// The pieces that make up a range of it: physical address and length.
     pub(crate) fn pieces(&self, range: Range<u64>) -> Vec<(PhysAddr, u64)> {
         match &self.backing {
-            Backing::Host(dma) => vec![(PhysAddr::system(dma.bus.0 + range.start), range.end - range.start)],
+            Backing::Host(part) => {
+                part.pieces(range).into_iter().map(|(bus, bytes)| (PhysAddr::system(bus.0), bytes)).collect()
+            }
             Backing::Vram(runs) => {
                 let mut start = 0;
                 let mut pieces = Vec::new();
@@ -62,16 +67,84 @@ impl Memory {
             }
         }
     }
+
+    /// Entries of the host's memory map that a range of it takes in a window, with a gap behind.
+    fn map_entries(&self, range: Range<u64>) -> u32 {
+        u32::try_from(self.pieces(range).len() + 1).unwrap_or(u32::MAX)
+    }
 }
 
 /// A piece of an allocation, mapped.
 #[derive(Clone, Debug)]
 struct Mapped {
-    bytes: u64,
     id: AllocId,
     memory: Arc<Memory>,
     offset: u64,
     access: MapAccess,
+}
+
+impl Mapped {
+    /// What begins `by` bytes behind its start.
+    fn advance(&self, by: u64) -> Mapped {
+        Mapped { offset: self.offset + by, ..self.clone() }
+    }
+
+    /// Entries of the host's memory map for the part `inside` of it, when it begins at `start`.
+    fn map_entries(&self, start: u64, inside: Range<u64>) -> u32 {
+        let part = self.offset + inside.start - start..self.offset + inside.end - start;
+        if part.is_empty() { 0 } else { self.memory.map_entries(part) }
+    }
+}
+
+/// A piece of memory as the processor reaches it.
+pub(crate) enum Reachable<'a> {
+    /// By plain loads and stores.
+    Plain(HostRange<'a>),
+    /// VRAM behind an aperture whose accesses are trapped.
+    Vram { backing: &'a dyn DeviceBacking, at: u64, bytes: usize },
+}
+
+/// Bytes that go through a trapped aperture at once.
+const TRAPPED_CHUNK: usize = 64 << 10;
+
+impl Reachable<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Reachable::Plain(memory) => memory.len(),
+            Reachable::Vram { bytes, .. } => *bytes,
+        }
+    }
+
+    /// Copies from the program's memory, of the same length.
+    pub(crate) fn copy_from(&self, src: HostRange<'_>) {
+        match self {
+            Reachable::Plain(memory) => memory.copy_from(src),
+            Reachable::Vram { backing, at, bytes } => in_chunks(*bytes, |offset, buffer| {
+                src.part(offset, buffer.len()).read(buffer);
+                backing.write_vram(VramOffset(at + offset as u64), buffer);
+            }),
+        }
+    }
+
+    /// Copies to the program's memory, of the same length.
+    pub(crate) fn copy_to(&self, dst: HostRange<'_>) {
+        match self {
+            Reachable::Plain(memory) => dst.copy_from(*memory),
+            Reachable::Vram { backing, at, bytes } => in_chunks(*bytes, |offset, buffer| {
+                backing.read_vram(VramOffset(at + offset as u64), buffer);
+                dst.part(offset, buffer.len()).write(buffer);
+            }),
+        }
+    }
+}
+
+/// Calls `f` with each offset and a buffer for what is there.
+fn in_chunks(bytes: usize, mut f: impl FnMut(usize, &mut [u8])) {
+    let mut buffer = vec![0; bytes.min(TRAPPED_CHUNK)];
+    for offset in (0..bytes).step_by(TRAPPED_CHUNK) {
+        let len = (bytes - offset).min(TRAPPED_CHUNK);
+        f(offset, &mut buffer[..len]);
+    }
 }
 
 /// An allocation the client named.
@@ -86,16 +159,18 @@ pub(crate) struct Allocation {
 #[derive(Debug)]
 pub(crate) struct Space {
     vram: Arc<Vram>,
-    tables: Tables,
-    pages: AddressSpace,
+    budget: Arc<Budget>,
+    /// Entries of the host's memory map that are charged to the budget for this space.
+    map_entries: u32,
+    paging: Paging,
     lo: u64,
     bytes: u64,
-    maps: BTreeMap<u64, Mapped>,
+    maps: IntervalMap<Mapped>,
     pub(crate) allocs: HashMap<AllocId, Allocation>,
     /// Module variables, and what else of the driver's own is within reach of kernels, by address.
-    variables: BTreeMap<u64, Arc<Memory>>,
-    modules: Extents,
-    private: Extents,
+    variables: IntervalMap<Arc<Memory>>,
+    modules: FreeRanges,
+    private: FreeRanges,
     private_start: u64,
     /// Ranges whose old translations the device may still use.
     pending: Vec<Range<u64>>,
@@ -103,7 +178,13 @@ pub(crate) struct Space {
 
 impl Space {
     /// An empty address space for `bytes` at `lo`; `table_bound` bounds its page tables.
-    pub(crate) fn new(vram: &Arc<Vram>, lo: u64, bytes: u64, table_bound: u64) -> Result<Space, GpuError> {
+    pub(crate) fn new(
+        vram: &Arc<Vram>,
+        hypercalls: Option<&Arc<Hypercalls>>,
+        budget: &Arc<Budget>,
+        (lo, bytes): (u64, u64),
+        table_bound: u64,
+    ) -> Result<Space, GpuError> {
         let end = lo.checked_add(bytes).filter(|end| *end <= 1 << 47);
         let whole = lo.is_multiple_of(LARGE_PAGE_BYTES) && bytes.is_multiple_of(LARGE_PAGE_BYTES);
         let Some(end) = end.filter(|_| whole && lo > 0 && (MIN_RANGE_BYTES..=MAX_RANGE_BYTES).contains(&bytes)) else {
@@ -111,19 +192,20 @@ impl Space {
         };
         let modules = lo + client_bytes(bytes);
         let private = modules + (end - modules) / 2 / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES;
-        let mut tables = Tables::new(Arc::clone(vram), table_bound);
-        let pages = AddressSpace::create(&mut tables).map_err(|error| edit_error(error, vram))?;
+        let paging =
+            Paging::new(vram, hypercalls, table_bound, (lo, bytes)).map_err(|error| edit_error(error, vram))?;
         Ok(Space {
             vram: Arc::clone(vram),
-            tables,
-            pages,
+            budget: Arc::clone(budget),
+            map_entries: 0,
+            paging,
             lo,
             bytes,
-            maps: BTreeMap::new(),
+            maps: IntervalMap::new(),
             allocs: HashMap::new(),
-            variables: BTreeMap::new(),
-            modules: Extents::new(modules, private - modules),
-            private: Extents::new(private, end - private),
+            variables: IntervalMap::new(),
+            modules: FreeRanges::new(modules, private - modules),
+            private: FreeRanges::new(private, end - private),
             private_start: private,
             pending: Vec::new(),
         })
@@ -131,7 +213,7 @@ impl Space {
 
     /// The root of the page tables.
     pub(crate) fn root(&self) -> PhysAddr {
-        self.pages.root()
+        self.paging.root()
     }
 
     /// First address, and the number of bytes, that commands may name: everything but the private part.
@@ -162,12 +244,13 @@ impl Space {
                 memory.bytes
             )));
         }
-        if self.overlapping(at, bytes).next().is_some() {
+        let range = at..at + bytes;
+        if self.maps.overlapping(range.clone()).next().is_some() {
             return Err(invalid(format!("addresses {at:#x}+{bytes:#x} are mapped already")));
         }
         let rights = Rights { read_only: access == MapAccess::Read, ..Rights::default() };
         self.enter(at, &memory, offset..offset + bytes, rights)?;
-        self.maps.insert(at, Mapped { bytes, id, memory, offset, access });
+        disjoint(self.maps.insert(range, Mapped { id, memory, offset, access }));
         if let Some(alloc) = self.allocs.get_mut(&id) {
             alloc.mapped += 1;
         }
@@ -177,29 +260,42 @@ impl Space {
     /// Removes the client's mappings in a range.
     pub(crate) fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), GpuError> {
         self.check_client_range(at, bytes)?;
-        let touched: Vec<u64> = self.overlapping(at, bytes).map(|(start, _)| *start).collect();
-        if touched.is_empty() {
+        let range = at..at + bytes;
+        let (mut before, mut after) = (0u32, 0u32);
+        for (whole, mapped) in self.maps.overlapping(range.clone()) {
+            let count = |part| mapped.map_entries(whole.start, part);
+            before = before.saturating_add(count(whole.clone()));
+            after = after.saturating_add(count(whole.start..at.max(whole.start)));
+            after = after.saturating_add(count(range.end.min(whole.end)..whole.end));
+        }
+        if before == 0 {
             return Ok(());
         }
-        self.leave(at, bytes)?;
-        let end = at + bytes;
-        for start in touched {
-            let Some(mapped) = self.maps.remove(&start) else { continue };
-            let mut pieces = 0;
-            if start < at {
-                self.maps.insert(start, Mapped { bytes: at - start, ..mapped.clone() });
-                pieces += 1;
-            }
-            if start + mapped.bytes > end {
-                let (bytes, offset) = (start + mapped.bytes - end, mapped.offset + (end - start));
-                self.maps.insert(end, Mapped { bytes, offset, ..mapped.clone() });
-                pieces += 1;
-            }
-            if let Some(alloc) = self.allocs.get_mut(&mapped.id) {
-                alloc.mapped = alloc.mapped + pieces - 1;
+        // A hole in the middle of a mapping makes more entries; that is seen before anything has changed.
+        self.charge_maps(after.saturating_sub(before))?;
+        if let Err(error) = self.leave(at, bytes) {
+            self.refund_maps(after.saturating_sub(before));
+            return Err(error);
+        }
+        self.refund_maps(before.saturating_sub(after));
+        for cut in self.maps.cut_with(range, Mapped::advance) {
+            if let Some(alloc) = self.allocs.get_mut(&cut.value.id) {
+                alloc.mapped = alloc.mapped + cut.remainders() as u32 - 1;
             }
         }
         Ok(())
+    }
+
+    /// All ranges that the client has mapped; those that touch are one.
+    fn mapped(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (range, _) in self.maps.iter() {
+            match ranges.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => ranges.push(range),
+            }
+        }
+        ranges
     }
 
     /// Number of mappings.
@@ -224,7 +320,7 @@ impl Space {
     }
 
     /// Maps memory in the driver's part: module variables (reachable for kernels) or private structures.
-    pub(crate) fn map_own(&mut self, memory: &Arc<Memory>, private: bool) -> Result<u64, GpuError> {
+    pub(crate) fn map_for_driver(&mut self, memory: &Arc<Memory>, private: bool) -> Result<u64, GpuError> {
         let area = if private { &mut self.private } else { &mut self.modules };
         let align = if memory.bytes >= LARGE_PAGE_BYTES { LARGE_PAGE_BYTES } else { BIG_PAGE };
         let Some(at) = area.take(memory.bytes, align) else {
@@ -233,36 +329,41 @@ impl Space {
         };
         if let Err(error) = self.enter(at, memory, 0..memory.bytes, Rights::default()) {
             let area = if private { &mut self.private } else { &mut self.modules };
-            area.put(at, memory.bytes);
+            area.give(at, memory.bytes);
             return Err(error);
         }
         if !private {
-            self.variables.insert(at, Arc::clone(memory));
+            disjoint(self.variables.insert(at..at + memory.bytes, Arc::clone(memory)));
         }
         Ok(at)
     }
 
-    /// Undoes [`Space::map_own`].
-    pub(crate) fn unmap_own(&mut self, at: u64, bytes: u64) {
+    /// Undoes [`Space::map_for_driver`].
+    pub(crate) fn unmap_for_driver(&mut self, at: u64, memory: &Memory) {
+        let bytes = memory.bytes;
+        self.refund_maps(memory.map_entries(0..bytes));
         // Whole mappings go as they came, which takes no new tables and cannot fail.
         let gone = self.leave(at, bytes).is_ok();
         debug_assert!(gone, "a whole mapping is removed");
         let area = if at >= self.private_start { &mut self.private } else { &mut self.modules };
-        area.put(at, bytes);
-        self.variables.remove(&at);
+        area.give(at, bytes);
+        self.variables.remove(at);
     }
 
     /// Writes page table entries.
     fn enter(&mut self, at: u64, memory: &Memory, part: Range<u64>, rights: Rights) -> Result<(), GpuError> {
         let mut va = at;
         let bytes = part.end - part.start;
+        let entries = memory.map_entries(part.clone());
+        self.charge_maps(entries)?;
         for (phys, bytes) in memory.pieces(part) {
-            if let Err(error) = self.pages.map(&mut self.tables, va, bytes, phys, rights) {
+            if let Err(error) = self.paging.map(va, bytes, phys, rights) {
                 if va > at {
                     // Whole pieces go as they came.
-                    let _ = self.pages.unmap(&mut self.tables, at, va - at);
+                    let _ = self.paging.unmap(at, va - at);
                     self.remember(at..va);
                 }
+                self.refund_maps(entries);
                 return Err(edit_error(error, &self.vram));
             }
             va += bytes;
@@ -271,9 +372,20 @@ impl Space {
         Ok(())
     }
 
+    fn charge_maps(&mut self, entries: u32) -> Result<(), GpuError> {
+        self.budget.charge_maps(entries)?;
+        self.map_entries += entries;
+        Ok(())
+    }
+
+    fn refund_maps(&mut self, entries: u32) {
+        self.budget.refund_maps(entries);
+        self.map_entries -= entries;
+    }
+
     fn leave(&mut self, at: u64, bytes: u64) -> Result<(), GpuError> {
         self.remember(at..at + bytes);
-        self.pages.unmap(&mut self.tables, at, bytes).map_err(|error| edit_error(error, &self.vram))
+        self.paging.unmap(at, bytes).map_err(|error| edit_error(error, &self.vram))
     }
 
     /// Adds a range to the next invalidation.
@@ -294,17 +406,18 @@ impl Space {
         }
     }
 
-    /// Takes the ranges to be invalidated; [`Space::settle`] must follow when the device has done so.
-    pub(crate) fn take_pending(&mut self) -> Vec<Range<u64>> {
-        std::mem::take(&mut self.pending)
+    /// Makes the device follow what has changed since it was last told.
+    pub(crate) fn publish(&mut self, scheduler: &Scheduler) -> Result<(), Stuck> {
+        let pending = std::mem::take(&mut self.pending);
+        let published = self.paging.publish(scheduler, &pending);
+        if published.is_err() {
+            // Not forgotten yet: the next attempt must not think so.
+            pending.into_iter().for_each(|range| self.remember(range));
+        }
+        published
     }
 
-    /// The device has forgotten all translations that were changed.
-    pub(crate) fn settle(&mut self) {
-        self.tables.settle();
-    }
-
-    /// Calls `f` for each piece of host-addressable memory behind a range of the client's addresses or of module
+    /// Calls `f` for each piece of memory behind a range of the client's addresses or of module
     /// variables, in order: offset in the range, and the memory. Nothing is called if a byte is not mapped, or not
     /// writable where `write` is asked for.
     pub(crate) fn for_each(
@@ -312,35 +425,40 @@ impl Space {
         at: u64,
         bytes: u64,
         write: bool,
-        mut f: impl FnMut(usize, HostRange),
+        mut f: impl FnMut(usize, Reachable<'_>),
     ) -> Result<(), GpuError> {
         let end = at.checked_add(bytes).ok_or_else(|| invalid("the range wraps around".into()))?;
         let mut parts: Vec<(u64, &Memory, Range<u64>)> = Vec::new();
         let mut va = at;
         while va < end {
-            let own = self.maps.range(..=va).next_back().filter(|(start, m)| va < *start + m.bytes);
-            let (start, memory, first, length) = match own {
-                Some((start, m)) if !write || m.access == MapAccess::ReadWrite => {
-                    (*start, &m.memory, m.offset, m.bytes)
-                }
+            let (around, memory, first) = match self.maps.get(va) {
+                Some((around, m)) if !write || m.access == MapAccess::ReadWrite => (around, &m.memory, m.offset),
                 Some(_) => return Err(invalid(format!("address {va:#x} is mapped for reading only"))),
-                None => match self.variables.range(..=va).next_back().filter(|(start, m)| va < *start + m.bytes) {
-                    Some((start, memory)) => (*start, memory, 0, memory.bytes),
+                None => match self.variables.get(va) {
+                    Some((around, memory)) => (around, memory, 0),
                     None => return Err(invalid(format!("address {va:#x} is not mapped"))),
                 },
             };
-            let stop = end.min(start + length);
-            parts.push((va, memory, first + va - start..first + stop - start));
+            let stop = end.min(around.end);
+            parts.push((va, memory, first + va - around.start..first + stop - around.start));
             va = stop;
         }
         for (va, memory, range) in parts {
             let mut done = (va - at) as usize;
+            if let Backing::Host(part) = &memory.backing {
+                let (offset, bytes) = (part.offset + range.start, range.end - range.start);
+                f(done, Reachable::Plain(part.dma.mapping.range(offset as usize, bytes as usize)));
+                continue;
+            }
+            let backing = self.vram.backing();
             for (phys, bytes) in memory.pieces(range) {
-                let (mapping, offset) = match &memory.backing {
-                    Backing::Vram(_) => (self.vram.backing().vram(), phys.address),
-                    Backing::Host(dma) => (&dma.mapping, phys.address - dma.bus.0),
-                };
-                f(done, mapping.range(offset as usize, bytes as usize));
+                f(
+                    done,
+                    match backing.vram_mapping() {
+                        Some(vram) => Reachable::Plain(vram.range(phys.address as usize, bytes as usize)),
+                        None => Reachable::Vram { backing: backing.as_ref(), at: phys.address, bytes: bytes as usize },
+                    },
+                );
                 done += bytes as usize;
             }
         }
@@ -353,18 +471,16 @@ impl Space {
     /// The first address where it has not.
     pub(crate) fn check_mapped(&self, at: u64, bytes: u64) -> Result<(), GpuError> {
         let end = at.checked_add(bytes).ok_or_else(|| invalid("the range wraps around".into()))?;
-        let mut va = at;
-        while va < end {
-            let mapped = self.maps.range(..=va).next_back().map(|(start, m)| start + m.bytes);
-            va = mapped.filter(|end| va < *end).ok_or_else(|| invalid(format!("address {va:#x} is not mapped")))?;
+        match self.maps.gaps(at..end).next() {
+            None => Ok(()),
+            Some(gap) => Err(invalid(format!("address {:#x} is not mapped", gap.start))),
         }
-        Ok(())
     }
 
-    /// Makes the root of the page tables empty: after the next invalidation the device reaches nothing any more.
-    pub(crate) fn cut_off(&mut self) -> Result<(), Lost> {
-        let root = self.pages.root();
-        self.tables.write(root, &[0; 32]).map_err(|_| Lost("page tables are damaged"))
+    /// Takes everything away from the device.
+    pub(crate) fn cut_off(&mut self, scheduler: &Scheduler) -> Result<(), Stuck> {
+        let mapped = self.mapped();
+        self.paging.cut_off(scheduler, &mapped)
     }
 
     /// Ends the address space: all the memory it held, client's allocations and tables. The device must not use it any
@@ -372,14 +488,9 @@ impl Space {
     pub(crate) fn dissolve(&mut self) -> (Vec<Arc<Memory>>, Vec<Run>) {
         self.maps.clear();
         self.variables.clear();
+        self.refund_maps(self.map_entries);
         let memory = self.allocs.drain().map(|(_, alloc)| alloc.memory).collect();
-        (memory, self.tables.take_runs())
-    }
-
-    fn overlapping(&self, at: u64, bytes: u64) -> impl Iterator<Item = (&u64, &Mapped)> {
-        let end = at + bytes;
-        let before = self.maps.range(..at).next_back().filter(move |(start, m)| *start + m.bytes > at);
-        before.into_iter().chain(self.maps.range(at..end))
+        (memory, self.paging.take_runs())
     }
 
     fn check_client_range(&self, at: u64, bytes: u64) -> Result<(), GpuError> {
@@ -390,6 +501,11 @@ impl Space {
         }
         Ok(())
     }
+}
+
+/// An insertion where there is room: the caller has looked, or has it from an allocator.
+fn disjoint(inserted: Result<(), Refused>) {
+    assert_eq!(inserted, Ok(()), "ranges of an address space overlap");
 }
 
 /// A value that cannot be.

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gpu::{Command, DevAddr, GpuError, MAX_INLINE_BYTES, ModuleId, QueueId, SEMAPHORE_SLOTS, SLOT_BYTES, SlotId};
+use gpu::{Command, DevAddr, GpuError, MAX_INLINE_BYTES, ModuleId, QueueId, SemaphoreArea, SlotId};
 use gpu_spec::program::ConstantBank;
 use ptx::launch::{MAX_SHARED_BYTES, MAX_THREADS_PER_CTA};
 
-use crate::channel::{Launch, Ring};
+use crate::channel::{Channel, Launch, Ring};
+use crate::channels::Purpose;
 use crate::client::{Client, Layout, Objects};
 use crate::encode::{INLINE_PIECE, Transfer, pieces};
-use crate::module::Module;
+use crate::module::{Kernel, Module};
+use crate::parking::Outlook;
+use crate::queues::{Queue, QueueState};
 use crate::space::{invalid, unknown};
 
 /// Most CTAs in x, and in y and z.
@@ -18,8 +21,20 @@ const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
 /// Most threads in x, y, z.
 const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 
+/// Where a command goes.
+enum Route {
+    /// Nowhere: it has nothing to wait for.
+    Skip,
+    /// To the queue's channel, whichever it is.
+    Shared,
+    /// To a waiter.
+    Waiter,
+    /// It is kept, and what follows it.
+    Park,
+}
+
 impl Client {
-    /// Checks all commands, then appends all of them.
+    /// Checks all commands, then submits all of them.
     pub(crate) fn submit_commands(&self, id: QueueId, commands: &[Command<'_>]) -> Result<(), GpuError> {
         let layout = self.layout()?;
         let mut modules = Vec::new();
@@ -30,63 +45,159 @@ impl Client {
             }
             self.queue(&objects, id)?
         };
-        let cooperative = commands.iter().any(|command| matches!(command, Command::Launch { cooperative: true, .. }));
-        let workspace = if cooperative { self.workspace(&queue)? } else { 0 };
+        self.enqueue(&queue, commands, &modules)
+    }
+
+    /// Writes commands into the channels of a queue until one has to park it, and lets the device see them; gives how many
+    /// that were. Slots that queues may be parked for join `signalled`.
+    pub(crate) fn emit(
+        &self,
+        queue: &Arc<Queue>,
+        state: &mut QueueState,
+        commands: &[Command<'_>],
+        modules: &[Arc<Module>],
+        signalled: &mut Vec<SlotId>,
+    ) -> Result<usize, GpuError> {
         self.sync()?;
-        let [printf, heap, heap_bytes] = queue.channel.context.area;
-        let bank = ConstantBank { printf, heap, heap_bytes, grid_workspace: workspace, ..ConstantBank::default() };
-        let mut ring = queue.channel.ring.lock();
-        if queue.channel.is_closed() {
-            return Err(unknown("queue", id.0));
-        }
         let mut modules = modules.iter();
-        for command in commands {
-            match *command {
-                Command::Launch { kernel, grid, block, shared_bytes, cooperative, params, .. } => {
-                    let Some(module) = modules.next() else { break };
-                    self.refresh_programs(&mut ring)?;
-                    let info = &module.kernels[kernel as usize].info;
-                    ring.launch(&Launch {
-                        program: module.entry(kernel),
-                        grid,
-                        block,
-                        shared: info.shared_bytes.saturating_add(shared_bytes),
-                        registers: info.registers,
-                        local_bytes: info.local_bytes,
-                        cooperative,
-                        bank: ConstantBank { dynamic_shared: shared_bytes, param_bytes: params.len() as u32, ..bank },
-                        params,
-                    })?;
+        let mut next = 0;
+        while next < commands.len() {
+            let memory = match self.route(queue, &commands[next]) {
+                Route::Skip => {
+                    next += 1;
+                    continue;
                 }
-                Command::Copy { dst, src, width, height, dst_pitch, src_pitch } => {
-                    for (x, y, width, height) in pieces(width, height, dst_pitch.max(src_pitch)) {
-                        let to = Transfer { dst: dst.0 + y * dst_pitch + x, dst_pitch, width, height };
-                        let from = src.0 + y * src_pitch + x;
-                        ring.append(|encoder| encoder.copy(to, from, src_pitch))?;
-                    }
-                }
-                Command::Fill { dst, value, element, width, height, pitch } => {
-                    for (x, y, width, height) in pieces(width, height, pitch) {
-                        let dst = dst.0 + y * pitch + x * u64::from(element);
-                        let to = Transfer { dst, dst_pitch: pitch, width, height };
-                        ring.append(|encoder| encoder.fill(to, value, element))?;
-                    }
-                }
-                Command::Write { dst, data } => {
-                    let mut at = dst.0;
-                    for piece in data.chunks(INLINE_PIECE) {
-                        ring.append(|encoder| encoder.write(at, piece))?;
-                        at += piece.len() as u64;
-                    }
-                }
-                Command::Signal { slot, value } => {
-                    let at = slot_address(layout, slot);
-                    ring.append(|encoder| encoder.signal(at, value, true))?;
-                }
-                Command::Wait { slot, value } => ring.wait(slot_address(layout, slot), value)?,
+                Route::Park => return Ok(next),
+                Route::Shared => false,
+                Route::Waiter => true,
+            };
+            let channel = self.channel_for(queue, state, memory)?;
+            let mut ring = channel.ring.lock();
+            if channel.is_closed() {
+                return Err(invalid("the context was destroyed".into()));
             }
+            while next < commands.len() {
+                match self.route(queue, &commands[next]) {
+                    Route::Skip => {}
+                    Route::Park => {
+                        ring.flush()?;
+                        return Ok(next);
+                    }
+                    Route::Waiter if channel.purpose != Purpose::Waiter => break,
+                    _ if channel.purpose == Purpose::Waiter
+                        && !ring.has_room_for(&commands[next])
+                        && self.watch(queue) =>
+                    {
+                        ring.flush()?;
+                        return Ok(next);
+                    }
+                    Route::Shared | Route::Waiter => {
+                        let module =
+                            if matches!(commands[next], Command::Launch { .. }) { modules.next() } else { None };
+                        self.encode(&channel, &mut ring, &commands[next], module.map(Arc::as_ref))?;
+                        // What lies in a waiter may never be reached: nobody in a shared channel may rely on it.
+                        let by = (channel.purpose == Purpose::Shared).then_some(queue.entry.number);
+                        if let Command::Signal { slot, value } = commands[next]
+                            && self.parking.promise(slot, value, by)
+                        {
+                            signalled.push(slot);
+                        }
+                    }
+                }
+                next += 1;
+            }
+            ring.flush()?;
         }
-        ring.flush()
+        Ok(next)
+    }
+
+    /// Where a command goes. A wait that has to park its queue has done so.
+    fn route(&self, queue: &Arc<Queue>, command: &Command<'_>) -> Route {
+        match *command {
+            Command::Wait { slot, value } => {
+                let outlook = match self.outlook(queue, slot, value) {
+                    Outlook::Open => self.parking.park(slot, queue, || self.outlook(queue, slot, value)),
+                    outlook => outlook,
+                };
+                match outlook {
+                    Outlook::Met => Route::Skip,
+                    Outlook::Promised => Route::Shared,
+                    Outlook::PromisedElsewhere => Route::Waiter,
+                    Outlook::Open => Route::Park,
+                }
+            }
+            Command::WaitValue { .. } => Route::Waiter,
+            _ => Route::Shared,
+        }
+    }
+
+    fn encode(
+        &self,
+        channel: &Channel,
+        ring: &mut Ring,
+        command: &Command<'_>,
+        module: Option<&Module>,
+    ) -> Result<(), GpuError> {
+        let layout = self.layout()?;
+        match *command {
+            Command::Launch { kernel, grid, block, shared_bytes, cooperative, params, .. } => {
+                let module = module.ok_or_else(|| invalid("a launch without its module".into()))?;
+                let grid_workspace = if cooperative { self.workspace(channel)? } else { 0 };
+                self.refresh_programs(ring)?;
+                let Kernel { info, local_bytes, .. } = &module.kernels[kernel as usize];
+                let [printf, heap, heap_bytes] = channel.context.area;
+                let bank = ConstantBank {
+                    printf,
+                    heap,
+                    heap_bytes,
+                    grid_workspace,
+                    dynamic_shared: shared_bytes,
+                    param_bytes: params.len() as u32,
+                };
+                ring.launch(&Launch {
+                    program: module.entry(kernel),
+                    grid,
+                    block,
+                    shared: info.shared_bytes.saturating_add(shared_bytes),
+                    registers: info.registers,
+                    local_bytes: local_bytes.load(Ordering::Relaxed),
+                    cooperative,
+                    bank,
+                    params,
+                })
+            }
+            Command::Copy { dst, src, width, height, dst_pitch, src_pitch } => {
+                for (x, y, width, height) in pieces(width, height, dst_pitch.max(src_pitch)) {
+                    let to = Transfer { dst: dst.0 + y * dst_pitch + x, dst_pitch, width, height };
+                    let from = src.0 + y * src_pitch + x;
+                    ring.append(|encoder| encoder.copy(to, from, src_pitch))?;
+                }
+                Ok(())
+            }
+            Command::Fill { dst, value, element, width, height, pitch } => {
+                for (x, y, width, height) in pieces(width, height, pitch) {
+                    let dst = dst.0 + y * pitch + x * u64::from(element);
+                    let to = Transfer { dst, dst_pitch: pitch, width, height };
+                    ring.append(|encoder| encoder.fill(to, value, element))?;
+                }
+                Ok(())
+            }
+            Command::Write { dst, data } => {
+                let mut at = dst.0;
+                for piece in data.chunks(INLINE_PIECE) {
+                    ring.append(|encoder| encoder.write(at, piece))?;
+                    at += piece.len() as u64;
+                }
+                Ok(())
+            }
+            Command::Signal { slot, value } => {
+                let at = slot_address(layout, slot)?;
+                ring.append(|encoder| encoder.signal(at, value, true))
+            }
+            Command::Wait { slot, value } => ring.wait(slot_address(layout, slot)?, value),
+            Command::WriteValue { at, value, wide } => ring.append(|encoder| encoder.write_value(at.0, value, wide)),
+            Command::WaitValue { at, value, wide, compare } => ring.wait_value(at.0, value, wide, compare),
+        }
     }
 
     /// Before the first launch after a module was unloaded: another program may lie at an address the device knows.
@@ -100,8 +211,8 @@ impl Client {
     }
 }
 
-fn slot_address(layout: &Layout, slot: SlotId) -> u64 {
-    layout.semaphores + u64::from(slot.0) * SLOT_BYTES as u64
+fn slot_address(layout: &Layout, slot: SlotId) -> Result<u64, GpuError> {
+    Ok(layout.semaphores + SemaphoreArea::offset(slot)?)
 }
 
 /// Checks a command; a launch's module joins `modules`.
@@ -135,10 +246,14 @@ fn check(
             }
             visible(layout, dst, data.len() as u64, 1, 0)
         }
-        Command::Signal { slot, .. } | Command::Wait { slot, .. } if slot.0 >= SEMAPHORE_SLOTS => {
-            Err(unknown("semaphore slot", slot.0))
+        Command::WriteValue { at, wide, .. } | Command::WaitValue { at, wide, .. } => {
+            let bytes = if wide { 8 } else { 4 };
+            if !at.0.is_multiple_of(bytes) {
+                return Err(invalid(format!("a word of {bytes} bytes at {:#x}: not aligned", at.0)));
+            }
+            visible(layout, at, bytes, 1, 0)
         }
-        Command::Signal { .. } | Command::Wait { .. } => Ok(()),
+        Command::Signal { slot, .. } | Command::Wait { slot, .. } => SemaphoreArea::offset(slot).map(drop),
     }
 }
 
@@ -182,7 +297,7 @@ fn check_launch(
     if threads > MAX_THREADS_PER_CTA || threads > info.max_threads {
         return refused(format!("block {block:?}"));
     }
-    if entry.exact_ntid && info.max_ntid.is_some_and(|exact| exact != block) {
+    if info.exact_ntid && info.max_ntid.is_some_and(|exact| exact != block) {
         return refused(format!("block {block:?}, but the kernel requires {:?}", info.max_ntid));
     }
     if shared_bytes > MAX_SHARED_BYTES || info.shared_bytes.saturating_add(shared_bytes) > MAX_SHARED_BYTES {

@@ -1,9 +1,16 @@
 //! The memory of page tables: pages of VRAM, written through the BAR1 aperture.
+//!
+//! An edit reads what it changes. Where each access to the aperture is trapped there is a copy of all tables to read from; only
+//! the driver writes tables, so the two are the same.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
+use device_io::VramOffset;
 use gmmu::{BadAddress, PhysMem, TableMemory};
 use gpu_spec::mmu::{Aperture, BIG_TABLE_BYTES, PhysAddr, TABLE_BYTES};
+use parking_lot::Mutex;
 
 use crate::vram::{Run, Vram};
 
@@ -25,11 +32,17 @@ pub(crate) struct Tables {
     free_pages: Vec<u64>,
     free_small: Vec<u64>,
     freed: Vec<(u64, u64)>,
+    /// What the pages of tables hold, by page, where VRAM is not mapped. A page without a copy is zero.
+    copies: Option<Mutex<HashMap<u64, Box<PageCopy>>>>,
 }
+
+/// A page, in the driver's memory.
+type PageCopy = [u8; TABLE_BYTES as usize];
 
 impl Tables {
     /// No tables yet, and never more than `bound` bytes of them.
     pub(crate) fn new(vram: Arc<Vram>, bound: u64) -> Tables {
+        let copies = vram.backing().vram_mapping().is_none().then(Mutex::default);
         Tables {
             vram,
             chunks: Vec::new(),
@@ -38,6 +51,7 @@ impl Tables {
             free_pages: Vec::new(),
             free_small: Vec::new(),
             freed: Vec::new(),
+            copies,
         }
     }
 
@@ -53,6 +67,9 @@ impl Tables {
         self.free_pages.clear();
         self.free_small.clear();
         self.freed.clear();
+        if let Some(copies) = &self.copies {
+            copies.lock().clear();
+        }
         self.bytes = 0;
         std::mem::take(&mut self.chunks)
     }
@@ -72,26 +89,56 @@ impl Tables {
         self.free_pages.pop()
     }
 
-    fn range(&self, at: PhysAddr, len: usize) -> Result<usize, BadAddress> {
-        let whole = self.vram.backing().vram().len();
-        let offset = usize::try_from(at.address).map_err(|_| BadAddress(at))?;
-        let inside = at.aperture == Aperture::Vram && offset <= whole && len <= whole - offset;
+    /// Makes the copy of a table zero, if there are copies; true if it was.
+    fn is_known_zero(&self, at: PhysAddr, bytes: usize) -> bool {
+        let Some((copies, (page, within))) = self.copies.as_ref().zip(in_page(at, bytes).ok()) else { return false };
+        let mut copies = copies.lock();
+        let Some(copy) = copies.get_mut(&page) else { return true };
+        let was_zero = copy[within.clone()].iter().all(|byte| *byte == 0);
+        copy[within].fill(0);
+        was_zero
+    }
+
+    fn offset(&self, at: PhysAddr, len: usize) -> Result<VramOffset, BadAddress> {
+        let offset = VramOffset(at.address);
+        let inside = at.aperture == Aperture::Vram && self.vram.backing().has_vram(offset, len);
         if inside { Ok(offset) } else { Err(BadAddress(at)) }
     }
 }
 
 impl PhysMem for Tables {
     fn read(&self, at: PhysAddr, out: &mut [u8]) -> Result<(), BadAddress> {
-        let offset = self.range(at, out.len())?;
-        self.vram.backing().vram().read(offset, out);
+        let offset = self.offset(at, out.len())?;
+        match &self.copies {
+            Some(copies) => {
+                let (page, within) = in_page(at, out.len())?;
+                match copies.lock().get(&page) {
+                    Some(copy) => out.copy_from_slice(&copy[within]),
+                    None => out.fill(0),
+                }
+            }
+            None => self.vram.backing().read_vram(offset, out),
+        }
         Ok(())
     }
 
     fn write(&self, at: PhysAddr, data: &[u8]) -> Result<(), BadAddress> {
-        let offset = self.range(at, data.len())?;
-        self.vram.backing().vram().write(offset, data);
+        let offset = self.offset(at, data.len())?;
+        if let Some(copies) = &self.copies {
+            let (page, within) = in_page(at, data.len())?;
+            let mut copies = copies.lock();
+            copies.entry(page).or_insert_with(|| Box::new([0; TABLE_BYTES as usize]))[within].copy_from_slice(data);
+        }
+        self.vram.backing().write_vram(offset, data);
         Ok(())
     }
+}
+
+/// The page that a range lies in, and where in it.
+fn in_page(at: PhysAddr, bytes: usize) -> Result<(u64, Range<usize>), BadAddress> {
+    let start = (at.address % TABLE_BYTES) as usize;
+    let within = start..start + bytes;
+    if within.end > TABLE_BYTES as usize { Err(BadAddress(at)) } else { Ok((at.address / TABLE_BYTES, within)) }
 }
 
 impl TableMemory for Tables {
@@ -105,8 +152,11 @@ impl TableMemory for Tables {
         } else {
             self.page()?
         };
-        self.vram.backing().vram().fill(usize::try_from(at).ok()?, usize::try_from(bytes).ok()?, 0);
-        Some(PhysAddr::vram(at))
+        let (at, bytes) = (PhysAddr::vram(at), usize::try_from(bytes).ok()?);
+        if !self.is_known_zero(at, bytes) {
+            self.vram.backing().fill_vram(VramOffset(at.address), bytes, 0);
+        }
+        Some(at)
     }
 
     fn free(&mut self, at: PhysAddr, bytes: u64) {

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use device_io::{DeviceBacking, VramOffset};
 use gpu_spec::mmu::{BIG_PAGE, HUGE_PAGE, SMALL_PAGE};
-use parking_lot::Mutex;
-
-use crate::extents::Extents;
+use intervals::FreeRanges;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Freed runs of at least this many bytes go back to the host; shorter ones are overwritten.
 const DISCARD_BYTES: u64 = 64 << 10;
+/// Most runs taken or given back in one go, while everybody else waits.
+const RUNS_AT_ONCE: usize = 128;
 
 /// A run of VRAM: offset and length, whole pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,18 +27,23 @@ pub(crate) struct Run {
 pub(crate) struct Vram {
     backing: Arc<dyn DeviceBacking>,
     /// The innermost lock: nothing else is locked while it is held.
-    free: Mutex<Extents>,
+    free: Mutex<FreeRanges>,
     total: u64,
     /// Bytes that could not be scrubbed, or that a device which does not stop may still write: never used again.
     quarantined: AtomicU64,
 }
 
 impl Vram {
-    /// Takes over all of the device's VRAM, which is scrubbed.
-    pub(crate) fn new(backing: Arc<dyn DeviceBacking>) -> Vram {
-        let total = backing.vram().len() as u64 / SMALL_PAGE * SMALL_PAGE;
+    /// Takes over all of the device's VRAM; unless it `is_zero`, as after a reset, it is scrubbed.
+    pub(crate) fn new(backing: Arc<dyn DeviceBacking>, is_zero: bool) -> Vram {
+        let total = backing.vram_bytes() / SMALL_PAGE * SMALL_PAGE;
         let vram = Vram { backing, free: Mutex::default(), total, quarantined: AtomicU64::new(0) };
-        vram.put(&[Run { offset: 0, bytes: total }]);
+        let all = [Run { offset: 0, bytes: total }];
+        if is_zero {
+            vram.put_clean(&all)
+        } else {
+            vram.put(&all)
+        }
         vram
     }
 
@@ -61,38 +67,42 @@ impl Vram {
         self.free.lock().take(bytes, align).map(|offset| Run { offset, bytes })
     }
 
-    /// Takes `bytes` (whole pages), all zero, in few runs, aligned so that large pages can map them.
+    /// Takes `bytes` (whole pages), all zero, in few runs, aligned so that large pages can map them. Where VRAM is in pieces
+    /// there may be many: others take theirs in between.
     pub(crate) fn take(&self, bytes: u64) -> Option<Vec<Run>> {
-        let mut free = self.free.lock();
-        if free.free() < bytes {
-            return None;
-        }
         let mut runs = Vec::new();
         let mut left = bytes;
         while left > 0 {
-            let align = match left {
-                HUGE_PAGE.. => HUGE_PAGE,
-                BIG_PAGE.. => BIG_PAGE,
-                _ => SMALL_PAGE,
-            };
-            let run = match free.take(left, align) {
-                Some(offset) => Run { offset, bytes: left },
-                None => {
-                    let (offset, bytes) = free.take_largest(left, align)?;
-                    Run { offset, bytes }
-                }
-            };
-            left -= run.bytes;
-            runs.push(run);
+            let mut free = self.free.lock();
+            let before = runs.len();
+            while left > 0 && runs.len() < before + RUNS_AT_ONCE {
+                let Some(run) = take_from(&mut free, left) else { break };
+                left -= run.bytes;
+                runs.push(run);
+            }
+            MutexGuard::unlock_fair(free);
+            if runs.len() == before {
+                self.put_clean(&runs);
+                return None;
+            }
         }
         Some(runs)
+    }
+
+    /// Makes runs free that nobody has written.
+    pub(crate) fn put_clean(&self, runs: &[Run]) {
+        for runs in runs.chunks(RUNS_AT_ONCE) {
+            let mut free = self.free.lock();
+            runs.iter().for_each(|run| free.give(run.offset, run.bytes));
+            MutexGuard::unlock_fair(free);
+        }
     }
 
     /// Scrubs runs and makes them free. The device must have no translation to them any more.
     pub(crate) fn put(&self, runs: &[Run]) {
         for run in runs {
             if self.scrub(*run) {
-                self.free.lock().put(run.offset, run.bytes);
+                self.free.lock().give(run.offset, run.bytes);
             } else {
                 self.quarantine(&[*run]);
             }
@@ -103,23 +113,38 @@ impl Vram {
     pub(crate) fn quarantine(&self, runs: &[Run]) {
         let bytes: u64 = runs.iter().map(|run| run.bytes).sum();
         self.quarantined.fetch_add(bytes, Ordering::Relaxed);
-        tracing::error!(bytes, "VRAM is lost until the device is reset");
+        log_limit::error!(bytes, "VRAM is lost until the device is reset");
     }
 
     fn scrub(&self, run: Run) -> bool {
         if run.bytes >= DISCARD_BYTES && self.backing.discard_vram(VramOffset(run.offset), run.bytes).is_ok() {
             return true;
         }
-        let (Ok(offset), Ok(bytes)) = (usize::try_from(run.offset), usize::try_from(run.bytes)) else {
-            return false;
-        };
-        self.backing.vram().fill(offset, bytes, 0);
+        let Ok(bytes) = usize::try_from(run.bytes) else { return false };
+        self.backing.fill_vram(VramOffset(run.offset), bytes, 0);
         true
     }
 
     /// The device.
     pub(crate) fn backing(&self) -> &Arc<dyn DeviceBacking> {
         &self.backing
+    }
+}
+
+/// One run of at most `most` bytes, as large as there is.
+fn take_from(free: &mut FreeRanges, most: u64) -> Option<Run> {
+    // Less is free than is wanted: nothing needs to be taken and given back.
+    if free.free() < most {
+        return None;
+    }
+    let align = match most {
+        HUGE_PAGE.. => HUGE_PAGE,
+        BIG_PAGE.. => BIG_PAGE,
+        _ => SMALL_PAGE,
+    };
+    match free.take(most, align) {
+        Some(offset) => Some(Run { offset, bytes: most }),
+        None => free.take_largest(most, align).map(|(offset, bytes)| Run { offset, bytes }),
     }
 }
 

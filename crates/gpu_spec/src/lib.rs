@@ -19,6 +19,7 @@
 //! named accessors, converted from bytes and back by `zerocopy`: any bytes are a valid value, and unknown values are kept,
 //! never rejected here.
 
+pub mod balloon;
 pub mod compute;
 pub mod copy;
 pub mod fault;
@@ -27,6 +28,7 @@ pub mod host;
 pub mod mmu;
 pub mod notifier;
 pub mod program;
+pub mod pv;
 pub mod qmd;
 pub mod ramfc;
 pub mod regs;

@@ -62,6 +62,8 @@ impl Reason {
     pub const ILLEGAL_COMMAND: Reason = Reason(8);
     /// An access outside the CTA's shared, or the thread's local memory, or the parameters; `address` is the offset.
     pub const OUT_OF_BOUNDS: Reason = Reason(9);
+    /// A launch that needs more host memory than the channel's budget allows at all; the log says more.
+    pub const OUT_OF_RESOURCES: Reason = Reason(10);
 }
 
 /// The record.

@@ -102,6 +102,9 @@ pub const WINDOW_BYTES: usize = 514;
 /// 3 system memory), address bits 31:12; the next word holds bits 63:32.
 pub const NOTIFIER: usize = 516;
 
+/// Sundial's own: the channel's budget ([`crate::regs::budget`]); 0 has no limits.
+pub const BUDGET: usize = 518;
+
 /// Sundial's own: method state of the channel's engines while it is not bound, which hardware keeps in contexts of no
 /// published layout. Only the device reads and writes it; all zero is the state of a new channel.
 pub const ENGINE_STATE: usize = 576;
@@ -256,6 +259,17 @@ impl InstanceBlock {
     pub const fn notifier(&self) -> Option<PhysAddr> {
         let lo = self.words[NOTIFIER];
         place(lo & 3, lo & !0xfff, self.words[NOTIFIER + 1])
+    }
+
+    /// Sets the channel's budget.
+    pub const fn set_budget(&mut self, budget: u32) {
+        self.words[BUDGET] = budget;
+    }
+
+    /// The channel's budget.
+    #[must_use]
+    pub const fn budget(&self) -> u32 {
+        self.words[BUDGET]
     }
 
     /// Sets virtual address (8-byte aligned) and size of the GPFIFO.

@@ -85,8 +85,16 @@ pub const CHANNEL_ENABLE_CLR: Field = Field::bit(11);
 pub const CHANNEL_PBDMA_FAULTED: Field = Field::bit(22);
 /// An engine has faulted; writing 1 clears, in [`PCCSR_CHANNEL`].
 pub const CHANNEL_ENG_FAULTED: Field = Field::bit(23);
-/// Scheduling state, in [`PCCSR_CHANNEL`]: 0 idle, 1 pending, 5 on the engine, …
+/// Scheduling state, in [`PCCSR_CHANNEL`]; of its values, those below are used here.
 pub const CHANNEL_STATUS: Field = Field::new(27, 24);
+/// Nothing to do, in [`CHANNEL_STATUS`].
+pub const CHANNEL_STATUS_IDLE: u32 = 0;
+/// It has something to do, and does not do it now; whether or not a runlist names it.
+pub const CHANNEL_STATUS_PENDING: u32 = 1;
+/// It waits for a semaphore. Sundial's own: or for something else that is not an engine, as code or memory.
+pub const CHANNEL_STATUS_PENDING_ACQUIRE: u32 = 3;
+/// An engine works for it.
+pub const CHANNEL_STATUS_ON_ENGINE: u32 = 7;
 /// The channel has work on an engine, in [`PCCSR_CHANNEL`].
 pub const CHANNEL_BUSY: Field = Field::bit(28);
 
@@ -272,6 +280,43 @@ pub mod accounting {
     }
 }
 
+/// Sundial's own: what work on the device may cost the host, by budget: eight words each. An instance block names its
+/// channel's budget ([`crate::ramfc::BUDGET`]); several channels, and address spaces, may share one. Budget 0 has no limits.
+///
+/// The device charges to a budget the host memory of CTAs under way, of code and of compilations, and the entries of the
+/// host's memory map that the windows of its address spaces take. What does not fit now, waits for what is under way;
+/// what does not fit at all ends in an error of the channel.
+pub mod budget {
+    /// Words of budget 0.
+    pub const BASE: u32 = 0xe4_0000;
+    /// Distance between the words of two budgets.
+    pub const STRIDE: u32 = 32;
+    /// Budgets.
+    pub const BUDGETS: u32 = 4096;
+    /// Most host memory, bytes, low word. Takes effect when [`BYTES_LIMIT_HI`] is written.
+    pub const BYTES_LIMIT_LO: u32 = 0;
+    /// Its high word. The limit may be lowered below what is used: nothing more is charged then.
+    pub const BYTES_LIMIT_HI: u32 = 4;
+    /// Host memory charged now, bytes, low word (read only). Read high, low, high.
+    pub const BYTES_LO: u32 = 8;
+    /// Its high word.
+    pub const BYTES_HI: u32 = 12;
+    /// Most entries of the host's memory map.
+    pub const MAPS_LIMIT: u32 = 16;
+    /// Entries charged now (read only).
+    pub const MAPS: u32 = 20;
+    /// Grids that the interpreter ran because their kernel could not be compiled (read only, wraps).
+    pub const INTERPRETED: u32 = 24;
+    /// Compilations under way (read only).
+    pub const COMPILING: u32 = 28;
+
+    /// A word of a budget.
+    #[must_use]
+    pub const fn word(budget: u32, word: u32) -> u32 {
+        BASE + budget * STRIDE + word
+    }
+}
+
 /// Sundial's own: what a GPU without a ROM and fuses says of itself. All words are constant.
 pub mod identity {
     /// [`MAGIC`], or the block is not there.
@@ -292,6 +337,10 @@ pub mod identity {
     pub const PCI: u32 = 0xe0_0018;
     /// Compute capability: major << 16 | minor.
     pub const COMPUTE_CAPABILITY: u32 = 0xe0_0024;
+    /// Bytes of VRAM, low and high word: the BAR1 aperture, whose size is a power of two, may reach beyond.
+    pub const VRAM_LO: u32 = 0xe0_0028;
+    /// High word.
+    pub const VRAM_HI: u32 = 0xe0_002c;
     /// UUID, four words.
     pub const UUID: u32 = 0xe0_0030;
     /// Product name, UTF-8 padded with zero bytes, [`NAME_WORDS`] words.

@@ -4,29 +4,41 @@
 //! - [`Memfd`]: an anonymous memory file whose size is sealed, so that a mapping of it can never fault.
 //! - [`Mapping`]: the whole of one mapped, with bounds-checked copies, atomics and futexes. Other processes may write it at
 //!   any moment: bytes are copied out before they are looked at.
+//! - [`Pinned`]: pages that the kernel does not move, for a device that knows where they are.
+//! - [`DeviceMapping`]: registers and memory of a device, of which every access counts.
 //! - [`Window`]: a reserved range of host addresses into which pages of memory files are mapped: the host image of a GPU
 //!   address space.
 //! - [`ForkMark`]: tells a forked child from the process that made it.
-//! - [`HostRange`]: memory of the program that called us, promised valid by the C caller. Its pages can be moved into a
-//!   memory file while its threads use them.
+//! - [`HostRange`]: memory to copy from and to, with the lifetime of what keeps it valid: a mapping, or what a C caller
+//!   promised.
+//! - [`ProgramPages`]: memory of the program, what it is ([`PagesKind`]), and how its pages are moved into a memory file while
+//!   its threads use them; forked children get copies.
 //! - [`Chain`]: a handler of faults among others.
 //! - [`Spin`]: how long who waits for a word of shared memory looks at it before it sleeps.
 //!
 //! The only crate, besides the engines and the C edges, with unsafe code. It knows nothing of GPUs.
 
 mod chain;
+mod device;
 mod fork;
 mod mapping;
+mod maps;
 mod memfd;
 mod moving;
+mod pin;
+mod program;
 mod range;
+mod shown;
 mod spin;
 mod window;
 
 pub use chain::{Chain, FaultHandler};
+pub use device::DeviceMapping;
 pub use fork::ForkMark;
 pub use mapping::Mapping;
 pub use memfd::Memfd;
+pub use pin::Pinned;
+pub use program::{PagesKind, ProgramPages};
 pub use range::HostRange;
 pub use spin::Spin;
 pub use window::{Protection, Window, WindowError};

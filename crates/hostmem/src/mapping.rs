@@ -1,16 +1,16 @@
-//! A whole memory file, mapped.
+//! A memory file, mapped.
 
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
 
-use crate::{HostRange, Memfd};
+use crate::{HostRange, Memfd, PAGE};
 
-/// A shared, writable mapping of a whole [`Memfd`].
+/// A shared, writable mapping of a [`Memfd`], or of a part of one; other files may take the place of some of its pages.
 ///
 /// Methods that take an offset panic when the range is not inside: offsets from outside must be checked before.
 #[derive(Debug)]
@@ -25,21 +25,56 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    pub(crate) fn new(file: &Memfd) -> io::Result<Mapping> {
-        let bytes = usize::try_from(file.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    /// The range is inside the file.
+    pub(crate) fn new(file: &Memfd, offset: u64, bytes: u64, flags: MapFlags) -> io::Result<Mapping> {
+        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
                 bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
+                MapFlags::SHARED | flags,
                 file,
-                0,
+                offset,
             )
         }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Mapping { base, bytes })
+    }
+
+    /// Shows `bytes` of `file` from `file_offset` on (all whole pages) at `offset`, in place of what was there. Whoever
+    /// accesses the range meanwhile meets the old pages or the new ones.
+    ///
+    /// # Errors
+    /// `InvalidInput` if a range is not whole pages, or not inside; else what the operating system says.
+    pub fn show(&self, offset: usize, file: &Memfd, file_offset: u64, bytes: u64) -> io::Result<()> {
+        file.check(file_offset, bytes)?;
+        let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let inside = offset <= self.bytes && length <= self.bytes - offset;
+        if !inside || !(offset as u64).is_multiple_of(PAGE) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not whole pages inside the mapping"));
+        }
+        let (prot, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+        let at = self.at(offset, length);
+        // SAFETY: MAP_FIXED replaces pages of our own mapping alone, by pages with the same rights, of a file whose size is
+        // sealed; nobody has more of them than raw copies and atomics.
+        unsafe { rustix::mm::mmap(at.cast(), length, prot, shared | MapFlags::NORESERVE, file, file_offset) }?;
+        Ok(())
+    }
+
+    /// Makes all its pages exist, huge ones if there are such, and stay in memory.
+    pub(crate) fn lock(&self) -> io::Result<()> {
+        let base = self.base.as_ptr().cast();
+        // Both are hints, and a kernel without huge pages knows neither.
+        // SAFETY: the range is this mapping; the hint changes none of its bytes.
+        let _ = unsafe { rustix::mm::madvise(base, self.bytes, Advice::LinuxHugepage) };
+        // SAFETY: the range is this mapping; locking changes none of its bytes.
+        unsafe { rustix::mm::mlock(base, self.bytes) }?;
+        // What got no huge page now shall not be moved into one later.
+        // SAFETY: as above.
+        let _ = unsafe { rustix::mm::madvise(base, self.bytes, Advice::LinuxNoHugepage) };
+        Ok(())
     }
 
     /// Size in bytes.
@@ -60,12 +95,12 @@ impl Mapping {
         self.base.as_ptr().addr()
     }
 
-    /// A part of the mapping as a foreign range, for copies between two of them.
+    /// A part of the mapping, for copies between two of them.
     #[must_use]
-    pub fn range(&self, offset: usize, bytes: usize) -> HostRange {
+    pub fn range(&self, offset: usize, bytes: usize) -> HostRange<'_> {
         let at = self.at(offset, bytes);
-        // SAFETY: `at` checked that the range lies inside this mapping. The range must not outlive the mapping; callers
-        // keep the mapping alive, as `HostRange` asks of all who make one.
+        // SAFETY: `at` checked that the range lies inside this mapping, which is there as long as `self`; Rust never holds a
+        // reference into it, but atomics.
         unsafe { HostRange::new(at.addr(), bytes) }
     }
 
@@ -136,5 +171,37 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `new` and nothing refers to it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_another_file_take_the_place_of_some() {
+        let page = PAGE as usize;
+        let (file, other) = (Memfd::create("one", 4 * PAGE).unwrap(), Memfd::create("other", 2 * PAGE).unwrap());
+        let (mapping, of_other) = (file.map().unwrap(), other.map_part(PAGE, PAGE).unwrap());
+        mapping.fill(0, 4 * page, 1);
+        of_other.fill(0, page, 2);
+        mapping.show(2 * page, &other, PAGE, PAGE).unwrap();
+        let mut seen = [0; 4];
+        mapping.read(2 * page - 2, &mut seen);
+        assert_eq!(seen, [1, 1, 2, 2]);
+        mapping.write(3 * page - 2, &[7, 7, 7, 7]);
+        of_other.read(page - 4, &mut seen);
+        assert_eq!(seen, [2, 2, 7, 7]);
+        // What was there is still in the file.
+        mapping.show(2 * page, &file, 2 * PAGE, PAGE).unwrap();
+        mapping.read(3 * page - 2, &mut seen);
+        assert_eq!(seen, [1, 1, 7, 7]);
+        for (offset, file_offset, bytes) in
+            [(1, 0, PAGE), (0, 1, PAGE), (0, 0, PAGE + 1), (0, 0, 0), (0, PAGE, 2 * PAGE), (3 * page, 0, 2 * PAGE)]
+        {
+            let refused = mapping.show(offset, &other, file_offset, bytes).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{offset} {file_offset} {bytes}");
+        }
+        assert!(other.map_part(2 * PAGE, PAGE).is_err() && other.map_part(u64::MAX - PAGE + 1, PAGE).is_err());
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::mm::MapFlags;
 
 use crate::{Mapping, PAGE};
 
@@ -21,7 +22,10 @@ impl Memfd {
     /// What the operating system says.
     pub fn create(name: &str, bytes: u64) -> io::Result<Memfd> {
         let bytes = bytes.max(1).next_multiple_of(PAGE);
-        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        Memfd::sealed(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?, bytes)
+    }
+
+    fn sealed(fd: OwnedFd, bytes: u64) -> io::Result<Memfd> {
         rustix::fs::ftruncate(&fd, bytes)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(Memfd { fd, bytes })
@@ -52,7 +56,36 @@ impl Memfd {
     /// # Errors
     /// What the operating system says.
     pub fn map(&self) -> io::Result<Mapping> {
-        Mapping::new(self)
+        Mapping::new(self, 0, self.bytes, MapFlags::NORESERVE)
+    }
+
+    /// As [`Memfd::map`]; all pages exist when this returns, and are never swapped out. They follow each other in the machine's
+    /// memory for 2 MiB at a time, if the machine has huge pages for memory files and the file is so large.
+    ///
+    /// # Errors
+    /// What the operating system says: it may have too few pages, or let this process lock fewer.
+    pub fn map_resident(&self) -> io::Result<Mapping> {
+        let mapping = Mapping::new(self, 0, self.bytes, MapFlags::empty())?;
+        mapping.lock()?;
+        Ok(mapping)
+    }
+
+    /// As [`Memfd::map`], for a part of it: whole pages.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the part is not whole pages inside the file; else what the operating system says.
+    pub fn map_part(&self, offset: u64, bytes: u64) -> io::Result<Mapping> {
+        self.check(offset, bytes)?;
+        Mapping::new(self, offset, bytes, MapFlags::NORESERVE)
+    }
+
+    /// Whether a range is whole pages inside the file, and not empty.
+    pub(crate) fn check(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let inside = offset <= self.bytes && bytes <= self.bytes - offset;
+        if bytes == 0 || !inside || !offset.is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not whole pages inside the memory file"));
+        }
+        Ok(())
     }
 
     /// Gives the pages of a range back to the operating system; they read as zero afterwards.

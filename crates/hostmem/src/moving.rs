@@ -22,8 +22,8 @@
 //!   and so is all memory as long as some thread has SIGSEGV blocked: the kernel would end the process. There, what others
 //!   write in that moment may be lost. Stacks of other threads must not be moved while they run.
 //!
-//! A child that is forked in that moment finds the pages read-only, and nobody who will ever change that: the handler makes
-//! them writable for it.
+//! Forks through the C library wait until no pages move (the module `shown`). A child that is forked past it, in that moment,
+//! finds the pages read-only, and nobody who will ever change that: the handler makes them writable for it.
 
 use std::ffi::c_void;
 use std::io;

@@ -1,11 +1,11 @@
 //! A reserved range of host addresses into which pages of memory files are mapped.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use intervals::IntervalMap;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::{HostRange, Memfd, PAGE};
@@ -38,8 +38,8 @@ pub enum WindowError {
     Misaligned,
 }
 
-/// Mapped run: length and protection, keyed by offset.
-type Runs = BTreeMap<u64, (u64, Protection)>;
+/// What is mapped, by offset.
+type Runs = IntervalMap<Protection>;
 
 /// A reservation of host addresses, inaccessible but where pages have been mapped.
 ///
@@ -150,8 +150,7 @@ impl Window {
                 file_offset,
             )
         }?;
-        cut(&mut runs, offset, bytes);
-        runs.insert(offset, (bytes, protection));
+        replace(&mut runs, offset, bytes, protection);
         Ok(())
     }
 
@@ -161,7 +160,8 @@ impl Window {
     /// # Errors
     /// As [`Window::unmap`].
     pub fn map_sparse(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        self.empty(offset, bytes, ProtFlags::READ)?.insert(offset, (bytes, Protection::Sparse));
+        let mut runs = self.empty(offset, bytes, ProtFlags::READ)?;
+        replace(&mut runs, offset, bytes, Protection::Sparse);
         Ok(())
     }
 
@@ -182,14 +182,14 @@ impl Window {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: as in `map`.
         unsafe { rustix::mm::mmap_anonymous(at.cast(), bytes as usize, prot, flags) }?;
-        cut(&mut runs, offset, bytes);
+        runs.cut(offset..offset + bytes);
         Ok(runs)
     }
 
     /// The mapped runs, by increasing offset: offset, bytes, protection.
     #[must_use]
     pub fn runs(&self) -> Vec<(u64, u64, Protection)> {
-        self.lock().iter().map(|(&offset, &(bytes, protection))| (offset, bytes, protection)).collect()
+        self.lock().iter().map(|(run, protection)| (run.start, run.end - run.start, *protection)).collect()
     }
 
     fn lock(&self) -> RwLockReadGuard<'_, Runs> {
@@ -236,7 +236,7 @@ impl Window {
         offset: u64,
         bytes: u64,
         write: bool,
-        f: impl FnOnce(HostRange) -> R,
+        f: impl FnOnce(HostRange<'_>) -> R,
     ) -> Result<R, WindowError> {
         let runs = self.lock();
         if allowed(&runs, offset, bytes, write)? == Backing::Sparse && write {
@@ -246,7 +246,7 @@ impl Window {
     }
 
     /// A range of which the caller has seen that it is mapped, and stays so: it holds the lock.
-    fn range(&self, offset: u64, bytes: u64) -> HostRange {
+    fn range(&self, offset: u64, bytes: u64) -> HostRange<'_> {
         // SAFETY: all of it is mapped while the lock is held.
         unsafe { HostRange::new(self.address() + offset as usize, bytes as usize) }
     }
@@ -263,10 +263,7 @@ impl Window {
             Backing::Memory => copy((dst, bytes)),
             // From the end that is not overwritten before it is read.
             Backing::Sparse if dst <= src => with_memory(&runs, dst, bytes).for_each(copy),
-            Backing::Sparse => {
-                let parts: Vec<_> = with_memory(&runs, dst, bytes).collect();
-                parts.into_iter().rev().for_each(copy);
-            }
+            Backing::Sparse => with_memory(&runs, dst, bytes).rev().for_each(copy),
         }
         Ok(())
     }
@@ -317,24 +314,11 @@ impl Drop for Window {
     }
 }
 
-/// Removes `bytes` at `offset` from the runs, splitting those that reach beyond.
-fn cut(runs: &mut Runs, offset: u64, bytes: u64) {
-    let end = offset + bytes;
-    let touched: Vec<(u64, u64, Protection)> = runs
-        .range(..end)
-        .rev()
-        .take_while(|&(&start, &(len, _))| start + len > offset)
-        .map(|(&start, &(len, protection))| (start, len, protection))
-        .collect();
-    for (start, len, protection) in touched {
-        runs.remove(&start);
-        if start < offset {
-            runs.insert(start, (offset - start, protection));
-        }
-        if start + len > end {
-            runs.insert(end, (start + len - end, protection));
-        }
-    }
+/// Makes a range, which is not empty, one run, whatever was there.
+fn replace(runs: &mut Runs, offset: u64, bytes: u64, protection: Protection) {
+    let range = offset..offset + bytes;
+    runs.cut(range.clone());
+    assert_eq!(runs.insert(range, protection), Ok(()), "nothing is left where it was cut out");
 }
 
 /// What lies behind a range that may be accessed.
@@ -346,42 +330,29 @@ enum Backing {
     Sparse,
 }
 
-/// The run that holds `at`: its end and protection.
-fn run_at(runs: &Runs, at: u64) -> Option<(u64, Protection)> {
-    let (&start, &(len, protection)) = runs.range(..=at).next_back()?;
-    (at - start < len).then_some((start + len, protection))
-}
-
 fn allowed(runs: &Runs, offset: u64, bytes: u64, write: bool) -> Result<Backing, WindowError> {
     let end = offset.checked_add(bytes).ok_or(WindowError::Unmapped)?;
     let mut backing = Backing::Memory;
     let mut at = offset;
-    while at < end {
-        let (run_end, protection) = run_at(runs, at).ok_or(WindowError::Unmapped)?;
+    for (run, protection) in runs.overlapping(offset..end) {
         match protection {
+            _ if run.start > at => return Err(WindowError::Unmapped),
             Protection::Read if write => return Err(WindowError::ReadOnly),
             Protection::Sparse => backing = Backing::Sparse,
             Protection::Read | Protection::ReadWrite => {}
         }
-        at = run_end;
+        at = run.end;
     }
-    Ok(backing)
+    if at < end { Err(WindowError::Unmapped) } else { Ok(backing) }
 }
 
 /// The parts of a mapped range that have memory: offset and bytes.
-fn with_memory(runs: &Runs, offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+fn with_memory(runs: &Runs, offset: u64, bytes: u64) -> impl DoubleEndedIterator<Item = (u64, u64)> {
     let end = offset + bytes;
-    let mut at = offset;
-    std::iter::from_fn(move || {
-        while at < end {
-            let (run_end, protection) = run_at(runs, at)?;
-            let part = (at, run_end.min(end) - at);
-            at = run_end;
-            if protection != Protection::Sparse {
-                return Some(part);
-            }
-        }
-        None
+    let memory = runs.overlapping(offset..end).filter(|(_, protection)| **protection != Protection::Sparse);
+    memory.map(move |(run, _)| {
+        let start = run.start.max(offset);
+        (start, run.end.min(end) - start)
     })
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use hostmem::{HostRange, Memfd, PAGE};
+use hostmem::{Memfd, PAGE, ProgramPages};
 
 const THREADS: usize = 3;
 /// Held by tests of which no two can run at once: a forked child shares pages that have moved with its parent, and the
@@ -58,9 +58,9 @@ impl Words {
         }
     }
 
-    fn range(&self) -> HostRange {
+    fn pages(&self) -> ProgramPages {
         // SAFETY: the memory lives as long as the test, and is used by address.
-        unsafe { HostRange::new(self.start, self.count * 8) }
+        unsafe { ProgramPages::new(self.start, self.count * 8) }
     }
 }
 
@@ -116,8 +116,8 @@ fn hammer(time: Duration) -> u64 {
         let start = Instant::now();
         while start.elapsed() < time || begun.load(Ordering::Relaxed) < THREADS {
             for words in all {
-                let range = words.range();
-                let file = Memfd::create("moving", range.pages().1 as u64).unwrap();
+                let range = words.pages();
+                let file = Memfd::create("moving", range.covering().1 as u64).unwrap();
                 range.show(&file, 0).unwrap();
                 range.make_private().unwrap();
                 moves += 2;
@@ -157,15 +157,16 @@ fn a_child_forked_meanwhile_can_write() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let file = Memfd::create("moving", words.range().pages().1 as u64).unwrap();
+            let file = Memfd::create("moving", words.pages().covering().1 as u64).unwrap();
             while !stop.load(Ordering::Relaxed) {
-                words.range().show(&file, 0).unwrap();
-                words.range().make_private().unwrap();
+                words.pages().show(&file, 0).unwrap();
+                words.pages().make_private().unwrap();
             }
         });
         for _ in 0..50 {
+            // Past the C library, whose handlers would have the fork wait until no pages move.
             // SAFETY: the child writes to memory and exits, which is allowed after a fork of a process with threads.
-            let child = unsafe { libc::fork() };
+            let child = unsafe { libc::syscall(libc::SYS_fork) } as libc::pid_t;
             if child == 0 {
                 for index in (0..words.count).step_by(64) {
                     // SAFETY: inside the memory, of which this process has its own copy, or shares it with nobody who reads.
@@ -187,7 +188,7 @@ fn a_child_forked_meanwhile_can_write() {
 fn what_is_no_memory_cannot_be_moved() {
     let file = Memfd::create("moving", PAGE).unwrap();
     // SAFETY: no process has memory there, and the call finds that out.
-    let range = unsafe { HostRange::new(PAGE as usize, PAGE as usize) };
+    let range = unsafe { ProgramPages::new(PAGE as usize, PAGE as usize) };
     assert!(range.show(&file, 0).is_err());
     // And nobody waits for it to end.
     move_a_page();
@@ -247,8 +248,8 @@ fn alone(test: &str) -> std::process::ExitStatus {
 /// Moves a page there and back, which installs the handler.
 fn move_a_page() {
     let mut memory = vec![0_u64; 1 << 16];
-    let range = Words::of(&mut memory[1 << 12..1 << 13]).range();
-    let file = Memfd::create("moving", range.pages().1 as u64).unwrap();
+    let range = Words::of(&mut memory[1 << 12..1 << 13]).pages();
+    let file = Memfd::create("moving", range.covering().1 as u64).unwrap();
     range.show(&file, 0).unwrap();
     range.make_private().unwrap();
 }
@@ -310,10 +311,10 @@ fn stacks_are_moved_too() {
     let pages: Range<usize> =
         words.start.next_multiple_of(PAGE as usize)..(words.start + 8 * 4096) / PAGE as usize * PAGE as usize;
     // SAFETY: inside `memory`, used by address.
-    let range = unsafe { HostRange::new(pages.start, pages.len()) };
+    let range = unsafe { ProgramPages::new(pages.start, pages.len()) };
     let file = Memfd::create("moving", pages.len() as u64).unwrap();
     range.show(&file, 0).unwrap();
-    range.write(&[1]);
+    range.range().write(&[1]);
     let mut seen = [0];
     file.map().unwrap().read(0, &mut seen);
     assert_eq!(seen, [1]);

@@ -1,15 +1,24 @@
-//! The GPU behind the library: a session with the daemon; or, with `SUNDIAL_NATIVE=1`, the software GPU in this process.
+//! The GPU behind the library. The environment chooses; the library is the same everywhere, in a guest too:
+//!
+//! - `SUNDIAL_VGPU`: a virtual GPU, with its driver in this process. `unix:<path>`: over the vfio-user socket at that path.
+//!   `pci`: the first one on this machine's PCI bus; `pci:<address>`: the one there, as `pci:0000:00:04.0`.
+//! - else `SUNDIAL_NATIVE=1`: the software GPU in this process, with its driver.
+//! - else: a session with the daemon.
 //!
 //! The daemon's address and the tenant's credential are the session's affair (`remote_gpu`: `SUNDIAL_SOCKET`,
 //! `SUNDIAL_CREDENTIAL`). The native GPU is shaped by `SUNDIAL_GPU` (`soft:<memory>`, as the daemon's), `SUNDIAL_VRAM` (bytes,
 //! or with k, m, g behind), `SUNDIAL_WORKERS` (threads) and `SUNDIAL_ENGINE` (`jit` or `interpreter`).
 
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpu::Gpu;
-use gpu_driver::{ClientConfig, StartError};
+use gpu_driver::{ClientConfig, Driver, HostCost, StartError};
+use pci_gpu::{OpenError, SysfsGpu, VfioUserGpu};
 use remote_gpu::{ConnectError, RemoteGpu};
 use softgpu::{Config, EngineKind, SoftGpu};
 
@@ -19,6 +28,9 @@ pub(crate) enum BackendError {
     /// No session.
     #[error(transparent)]
     Session(#[from] ConnectError),
+    /// No virtual GPU.
+    #[error(transparent)]
+    Vgpu(#[from] OpenError),
     /// The device's driver did not start.
     #[error(transparent)]
     Driver(#[from] StartError),
@@ -63,14 +75,50 @@ impl Spared {
 /// Opens the GPU that the environment asks for.
 pub(crate) fn open() -> Result<Backend, BackendError> {
     let variable = |name: &str| std::env::var(name).ok();
+    if let Some(value) = std::env::var_os("SUNDIAL_VGPU").filter(|value| !value.is_empty()) {
+        return drive(&match vgpu(value)? {
+            Vgpu::Socket(path) => Driver::start(Arc::new(VfioUserGpu::connect(&path)?))?,
+            Vgpu::Pci(address) => Driver::start(Arc::new(SysfsGpu::open(address.as_deref())?))?,
+        });
+    }
     if variable("SUNDIAL_NATIVE").is_some_and(|value| value != "0") {
-        let device = SoftGpu::new(&config(variable)?)?;
-        let driver = gpu_driver::Driver::start(device)?;
-        let client = driver.open(ClientConfig { name: "native".to_owned(), ..ClientConfig::default() })?;
-        return Ok(Backend { gpu: client, spared: None });
+        return drive(&Driver::start(SoftGpu::new(&config(variable)?)?)?);
     }
     let session = remote_gpu::connect(None)?;
     Ok(Backend { gpu: Arc::<RemoteGpu>::clone(&session), spared: Some(Spared(session)) })
+}
+
+/// The only client of a driver in this process.
+fn drive(driver: &Arc<Driver>) -> Result<Backend, BackendError> {
+    // The process is the program's: it may use up what the host gives, but for what the engine needs.
+    let budget = driver.budget(HostCost { bytes: u64::MAX, maps: 49_152, files: 512 }).ok();
+    let client = driver.open(ClientConfig { name: "native".to_owned(), budget, ..ClientConfig::default() })?;
+    Ok(Backend { gpu: client, spared: None })
+}
+
+/// Where a virtual GPU is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Vgpu {
+    /// Behind a socket.
+    Socket(PathBuf),
+    /// On the PCI bus; without an address, the first one.
+    Pci(Option<String>),
+}
+
+/// What `SUNDIAL_VGPU` says.
+fn vgpu(value: OsString) -> Result<Vgpu, BackendError> {
+    if let Some(path) = value.as_bytes().strip_prefix(b"unix:").filter(|path| !path.is_empty()) {
+        return Ok(Vgpu::Socket(OsStr::from_bytes(path).into()));
+    }
+    let value = value.to_string_lossy().into_owned();
+    match value.strip_prefix("pci") {
+        Some("") => Ok(Vgpu::Pci(None)),
+        Some(rest) if rest.len() > 1 && rest.starts_with(':') => Ok(Vgpu::Pci(Some(rest[1..].to_owned()))),
+        _ => {
+            let wanted = "unix:<path of a socket>, pci, or pci:<address>";
+            Err(BackendError::Variable { variable: "SUNDIAL_VGPU", value, wanted })
+        }
+    }
 }
 
 /// The native GPU's shape.
@@ -127,6 +175,23 @@ mod tests {
         for wrong in ["", "0", "m", "1x", "-1", "99999999999g"] {
             assert_eq!(size(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn virtual_gpus_have_places() {
+        let of = |value: &str| vgpu(value.into()).map_err(|error| error.to_string());
+        assert_eq!(of("unix:/run/a b"), Ok(Vgpu::Socket("/run/a b".into())));
+        assert_eq!(of("pci"), Ok(Vgpu::Pci(None)));
+        assert_eq!(of("pci:0000:00:04.0"), Ok(Vgpu::Pci(Some("0000:00:04.0".into()))));
+        for wrong in ["unix:", "/run/a", "pci:", "pcie", "PCI", "soft:4g"] {
+            assert_eq!(
+                of(wrong),
+                Err(format!("SUNDIAL_VGPU is {wrong:?}, not unix:<path of a socket>, pci, or pci:<address>"))
+            );
+        }
+        // A path is whatever the file system allows.
+        let path = OsStr::from_bytes(b"/\xff");
+        assert_eq!(vgpu(OsString::from_iter([OsStr::new("unix:"), path])).ok(), Some(Vgpu::Socket(path.into())));
     }
 
     #[test]

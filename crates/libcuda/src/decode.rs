@@ -3,7 +3,8 @@
 //! The parameters of the shims are these types themselves: each is a pointer to the C caller and a checked value to us.
 //! A value of one of them exists only because a C program called a function of the driver API, and with that promised
 //! what the API says of the argument: null, or valid for as many elements as the function's other arguments say, until
-//! the call returns. All the `unsafe` of reading and writing through arguments stands here, on that promise.
+//! the call returns. The first element can be read and written on that promise alone. How many more there are, and what an
+//! address inside a structure leads to, only the function knows that was called: there, what is trusted is `unsafe`.
 
 use std::ffi::{CStr, c_char};
 
@@ -24,10 +25,6 @@ impl<T: Copy> Out<T> {
         if self.0.is_null() { Err(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE)) } else { Ok(()) }
     }
 
-    pub(crate) fn is_null(self) -> bool {
-        self.0.is_null()
-    }
-
     /// The pointer as a number.
     pub(crate) fn address(self) -> HostAddr {
         HostAddr(self.0.expose_provenance() as u64)
@@ -40,22 +37,21 @@ impl<T: Copy> Out<T> {
 
     /// Stores a result; nothing happens if the caller does not want it.
     pub(crate) fn set<V: Encode<T>>(self, value: V) {
-        self.set_at(0, value);
+        // SAFETY: the first element is there (module text).
+        unsafe { self.set_at(0, value) }
     }
 
     /// Stores element `index` of an array of results.
-    pub(crate) fn set_at<V: Encode<T>>(self, index: usize, value: V) {
+    ///
+    /// # Safety
+    /// The caller promised an array with at least this element, or null.
+    pub(crate) unsafe fn set_at<V: Encode<T>>(self, index: usize, value: V) {
         if !self.0.is_null() {
-            // SAFETY: the caller promised an array with at least this element (module text).
+            // SAFETY: the element is there, as our caller knows.
             let place = unsafe { self.0.add(index) };
             // SAFETY: as above; alignment is not asked of C programs.
             unsafe { place.write_unaligned(value.encode()) }
         }
-    }
-
-    /// The same memory, to be read: some parameters go both ways, and the API writes `T *` for many that only go in.
-    pub(crate) fn as_in(self) -> In<T> {
-        In(self.0.cast_const())
     }
 }
 
@@ -67,16 +63,19 @@ pub(crate) fn set_run(address: Out<CUdeviceptr>, bytes: Out<usize>, run: (DevAdd
 
 impl Out<u8> {
     /// Stores text with its NUL into a buffer of `len` bytes, cut where it does not fit.
-    pub(crate) fn set_text(self, text: &str, len: i32) -> Answer {
+    ///
+    /// # Safety
+    /// The caller promised so many bytes.
+    pub(crate) unsafe fn set_text(self, text: &str, len: i32) -> Answer {
         self.required()?;
         let Some(room) = usize::try_from(len).ok().and_then(|len| len.checked_sub(1)) else {
             return Err(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE));
         };
         let bytes = &text.as_bytes()[..text.len().min(room)];
-        for (index, byte) in bytes.iter().enumerate() {
-            self.set_at(index, *byte);
+        for (index, byte) in bytes.iter().chain(&[0]).enumerate() {
+            // SAFETY: text and NUL are at most `len` bytes.
+            unsafe { self.set_at(index, *byte) }
         }
-        self.set_at(bytes.len(), 0u8);
         Ok(())
     }
 }
@@ -87,25 +86,59 @@ impl Out<u8> {
 pub(crate) struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
-    /// The value.
-    pub(crate) fn get(self) -> Result<T, Refusal> {
-        self.get_at(0)
+    /// Null.
+    pub(crate) fn none() -> In<T> {
+        In(std::ptr::null())
     }
 
-    /// Element `index`.
-    pub(crate) fn get_at(self, index: usize) -> Result<T, Refusal> {
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// The value.
+    pub(crate) fn get(self) -> Result<T, Refusal> {
+        // SAFETY: the first element is there (module text).
+        unsafe { self.get_at(0) }
+    }
+
+    /// Element `index`; null is refused.
+    ///
+    /// # Safety
+    /// The caller promised an array with at least this element, or null.
+    pub(crate) unsafe fn get_at(self, index: usize) -> Result<T, Refusal> {
         if self.0.is_null() {
             return Err(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE));
         }
-        // SAFETY: the caller promised an array with at least this element (module text).
+        // SAFETY: the element is there, as our caller knows.
         let place = unsafe { self.0.add(index) };
         // SAFETY: as above. The types read are numbers, arrays and structures of them: every bit pattern is a value.
         Ok(unsafe { place.read_unaligned() })
     }
 
     /// `count` elements; null only for none.
-    pub(crate) fn list(self, count: usize) -> Result<Vec<T>, Refusal> {
-        (0..count).map(|index| self.get_at(index)).collect()
+    ///
+    /// # Safety
+    /// The caller promised so many, or null.
+    pub(crate) unsafe fn list(self, count: usize) -> Result<Vec<T>, Refusal> {
+        // SAFETY: as our caller knows.
+        (0..count).map(|index| unsafe { self.get_at(index) }).collect()
+    }
+}
+
+/// A pointer to what is read, and then replaced by a result; may be null.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct InOut<T>(*mut T);
+
+impl<T: Copy> InOut<T> {
+    /// What is there before.
+    pub(crate) fn input(self) -> In<T> {
+        In(self.0.cast_const())
+    }
+
+    /// Where the result goes.
+    pub(crate) fn output(self) -> Out<T> {
+        Out(self.0)
     }
 }
 
@@ -128,22 +161,32 @@ impl Text {
 }
 
 /// Memory of the caller: a pointer and the size that goes with it. Null is refused unless the size is 0.
-pub(crate) fn range(address: impl Into<u64>, bytes: usize) -> Result<HostRange, Refusal> {
+///
+/// # Safety
+/// The caller promised so many bytes for `'a`: until the call returns; for asynchronous copies until they are done, of which
+/// nothing remains here. An address that turns out to be the GPU's is only looked up.
+pub(crate) unsafe fn range<'a>(address: impl Into<u64>, bytes: usize) -> Result<HostRange<'a>, Refusal> {
     let address = address.into();
     if address == 0 && bytes != 0 {
         return Err(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE));
     }
-    // SAFETY: the caller promised the memory (module text); for asynchronous copies until they are done, as the API says.
+    // SAFETY: as our caller knows.
     Ok(unsafe { HostRange::new(address as usize, bytes) })
 }
 
 /// A pointer argument that the API types as `void *` but that leads to a `T`.
-pub(crate) fn out_at<T>(address: HostAddr) -> Out<T> {
+///
+/// # Safety
+/// The caller promised a `T` there, or null.
+pub(crate) unsafe fn out_at<T>(address: HostAddr) -> Out<T> {
     Out(std::ptr::with_exposed_provenance_mut(address.0 as usize))
 }
 
 /// As [`out_at`], to be read.
-pub(crate) fn in_at<T>(address: HostAddr) -> In<T> {
+///
+/// # Safety
+/// As for [`out_at`].
+pub(crate) unsafe fn in_at<T>(address: HostAddr) -> In<T> {
     In(std::ptr::with_exposed_provenance(address.0 as usize))
 }
 
@@ -260,24 +303,30 @@ mod tests {
         null.set(5u32);
         assert!(In::<u32>(std::ptr::null()).get().is_err());
         assert!(Text(std::ptr::null()).get().is_err());
-        assert!(range(0u64, 1).is_err());
-        assert!(range(0u64, 0).is_ok());
+        // SAFETY: of null, nothing is made.
+        assert!(unsafe { range(0u64, 1) }.is_err());
+        // SAFETY: no bytes are valid anywhere.
+        assert!(unsafe { range(0u64, 0) }.is_ok());
     }
 
     #[test]
     fn text_is_cut_to_its_buffer() {
         let mut buffer = [7u8; 8];
         let out = Out(buffer.as_mut_ptr());
-        out.set_text("sundial", 4).unwrap();
+        // SAFETY: half of the buffer.
+        unsafe { out.set_text("sundial", 4) }.unwrap();
         assert_eq!(&buffer, b"sun\0\x07\x07\x07\x07");
-        assert!(out.set_text("x", 0).is_err());
-        assert!(out.set_text("x", -1).is_err());
+        for len in [0, -1] {
+            // SAFETY: nothing is written.
+            assert!(unsafe { out.set_text("x", len) }.is_err());
+        }
     }
 
     #[test]
     fn arrays_need_no_alignment() {
         let bytes = [0u8, 1, 0, 0, 0, 2, 0, 0, 0];
-        let list = In(bytes[1..].as_ptr().cast::<u32>()).list(2).unwrap();
+        // SAFETY: there are eight bytes.
+        let list = unsafe { In(bytes[1..].as_ptr().cast::<u32>()).list(2) }.unwrap();
         assert_eq!(list, [1, 2]);
     }
 }

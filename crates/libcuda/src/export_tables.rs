@@ -244,6 +244,7 @@ extern "C" fn handshake(version: u32, unix_seconds: u64, result: Out<u64>) -> CU
 fn establish(version: u32, unix_seconds: u64, result: Out<u64>) -> Answer {
     result.required()?;
     // SAFETY: no precondition.
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
     let thread = unsafe { libc::pthread_self() };
     let asked = Asked {
         driver_version: cuda_abi::DRIVER_VERSION,
@@ -259,7 +260,8 @@ fn establish(version: u32, unix_seconds: u64, result: Out<u64>) -> Answer {
     let [pci_domain, pci_bus, pci_device] = properties.pci;
     let device = DeviceIdentity { uuid: properties.uuid, pci_domain, pci_bus, pci_device };
     for (index, word) in answer(&asked, &[device]).into_iter().enumerate() {
-        result.set_at(index, word);
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        unsafe { result.set_at(index, word) };
     }
     Ok(())
 }

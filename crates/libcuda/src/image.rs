@@ -1,10 +1,10 @@
 //! Images of code in the caller's memory, and the options of their compilation.
 
 use cuda_abi::{CUjit_option, CUresult, HostAddr};
-use cuda_core::{Image, JitLog};
+use cuda_core::{Image, JitLog, JitOptions as CompileOptions};
 use hostmem::HostRange;
 
-use crate::decode::{In, Out, out_at};
+use crate::decode::{In, InOut, out_at};
 use crate::entry::{Refusal, refuse};
 
 /// Most options of one call; there are fewer kinds than this.
@@ -20,7 +20,10 @@ pub(crate) struct HostImage {
 
 impl HostImage {
     /// The image at `address`; null is refused with `INVALID_VALUE`.
-    pub(crate) fn at(address: HostAddr) -> Result<HostImage, Refusal> {
+    ///
+    /// # Safety
+    /// The caller promised an image there, or null: so many bytes as its headers, or the text up to its NUL, say.
+    pub(crate) unsafe fn at(address: HostAddr) -> Result<HostImage, Refusal> {
         if address.is_null() {
             return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
@@ -28,8 +31,13 @@ impl HostImage {
     }
 
     /// The image of known size at `address`.
-    pub(crate) fn sized(address: HostAddr, bytes: usize) -> Result<HostImage, Refusal> {
-        Ok(HostImage { bytes: Some(bytes), ..HostImage::at(address)? })
+    ///
+    /// # Safety
+    /// The caller promised so many bytes there, or null.
+    pub(crate) unsafe fn sized(address: HostAddr, bytes: usize) -> Result<HostImage, Refusal> {
+        // SAFETY: as our caller knows.
+        let image = unsafe { HostImage::at(address) }?;
+        Ok(HostImage { bytes: Some(bytes), ..image })
     }
 }
 
@@ -49,7 +57,8 @@ impl Image for HostImage {
     }
 
     fn follow(&self, pointer: u64) -> Option<Box<dyn Image + '_>> {
-        HostImage::at(HostAddr(pointer)).ok().map(|image| Box::new(image) as Box<dyn Image>)
+        // SAFETY: the caller promised that its image's pointers lead to images.
+        unsafe { HostImage::at(HostAddr(pointer)) }.ok().map(|image| Box::new(image) as Box<dyn Image>)
     }
 }
 
@@ -58,6 +67,7 @@ impl Image for HostImage {
 pub(crate) struct JitOptions {
     info: LogBuffer,
     error: LogBuffer,
+    compile: CompileOptions,
 }
 
 /// A caller's buffer for a log.
@@ -73,42 +83,53 @@ struct LogBuffer {
 
 impl LogBuffer {
     fn fill(&self, log: &str) {
-        let written = match out_at::<u8>(self.text).set_text(log, i32::try_from(self.bytes).unwrap_or(i32::MAX)) {
-            Ok(()) => log.len().min(self.bytes as usize - 1),
-            Err(_) => 0,
-        };
-        out_at::<HostAddr>(self.values).set_at(self.slot, HostAddr(written as u64));
+        // SAFETY: the C caller promised a buffer there, or null.
+        let text = unsafe { out_at::<u8>(self.text) };
+        // SAFETY: it is so long, as the options say.
+        let set = unsafe { text.set_text(log, i32::try_from(self.bytes).unwrap_or(i32::MAX)) };
+        let written = if set.is_ok() { log.len().min(self.bytes as usize - 1) } else { 0 };
+        // SAFETY: the C caller promised the options' values there, or null.
+        let values = unsafe { out_at::<HostAddr>(self.values) };
+        // SAFETY: this is one of them.
+        unsafe { values.set_at(self.slot, HostAddr(written as u64)) }
     }
 }
 
 impl JitOptions {
     /// Reads `count` options and their values.
-    pub(crate) fn read(count: u32, options: Out<CUjit_option>, values: Out<HostAddr>) -> Result<JitOptions, Refusal> {
+    pub(crate) fn read(count: u32, options: In<CUjit_option>, values: InOut<HostAddr>) -> Result<JitOptions, Refusal> {
         if count > MAX_OPTIONS {
             return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         let (mut info, mut error) = (LogBuffer::default(), LogBuffer::default());
-        let kinds: In<CUjit_option> = options.as_in();
+        let mut compile = CompileOptions::default();
         for slot in 0..count as usize {
-            let value = values.as_in().get_at(slot)?;
+            // SAFETY: the C caller promised memory there, so much of it (`decode`).
+            let value = unsafe { values.input().get_at(slot) }?;
             // A size stands in the low bytes of a pointer's place.
             let size = |buffer: &mut LogBuffer| {
-                (buffer.bytes, buffer.values, buffer.slot) = (value.0 as u32, values.address(), slot);
+                (buffer.bytes, buffer.values, buffer.slot) = (value.0 as u32, values.output().address(), slot);
             };
-            match kinds.get_at(slot)? {
+            // SAFETY: the C caller promised memory there, so much of it (`decode`).
+            match unsafe { options.get_at(slot) }? {
                 CUjit_option::CU_JIT_INFO_LOG_BUFFER => info.text = value,
                 CUjit_option::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES => size(&mut info),
                 CUjit_option::CU_JIT_ERROR_LOG_BUFFER => error.text = value,
                 CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES => size(&mut error),
+                CUjit_option::CU_JIT_MAX_REGISTERS => {
+                    compile.max_registers = Some(value.0 as u32).filter(|n| *n > 0);
+                }
+                CUjit_option::CU_JIT_FMA => compile.fma = value.0 as u32 != 0,
                 _ => {}
             }
         }
-        Ok(JitOptions { info, error })
+        Ok(JitOptions { info, error, compile })
     }
 
     /// Runs a compilation and hands its logs to the caller, whether it succeeds or not.
     pub(crate) fn log<T>(&self, compile: impl FnOnce(&mut JitLog) -> cuda_core::Result<T>) -> Result<T, Refusal> {
-        let mut log = JitLog::default();
+        let ask = !self.info.text.is_null() && self.info.bytes > 0;
+        let mut log = JitLog { options: self.compile, ask, ..JitLog::default() };
         let made = compile(&mut log);
         if !log.error.is_empty() {
             tracing::warn!("{}", log.error.trim_end());
@@ -120,7 +141,7 @@ impl JitOptions {
 
     /// No options: the logs go nowhere.
     pub(crate) fn none() -> JitOptions {
-        JitOptions { info: LogBuffer::default(), error: LogBuffer::default() }
+        JitOptions { info: LogBuffer::default(), error: LogBuffer::default(), compile: CompileOptions::default() }
     }
 }
 
@@ -142,7 +163,8 @@ mod tests {
     #[test]
     fn an_image_of_known_size_ends() {
         let bytes = *b"abcd";
-        let image = HostImage::sized(HostAddr(bytes.as_ptr() as u64), 4).unwrap();
+        // SAFETY: there are four bytes.
+        let image = unsafe { HostImage::sized(HostAddr(bytes.as_ptr() as u64), 4) }.unwrap();
         let mut out = [0; 2];
         assert!(image.read(2, &mut out));
         assert_eq!(&out, b"cd");

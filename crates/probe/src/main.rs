@@ -5,7 +5,7 @@
 //! `{"seconds":…,"count":…}`, the time that `count` repetitions took. `sundial bench` runs one probe on the GPU itself and
 //! one as a tenant, and asks them in turn.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::io::{BufRead, Write};
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -17,10 +17,17 @@ use serde_json::json;
 /// An empty kernel: what is timed is everything around it.
 const EMPTY: &str = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry empty()\n{\n\tret;\n}\n";
 
-/// A context with one kernel, and buffers of the largest size measured.
+/// A kernel that counts down from its parameter, a number of 64 bits, in all lanes.
+const BUSY: &str = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry busy(.param .u64 rounds)\n{\n\t.reg .pred \
+    %p1;\n\t.reg .b64 %rd1;\n\tld.param.u64 %rd1, [rounds];\n$again:\n\tadd.s64 %rd1, %rd1, -1;\n\tsetp.gt.s64 %p1, %rd1, \
+    0;\n\t@%p1 bra $again;\n\tret;\n}\n";
+
+/// A context with two kernels, and buffers of the largest size measured.
 struct Probe {
     device: sys::CUdevice,
     empty: sys::CUfunction,
+    busy: sys::CUfunction,
+    multiprocessors: u32,
     device_memory: sys::CUdeviceptr,
     pageable: Vec<u8>,
     pinned: *mut c_void,
@@ -37,24 +44,36 @@ impl Probe {
         let context = unsafe { result::primary_ctx::retain(device) }?;
         // SAFETY: the context was just retained and is never released.
         unsafe { result::ctx::set_current(context) }?;
-        let text = std::ffi::CString::new(EMPTY)?;
-        // SAFETY: the image is NUL-terminated PTX.
-        let module = unsafe { result::module::load_data(text.as_ptr().cast()) }?;
-        // SAFETY: the module is loaded and never unloaded.
-        let empty = unsafe { result::module::get_function(module, c"empty".to_owned()) }?;
+        let (empty, busy) = (function(EMPTY, c"empty")?, function(BUSY, c"busy")?);
+        let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        // SAFETY: the device exists.
+        let multiprocessors = u32::try_from(unsafe { result::device::get_attribute(device, attribute) }?)?;
         // SAFETY: a plain allocation.
         let device_memory = unsafe { result::malloc_sync(LARGEST) }?;
         // SAFETY: a plain allocation.
         let pinned = unsafe { result::malloc_host(LARGEST, 0) }?;
         // SAFETY: the allocation has LARGEST bytes; touched once, as the pageable buffer is.
         unsafe { ptr::write_bytes(pinned.cast::<u8>(), 1, LARGEST) };
-        Ok(Probe { device, empty, device_memory, pageable: vec![1; LARGEST], pinned })
+        Ok(Probe { device, empty, busy, multiprocessors, device_memory, pageable: vec![1; LARGEST], pinned })
     }
 
     fn launch(&self) -> Result<()> {
         // SAFETY: the kernel takes no parameters.
         unsafe {
             sys::cuLaunchKernel(self.empty, 1, 1, 1, 32, 1, 1, 0, ptr::null_mut(), ptr::null_mut(), ptr::null_mut())
+        }
+        .result()?;
+        Ok(())
+    }
+
+    /// Launches a kernel that keeps all multiprocessors busy for so many rounds of its loop.
+    fn launch_busy(&self, mut rounds: u64) -> Result<()> {
+        let grid = self.multiprocessors;
+        let mut parameters = [ptr::from_mut(&mut rounds).cast::<c_void>()];
+        // SAFETY: the kernel takes one number of 64 bits, which lives until the call returns.
+        unsafe {
+            let (parameters, none) = (parameters.as_mut_ptr(), ptr::null_mut());
+            sys::cuLaunchKernel(self.busy, grid, 1, 1, 32, 1, 1, 0, ptr::null_mut(), parameters, none)
         }
         .result()?;
         Ok(())
@@ -80,6 +99,13 @@ impl Probe {
             ["launch", "synchronize"] => {
                 for _ in 0..count {
                     self.launch()?;
+                    Self::synchronize()?;
+                }
+            }
+            ["busy", rounds] => {
+                let rounds = rounds.parse().context("rounds")?;
+                for _ in 0..count {
+                    self.launch_busy(rounds)?;
                     Self::synchronize()?;
                 }
             }
@@ -128,6 +154,15 @@ impl Probe {
         }
         Ok(start.elapsed())
     }
+}
+
+/// A kernel from PTX.
+fn function(ptx: &str, name: &CStr) -> Result<sys::CUfunction> {
+    let text = std::ffi::CString::new(ptx)?;
+    // SAFETY: the image is NUL-terminated PTX.
+    let module = unsafe { result::module::load_data(text.as_ptr().cast()) }?;
+    // SAFETY: the module is loaded and never unloaded.
+    Ok(unsafe { result::module::get_function(module, name.to_owned()) }?)
 }
 
 fn main() -> Result<()> {

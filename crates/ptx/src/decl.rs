@@ -1,5 +1,6 @@
 //! Declarations of variables, registers and parameters: the part of the grammar that modules and bodies share.
 
+use crate::constant::{self, Constant};
 use crate::error::PtxError;
 use crate::ir::RegTy;
 use crate::lexer::{Lexer, Mark, Token, clip};
@@ -244,22 +245,21 @@ impl<'a> Declarator<'a> {
         let mut lengths = [1u64; MAX_DIMS];
         let mut open = false;
         while lexer.eat(b'[')? {
-            let length = match lexer.peek()? {
-                Token::Int(n) => {
-                    lexer.next()?;
-                    n
-                }
+            let length = match lexer.next()? {
                 // Only the first dimension may be left open: its length comes from elsewhere.
-                _ => {
+                Token::Punct(b']') if d.dims == 0 => {
                     open = true;
-                    if d.dims == 0 {
-                        0
-                    } else {
-                        return Err(PtxError::invalid(lexer.line(), "an array length is missing"));
-                    }
+                    0
+                }
+                Token::Punct(b']') => return Err(PtxError::invalid(lexer.line(), "an array length is missing")),
+                first => {
+                    let Constant::Int { bits, .. } = constant::parse(lexer, first)? else {
+                        return Err(PtxError::invalid(lexer.line(), "an array length is an integer"));
+                    };
+                    lexer.expect(b']')?;
+                    bits
                 }
             };
-            lexer.expect(b']')?;
             let Some(slot) = lengths.get_mut(d.dims) else {
                 return Err(PtxError::invalid(lexer.line(), format!("more than {MAX_DIMS} array dimensions")));
             };

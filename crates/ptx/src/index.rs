@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::{Arc, OnceLock};
 
+use crate::constant::{self, Constant};
 use crate::decl::{DeclSpace, Declarator, Elem, Head, Linkage, MAX_VARIABLE_BYTES};
 use crate::error::PtxError;
 use crate::ir::Param;
 use crate::launch::MAX_PARAM_BYTES;
 use crate::lexer::{Lexer, Token, clip};
+use crate::options::JitOptions;
 use crate::program::{Entry, Formal, Function, Item, Program, Relocation, VarSpace, Variable};
 
 /// Most text of one module: positions fit 32 bits, and a tenant cannot make the device hold gigabytes of it.
@@ -30,6 +32,8 @@ pub(crate) fn index(text: Arc<str>) -> Result<Program, PtxError> {
         functions: Vec::new(),
         variables: Vec::new(),
         names: HashMap::new(),
+        contracts: true,
+        max_registers: None,
         pointed: OnceLock::new(),
     };
     let image_left = text.len().saturating_mul(MAX_IMAGE_RATIO).saturating_add(1 << 16);
@@ -79,12 +83,23 @@ impl<'a> Indexer<'a, '_> {
                 }
                 self.lexer.skip_braces()?;
             }
-            ".pragma" => while self.lexer.next()? != Token::Punct(b';') && self.lexer.peek()? != Token::End {},
+            ".pragma" => self.pragma()?,
             ".alias" => self.alias()?,
             _ if word.starts_with('.') => self.declaration(word)?,
             _ => return Err(self.lexer.unexpected(&token, "a directive")),
         }
         Ok(true)
+    }
+
+    /// `.pragma "…", …;`: those of [`crate::JitOptions`] are ours, others hints for another assembler.
+    fn pragma(&mut self) -> Result<(), PtxError> {
+        loop {
+            match self.lexer.next()? {
+                Token::Punct(b';') | Token::End => return Ok(()),
+                Token::Str(text) => JitOptions::read(text).apply(self.program),
+                _ => {}
+            }
+        }
     }
 
     fn version(&mut self) -> Result<(), PtxError> {
@@ -270,23 +285,21 @@ impl<'a> Indexer<'a, '_> {
             self.image_left = self.image_left.checked_sub(end - v.init.len()).ok_or_else(too_many)?;
             v.init.resize(end, 0);
         }
-        let negative = self.sign()?;
         let mut mask = None;
         let bits = match self.lexer.next()? {
             Token::Int(value) if self.lexer.eat(b'(')? => {
                 mask = Some(value);
                 None
             }
-            Token::Int(value) => Some(u128::from(if negative { value.wrapping_neg() } else { value })),
-            Token::Single(bits) => {
-                Some(u128::from(float_bits(f64::from(f32::from_bits(bits)), Some(bits), bytes, negative)))
-            }
-            Token::Double(bits) => Some(u128::from(float_bits(f64::from_bits(bits), None, bytes, negative))),
-            Token::Word(word) => {
+            Token::Word(word) if word != "WARP_SZ" => {
                 self.relocation(v, word, offset, bytes, u64::MAX)?;
                 None
             }
-            other => return Err(self.lexer.unexpected(&other, "an initial value")),
+            first => Some(match constant::parse(&mut self.lexer, first)? {
+                Constant::Int { bits, .. } => u128::from(bits),
+                Constant::Single(bits) => float_bits(f32::from_bits(bits).into(), Some(bits), bytes).into(),
+                Constant::Double(bits) => float_bits(f64::from_bits(bits), None, bytes).into(),
+            }),
         };
         if let Some(mask) = mask {
             if mask == 0 {
@@ -300,14 +313,6 @@ impl<'a> Indexer<'a, '_> {
             v.init[end - bytes as usize..end].copy_from_slice(&bits.to_le_bytes()[..bytes as usize]);
         }
         Ok(())
-    }
-
-    fn sign(&mut self) -> Result<bool, PtxError> {
-        let negative = self.lexer.eat(b'-')?;
-        if !negative {
-            self.lexer.eat(b'+')?;
-        }
-        Ok(negative)
     }
 
     /// `symbol`, `generic(symbol)`, either with an offset.
@@ -336,9 +341,8 @@ impl<'a> Indexer<'a, '_> {
             _ => return Ok(None),
         };
         self.lexer.next()?;
-        let minus = self.lexer.eat(b'-')?;
-        let value = self.lexer.int("an offset")?.cast_signed();
-        Ok(Some(if negative == minus { value } else { value.wrapping_neg() }))
+        let value = constant::term(&mut self.lexer)?;
+        Ok(Some(if negative { value.wrapping_neg() } else { value }))
     }
 
     fn function(&mut self, linkage: Linkage, is_entry: bool, line: u32) -> Result<(), PtxError> {
@@ -521,9 +525,8 @@ fn duplicate(line: u32, name: &str) -> PtxError {
 }
 
 /// The bits of a floating-point value in a type of `bytes` bytes; `single` if it was written as one.
-fn float_bits(value: f64, single: Option<u32>, bytes: u32, negative: bool) -> u64 {
-    let sign = u64::from(negative) << (bytes * 8 - 1).min(63);
-    sign ^ match bytes {
+fn float_bits(value: f64, single: Option<u32>, bytes: u32) -> u64 {
+    match bytes {
         2 => u64::from(half::f16::from_f64(value).to_bits()),
         4 => u64::from(single.unwrap_or((value as f32).to_bits())),
         _ => value.to_bits(),

@@ -2,23 +2,25 @@
 //!
 //! A kernel is a control-flow graph of [`Block`]s over mutable, typed virtual registers (not SSA: masked SIMT
 //! execution merges values by writing lanes of a register, and both engines keep block-crossing values in arrays
-//! indexed by register). All direct calls are inlined, all symbols are resolved (globals and constants to GPU virtual
+//! indexed by register). Calls are inlined, or branches that return by an indexed branch; all symbols are resolved (globals and constants to GPU virtual
 //! addresses, shared and local variables to byte offsets), so an engine needs nothing but the kernel and the launch.
 //!
 //! Rules that [`crate::verify`] checks are written at the items they concern, each as a line starting `Rule:`.
 
 #![expect(missing_docs, reason = "fields are named for the operands of the PTX instruction they belong to")]
 
+use serde::{Deserialize, Serialize};
+
 /// A virtual register: an index into [`Kernel::regs`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Reg(pub u32);
 
 /// A basic block: an index into [`Kernel::blocks`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlockId(pub u32);
 
 /// What a register holds: a predicate or so many bits. Interpretation is the instruction's business.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum RegTy {
     /// One bit.
     Pred,
@@ -33,7 +35,7 @@ pub enum RegTy {
 }
 
 /// The type an instruction works in.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Ty {
     Pred,
     B8,
@@ -100,7 +102,7 @@ impl Ty {
 }
 
 /// A source operand.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operand {
     /// A register.
     Reg(Reg),
@@ -110,7 +112,7 @@ pub enum Operand {
 }
 
 /// A special register.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum SReg {
     Tid(u8),
     Ntid(u8),
@@ -147,7 +149,7 @@ pub enum SReg {
 }
 
 /// State space of a memory access.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Space {
     /// A 64-bit generic address: shared and local windows, else global.
     Generic,
@@ -164,7 +166,7 @@ pub enum Space {
 }
 
 /// Rounding. For integer results of conversions the `*i` modifiers map to the same names.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Round {
     /// To nearest even.
     Rn,
@@ -179,7 +181,7 @@ pub enum Round {
 }
 
 /// Precision of a division, reciprocal, root or transcendental.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Precision {
     /// IEEE, with this rounding.
     Ieee(Round),
@@ -190,7 +192,7 @@ pub enum Precision {
 }
 
 /// Which part of a product.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum MulPart {
     /// Low half.
     Lo,
@@ -201,7 +203,7 @@ pub enum MulPart {
 }
 
 /// Two-operand integer or bit operation, result of the same type.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum IntOp {
     /// Wrapping; with `sat` (s32 only) clamped.
     Add,
@@ -228,7 +230,7 @@ pub enum IntOp {
 }
 
 /// One-operand integer or bit operation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum IntUnOp {
     /// Absolute value (MIN stays MIN).
     Abs,
@@ -251,7 +253,7 @@ pub enum IntUnOp {
 }
 
 /// Two-operand floating-point operation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum FloatOp {
     /// Sum.
     Add,
@@ -274,7 +276,7 @@ pub enum FloatOp {
 }
 
 /// One-operand floating-point operation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum FloatUnOp {
     Abs,
     Neg,
@@ -289,7 +291,7 @@ pub enum FloatUnOp {
 }
 
 /// Comparison of `setp` and `set`. The `u` forms are true if an operand is NaN.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Cmp {
     Eq,
     Ne,
@@ -308,7 +310,7 @@ pub enum Cmp {
 }
 
 /// How `setp`/`set` combine the comparison with a predicate.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum BoolOp {
     And,
     Or,
@@ -316,7 +318,7 @@ pub enum BoolOp {
 }
 
 /// A predicate as read: the register, perhaps negated.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PredRef {
     /// The register. Rule: of type [`RegTy::Pred`].
     pub reg: Reg,
@@ -325,7 +327,7 @@ pub struct PredRef {
 }
 
 /// Memory ordering of an access.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Order {
     Weak,
     Volatile,
@@ -337,7 +339,7 @@ pub enum Order {
 }
 
 /// Atomic read-modify-write.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum AtomOp {
     Add,
     Min,
@@ -352,7 +354,7 @@ pub enum AtomOp {
 }
 
 /// `shfl.sync` mode.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum ShflMode {
     Up,
     Down,
@@ -361,7 +363,7 @@ pub enum ShflMode {
 }
 
 /// `vote.sync` mode; `Ballot` has a b32 destination, the others a predicate.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum VoteMode {
     All,
     Any,
@@ -370,7 +372,7 @@ pub enum VoteMode {
 }
 
 /// `redux.sync` operation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum ReduxOp {
     Add,
     Min,
@@ -381,7 +383,7 @@ pub enum ReduxOp {
 }
 
 /// `bar` / `barrier` kind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum BarKind {
     /// Wait until all (or `count`) threads have arrived.
     Sync,
@@ -392,7 +394,7 @@ pub enum BarKind {
 }
 
 /// Combination of `bar.red`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum BarRed {
     Popc,
     And,
@@ -400,7 +402,7 @@ pub enum BarRed {
 }
 
 /// Functions that the driver provides to PTX.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Builtin {
     /// `vprintf(fmt: u64, args: u64) -> s32`.
     Vprintf,
@@ -412,8 +414,17 @@ pub enum Builtin {
     Free,
 }
 
+/// A floating-point format of 8 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Fp8 {
+    /// Exponent of 4 bits; no infinity.
+    E4M3,
+    /// Exponent of 5 bits.
+    E5M2,
+}
+
 /// Packed byte/halfword video instructions (`vabsdiff4` and its kin), selected by lane width.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum VideoOp {
     Add,
     Sub,
@@ -427,7 +438,7 @@ pub enum VideoOp {
 ///
 /// "Integer types" are u16 to u64 and s16 to s64, "bit types" b16 to b64, "float types" all that [`Ty::is_float`] names.
 /// Rule: operands agree with the operation's type as said here; operations exist for the types said here only.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Op {
     /// `dst = src`, any type.
     Mov { ty: Ty, dst: Reg, src: Operand },
@@ -448,13 +459,13 @@ pub enum Op {
     Mad { part: MulPart, ty: Ty, sat: bool, dst: Reg, a: Operand, b: Operand, c: Operand },
     /// 24-bit product of the low 24 bits: bits 0..32 (`Lo`) or 16..48 (`Hi`), plus `c` if there. Rule: u32 or s32.
     Mad24 { part: MulPart, ty: Ty, sat: bool, dst: Reg, a: Operand, b: Operand, c: Option<Operand> },
-    /// `a + b + carry` (or `a - b - borrow` with `sub`). `cc_in`/`cc_out`: predicate registers standing for CC.CF.
+    /// `a + b + carry`, or with `sub` `a + !b + carry`, which is `a - b` less the borrow that a clear carry stands for;
+    /// without `cc_in` no carry, and no borrow. `cc_in`/`cc_out`: predicate registers standing for CC.CF.
     /// Rule: integer types of 32 and 64 bits; `cc_in` and `cc_out` may be the same register.
     AddCarry { sub: bool, ty: Ty, dst: Reg, a: Operand, b: Operand, cc_in: Option<Reg>, cc_out: Option<Reg> },
     /// `a * b (part) + c + carry`; `cc_in`/`cc_out` and types as in `AddCarry`. Rule: not `Wide`.
     MadCarry {
         part: MulPart,
-        sub: bool,
         ty: Ty,
         dst: Reg,
         a: Operand,
@@ -468,10 +479,10 @@ pub enum Op {
     /// One-operand integer operation. Rule: Popc, Clz, Bfind write a b32 register; Abs and Neg are for signed types, Not
     /// for predicates and bit types, Cnot for bit types, Popc, Clz, Brev for b32 and b64, Bfind for 32 and 64 bits.
     IntUn { op: IntUnOp, ty: Ty, dst: Reg, a: Operand },
-    /// Bit field extract: `len` bits of `a` at `pos` (both u32, low 8 bits), sign-extended for signed types.
+    /// Bit field extract: `len` bits of `a` at `pos` (both u32; of 32-bit types their low 8 bits), sign-extended for signed types.
     /// Rule: integer types of 32 and 64 bits.
     Bfe { ty: Ty, dst: Reg, a: Operand, pos: Operand, len: Operand },
-    /// Bit field insert: `a` into `b` at `pos`, `len` bits. Rule: b32 or b64.
+    /// Bit field insert: `a` into `b` at `pos`, `len` bits, both as for `Bfe`. Rule: b32 or b64.
     Bfi { ty: Ty, dst: Reg, a: Operand, b: Operand, pos: Operand, len: Operand },
     /// Bit mask of width `b` at `a`; clamp or wrap.
     Bmsk { clamp: bool, dst: Reg, a: Operand, b: Operand },
@@ -561,6 +572,11 @@ pub enum Op {
     },
     /// Two floats into a packed half type: `a` to the upper, `b` to the lower half. Rule: from f32.
     CvtPack { dst_ty: Ty, src_ty: Ty, round: Round, sat: bool, relu: bool, dst: Reg, a: Operand, b: Operand },
+    /// Two floats to an 8-bit format, the largest number for what is beyond it: `a` to the upper, `b` to the lower byte.
+    /// Rule: `dst` is a b16; from f32, or from f16x2 and bf16x2, which are in `a` whole.
+    CvtToFp8 { format: Fp8, src_ty: Ty, relu: bool, dst: Reg, a: Operand, b: Operand },
+    /// Two numbers of an 8-bit format, a b16, to f16x2.
+    CvtFromFp8 { format: Fp8, relu: bool, dst: Reg, a: Operand },
     /// Space address to generic address (`to_generic`), or back. Rule: space is Shared or Local; for the others both are
     /// the same, and the front end moves them.
     Cvta { space: Space, to_generic: bool, dst: Reg, a: Operand },
@@ -621,7 +637,7 @@ pub enum Op {
 }
 
 /// `[base + offset]`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Address {
     /// The base: a 64-bit register (32-bit allowed for shared, local, param), or an immediate.
     pub base: Operand,
@@ -630,7 +646,7 @@ pub struct Address {
 }
 
 /// One instruction.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Inst {
     /// Executed by the threads for which this holds.
     pub guard: Option<PredRef>,
@@ -641,7 +657,7 @@ pub struct Inst {
 }
 
 /// How a block ends.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Term {
     /// Go on there.
     Bra(BlockId),
@@ -654,7 +670,7 @@ pub enum Term {
 }
 
 /// A basic block.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Block {
     /// Straight-line part.
     pub insts: Vec<Inst>,
@@ -663,7 +679,7 @@ pub struct Block {
 }
 
 /// One kernel parameter.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Param {
     /// Offset in the parameter block, bytes.
     pub offset: u32,
@@ -678,7 +694,7 @@ pub struct Param {
 /// Rule: block 0 is the entry and has no predecessors; every register and block index is in range; every block is
 /// reachable; types agree as the operations say. Rule: `shared_align` is a power of two and at least 16; `local_bytes` is a
 /// multiple of 16; parameters lie within `param_bytes`.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Kernel {
     /// Its name in PTX (mangled).
     pub name: String,
@@ -696,8 +712,21 @@ pub struct Kernel {
     pub shared_align: u32,
     /// Local memory per thread, bytes (16-byte aligned).
     pub local_bytes: u32,
+    /// How much of it, at its end, is the stack of recursive functions and of `alloca`; 0 if there are none. What a launch
+    /// wants it to be is [`Kernel::with_stack`]'s business.
+    pub stack_bytes: u32,
     /// `.reqntid`, or else `.maxntid`.
     pub max_ntid: Option<[u32; 3]>,
     /// Is that bound exact (`.reqntid`)?
     pub exact_ntid: bool,
+}
+
+impl Kernel {
+    /// The kernel with another stack, if it has one: so many bytes, as a program asks for by `cuCtxSetLimit`, and at least
+    /// [`STACK_BYTES`](crate::launch::STACK_BYTES) in all.
+    #[must_use]
+    pub fn with_stack(&self, bytes: u32) -> Kernel {
+        let stack = if self.stack_bytes == 0 { 0 } else { crate::launch::stack_bytes(bytes) };
+        Kernel { local_bytes: self.local_bytes - self.stack_bytes + stack, stack_bytes: stack, ..self.clone() }
+    }
 }

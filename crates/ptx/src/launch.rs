@@ -17,6 +17,18 @@ pub const MAX_SHARED_BYTES: u32 = 99 * 1024;
 /// Most bytes of kernel parameters.
 pub const MAX_PARAM_BYTES: u32 = 32764;
 
+/// Stack of a thread whose kernel has recursive functions or `alloca`, bytes, if the program asks for no other: frames here
+/// are larger than those of hardware, where 1,024 bytes are the default.
+pub const STACK_BYTES: u32 = 2048;
+/// Most bytes of a thread's stack.
+pub const MAX_STACK_BYTES: u32 = 512 << 10;
+
+/// The stack for a program that asks for `limit` bytes (CU_LIMIT_STACK_SIZE).
+#[must_use]
+pub fn stack_bytes(limit: u32) -> u32 {
+    limit.saturating_mul(2).clamp(STACK_BYTES, MAX_STACK_BYTES).next_multiple_of(16)
+}
+
 /// Device-side buffers of a context that builtins use; GPU virtual addresses, 0 = absent.
 ///
 /// The printf FIFO begins with a header of four little-endian u32: `{ capacity, write, dropped, 0 }` (bytes; capacity

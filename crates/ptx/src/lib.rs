@@ -2,7 +2,9 @@
 //!
 //! - [`Program`]: a module. [`Program::parse`] reads declarations and finds the bodies of functions, at the speed of
 //!   memory nearly; [`Program::lower`] compiles one kernel's body, when it is first launched.
+//!   [`JitOptions`] travel in the module's text.
 //! - [`ir`]: the IR of one kernel; both engines run it. [`verify`]: its rules, checked after every compilation.
+//! - [`operands`]: what its operations read and write.
 //! - [`launch`]: what an engine gets with a kernel, and what comes back.
 //! - [`math`]: what the arithmetic instructions compute, on raw bits.
 //! - [`interp`]: the reference interpreter. [`builtins`]: what the driver provides to kernels (printf, malloc, …).
@@ -35,6 +37,7 @@
 //! may panic.
 
 pub mod builtins;
+mod constant;
 mod decl;
 mod error;
 mod index;
@@ -45,9 +48,13 @@ pub mod launch;
 mod lexer;
 mod lower;
 pub mod math;
+pub mod operands;
+mod options;
 mod program;
 pub mod verify;
+pub mod warp;
 
 pub use decl::Linkage;
 pub use error::{PtxError, PtxErrorKind};
+pub use options::JitOptions;
 pub use program::{Entry, Program, Relocation, Resources, VarSpace, Variable};

@@ -1,35 +1,45 @@
-//! From a kernel's body to IR: one pass over its text, calls inlined where they stand.
+//! From a kernel's body to IR: one pass over its text and that of the functions it calls.
 //!
 //! - `body`: statements, scopes, labels, declarations;
 //! - `operand`: operands as written, and as an instruction wants them;
 //! - `mods`, `opcodes`: modifiers, and the table from opcodes to their forms;
-//! - `arith`, `bits`, `convert`, `memory`, `mbarrier`, `warp`, `control`: one function per form, which takes the modifiers it knows and
+//! - `arith`, `bits`, `convert`, `narrow`, `memory`, `mbarrier`, `warp`, `control`: one function per form, which takes the modifiers it knows and
 //!   emits operations;
 //! - `layout`: shared memory of a kernel, known before its body is parsed;
+//! - `calls`: which functions are inlined; `units`: those that are not; `frames`: what a recursive one keeps on the stack;
+//! - `stack`: what functions take from the thread's stack while they run;
 //! - `slots`: `.param` variables of calls, turned into registers where no address is taken;
+//! - `contract`: products and sums fused, as the vendor's assembler does;
 //! - `graph`: blocks, and their clean-up.
 
 mod arith;
 mod bits;
 mod body;
+mod calls;
+mod contract;
 mod control;
 mod convert;
+mod frames;
 mod graph;
 mod layout;
 mod mbarrier;
 mod memory;
 mod mods;
+mod narrow;
 mod opcodes;
 mod operand;
 mod slots;
+mod stack;
+mod units;
 mod warp;
 
 use crate::error::PtxError;
 use crate::ir::Kernel;
+use crate::launch::STACK_BYTES;
 use crate::program::{Entry, Program, Resources};
 use crate::verify;
 
-use body::{Body, Instance};
+use body::Instance;
 pub(crate) use layout::Facts;
 use layout::Layout;
 
@@ -48,10 +58,12 @@ pub(crate) fn lower(
 ) -> Result<Kernel, PtxError> {
     let entry = find(program, entry)?;
     let layout = Layout::of(program, entry)?;
-    let mut instance = Instance::new(program, symbols, &layout);
-    Body::kernel(&mut instance, entry)?.run()?;
-    let local_bytes = instance.slots.finish(&mut instance.graph, entry.line)?;
-    let (regs, blocks) = instance.graph.finish();
+    let mut instance = Instance::new(program, symbols, &layout, layout.plan(entry.function));
+    units::lower(&mut instance, entry)?;
+    let has_stack = instance.plan.recurses() || !layout.allocators.is_empty();
+    let (graph, fixed) = units::finish(instance, entry.line)?;
+    let (regs, blocks) = graph.finish();
+    let stack_bytes = if has_stack { STACK_BYTES } else { 0 };
     let kernel = Kernel {
         name: entry.name.clone(),
         params: entry.params.clone(),
@@ -60,7 +72,8 @@ pub(crate) fn lower(
         blocks,
         shared_bytes: layout.resources.shared_bytes,
         shared_align: layout.resources.shared_align,
-        local_bytes,
+        local_bytes: fixed + stack_bytes,
+        stack_bytes,
         max_ntid: entry.max_ntid,
         exact_ntid: entry.exact_ntid,
     };

@@ -20,6 +20,10 @@ pub struct Program {
     pub(crate) functions: Vec<Function>,
     pub(crate) variables: Vec<Variable>,
     pub(crate) names: HashMap<String, Item>,
+    /// May products and sums be fused? Yes, unless the module's pragma says otherwise.
+    pub(crate) contracts: bool,
+    /// Registers per thread that the module's pragma allows.
+    pub(crate) max_registers: Option<u32>,
     /// Functions that initial values hold, once somebody asks.
     pub(crate) pointed: OnceLock<Vec<usize>>,
 }

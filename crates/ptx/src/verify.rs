@@ -183,7 +183,12 @@ impl Checker<'_> {
             Op::MadCarry { .. } | Op::Sad { .. } | Op::IntUn { .. } => self.int(op),
             Op::Float { .. } | Op::Fma { .. } | Op::FloatUn { .. } | Op::Testp { .. } => self.float(op),
             Op::Setp { .. } | Op::Set { .. } | Op::Selp { .. } | Op::Slct { .. } => self.select(op),
-            Op::Cvt { .. } | Op::CvtPack { .. } | Op::Cvta { .. } | Op::Isspacep { .. } => self.convert(op),
+            Op::Cvt { .. }
+            | Op::CvtPack { .. }
+            | Op::CvtToFp8 { .. }
+            | Op::CvtFromFp8 { .. }
+            | Op::Cvta { .. }
+            | Op::Isspacep { .. } => self.convert(op),
             Op::Ld { .. } | Op::St { .. } | Op::Atom { .. } | Op::CpAsync { .. } | Op::Fence => self.memory(op),
             Op::Bfe { .. } | Op::Bfi { .. } | Op::Bmsk { .. } | Op::Szext { .. } | Op::Fns { .. } => self.bits(op),
             Op::Prmt { .. } | Op::Shf { .. } | Op::Lop3 { .. } | Op::Dot { .. } | Op::Video { .. } => self.bits(op),
@@ -428,6 +433,15 @@ impl Checker<'_> {
                 when(matches!(dst_ty, Ty::F16x2 | Ty::BF16x2) && *src_ty == Ty::F32, "a conversion of this type")?;
                 self.reg(*dst, *dst_ty)?;
                 self.srcs(&[*a, *b], *src_ty)
+            }
+            Op::CvtToFp8 { src_ty, dst, a, b, .. } => {
+                when(matches!(src_ty, Ty::F32 | Ty::F16x2 | Ty::BF16x2), "a conversion of this type")?;
+                self.is(*dst, RegTy::B16)?;
+                self.srcs(&[*a, *b], *src_ty)
+            }
+            Op::CvtFromFp8 { dst, a, .. } => {
+                self.is(*dst, RegTy::B32)?;
+                self.src(*a, Ty::B16)
             }
             Op::Cvta { space, dst, a, .. } => {
                 when(matches!(space, Space::Shared | Space::Local), "an address conversion of this space")?;

@@ -1,6 +1,6 @@
 //! What a module declares, as the driver sees it.
 
-use ptx::{Linkage, Program, PtxErrorKind, Relocation, VarSpace};
+use ptx::{JitOptions, Linkage, Program, PtxErrorKind, Relocation, VarSpace};
 
 const HEAD: &str = ".version 8.5\n.target sm_75\n.address_size 64\n";
 
@@ -107,6 +107,38 @@ fn resources_are_known_before_compilation() {
     assert!(resources.registers > program.resources(1).expect("declared").registers);
     assert!(program.resources(2).is_err() && program.lower(2, &|_| None).is_err());
     assert!(program.lower(3, &|_| None).is_err());
+}
+
+#[test]
+fn registers_leave_a_block_resident() {
+    let kernel = |directives: &str| format!(".visible .entry k() {directives} {{ .reg .b32 %r<6000>; ret; }}");
+    let registers = |text: &str| parse(text).resources(0).expect("declared").registers;
+    for (directives, want) in [
+        ("", 64),
+        (".maxntid 512", 128),
+        (".maxntid 8, 8, 8", 128),
+        (".reqntid 640", 96),
+        (".maxntid 96", 255),
+        (".maxntid 256 .minnctapersm 4", 64),
+        (".maxntid 128 .maxnreg 40", 40),
+        (".maxntid 4294967295, 4294967295", 64),
+        (".maxntid 1024 .minnctapersm 4294967295", 16),
+    ] {
+        assert_eq!(registers(&kernel(directives)), want, "{directives}");
+    }
+    let options = JitOptions { max_registers: Some(32), ..JitOptions::default() };
+    assert_eq!(registers(&(kernel("") + &options.pragma().expect("not the default"))), 32);
+}
+
+#[test]
+fn options_travel_in_the_text() {
+    let text = ".visible .entry k() { .reg .f32 %f<9>; mul.f32 %f1, %f2, %f3; add.f32 %f4, %f1, %f5; ret; }";
+    let fused = |text: &str| parse(text).lower(0, &|_| None).expect("compiles").to_string().contains("Fma");
+    assert!(fused(text));
+    assert_eq!(JitOptions::default().pragma(), None);
+    let options = JitOptions { fma: false, ..JitOptions::default() };
+    assert!(!fused(&(text.to_owned() + &options.pragma().expect("not the default"))));
+    assert!(fused(&(text.to_owned() + "\n.pragma \"nounroll\", \"other fma=0\";")));
 }
 
 #[test]

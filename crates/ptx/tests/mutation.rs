@@ -8,6 +8,8 @@ use ptx::Program;
 
 /// Seeds: everything the front end reads, in few lines.
 const SEED: &str = include_str!("data/seed.ptx");
+/// Functions that are inlined, out of line and recursive, and allocate on the stack.
+const STACKS: &str = include_str!("interp/stack.ptx");
 
 fn read(text: &[u8]) {
     if let Ok(program) = Program::parse(text) {
@@ -121,11 +123,13 @@ proptest! {
 
     #[test]
     fn mutated_text_is_handled(edits in prop::collection::vec(edit(), 1..6)) {
-        let mut bytes = SEED.as_bytes().to_vec();
-        for edit in &edits {
-            apply(&mut bytes, edit);
+        for seed in [SEED, STACKS] {
+            let mut bytes = seed.as_bytes().to_vec();
+            for edit in &edits {
+                apply(&mut bytes, edit);
+            }
+            read(&bytes);
         }
-        read(&bytes);
     }
 
     #[test]
@@ -199,6 +203,41 @@ fn attacks_are_refused_quickly() {
             }
             text
         }),
+        ("large recursive function", {
+            let (n, calls) = (20_000, 500);
+            let sums: String = (1..n).map(|i| format!("add.u32 %r{}, %r{i}, {i}; ", i + 1)).collect();
+            let call =
+                "{ .param .b32 a; .param .b32 r; st.param.b32 [a], %r5; call (r), f, (a); ld.param.b32 %r6, [r]; }";
+            let mut text =
+                format!("{head}.func (.param .b32 o) f(.param .b32 x) {{ .reg .pred %p; .reg .b32 %r<{}>;", n + 2);
+            text.push_str("ld.param.u32 %r1, [x]; setp.eq.u32 %p, %r1, 0; @%p bra END;");
+            text.push_str(&sums);
+            text.push_str(&call.repeat(calls));
+            text.push_str("END: st.param.b32 [o], %r1; ret; }\n");
+            text + ".visible .entry k() { .param .b32 a; .param .b32 r; call (r), f, (a); ret; }"
+        }),
+        ("many functions through pointers", {
+            let functions: String = (0..2000)
+                .map(|i| format!(".func f{i}() {{ .reg .b64 %rd; P: .callprototype _ (); call %rd, P; ret; }}\n"))
+                .collect();
+            let names: Vec<String> = (0..2000).map(|i| format!("f{i}")).collect();
+            let table = format!(".global .u64 t[2000] = {{{}}};\n", names.join(","));
+            head.to_owned()
+                + &functions
+                + &table
+                + ".visible .entry k() { .reg .b64 %rd; P: .callprototype _ (); call %rd, P; ret; }"
+        }),
+        ("copies of large parameters", {
+            let padding = "mov.u32 %r1, 1;".repeat(300);
+            let calls = "{ .param .b8 a[40000]; .reg .b64 %rd; mov.u64 %rd, a; call f, (a); }".repeat(5000);
+            let f = format!(".func f(.param .b8 x[40000]) {{ .reg .b32 %r<2>; {padding} ret; }}\n");
+            format!("{head}{f}.visible .entry k() {{ {calls} ret; }}")
+        }),
+        ("products and sums", {
+            kernel(&format!(".reg .f32 %f<9>; {}", "mul.f32 %f1, %f2, %f3; sub.f32 %f4, %f5, %f1;".repeat(50_000)))
+        }),
+        ("nested constants", kernel(&format!(".reg .b32 %r; mov.u32 %r, {};", "(".repeat(100_000)))),
+        ("long constants", kernel(&format!(".reg .b32 %r; mov.u32 %r, 1{};", "+1*2-3".repeat(100_000)))),
         ("unclosed comment", kernel("/*")),
         ("unclosed string", kernel("\"")),
         ("branch table", {

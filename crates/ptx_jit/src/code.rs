@@ -1,182 +1,93 @@
-//! Compiling a kernel: analysis, emission, and the machine code with all that it refers to.
+//! Installed machine code: at its place in memory, with all that the scheduler of CTAs needs.
 
-use std::sync::Arc;
+mod text;
 
-use cranelift_codegen::isa::OwnedTargetIsa;
-use cranelift_codegen::settings::{self, Configurable, Flags};
-use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
-use cranelift_jit::{JITBuilder, JITModule};
-use cranelift_module::{Linkage, Module};
-use parking_lot::Mutex;
-use ptx::ir::{Kernel, Op, RegTy, Ty};
 use ptx::launch::WARP;
 
-use crate::CompileError;
-use crate::analysis::{self, Plan, operands};
-use crate::emit::{self, Attached};
-use crate::run::context::Context;
-use crate::run::cta::meet::Meeting;
-use crate::run::joint;
+use crate::abi::Attached;
+use crate::abi::context::Context;
+use crate::abi::joint::{Meeting, Site};
+use crate::image::{Facts, Loop, Machine};
+use crate::run::arena::Spare;
+use text::Text;
 
 /// The function of a region: context, first warp, end of warps; gives the exits taken, as bits.
 pub(crate) type RegionFn = extern "C" fn(*mut Context, u64, u64) -> u64;
 
 /// A compiled kernel.
 pub(crate) struct Compiled {
-    pub(crate) kernel: Arc<Kernel>,
-    pub(crate) plan: Plan,
-    pub(crate) regions: Vec<RegionFn>,
-    /// Regions that each region's exits lead to.
-    pub(crate) exits: Vec<Vec<usize>>,
-    /// The barrier at the head of each region.
-    pub(crate) barriers: Vec<Option<*const joint::Site>>,
-    /// The warp operation at the head of each region, if it waits for lanes.
-    pub(crate) meetings: Vec<Option<Meeting>>,
+    pub(crate) facts: Facts,
+    pub(crate) threads: u32,
+    /// Lanes of a chunk.
+    pub(crate) lanes: u32,
+    /// Lanes of a chunk may run in any order.
+    pub(crate) strict: bool,
+    /// Bytes of a warp's frame.
+    pub(crate) frame_bytes: u32,
+    /// Parts of it that must be zero when a CTA starts, as offset and length.
+    pub(crate) zeroed: Vec<(u32, u32)>,
+    pub(crate) regions: Vec<Region>,
+    /// Loops that regions lie in.
+    pub(crate) loops: Vec<Loop>,
+    /// What the regions' code hands to helpers, by region.
+    pub(crate) attached: Vec<Attached>,
     /// Thread indices x, y, z of all threads, padded to whole warps.
     pub(crate) tids: Vec<u32>,
-    /// Owns what `barriers` and the machine code point to.
-    #[expect(dead_code, reason = "kept alive for machine code")]
-    attached: Attached,
-    module: Mutex<Option<JITModule>>,
+    /// What its CTAs have used, for the next ones.
+    pub(crate) spare: Spare,
+    text: Text,
 }
 
-// SAFETY: machine code and what it refers to are never written after compilation; the module is locked.
-unsafe impl Send for Compiled {}
-// SAFETY: as above.
-unsafe impl Sync for Compiled {}
+/// A region, ready to run.
+pub(crate) struct Region {
+    pub(crate) function: RegionFn,
+    /// Regions that its exits lead to.
+    pub(crate) exits: Vec<u32>,
+    /// The innermost loop that its head lies in.
+    pub(crate) around: Option<u32>,
+    /// Its head is a loop in which threads may wait for others.
+    pub(crate) waits: bool,
+    /// The barrier at its head.
+    pub(crate) barrier: Option<Site>,
+    /// The warp operation at its head, if it waits for lanes.
+    pub(crate) meeting: Option<Meeting>,
+}
 
 impl std::fmt::Debug for Compiled {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Compiled").field("kernel", &self.kernel.name).field("regions", &self.regions.len()).finish()
-    }
-}
-
-impl Drop for Compiled {
-    fn drop(&mut self) {
-        if let Some(module) = self.module.get_mut().take() {
-            // SAFETY: CTAs hold the code, so none of its functions runs or will.
-            unsafe { module.free_memory() };
-        }
+        f.debug_struct("Compiled").field("kernel", &self.facts.name).field("text", &self.text).finish_non_exhaustive()
     }
 }
 
 impl Compiled {
-    /// Bytes of a CTA for registers and scheduling.
-    pub(crate) fn state_bytes(&self) -> u64 {
-        let warps = u64::from(self.plan.shape.threads().div_ceil(WARP));
-        warps * (u64::from(self.plan.frame_bytes) + 4 * self.regions.len() as u64)
-    }
-}
-
-fn unsupported(what: impl std::fmt::Display) -> CompileError {
-    CompileError::Unsupported { line: 0, what: what.to_string() }
-}
-
-/// Registers all of whose readers are floating-point operations, which take a NaN of any kind, or hand it on to such
-/// registers.
-fn float_only(kernel: &Kernel) -> Vec<bool> {
-    let mut only: Vec<bool> = kernel.regs.iter().map(|ty| matches!(ty, RegTy::B32 | RegTy::B64)).collect();
-    let float = |ty: Ty| matches!(ty, Ty::F32 | Ty::F64);
-    loop {
-        let mut changed = false;
-        for inst in kernel.blocks.iter().flat_map(|block| &block.insts) {
-            let indifferent = match &inst.op {
-                Op::Float { op, ty, .. } => float(*ty) && !matches!(op, ptx::ir::FloatOp::Copysign),
-                Op::Fma { ty, .. } | Op::FloatUn { ty, .. } | Op::Setp { ty, .. } | Op::Testp { ty, .. } => float(*ty),
-                Op::Cvt { src_ty, .. } => float(*src_ty),
-                Op::Mov { ty, dst, .. } | Op::Selp { ty, dst, .. } => {
-                    kernel.regs[dst.0 as usize] == ty.reg() && only[dst.0 as usize]
-                }
-                _ => false,
-            };
-            if !indifferent {
-                operands::inst_reads(inst, &mut |r| changed |= std::mem::take(&mut only[r.0 as usize]));
-            }
+    /// Installs checked machine code.
+    pub(crate) fn install(facts: Facts, block: [u32; 3], machine: Machine) -> std::io::Result<Compiled> {
+        let text = Text::new(machine.code, &machine.relocations)?;
+        let mut regions = Vec::with_capacity(machine.regions.len());
+        let mut attached = Vec::with_capacity(machine.regions.len());
+        for region in machine.regions {
+            let function = text.address(region.begin);
+            // SAFETY: the compiler has put a function with the signature that `RegionFn` states there.
+            let function = unsafe { std::mem::transmute::<*const u8, RegionFn>(function) };
+            let crate::image::Region { exits, around, waits, barrier, meeting, .. } = region;
+            regions.push(Region { function, exits, around, waits, barrier, meeting });
+            attached.push(region.attached);
         }
-        if !changed {
-            return only;
-        }
-    }
-}
-
-/// The host as a target.
-pub(crate) fn isa() -> Result<OwnedTargetIsa, Box<dyn std::error::Error>> {
-    let mut flags = settings::builder();
-    for (name, value) in [
-        ("opt_level", "speed"),
-        ("is_pic", "false"),
-        ("unwind_info", "false"),
-        ("enable_probestack", "false"),
-        ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
-        ("regalloc_checker", "false"),
-    ] {
-        flags.set(name, value)?;
-    }
-    Ok(cranelift_native::builder()?.finish(Flags::new(flags))?)
-}
-
-/// Compiles `kernel` for CTAs of `block` threads.
-pub(crate) fn compile(kernel: Arc<Kernel>, block: [u32; 3]) -> Result<Compiled, CompileError> {
-    if !std::arch::is_x86_feature_detected!("fma") || !std::arch::is_x86_feature_detected!("avx2") {
-        return Err(unsupported("a processor without AVX2 and FMA"));
-    }
-    let kernel = analysis::dead::without_dead_code(kernel);
-    let plan = analysis::width::plan_widest(&kernel, block).map_err(unsupported)?;
-    let isa = isa().map_err(unsupported)?;
-    let mut module = JITModule::new(JITBuilder::with_isa(isa, cranelift_module::default_libcall_names()));
-    let mut attached = Attached::default();
-    let float_only = float_only(&kernel);
-    let mut builder_context = FunctionBuilderContext::new();
-    let mut ids = Vec::new();
-    let mut context = module.make_context();
-    for index in 0..plan.regions.len() {
-        context.func.signature = emit::region_signature();
-        let builder = FunctionBuilder::new(&mut context.func, &mut builder_context);
-        let config = module.target_config();
-        let emitted = emit::emit_region(&kernel, &plan, index, &mut attached, builder, config, &float_only);
-        emitted.map_err(|u| CompileError::Unsupported { line: u.line, what: u.what })?;
-        let name = format!("region{index}");
-        let id = module.declare_function(&name, Linkage::Local, &context.func.signature).map_err(unsupported)?;
-        module.define_function(id, &mut context).map_err(|e| unsupported(format!("{e:?}")))?;
-        ids.push(id);
-        module.clear_context(&mut context);
-    }
-    module.finalize_definitions().map_err(unsupported)?;
-    let regions = ids
-        .into_iter()
-        .map(|id| {
-            let address = module.get_finalized_function(id);
-            // SAFETY: the function was compiled with the signature that `RegionFn` states.
-            unsafe { std::mem::transmute::<*const u8, RegionFn>(address) }
+        Ok(Compiled {
+            facts,
+            threads: block.iter().product(),
+            lanes: machine.lanes,
+            strict: machine.strict,
+            frame_bytes: machine.frame_bytes,
+            zeroed: machine.zeroed,
+            regions,
+            loops: machine.loops,
+            attached,
+            tids: thread_table(block),
+            spare: Spare::default(),
+            text,
         })
-        .collect();
-    let exits = plan.regions.iter().map(|r| r.exits.iter().filter_map(|&n| plan.region_of_head[n]).collect()).collect();
-    let mut barriers = Vec::new();
-    for region in &plan.regions {
-        let site = plan.nodes[region.head].joint(&kernel).filter(|i| matches!(i.op, Op::Bar { .. })).map(|inst| {
-            attached.joints.push(Box::new(joint::Site::new(&inst.op, &kernel, &plan)));
-            attached.joints.last().map_or(std::ptr::null(), |b| std::ptr::from_ref::<joint::Site>(b))
-        });
-        barriers.push(site);
     }
-    let meetings =
-        plan.regions.iter().map(|r| meeting(&plan.nodes[r.head].joint(&kernel)?.op, &kernel, &plan)).collect();
-    let tids = thread_table(block);
-    Ok(Compiled { kernel, plan, regions, exits, barriers, meetings, tids, attached, module: Mutex::new(Some(module)) })
-}
-
-/// What a warp operation waits for.
-fn meeting(op: &Op, kernel: &Kernel, plan: &Plan) -> Option<Meeting> {
-    let mask = match op {
-        Op::BarWarp { mask }
-        | Op::Shfl { mask, .. }
-        | Op::Vote { mask, .. }
-        | Op::Match { mask, .. }
-        | Op::Redux { mask, .. }
-        | Op::Elect { mask, .. } => *mask,
-        _ => return None,
-    };
-    Some(Meeting { mask: joint::Slot::new(mask, kernel, plan), barrier: matches!(op, Op::BarWarp { .. }) })
 }
 
 /// Thread indices x of all threads, then y, then z; each padded to whole warps.
@@ -186,4 +97,9 @@ fn thread_table(block: [u32; 3]) -> Vec<u32> {
     let [x, y, _] = block;
     let row = |f: &dyn Fn(u32) -> u32| (0..padded).map(f).collect::<Vec<_>>();
     [row(&|t| t % x), row(&|t| t / x % y), row(&|t| t / x / y)].concat()
+}
+
+/// Its size.
+pub(crate) fn thread_table_bytes(block: [u32; 3]) -> u64 {
+    u64::from(block.iter().product::<u32>().next_multiple_of(WARP)) * 12
 }

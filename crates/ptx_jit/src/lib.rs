@@ -4,50 +4,62 @@
 //! # How a kernel becomes code
 //!
 //! - `analysis`: what nobody reads is dropped; blocks are cut before every operation that joins lanes (barriers,
-//!   shuffles, votes); the resulting nodes are grouped into **regions**, each entered at one node only. Every register is
-//!   classed over the lanes of a **chunk** (4 to 32 consecutive threads, as is good for the kernel): the same in all lanes,
-//!   affine in the lane number, or varying.
+//!   shuffles, votes), and before an access that may touch what another chunk of the warp has (`lockstep`); the resulting
+//!   nodes are grouped into **regions**, each entered at one node only and, in large kernels, of bounded size (`regions`).
+//!   Every register is classed over the lanes of a **chunk** (4 to 32 consecutive threads, as is good for the kernel): the
+//!   same in all lanes, affine in the lane number, or varying.
 //! - `emit`: one function per region, which runs chunk after chunk. Same and affine values are scalars; varying ones are
 //!   128-bit vectors in registers. A chunk all of whose lanes are there runs plain code; one that a branch has split runs
 //!   masked code on its part of the warp's frame, until its lanes meet again. Contiguous accesses are vector accesses
 //!   after one bounds check; rare operations are evaluated lane by lane by [`ptx::math::eval()`]. What fast paths call
-//!   rarely changes no register (`transparent`), so that they keep theirs.
-//! - `run`: a batch of CTAs is a coroutine that runs one after another on its stack. A CTA's scheduler always runs the first
-//!   region in program order with pending lanes, for all of these; registers that live across regions lie in the frames of
-//!   the warps.
+//!   rarely changes no register (`emit::transparent`), so that they keep theirs.
+//! - `compile` drives both and gives an [`Image`]: machine code that can lie anywhere, with what it takes to run it, as a
+//!   plain value. `code` installs images. `abi` is what emitted and running code agree on.
+//! - `run`: a batch of CTAs is a coroutine that runs one after another on its stack. A CTA's scheduler always runs the next
+//!   region in program order with pending lanes, for all of these, and stays in a loop until nothing is left in it;
+//!   registers that live across regions lie in the frames of the warps.
 //!
 //! # What holds
 //!
-//! - Results are those of [`ptx::interp`], bit by bit, but for what PTX leaves open (clocks, races).
+//! - Results are those of [`ptx::interp`], bit by bit, but for what PTX leaves open (clocks, races between warps).
+//! - Lanes of a warp that have not diverged see each other's stores in program order.
 //! - **A kernel cannot leave its memory.** Global addresses are checked against the window, shared, local and parameter
 //!   offsets against their space; register homes are constants. A page that is not mapped, or is read-only, is a SIGSEGV
 //!   that the handler in `run::trap` turns into the CTA's exception; an address before that is exact. What is written to a
 //!   sparse page faults, too; the handler performs the instruction in the processor's place (`run::store`).
 //! - A CTA gives its thread back at a loop's next iteration when [`ptx::launch::Control`] asks for it, when it sleeps, and
 //!   when its threads spin on memory; it can be resumed on any thread, and dropped at any time.
+//! - Compiling takes time and memory in proportion to the kernel's size, whatever its shape, and can be given up. The stack
+//!   that a region takes is known before it runs; below a CTA's stack nothing can be touched for longer than any step.
 //!
 //! # Limits
 //!
 //! x86-64 with AVX2 and FMA. What is not compiled ([`Code::is_machine_code`]: 128-bit loads, stores and atomics, kernels
 //! of absurd shape, other processors) the interpreter runs behind the same interface. Half precision, directed rounding
-//! (but for `fma` in f32) and rare integer operations go through the helper and are slow. Threads of a warp that
-//! communicate through shared memory without a barrier, relying on lockstep, do not see each other's writes in time. A
-//! warp barrier that lanes meet at different places in the program does not hold them.
+//! (but for `fma` in f32) and rare integer operations go through the helper and are slow.
 
+mod abi;
 mod analysis;
 mod code;
+mod compile;
+pub mod compiler;
 mod emit;
+mod image;
 mod reference;
 mod run;
-mod transparent;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use compiler::{Stop, Watch};
 use hostmem::Window;
+use image::Body;
+use ptx::PtxErrorKind;
 use ptx::ir::Kernel;
 use ptx::launch::{Control, Launch, Step};
+
+pub use image::{ENGINE_VERSION, Facts, Image};
 
 /// Which engine runs a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,15 +70,25 @@ pub enum EngineKind {
     Interpreter,
 }
 
-/// A kernel compiled for one CTA shape.
+/// A kernel compiled for one CTA shape, installed in this process.
 #[derive(Debug)]
 pub struct Code {
-    kernel: Arc<Kernel>,
-    /// None: the interpreter runs it.
-    compiled: Option<Arc<code::Compiled>>,
+    facts: Facts,
+    /// Bytes of host memory that the code takes.
+    bytes: u64,
+    /// Bytes of a CTA for local memory, registers and scheduling.
+    cta_bytes: u64,
+    engine: Engine,
 }
 
-/// Why a kernel could not be compiled.
+/// What runs a kernel's CTAs.
+#[derive(Debug)]
+enum Engine {
+    Machine(Arc<code::Compiled>),
+    Interpreter(Arc<Kernel>),
+}
+
+/// Why there is no code.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
     /// Something in the kernel is not implemented.
@@ -77,6 +99,48 @@ pub enum CompileError {
         /// Instruction or feature.
         what: String,
     },
+    /// The text is no PTX.
+    #[error(transparent)]
+    Invalid(ptx::PtxError),
+    /// The front end does not take the kernel.
+    #[error(transparent)]
+    Refused(ptx::PtxError),
+    /// The module has no such kernel.
+    #[error("the program has no kernel {name:?}")]
+    NoEntry {
+        /// Its name.
+        name: String,
+    },
+    /// It was ended before there was code.
+    #[error("compiling was stopped")]
+    Stopped(#[source] Stop),
+    /// The compiler itself failed.
+    #[error("{what}")]
+    Failed {
+        /// How.
+        what: String,
+    },
+    /// Bytes that are no image of this engine for this processor.
+    #[error("damaged image: {0}")]
+    Damaged(String),
+    /// The host has no memory for the code.
+    #[error("no memory for the code")]
+    NoMemory(#[source] std::io::Error),
+}
+
+impl From<ptx::PtxError> for CompileError {
+    fn from(error: ptx::PtxError) -> CompileError {
+        match error.kind {
+            PtxErrorKind::Invalid => CompileError::Invalid(error),
+            PtxErrorKind::Unsupported => CompileError::Refused(error),
+        }
+    }
+}
+
+impl From<Stop> for CompileError {
+    fn from(stop: Stop) -> CompileError {
+        CompileError::Stopped(stop)
+    }
 }
 
 /// Most bytes that a CTA may have for its local memory, its registers while they are not in use, and the rest of its
@@ -87,51 +151,93 @@ pub enum CompileError {
 /// it is compiled.
 pub const MAX_CTA_BYTES: u64 = 64 << 20;
 
+/// A name that a tenant has chosen, or a text with such names, as long as lines of the log may be.
+#[must_use]
+pub fn shortened(text: &str) -> &str {
+    text.char_indices().nth(100).map_or(text, |(end, _)| &text[..end])
+}
+
+/// Most bytes of stack that a region may take; helpers need some, too.
+pub(crate) const MAX_STACK_BYTES: u32 = 64 << 10;
+
 impl Code {
-    /// Compiles `kernel` for CTAs of `block` threads; falls back to the interpreter for what cannot be compiled.
+    /// Compiles `kernel` for CTAs of `block` threads, here and now, without bounds; falls back to the interpreter for what
+    /// cannot be compiled.
     ///
     /// # Errors
     /// A block that is empty, or larger than [`ptx::launch::MAX_THREADS_PER_CTA`]; a CTA of more than [`MAX_CTA_BYTES`].
     pub fn compile(kernel: Arc<Kernel>, block: [u32; 3], engine: EngineKind) -> Result<Arc<Code>, CompileError> {
-        let threads = block.iter().try_fold(1_u32, |n, &d| n.checked_mul(d));
-        let refused = |what| Err(CompileError::Unsupported { line: 0, what });
-        let Some(threads) = threads.filter(|n| (1..=ptx::launch::MAX_THREADS_PER_CTA).contains(n)) else {
-            return refused(format!("a block of {block:?}"));
-        };
-        let local = u64::from(kernel.local_bytes) * u64::from(threads);
-        if local > MAX_CTA_BYTES {
-            return refused(format!("{local} bytes of local memory in a CTA"));
-        }
-        let compiled = match engine {
-            EngineKind::Jit => match code::compile(Arc::clone(&kernel), block) {
-                Ok(compiled) => Some(Arc::new(compiled)),
-                Err(error) => {
-                    tracing::debug!(kernel = kernel.name, %error, "left to the interpreter");
-                    None
+        Code::compile_within(kernel, block, engine, &Watch::unbounded())
+    }
+
+    /// As [`Code::compile`], as long as `watch` lets it go on.
+    ///
+    /// # Errors
+    /// As there, and [`CompileError::Stopped`].
+    pub fn compile_within(
+        kernel: Arc<Kernel>,
+        block: [u32; 3],
+        engine: EngineKind,
+        watch: &Watch,
+    ) -> Result<Arc<Code>, CompileError> {
+        Code::install(Image::compile(kernel, block, engine, watch)?)
+    }
+
+    /// Installs an image in this process.
+    ///
+    /// # Errors
+    /// The host has no memory for it.
+    pub fn install(image: Image) -> Result<Arc<Code>, CompileError> {
+        let (bytes, cta_bytes) = (image.host_bytes(), image.cta_bytes());
+        let Image { facts, block, body } = image;
+        let engine = match body {
+            Body::Machine(machine) => {
+                let compiled = code::Compiled::install(facts.clone(), block, machine);
+                Engine::Machine(Arc::new(compiled.map_err(CompileError::NoMemory)?))
+            }
+            Body::Interpreted { kernel, why } => {
+                if let Some(why) = why {
+                    let (kernel, why) = (shortened(&facts.name), shortened(&why));
+                    log_limit::warn!(kernel, why, "not compiled: the interpreter runs it");
                 }
-            },
-            EngineKind::Interpreter => None,
+                Engine::Interpreter(Arc::from(kernel))
+            }
         };
-        let registers = match &compiled {
-            Some(compiled) => compiled.state_bytes(),
-            None => reference::register_bytes(&kernel) * u64::from(threads),
-        };
-        if local + registers > MAX_CTA_BYTES {
-            return refused(format!("{} bytes of local memory and registers in a CTA", local + registers));
-        }
-        Ok(Arc::new(Code { kernel, compiled }))
+        Ok(Arc::new(Code { facts, bytes, cta_bytes, engine }))
     }
 
     /// Was the kernel compiled? Else the interpreter runs it.
     #[must_use]
     pub fn is_machine_code(&self) -> bool {
-        self.compiled.is_some()
+        matches!(self.engine, Engine::Machine(_))
     }
 
-    /// The kernel.
+    /// Host memory of a CTA under way, with `dynamic_shared` bytes of shared memory, its stack and what the host keeps of
+    /// both included.
     #[must_use]
-    pub fn kernel(&self) -> &Kernel {
-        &self.kernel
+    pub fn cta_bytes(&self, dynamic_shared: u32) -> u64 {
+        let shared = self.facts.shared_bytes.next_multiple_of(self.facts.shared_align);
+        let shared = u64::from(shared) + u64::from(dynamic_shared) + u64::from(self.facts.param_bytes);
+        let stack = if self.is_machine_code() { run::stack::STACK_BYTES as u64 } else { 0 };
+        self.cta_bytes + shared + stack + hostmem::PAGE
+    }
+
+    /// Entries of the host's memory map of a CTA under way, at most: its stack with the guard, and its memory.
+    #[must_use]
+    pub fn cta_maps(&self) -> u32 {
+        if self.is_machine_code() { 3 } else { 0 }
+    }
+
+    /// What is known of the kernel.
+    #[must_use]
+    pub fn kernel(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Bytes of host memory that the code takes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 
@@ -187,14 +293,21 @@ impl Batch {
     /// memory and registers zero.
     #[must_use]
     pub fn new(grid: Arc<Grid>, range: Range<u64>) -> Batch {
-        let inner = match grid.code.compiled.clone() {
-            Some(compiled) => Inner::Machine(run::cta::JitBatch::new(grid, compiled)),
-            None => Inner::Interpreted(Box::new(reference::InterpretedBatch::new(grid))),
+        let inner = match &grid.code.engine {
+            Engine::Machine(compiled) => {
+                let compiled = Arc::clone(compiled);
+                Inner::Machine(run::cta::JitBatch::new(grid, compiled))
+            }
+            Engine::Interpreter(kernel) => {
+                let kernel = Arc::clone(kernel);
+                Inner::Interpreted(Box::new(reference::InterpretedBatch::new(grid, kernel)))
+            }
         };
         Batch { progress: Progress { rest: range, begun: 0, ended: 0 }, inner }
     }
 
-    /// Runs until all are done, or one is preempted or fails. Asked to stop, it does so between two CTAs as well, but not
+    /// Runs until all are done, or one is preempted or fails. If the host has no memory for a stack now, nothing was begun:
+    /// it is preempted, and none is under way. Asked to stop, it does so between two CTAs as well, but not
     /// before it has come some way.
     pub fn resume(&mut self) -> Step {
         match &mut self.inner {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hostmem::Window;
 use ptx::interp;
-use ptx::ir::{Kernel, RegTy};
+use ptx::ir::{Block, Kernel, RegTy};
 use ptx::launch::{AccessError, GlobalMemory, Launch, Step};
 
 use crate::run::helpers::refusal;
@@ -14,14 +14,15 @@ use crate::{Grid, Progress};
 #[derive(Debug)]
 pub(crate) struct InterpretedBatch {
     grid: Arc<Grid>,
+    kernel: Arc<Kernel>,
     launch: Arc<Launch>,
     /// The one that has begun.
     cta: Option<interp::Cta>,
 }
 
 impl InterpretedBatch {
-    pub(crate) fn new(grid: Arc<Grid>) -> InterpretedBatch {
-        InterpretedBatch { launch: Arc::new(grid.launch.clone()), grid, cta: None }
+    pub(crate) fn new(grid: Arc<Grid>, kernel: Arc<Kernel>) -> InterpretedBatch {
+        InterpretedBatch { launch: Arc::new(grid.launch.clone()), grid, kernel, cta: None }
     }
 
     pub(crate) fn resume(&mut self, progress: &mut Progress) -> Step {
@@ -34,7 +35,7 @@ impl InterpretedBatch {
                 }
                 let Some(index) = progress.rest.next() else { return Step::Done };
                 progress.begun += 1;
-                let (kernel, launch) = (Arc::clone(&self.grid.code.kernel), Arc::clone(&self.launch));
+                let (kernel, launch) = (Arc::clone(&self.kernel), Arc::clone(&self.launch));
                 self.cta = Some(interp::Cta::new(kernel, launch, self.launch.ctaid(index)));
             }
             match self.cta.as_mut().map_or(Step::Done, |cta| cta.resume(&memory, &self.grid.control)) {
@@ -51,6 +52,12 @@ impl InterpretedBatch {
 /// Bytes of a thread's registers.
 pub(crate) fn register_bytes(kernel: &Kernel) -> u64 {
     kernel.regs.iter().map(|ty| if *ty == RegTy::B128 { 16 } else { 8 }).sum()
+}
+
+/// Bytes of host memory that a kernel takes.
+pub(crate) fn kernel_bytes(kernel: &Kernel) -> u64 {
+    let insts = kernel.blocks.iter().map(|block| size_of::<Block>() + size_of_val(&*block.insts)).sum::<usize>();
+    (insts + size_of_val(&*kernel.regs)) as u64
 }
 
 /// A window as the interpreter's memory: every access is checked against the mappings.

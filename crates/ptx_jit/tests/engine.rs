@@ -13,6 +13,16 @@ const LO: u64 = 0x7_0000_0000;
 const WINDOW: u64 = 64 * PAGE;
 const MAPPED: u64 = 16 * PAGE;
 
+/// A kernel of two parameters, read into `%rd0` and `%rd1`, with the thread's index in `%r0`.
+fn lowered(body: &str) -> ptx::ir::Kernel {
+    let text = format!(
+        ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 a, .param .u64 b) {{\n\
+         .reg .b64 %rd<8>; .reg .b32 %r<8>; .reg .b16 %h<4>; .reg .pred %p<4>; .reg .f32 %f<8>;\n\
+         ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; mov.u32 %r0, %tid.x;\n{body}\nret;\n}}\n"
+    );
+    ptx::Program::parse(text.as_bytes()).and_then(|program| program.lower(0, &|_| None)).unwrap()
+}
+
 struct Machine {
     memory: Mapping,
     window: Arc<Window>,
@@ -34,14 +44,7 @@ impl Machine {
     }
 
     fn grid_on(&self, engine: EngineKind, body: &str, block: u32, params: &[u64]) -> Arc<Grid> {
-        let text = format!(
-            ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 a, .param .u64 b) {{\n\
-             .reg .b64 %rd<8>; .reg .b32 %r<8>; .reg .b16 %h<4>; .reg .pred %p<4>; .reg .f32 %f<8>;\n\
-             ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; mov.u32 %r0, %tid.x;\n{body}\nret;\n}}\n"
-        );
-        let program = ptx::Program::parse(text.as_bytes()).unwrap();
-        let kernel = Arc::new(program.lower(0, &|_| None).unwrap());
-        let code = Code::compile(kernel, [block, 1, 1], engine).unwrap();
+        let code = Code::compile(Arc::new(lowered(body)), [block, 1, 1], engine).unwrap();
         assert_eq!(code.is_machine_code(), engine == EngineKind::Jit, "{body}");
         let mut bytes: Vec<u8> = params.iter().flat_map(|p| p.to_le_bytes()).collect();
         bytes.resize(16, 0);
@@ -291,8 +294,7 @@ fn a_cta_of_absurd_size_is_refused() {
 #[test]
 fn registers_count_towards_the_size_of_a_cta() {
     let many = |count: usize| {
-        let kernel = Machine::new().grid("add.u32 %r1, %r0, 1;", 32, &[]).code.kernel().clone();
-        let mut kernel = ptx::ir::Kernel { regs: kernel.regs.clone(), ..kernel };
+        let mut kernel = lowered("add.u32 %r1, %r0, 1;");
         kernel.regs.resize(count, ptx::ir::RegTy::B64);
         Code::compile(Arc::new(kernel), [1024, 1, 1], EngineKind::Interpreter)
     };

@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use gpu::SEMAPHORE_AREA_BYTES;
+use gpu::SemaphoreArea;
 use hostmem::{ForkMark, Mapping, Memfd};
+use parking_lot::Mutex;
 use transport::{Consumer, Producer, ring, unix};
+use wire::handshake::features;
 use wire::limits::{MAX_REPLY_BYTES, STAGING_BYTES};
 use wire::place::{CREDENTIAL_VARIABLE, SESSION_SOCKET, SOCKET_VARIABLE, runtime_directory};
 use wire::{Credential, Hello, Reply, Welcome, WireError};
 
-use crate::{RemoteGpu, ends, experience};
+use crate::{RemoteGpu, ends};
 
 /// Longest that the daemon may take to answer a hello, or to hand over a descriptor.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -80,9 +82,9 @@ pub fn connect_as(path: &Path, credential: Credential) -> Result<Arc<RemoteGpu>,
     let none = |source| ConnectError::NoDaemon { path: path.to_path_buf(), source };
     let socket = unix::connect(path).map_err(none)?;
     unix::set_timeout(&socket, Some(PATIENCE))?;
-    unix::send(&socket, &Hello { credential }.encode(), &[], true)?;
+    unix::send(&socket, &Hello { credential, features: features::ALL }.encode(), &[], true)?;
     let mut buffer = vec![0; MAX_REPLY_BYTES];
-    let (length, fds) = unix::receive(&socket, &mut buffer)?;
+    let unix::Received { length, fds, .. } = unix::receive(&socket, &mut buffer)?;
     if length == 0 {
         return Err(ConnectError::Unusable { what: "it closed the connection" });
     }
@@ -90,11 +92,15 @@ pub fn connect_as(path: &Path, credential: Credential) -> Result<Arc<RemoteGpu>,
         Reply::Welcome(welcome) => welcome,
         Reply::Refused(reason) => return Err(ConnectError::Refused { reason }),
     };
+    if welcome.features & features::SHARED_MEMORY == 0 {
+        return Err(ConnectError::Unusable { what: "a session without shared memory" });
+    }
     let [area, semaphores, staging] =
         <[_; 3]>::try_from(fds).map_err(|_| ConnectError::Unusable { what: "not three descriptors" })?;
     let map = |fd| Memfd::from_fd(fd).and_then(|file| file.map());
-    let (area, semaphores, staging) = (Arc::new(map(area)?), map(semaphores)?, map(staging)?);
-    check(&welcome, &area, &semaphores, &staging)?;
+    let (area, semaphores, staging) = (Arc::new(map(area)?), Arc::new(map(semaphores)?), map(staging)?);
+    check(&welcome, &area, &staging)?;
+    let semaphores = SemaphoreArea::new(semaphores).ok_or(ConnectError::Unusable { what: "semaphore area" })?;
     let (commands, answers) = (welcome.command_ring, welcome.answer_ring);
     let sender = Producer::new(Arc::clone(&area), commands.0 as usize, commands.1 as usize);
     let receiver = Consumer::new(Arc::clone(&area), answers.0 as usize, answers.1 as usize);
@@ -111,12 +117,12 @@ pub fn connect_as(path: &Path, credential: Credential) -> Result<Arc<RemoteGpu>,
         caller,
         sender,
         lost: OnceLock::new(),
-        waiting: experience(),
+        well: Mutex::default(),
     }))
 }
 
 /// What the rest of the crate relies on.
-fn check(welcome: &Welcome, area: &Mapping, semaphores: &Mapping, staging: &Mapping) -> Result<(), ConnectError> {
+fn check(welcome: &Welcome, area: &Mapping, staging: &Mapping) -> Result<(), ConnectError> {
     let unusable = |what| Err(ConnectError::Unusable { what });
     for (at, capacity) in [welcome.command_ring, welcome.answer_ring] {
         let (at, capacity) = (at as usize, capacity as usize);
@@ -126,9 +132,6 @@ fn check(welcome: &Welcome, area: &Mapping, semaphores: &Mapping, staging: &Mapp
     }
     if !welcome.statistics.is_multiple_of(8) || welcome.statistics as usize + 16 > area.len() {
         return unusable("statistics");
-    }
-    if semaphores.len() < SEMAPHORE_AREA_BYTES {
-        return unusable("semaphore area");
     }
     let block = welcome.staging_block as usize;
     if staging.len() < STAGING_BYTES || block == 0 || block > STAGING_BYTES / 2 {

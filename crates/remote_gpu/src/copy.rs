@@ -59,7 +59,7 @@ impl RemoteGpu {
         Ok(number)
     }
 
-    pub(crate) fn write_blocks(&self, dst: DevAddr, src: HostRange) -> Result<(), GpuError> {
+    pub(crate) fn write_blocks(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
         let blocks = self.blocks(dst, src.len())?;
         let mut caller = self.caller.lock();
         let mut flight = InFlight::default();
@@ -78,7 +78,7 @@ impl RemoteGpu {
         flight.finish(self, &mut caller)
     }
 
-    pub(crate) fn read_blocks(&self, dst: HostRange, src: DevAddr) -> Result<(), GpuError> {
+    pub(crate) fn read_blocks(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
         let blocks = self.blocks(src, dst.len())?;
         let mut caller = self.caller.lock();
         let mut flight = InFlight::default();

@@ -15,6 +15,7 @@
 
 mod connect;
 mod copy;
+mod host_files;
 mod wait;
 
 use std::collections::HashMap;
@@ -24,13 +25,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use gpu::{
-    AllocId, Command, ContextId, DevAddr, Gpu, GpuError, MemoryKind, Properties, QueueId, Request, Response, SlotId,
+    AllocId, Command, ContextId, DevAddr, Gpu, GpuError, HostMemory, MemoryKind, Properties, QueueId, Request,
+    Response, SemaphoreArea, SlotId,
 };
-use hostmem::{ForkMark, HostRange, Mapping, Memfd, Spin};
+use hostmem::{ForkMark, HostRange, Mapping, Memfd};
 use parking_lot::Mutex;
-use transport::{Consumer, Producer, unix};
+use transport::{
+    Consumer, Producer,
+    unix::{self, Received},
+};
 use wire::limits::{MAX_ANSWER_BYTES, MAX_COMMANDS};
-use wire::{Assembler, command, encode_command, frame};
+use wire::{Assembler, HostPlace, command, encode_command, frame};
+
+use crate::host_files::HostFiles;
 
 pub use connect::{ConnectError, connect, connect_as};
 
@@ -43,14 +50,15 @@ pub struct RemoteGpu {
     area: Arc<Mapping>,
     /// Offset in `area` of the counts that the daemon shows to people.
     statistics: usize,
-    semaphores: Mapping,
+    semaphores: SemaphoreArea,
     staging: Mapping,
     staging_block: usize,
     caller: Mutex<Caller>,
     sender: Mutex<Sender>,
     /// Set once the session is over.
     lost: OnceLock<String>,
-    waiting: Mutex<wait::Experience>,
+    /// Contexts that were well when the session's error count was this.
+    well: Mutex<HashMap<ContextId, u32>>,
 }
 
 /// Sends frames.
@@ -67,7 +75,7 @@ struct Caller {
     frame: Vec<u8>,
     number: u32,
     answer: Assembler,
-    shared: HashMap<AllocId, Arc<Memfd>>,
+    host_files: HostFiles,
 }
 
 impl RemoteGpu {
@@ -112,10 +120,10 @@ impl RemoteGpu {
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// As [`Gpu::kick`], but not if that would have to wait: for another thread, or for room in the ring.
-    fn try_kick(&self) -> Result<(), GpuError> {
+    /// As [`Gpu::listen`], but not if that would have to wait: for another thread, or for room in the ring.
+    fn try_listen(&self) -> Result<(), GpuError> {
         let Some(mut sender) = self.sender.try_lock() else { return Ok(()) };
-        let sent = sender.ring.try_push(&[&frame::kick()]).map_err(|error| self.lose(error))?;
+        let sent = sender.ring.try_push(&[&frame::listen()]).map_err(|error| self.lose(error))?;
         if sent {
             self.count_message();
         }
@@ -132,14 +140,14 @@ impl RemoteGpu {
                 return Err(self.lose("the daemon answered out of order"));
             }
             if let Some(whole) = caller.answer.add(last, body).map_err(|error| self.lose(error))? {
-                return frame::decode_answer(&whole).map_err(|error| self.lose(error));
+                return wire::decode_answer(&whole).map_err(|error| self.lose(error));
             }
         }
     }
 
     fn ask(&self, caller: &mut Caller, request: &Request) -> Result<Response, GpuError> {
         let whole =
-            frame::encode_request(request).map_err(|error| GpuError::InvalidValue { what: error.to_string() })?;
+            wire::encode_request(request).map_err(|error| GpuError::InvalidValue { what: error.to_string() })?;
         let number = caller.next();
         {
             let mut sender = self.sender.lock();
@@ -150,18 +158,17 @@ impl RemoteGpu {
         self.receive(caller, number)?
     }
 
-    /// Takes the descriptor that comes with a new allocation of host memory.
-    fn receive_file(&self, id: AllocId) -> Result<Arc<Memfd>, GpuError> {
-        let mut message = [0; 4];
-        let (length, fds) = unix::receive(&self.socket, &mut message).map_err(|error| self.lose(error))?;
-        let fd = fds.into_iter().next();
-        match fd {
-            Some(fd) if length == 4 && u32::from_le_bytes(message) == id.0 => {
-                let file = Memfd::from_fd(fd).map_err(|error| self.lose(error))?;
-                Ok(Arc::new(file))
-            }
-            _ => Err(self.lose("the daemon sent no descriptor for host memory")),
+    /// Takes the message that comes with a new allocation of host memory, and the descriptor of its file if that is new.
+    fn receive_host_memory(&self, id: AllocId, files: &mut HostFiles) -> Result<(), GpuError> {
+        let mut message = [0; HostPlace::BYTES];
+        let Received { length, fds, .. } =
+            unix::receive(&self.socket, &mut message).map_err(|error| self.lose(error))?;
+        let place = HostPlace::decode(&message[..length]).map_err(|error| self.lose(error))?;
+        if place.id != id {
+            return Err(self.lose("the daemon sent the place of other host memory"));
         }
+        let file = fds.into_iter().next().map(Memfd::from_fd).transpose().map_err(|error| self.lose(error))?;
+        if files.add(place, file) { Ok(()) } else { Err(self.lose("the daemon sent no descriptor for host memory")) }
     }
 }
 
@@ -183,11 +190,10 @@ impl Gpu for RemoteGpu {
         let response = self.ask(&mut caller, &request)?;
         match request {
             Request::Alloc { id, kind: MemoryKind::Host, .. } => {
-                let file = self.receive_file(id)?;
-                caller.shared.insert(id, file);
+                self.receive_host_memory(id, &mut caller.host_files)?;
             }
             Request::Free { id } => {
-                caller.shared.remove(&id);
+                caller.host_files.remove(id);
             }
             _ => {}
         }
@@ -226,30 +232,37 @@ impl Gpu for RemoteGpu {
         self.alive()
     }
 
-    fn semaphores(&self) -> &Mapping {
+    fn semaphores(&self) -> &SemaphoreArea {
         &self.semaphores
     }
 
-    fn kick(&self) -> Result<(), GpuError> {
+    fn release(&self, slot: SlotId, value: u64) -> Result<(), GpuError> {
+        SemaphoreArea::offset(slot)?;
         self.alive()?;
-        self.send(&mut self.sender.lock(), &[&frame::kick()])
+        self.semaphores.raise(slot, value);
+        self.send(&mut self.sender.lock(), &[&frame::release(slot, value)])
+    }
+
+    fn listen(&self) -> Result<(), GpuError> {
+        self.alive()?;
+        self.send(&mut self.sender.lock(), &[&frame::listen()])
     }
 
     fn wait(&self, context: ContextId, slot: SlotId, value: u64, timeout: Option<Duration>) -> Result<(), GpuError> {
         self.wait_for(context, slot, value, timeout)
     }
 
-    fn write(&self, dst: DevAddr, src: HostRange) -> Result<(), GpuError> {
+    fn write(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
         self.write_blocks(dst, src)
     }
 
-    fn read(&self, dst: HostRange, src: DevAddr) -> Result<(), GpuError> {
+    fn read(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
         self.read_blocks(dst, src)
     }
 
-    fn host_memory(&self, id: AllocId) -> Result<Arc<Memfd>, GpuError> {
+    fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {
         self.alive()?;
-        let known = self.caller.lock().shared.get(&id).cloned();
+        let known = self.caller.lock().host_files.get(id);
         known.ok_or(GpuError::InvalidId { what: "host allocation".into(), id: id.0.into() })
     }
 }
@@ -262,12 +275,7 @@ fn ends(sender: Producer, receiver: Consumer) -> (Mutex<Sender>, Mutex<Caller>) 
         frame: Vec::new(),
         number: 0,
         answer: Assembler::new(MAX_ANSWER_BYTES),
-        shared: HashMap::new(),
+        host_files: HostFiles::default(),
     };
     (Mutex::new(sender), Mutex::new(caller))
-}
-
-/// What has been learnt about waiting.
-fn experience() -> Mutex<wait::Experience> {
-    Mutex::new(wait::Experience { spin: Spin::default(), well: HashMap::new() })
 }

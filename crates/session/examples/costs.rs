@@ -7,11 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpu::{AllocId, Command, ContextId, DevAddr, Gpu, MapAccess, MemoryKind, ModuleId, QueueId, Request, SlotId};
+use gpu::{
+    AllocId, CodeImage, Command, ContextId, DevAddr, Gpu, MapAccess, MemoryKind, ModuleId, QueueId, Request,
+    RuntimeMemory, SlotId,
+};
 use hostmem::{Mapping, Memfd};
-use parking_lot::Mutex;
-use session::{Backend, Monitor, Session};
-use tenancy::{Ledger, Limits, TenantId};
+use session::{Backend, Charges, Monitor, Session, SharedAccount};
+use tenancy::{Account, Limits, NoDeviceCosts};
 use toy_gpu::{ToyGpu, ToyMachine};
 use transport::{Consumer, Producer, ring, unix};
 use wire::{Credential, Hello};
@@ -66,13 +68,12 @@ fn rings() -> Result<(), Failure> {
 /// Serves one client over the toy.
 fn serve(path: &Path) -> Result<(), Failure> {
     let listener = unix::listen(path, 0o600)?;
-    let ledger = Arc::new(Mutex::new(Ledger::default()));
-    ledger.lock().open(TenantId(1), Limits::default());
+    let account = SharedAccount::new(Account::new(Limits::default(), Box::new(NoDeviceCosts)));
     std::thread::spawn(move || -> Result<(), std::io::Error> {
-        let monitor = Monitor::start()?;
+        let monitor = Monitor::start(|| ())?;
         let socket = unix::accept(&listener)?;
-        let (length, _) = unix::receive(&socket, &mut [0; 256])?;
-        assert!(length == Hello { credential: Credential::default() }.encode().len());
+        let length = unix::receive(&socket, &mut [0; 256])?.length;
+        assert!(length == Hello { credential: Credential::default(), features: 0 }.encode().len());
         let toy = Arc::new(ToyGpu::new(&Arc::new(ToyMachine::default()), 1 << 30));
         let (aborted, closed) = (Arc::clone(&toy), Arc::clone(&toy));
         let backend = Backend {
@@ -81,8 +82,8 @@ fn serve(path: &Path) -> Result<(), Failure> {
             close: Arc::new(move || closed.close()),
             gpu: toy,
         };
-        let tables = tenancy::Session::open(TenantId(1), &mut ledger.lock()).map_err(std::io::Error::other)?;
-        Session::begin(socket, backend, tables, ledger, &monitor)?.run();
+        let charges = Charges::open(&account).map_err(std::io::Error::other)?;
+        Session::begin(socket, None, &backend, charges, &monitor)?.run();
         Ok(())
     });
     Ok(())
@@ -97,9 +98,9 @@ fn main() -> Result<(), Failure> {
     let bytes = BYTES as u64;
     for request in [
         Request::SetAddressRange { lo: LO, bytes: 1 << 30 },
-        Request::CreateContext { id: ContextId(1), printf: 0, heap: 0, heap_bytes: 0 },
+        Request::CreateContext { id: ContextId(1), runtime: RuntimeMemory::default() },
         Request::CreateQueue { id: QueueId(1), context: ContextId(1), priority: 0 },
-        Request::LoadModule { id: ModuleId(1), ptx: vec![b' '; 100], placed: vec![] },
+        Request::LoadModule { id: ModuleId(1), code: CodeImage::ptx(vec![b' '; 100]), placed: vec![] },
         Request::Alloc { id: AllocId(1), bytes, kind: MemoryKind::Vram },
         Request::Map { at: DevAddr(LO), id: AllocId(1), offset: 0, bytes, access: MapAccess::ReadWrite },
     ] {

@@ -15,9 +15,13 @@
 //!
 //! Not here: who may open a session (`sundial serve`), how GPU time is shared (`fair_share`).
 
+mod holdings;
+mod host_files;
+mod incoming;
 mod memory;
 mod monitor;
 mod serve;
 
-pub use monitor::{Monitor, Watch};
+pub use holdings::{Charges, OWN, SharedAccount};
+pub use monitor::Monitor;
 pub use serve::{Backend, Ended, Session, SessionHandle};

@@ -6,23 +6,23 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustix::event::epoll;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 type Action = Box<dyn FnOnce() + Send>;
 
 /// Watches sockets until it is dropped.
 #[derive(Debug)]
 pub struct Monitor {
-    shared: Arc<Shared>,
+    set: Arc<WatchSet>,
     /// Closing it ends the thread.
     _end: OwnedFd,
 }
 
-struct Shared {
+struct WatchSet {
     epoll: OwnedFd,
     watched: Mutex<Watched>,
 }
@@ -33,77 +33,81 @@ struct Watched {
     actions: HashMap<u64, (Vec<OwnedFd>, Action)>,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for WatchSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("watched", &self.watched.lock().actions.len()).finish_non_exhaustive()
+        f.debug_struct("WatchSet").field("watched", &self.watched.lock().actions.len()).finish_non_exhaustive()
     }
 }
 
 /// A socket being watched; not any more when this is dropped.
 #[derive(Debug)]
 pub struct Watch {
-    shared: Weak<Shared>,
+    set: Weak<WatchSet>,
     key: u64,
 }
 
 const END: u64 = 0;
 
 impl Monitor {
-    /// Starts the thread.
+    /// Starts the thread. Without it clients die unnoticed: `broken` is called if it ends before the monitor is dropped.
     ///
     /// # Errors
     /// What the operating system says.
-    pub fn start() -> io::Result<Monitor> {
+    pub fn start(broken: impl FnOnce() + Send + 'static) -> io::Result<Monitor> {
         let (ours, theirs) = transport::unix::pair()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &theirs, epoll::EventData::new_u64(END), epoll::EventFlags::RDHUP)?;
-        let shared = Arc::new(Shared { epoll, watched: Mutex::new(Watched { next: END + 1, ..Watched::default() }) });
-        let seen = Arc::clone(&shared);
+        let set = Arc::new(WatchSet { epoll, watched: Mutex::new(Watched { next: END + 1, ..Watched::default() }) });
+        let seen = Arc::clone(&set);
         std::thread::Builder::new().name("monitor".into()).spawn(move || {
-            seen.run();
+            let ended = catch_unwind(AssertUnwindSafe(|| seen.run()));
             drop(theirs);
+            if !matches!(ended, Ok(Ok(()))) {
+                tracing::error!(?ended, "the session monitor ends");
+                broken();
+            }
         })?;
-        Ok(Monitor { shared, _end: ours })
+        Ok(Monitor { set, _end: ours })
     }
 
-    /// Calls `action` once, on the monitor's thread, when something happens on `socket` or its peer's process ends. It must
-    /// not block.
+    /// Calls `action` once, on the monitor's thread, when something happens on `socket` or `process`, a descriptor of the
+    /// peer's process, ends. It must not block.
     ///
     /// # Errors
     /// What the operating system says.
-    pub fn watch(&self, socket: impl AsFd, action: impl FnOnce() + Send + 'static) -> io::Result<Watch> {
-        let mut sources = vec![socket.as_fd().try_clone_to_owned()?];
-        // A peer in a process namespace of its own has no number here; its socket must do.
-        let process = transport::unix::peer(&socket).ok().and_then(|peer| Pid::from_raw(peer.pid));
-        sources.extend(process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()));
-        let mut watched = self.shared.watched.lock();
+    pub fn watch(
+        &self,
+        socket: impl AsFd,
+        process: Option<OwnedFd>,
+        action: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Watch> {
+        let sources: Vec<OwnedFd> =
+            [Some(socket.as_fd().try_clone_to_owned()?), process].into_iter().flatten().collect();
+        let mut watched = self.set.watched.lock();
         let key = watched.next;
         watched.next += 1;
         let events = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
         for source in &sources {
-            epoll::add(&self.shared.epoll, source, epoll::EventData::new_u64(key), events)?;
+            epoll::add(&self.set.epoll, source, epoll::EventData::new_u64(key), events)?;
         }
         watched.actions.insert(key, (sources, Box::new(action)));
-        Ok(Watch { shared: Arc::downgrade(&self.shared), key })
+        Ok(Watch { set: Arc::downgrade(&self.set), key })
     }
 }
 
-impl Shared {
-    fn run(&self) {
+impl WatchSet {
+    fn run(&self) -> rustix::io::Result<()> {
         let mut events = Vec::with_capacity(32);
         loop {
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => {
-                    tracing::error!(%error, "the session monitor ends");
-                    return;
-                }
+                Err(error) => return Err(error),
             }
             for event in &events {
                 let key = event.data.u64();
                 if key == END {
-                    return;
+                    return Ok(());
                 }
                 if let Some(action) = self.forget(key) {
                     action();
@@ -124,8 +128,46 @@ impl Shared {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if let Some(shared) = self.shared.upgrade() {
-            shared.forget(self.key);
+        if let Some(set) = self.set.upgrade() {
+            set.forget(self.key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    use super::*;
+
+    const BOUND: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn the_end_of_the_process_is_seen_though_its_socket_is_open() {
+        let monitor = Monitor::start(|| ()).unwrap();
+        let mut client = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = Pid::from_raw(client.id().cast_signed()).unwrap();
+        let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        // The other end stays open, as in a child of the client.
+        let (socket, _childs) = transport::unix::pair().unwrap();
+        let (sender, seen) = channel();
+        let watch = monitor.watch(&socket, Some(process), move || sender.send(()).unwrap()).unwrap();
+        assert!(seen.recv_timeout(Duration::from_millis(50)).is_err(), "it lives");
+        client.kill().unwrap();
+        client.wait().unwrap();
+        seen.recv_timeout(BOUND).unwrap();
+        drop(watch);
+
+        // What hangs up first is enough, and once is all.
+        let (socket, theirs) = transport::unix::pair().unwrap();
+        let (sender, seen) = channel();
+        let _watch = monitor.watch(&socket, None, move || sender.send(()).unwrap()).unwrap();
+        drop(theirs);
+        seen.recv_timeout(BOUND).unwrap();
+        assert!(seen.recv_timeout(BOUND).is_err(), "its sender is gone with it");
     }
 }

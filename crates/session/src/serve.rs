@@ -1,21 +1,24 @@
 //! Serving one client.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use gpu::{
-    Command, ContextError, ContextId, Gpu, GpuError, MemoryKind, QueueId, Request, Response, SEMAPHORE_HEADER, SlotId,
-};
+use gpu::{Command, ContextError, ContextId, Gpu, GpuError, MemoryKind, QueueId, Request, Response, SlotId};
 use hostmem::Memfd;
-use parking_lot::Mutex;
-use tenancy::{Ledger, Settled};
+use tenancy::Settled;
 use transport::{Consumer, Producer, RingError, ring, unix};
-use wire::limits::{MAX_REQUEST_BYTES, STAGING_BLOCK};
-use wire::{Assembler, ClientFrame, Commands, Reply, Transfer, Welcome, WireError, frame, parse_client_frame};
+use wire::handshake::features;
+use wire::limits::STAGING_BLOCK;
+use wire::{ClientFrame, Commands, Reply, Transfer, Welcome, WireError, parse_client_frame};
 
+use crate::holdings::{Charges, Holdings};
+use crate::host_files::HostFiles;
+use crate::incoming::Incoming;
 use crate::memory::{SharedMemory, Statistics};
 use crate::monitor::{Monitor, Watch};
 
@@ -61,6 +64,9 @@ pub enum Ended {
     /// The GPU is gone.
     #[error("the GPU is lost: {0}")]
     Lost(String),
+    /// A fault of this program: whatever the client did, it should not have happened.
+    #[error("serving it panicked: {0}")]
+    Panicked(String),
 }
 
 impl From<WireError> for Ended {
@@ -124,38 +130,24 @@ impl SessionHandle {
 
 /// A session, ready to be served.
 pub struct Session {
-    socket: OwnedFd,
-    gpu: Arc<dyn Gpu>,
-    close: Arc<dyn Fn() + Send + Sync>,
-    tables: tenancy::Session,
-    ledger: Arc<Mutex<Ledger>>,
+    /// Not called any more from the moment on when `holdings` begins to be given back: dropped first.
+    _watch: Watch,
+    holdings: Holdings,
     memory: SharedMemory,
     handle: SessionHandle,
     commands: Consumer,
     answers: Producer,
-    request: Assembler,
-    failed: Failures,
+    request: Incoming,
+    failed: HashMap<ContextId, ContextError>,
+    host_files: HostFiles,
     unflushed: u32,
-    watch: Watch,
+    /// Last: who sees it closed knows that everything has been given back.
+    socket: OwnedFd,
 }
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("tables", &self.tables).finish_non_exhaustive()
-    }
-}
-
-/// Contexts whose commands were refused.
-#[derive(Debug, Default)]
-struct Failures {
-    contexts: HashMap<ContextId, ContextError>,
-    /// A command named no queue of ours: no context can be trusted to have got all its work.
-    all: Option<ContextError>,
-}
-
-impl Failures {
-    fn of(&self, id: ContextId) -> Option<&ContextError> {
-        self.contexts.get(&id).or(self.all.as_ref())
+        f.debug_struct("Session").field("charges", &self.holdings.charges).finish_non_exhaustive()
     }
 }
 
@@ -169,41 +161,36 @@ struct Parts {
 }
 
 impl Session {
-    /// Sets a session up and welcomes the client on `socket`, which has said its hello.
+    /// Sets a session up and welcomes the client on `socket`, which has said its hello. `process` is a descriptor of the
+    /// client's process, whose end is the session's: a child may hold the socket open.
     ///
     /// # Errors
     /// What the operating system says. Nothing stays charged.
     pub fn begin(
         socket: OwnedFd,
-        backend: Backend,
-        tables: tenancy::Session,
-        ledger: Arc<Mutex<Ledger>>,
+        process: Option<OwnedFd>,
+        backend: &Backend,
+        charges: Charges,
         monitor: &Monitor,
     ) -> io::Result<Session> {
-        match Session::set_up(&socket, &backend, monitor) {
-            Ok(Parts { memory, commands, answers, handle, watch }) => Ok(Session {
-                socket,
-                gpu: backend.gpu,
-                close: backend.close,
-                tables,
-                ledger,
-                memory,
-                handle,
-                commands,
-                answers,
-                request: Assembler::new(MAX_REQUEST_BYTES),
-                failed: Failures::default(),
-                unflushed: 0,
-                watch,
-            }),
-            Err(error) => {
-                tables.close(&mut ledger.lock());
-                Err(error)
-            }
-        }
+        let holdings = Holdings::new(backend, charges);
+        let Parts { memory, commands, answers, handle, watch } = Session::set_up(&socket, process, backend, monitor)?;
+        Ok(Session {
+            _watch: watch,
+            holdings,
+            memory,
+            handle,
+            commands,
+            answers,
+            request: Incoming::new(),
+            failed: HashMap::new(),
+            host_files: HostFiles::default(),
+            unflushed: 0,
+            socket,
+        })
     }
 
-    fn set_up(socket: &OwnedFd, backend: &Backend, monitor: &Monitor) -> io::Result<Parts> {
+    fn set_up(socket: &OwnedFd, process: Option<OwnedFd>, backend: &Backend, monitor: &Monitor) -> io::Result<Parts> {
         let memory = SharedMemory::create()?;
         let (commands, answers) = (memory.commands(), memory.answers());
         let handle = SessionHandle {
@@ -216,6 +203,7 @@ impl Session {
         };
         let (command_ring, answer_ring, statistics) = SharedMemory::layout();
         let welcome = Welcome {
+            features: features::SHARED_MEMORY,
             properties: backend.gpu.properties().clone(),
             command_ring,
             answer_ring,
@@ -225,7 +213,7 @@ impl Session {
         let files = [memory.area_file.as_fd(), backend.semaphores.as_fd(), memory.staging_file.as_fd()];
         unix::send(socket, &Reply::Welcome(Box::new(welcome)).encode(), &files, false)?;
         let (ending, abort) = (handle.clone(), Arc::clone(&backend.abort));
-        let watch = monitor.watch(socket, move || {
+        let watch = monitor.watch(socket, process, move || {
             ending.end();
             abort();
         })?;
@@ -238,20 +226,19 @@ impl Session {
         self.handle.clone()
     }
 
-    /// Serves the client until it is gone; then stops its work, gives everything back, and returns why it ended.
+    /// Serves the client until it is gone; then stops its work, gives everything back, and returns why it ended. A panic
+    /// ends the session as anything else does.
     pub fn run(mut self) -> Ended {
         let mut buffer = Vec::new();
-        let ended = loop {
-            if let Err(ended) = self.step(&mut buffer) {
-                break ended;
+        // What a panic leaves half done is this session's own, and goes with it.
+        let served = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                if let Err(ended) = self.step(&mut buffer) {
+                    break ended;
+                }
             }
-        };
-        let Session { gpu, close, tables, ledger, watch, .. } = self;
-        close();
-        drop((watch, close, gpu));
-        // Not before: the tenant may use again what nobody can read any more.
-        tables.close(&mut ledger.lock());
-        ended
+        }));
+        served.unwrap_or_else(|panic| Ended::Panicked(panic_text(&*panic)))
     }
 
     fn step(&mut self, buffer: &mut Vec<u8>) -> Result<(), Ended> {
@@ -265,22 +252,40 @@ impl Session {
         }
         match parse_client_frame(buffer)? {
             ClientFrame::Submit { queue, commands } => self.submit(queue, commands),
-            ClientFrame::Request { number, last, body } => match self.request.add(last, body)? {
-                Some(whole) => {
-                    let request = frame::decode_request(&whole)?;
-                    self.flush()?;
-                    let answer = self.request(request)?;
-                    self.answer(number, &answer)
+            ClientFrame::Request { number, last, body } => {
+                let (tables, account) = self.holdings.charges.parts();
+                match self.request.add(tables, account, last, body)? {
+                    Some(whole) => self.serve_request(number, whole),
+                    None => Ok(()),
                 }
-                None => Ok(()),
-            },
+            }
             ClientFrame::Write { number, transfer } => self.transfer(number, transfer, true),
             ClientFrame::Read { number, transfer } => self.transfer(number, transfer, false),
-            ClientFrame::Kick => {
+            ClientFrame::Release { slot, value } => {
                 self.flush()?;
-                self.lost(self.gpu.kick()).map(drop)
+                self.lost(self.holdings.gpu.release(slot, value)).map(drop)
+            }
+            ClientFrame::Listen => {
+                self.flush()?;
+                self.lost(self.holdings.gpu.listen()).map(drop)
             }
         }
+    }
+
+    fn serve_request(&mut self, number: u32, whole: Result<Vec<u8>, GpuError>) -> Result<(), Ended> {
+        let answer = match whole.map(|whole| wire::decode_request(&whole)) {
+            Ok(Ok(request)) => {
+                self.flush()?;
+                self.request(request)?
+            }
+            Ok(Err(error @ WireError::Unknown { .. })) => Err(GpuError::Unsupported { what: error.to_string() }),
+            Ok(Err(error)) => return Err(error.into()),
+            Err(refused) => Err(refused),
+        };
+        self.answer(number, &answer)?;
+        let (tables, account) = self.holdings.charges.parts();
+        Incoming::release(tables, account);
+        Ok(())
     }
 
     /// Splits off the one error that ends a session.
@@ -298,20 +303,16 @@ impl Session {
     fn flush(&mut self) -> Result<(), Ended> {
         if self.unflushed > 0 {
             self.unflushed = 0;
-            self.lost(self.gpu.flush())?.unwrap_or_else(|error| tracing::debug!(%error, "flush"));
+            self.lost(self.holdings.gpu.flush())?.unwrap_or_else(|error| tracing::debug!(%error, "flush"));
         }
         Ok(())
     }
 
     fn submit(&mut self, queue: QueueId, commands: Commands<'_>) -> Result<(), Ended> {
-        let context = match self.tables.context_of(queue) {
-            Ok(context) => context,
-            Err(error) => {
-                self.fail(None, &error);
-                return Ok(());
-            }
-        };
-        if self.failed.of(context).is_some() {
+        // No context can be failed for it, and no other queue may pay for it: this client does not know what it says.
+        let unknown = WireError::Unknown { what: "queue", code: queue.0 };
+        let context = self.holdings.charges.tables().context_of(queue).map_err(|_| unknown)?;
+        if self.failed.contains_key(&context) {
             return Ok(());
         }
         let nothing = Command::Signal { slot: SlotId(0), value: 0 };
@@ -319,8 +320,8 @@ impl Session {
         let mut filled = 0;
         for command in commands {
             let command = command?;
-            if let Err(error) = self.tables.check_command(&command) {
-                self.fail(Some(context), &error);
+            if let Err(error) = self.holdings.charges.tables().check_command(&command) {
+                self.fail(context, &error);
                 return Ok(());
             }
             if matches!(command, Command::Launch { .. }) {
@@ -342,33 +343,24 @@ impl Session {
         if commands.is_empty() {
             return Ok(());
         }
-        match self.lost(self.gpu.submit(queue, commands))? {
+        match self.lost(self.holdings.gpu.submit(queue, commands))? {
             // A dead context has told its client already.
             Ok(()) | Err(GpuError::Context(_)) => {}
-            Err(error) => self.fail(Some(context), &error),
+            Err(error) => self.fail(context, &error),
         }
         Ok(())
     }
 
     /// Makes a refused command the failure of its context, as if the GPU had found it.
-    fn fail(&mut self, context: Option<ContextId>, error: &GpuError) {
+    fn fail(&mut self, context: ContextId, error: &GpuError) {
         let error = ContextError::IllegalCommand { reason: error.to_string() };
-        match context {
-            Some(context) => {
-                self.failed.contexts.entry(context).or_insert(error);
-            }
-            None => {
-                self.failed.all.get_or_insert(error);
-            }
-        }
-        let area = self.gpu.semaphores();
-        area.u32_at(SEMAPHORE_HEADER + 8).fetch_add(1, Ordering::SeqCst);
-        area.u32_at(SEMAPHORE_HEADER).fetch_add(1, Ordering::SeqCst);
-        area.wake_all(SEMAPHORE_HEADER);
+        self.failed.entry(context).or_insert(error);
+        self.holdings.gpu.semaphores().count_error();
     }
 
     fn request(&mut self, request: Request) -> Result<Result<Response, GpuError>, Ended> {
-        let ticket = match self.tables.check(&mut self.ledger.lock(), &request) {
+        let (tables, account) = self.holdings.charges.parts();
+        let ticket = match tables.check(account, &request) {
             Ok(ticket) => ticket,
             Err(error) => return Ok(Err(error)),
         };
@@ -376,38 +368,49 @@ impl Session {
             Request::Alloc { id, kind: MemoryKind::Host, .. } => Some(id),
             _ => None,
         };
+        let freed = match request {
+            Request::Free { id } => Some(id),
+            _ => None,
+        };
         if let Request::ContextError { id } = request
-            && let Some(error) = self.failed.of(id)
+            && let Some(error) = self.failed.get(&id)
         {
             let found = Ok(Response::ContextError(Some(error.clone())));
             return Ok(self.settle(ticket, found));
         }
         if let Request::DestroyContext { id } = request {
-            self.failed.contexts.remove(&id);
+            self.failed.remove(&id);
         }
-        let answer = self.lost(self.gpu.request(request))?;
+        let answer = self.lost(self.holdings.gpu.request(request))?;
         let answer = self.settle(ticket, answer);
+        if let (Some(id), Ok(_)) = (freed, &answer) {
+            self.host_files.remove(id);
+        }
         if let (Some(id), Ok(_)) = (shared, &answer) {
-            let file = match self.lost(self.gpu.host_memory(id))? {
-                Ok(file) => file,
+            let memory = match self.lost(self.holdings.gpu.host_memory(id))? {
+                Ok(memory) => memory,
                 Err(error) => {
                     let _ = self.request(Request::Free { id })?;
                     return Ok(Err(error));
                 }
             };
             // Never waits: a client that does not take its descriptors loses its session, not our thread.
-            unix::send(&self.socket, &id.0.to_le_bytes(), &[file.as_fd()], false).map_err(Ended::Descriptor)?;
+            let (place, is_new) = self.host_files.add(id, &memory);
+            let file = [memory.file.as_fd()];
+            let files: &[_] = if is_new { &file } else { &[] };
+            unix::send(&self.socket, &place.encode(), files, false).map_err(Ended::Descriptor)?;
         }
         Ok(answer)
     }
 
     fn settle(&mut self, ticket: tenancy::Ticket, answer: Result<Response, GpuError>) -> Result<Response, GpuError> {
-        let settled = self.tables.settle(&mut self.ledger.lock(), ticket, answer);
-        self.handle.memory_bytes.store(self.tables.charged().vram_bytes, Ordering::Relaxed);
+        let (tables, account) = self.holdings.charges.parts();
+        let settled = tables.settle(account, ticket, answer);
+        self.handle.memory_bytes.store(tables.charged().vram_bytes, Ordering::Relaxed);
         match settled {
             Settled::Answer(answer) => answer,
             Settled::Undo(request, error) => {
-                if let Err(failure) = self.gpu.request(request) {
+                if let Err(failure) = self.holdings.gpu.request(request) {
                     tracing::warn!(%failure, "could not undo a request beyond the limit");
                 }
                 Err(error)
@@ -418,10 +421,10 @@ impl Session {
     fn transfer(&mut self, number: u32, transfer: Transfer, to_gpu: bool) -> Result<(), Ended> {
         self.flush()?;
         let Transfer { at, staging, bytes } = transfer;
-        let answer = self.tables.check_copy(at, bytes.into()).and_then(|()| {
+        let answer = self.holdings.charges.tables().check_copy(at, bytes.into()).and_then(|()| {
             // The wire format keeps the range inside the area.
             let part = self.memory.staging.range(staging as usize, bytes as usize);
-            let copied = if to_gpu { self.gpu.write(at, part) } else { self.gpu.read(part, at) };
+            let copied = if to_gpu { self.holdings.gpu.write(at, part) } else { self.holdings.gpu.read(part, at) };
             copied.map(|()| Response::Done)
         });
         let answer = self.lost(answer)?;
@@ -429,11 +432,17 @@ impl Session {
     }
 
     fn answer(&mut self, number: u32, answer: &Result<Response, GpuError>) -> Result<(), Ended> {
-        let whole = frame::encode_answer(answer);
+        let whole = wire::encode_answer(answer);
         let (gone, socket) = (&self.handle.gone, &self.socket);
         for (header, body) in wire::fragments(false, number, &whole) {
             self.answers.push(&[&header, body], &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(socket))?;
         }
         Ok(())
     }
+}
+
+/// What a panic said.
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no reason given".into())
 }

@@ -7,16 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpu::{
-    AllocId, Command, ContextId, DevAddr, Gpu, MapAccess, MemoryKind, ModuleId, QueueId, Request, SEMAPHORE_HEADER,
-    SlotId,
+    AllocId, CodeImage, Command, ContextId, DevAddr, Gpu, MapAccess, MemoryKind, ModuleId, QueueId, Request,
+    RuntimeMemory, SlotId,
 };
 use gpu_driver::{ClientConfig, Driver};
 use hostmem::Memfd;
-use parking_lot::Mutex;
 use remote_gpu::RemoteGpu;
-use session::{Backend, Monitor, Session};
+use session::{Backend, Charges, Monitor, Session, SharedAccount};
 use softgpu::{Config, SoftGpu};
-use tenancy::{Ledger, Limits, TenantId};
+use tenancy::{Account, Limits, NoDeviceCosts};
 use transport::unix;
 use wire::{Credential, limits::MAX_HELLO_BYTES};
 
@@ -37,9 +36,8 @@ fn serve(clients: u32) -> (std::path::PathBuf, Vec<Arc<RemoteGpu>>) {
     let config = Config { vram_bytes: 256 << 20, workers: 2, lend: true, ..Config::default() };
     let driver = Driver::start(SoftGpu::new(&config).unwrap()).unwrap();
     std::thread::spawn(move || {
-        let monitor = Monitor::start().unwrap();
-        let ledger = Arc::new(Mutex::new(Ledger::default()));
-        ledger.lock().open(TenantId(1), Limits::default());
+        let monitor = Monitor::start(|| panic!("the monitor is broken")).unwrap();
+        let account = SharedAccount::new(Account::new(Limits::default(), Box::new(NoDeviceCosts)));
         std::thread::scope(|scope| {
             for _ in 0..clients {
                 let socket = unix::accept(&listener).unwrap();
@@ -53,8 +51,8 @@ fn serve(clients: u32) -> (std::path::PathBuf, Vec<Arc<RemoteGpu>>) {
                     close: Arc::new(move || closed.close()),
                     gpu: client,
                 };
-                let tables = tenancy::Session::open(TenantId(1), &mut ledger.lock()).unwrap();
-                let session = Session::begin(socket, backend, tables, Arc::clone(&ledger), &monitor).unwrap();
+                let charges = Charges::open(&account).unwrap();
+                let session = Session::begin(socket, None, &backend, charges, &monitor).unwrap();
                 scope.spawn(move || session.run());
             }
         });
@@ -91,10 +89,10 @@ fn launch(gpu: &RemoteGpu, queue: u32, kernel: u32, params: &[u64]) {
 fn client(gpu: &RemoteGpu) {
     for request in [
         Request::SetAddressRange { lo: LO, bytes: 1 << 30 },
-        Request::CreateContext { id: ContextId(1), printf: 0, heap: 0, heap_bytes: 0 },
+        Request::CreateContext { id: ContextId(1), runtime: RuntimeMemory::default() },
         Request::CreateQueue { id: QueueId(1), context: ContextId(1), priority: 0 },
         Request::CreateQueue { id: QueueId(2), context: ContextId(1), priority: 0 },
-        Request::LoadModule { id: ModuleId(1), ptx: PTX.into(), placed: vec![] },
+        Request::LoadModule { id: ModuleId(1), code: CodeImage::ptx(PTX), placed: vec![] },
         Request::Alloc { id: AllocId(1), bytes: 1 << 20, kind: MemoryKind::Vram },
         Request::Map { at: DevAddr(LO), id: AllocId(1), offset: 0, bytes: 1 << 20, access: MapAccess::ReadWrite },
     ] {
@@ -125,7 +123,7 @@ fn client(gpu: &RemoteGpu) {
                 });
                 if round % 25 == 0 {
                     // Whatever the client writes there: it sleeps longer at worst.
-                    gpu.semaphores().u32_at(SEMAPHORE_HEADER + 12).store(1, std::sync::atomic::Ordering::SeqCst);
+                    gpu.semaphores().set_listening(true);
                 }
             }
         });

@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use device_io::DeviceBacking;
 use softgpu::testing::mini::{Buffer, Channel, Mini, PATIENCE, Words};
 
 const EMPTY: &str = ".version 8.5\n.target sm_75\n.address_size 64\n.visible .entry k()\n{\nret;\n}\n";

@@ -6,13 +6,13 @@ use gmmu::PhysMem;
 use gpu_spec::host::TURING_CHANNEL_GPFIFO_A;
 use gpu_spec::mmu::{Aperture, PhysAddr, SMALL_PAGE, VA_END};
 use gpu_spec::ramfc::place;
-use gpu_spec::regs::{self, CHANNELS, accounting, identity, vf};
+use gpu_spec::regs::{self, CHANNELS, accounting, budget, identity, vf};
 use gpu_spec::runlist::RunlistEntry;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::channel::Channel;
+use crate::device::Device;
 use crate::front::Hold;
-use crate::worker::Device;
 
 /// Base of the PRAMIN window, in units of 64 KiB.
 const PRAMIN_BASE: u32 = 0x1700;
@@ -61,6 +61,7 @@ pub(crate) struct Identity {
     pub(crate) uuid: [u8; 16],
     pub(crate) pci: [u32; 3],
     pub(crate) clock_khz: u32,
+    pub(crate) vram_bytes: u64,
 }
 
 impl Identity {
@@ -80,6 +81,8 @@ impl Identity {
             identity::MEMORY_BUS_BITS => 128,
             identity::L2_BYTES => 4 << 20,
             identity::COMPUTE_CAPABILITY => 12 << 16,
+            identity::VRAM_LO => self.vram_bytes as u32,
+            identity::VRAM_HI => (self.vram_bytes >> 32) as u32,
             _ => {
                 if let Some((index, 0)) = row(offset, identity::PCI, 4, 3) {
                     self.pci[index as usize]
@@ -97,7 +100,7 @@ impl Identity {
 
 impl Device {
     pub(crate) fn read_register(&self, offset: u32) -> u32 {
-        let time = || self.shared.clock.now();
+        let time = || self.chip.clock.now();
         if self.is_lost() {
             return u32::MAX;
         }
@@ -108,7 +111,7 @@ impl Device {
             return self.read_user(at);
         }
         if let Some(at) = within(offset, PRAMIN, PRAMIN_BYTES) {
-            return self.pramin(at).and_then(|at| self.shared.memory.read_word(at)).unwrap_or(0);
+            return self.pramin(at).and_then(|at| self.chip.memory.read_word(at)).unwrap_or(0);
         }
         if let Some((channel, register)) = row(offset, regs::PCCSR_INST, regs::PCCSR_STRIDE, CHANNELS) {
             return match register {
@@ -118,8 +121,8 @@ impl Device {
             };
         }
         if let Some((tsg, word)) = row(offset, accounting::BASE, accounting::STRIDE, accounting::TSGS) {
-            let totals = &self.shared.totals[tsg as usize];
-            let ns = totals.worker_ns.load(Ordering::Relaxed) / self.shared.workers;
+            let totals = &self.chip.totals[tsg as usize];
+            let ns = totals.worker_ns.load(Ordering::Relaxed) / self.chip.workers;
             return match word {
                 accounting::TIME_LO => ns as u32,
                 accounting::TIME_HI => (ns >> 32) as u32,
@@ -127,6 +130,9 @@ impl Device {
                 accounting::COPIES => totals.copies.load(Ordering::Relaxed),
                 _ => 0,
             };
+        }
+        if let Some((number, word)) = row(offset, budget::BASE, budget::STRIDE, budget::BUDGETS) {
+            return self.chip.budgets.read(number, word);
         }
         match offset {
             regs::PMC_BOOT_0 => regs::BOOT_0_TU104,
@@ -145,12 +151,15 @@ impl Device {
             _ => match row(offset, regs::RUNLIST_BASE_LO, regs::RUNLIST_STRIDE, RUNLISTS) {
                 Some((runlist, 0)) => load(&self.latches.runlist_base[runlist as usize][0]),
                 Some((runlist, 4)) => load(&self.latches.runlist_base[runlist as usize][1]),
-                _ => self.identity.read(offset, self.shared.workers as u32),
+                _ => self.identity.read(offset, self.chip.workers as u32),
             },
         }
     }
 
     pub(crate) fn write_register(&self, offset: u32, value: u32) {
+        if self.is_lost() {
+            return;
+        }
         if let Some(at) = within(offset, regs::USERMODE, regs::USERMODE_BYTES) {
             return self.write_user(at, value);
         }
@@ -159,23 +168,30 @@ impl Device {
         }
         if let Some(at) = within(offset, PRAMIN, PRAMIN_BYTES) {
             if let Some(at) = self.pramin(at) {
-                self.shared.memory.write_word(at, value);
+                self.chip.memory.write_word(at, value);
             }
             return;
         }
         if let Some((channel, register)) = row(offset, regs::PCCSR_INST, regs::PCCSR_STRIDE, CHANNELS) {
             return match register {
                 0 => self.bind(channel, value),
-                _ => self.change(|front, shared| front.control_channel(shared, channel, value)),
+                _ => self.change(|front, chip| front.control_channel(chip, channel, value)),
+            };
+        }
+        if let Some((number, word)) = row(offset, budget::BASE, budget::STRIDE, budget::BUDGETS) {
+            self.chip.budgets.write(number, word, value);
+            // Somebody may wait for the room.
+            return if self.chip.budgets.is_freed() {
+                self.change(|_, _| {})
             };
         }
         match offset {
             PRAMIN_BASE => store(&self.latches.pramin, value),
-            regs::SCHED_DISABLE => self.change(|front, shared| front.disable_runlists(shared, value)),
+            regs::SCHED_DISABLE => self.change(|front, chip| front.disable_runlists(chip, value)),
             regs::PREEMPT => self.preempt(value),
             regs::RUNLIST_PREEMPT => {
                 let runlists = value & ((1 << RUNLISTS) - 1);
-                self.change(|front, shared| front.preempt_runlists(shared, runlists));
+                self.change(|front, chip| front.preempt_runlists(chip, runlists));
             }
             _ => match row(offset, regs::RUNLIST_BASE_LO, regs::RUNLIST_STRIDE, RUNLISTS) {
                 Some((runlist, 0)) => store(&self.latches.runlist_base[runlist as usize][0], value),
@@ -189,8 +205,8 @@ impl Device {
     fn read_user(&self, at: u32) -> u32 {
         match at {
             regs::USERMODE_CFG0 => regs::TURING_USERMODE_A,
-            regs::USERMODE_TIME_0 => self.shared.clock.now() as u32,
-            regs::USERMODE_TIME_1 => (self.shared.clock.now() >> 32) as u32,
+            regs::USERMODE_TIME_0 => self.chip.clock.now() as u32,
+            regs::USERMODE_TIME_1 => (self.chip.clock.now() >> 32) as u32,
             _ => 0,
         }
     }
@@ -202,7 +218,7 @@ impl Device {
     }
 
     fn read_vf(&self, at: u32) -> u32 {
-        let interrupts = &self.shared.interrupts;
+        let interrupts = &self.chip.interrupts;
         if let Some(at) = within(at, vf::USER, regs::USERMODE_BYTES) {
             return self.read_user(at);
         }
@@ -222,13 +238,13 @@ impl Device {
         match at {
             vf::INTR_TOP => interrupts.top(),
             vf::INTR_TOP_EN_SET | vf::INTR_TOP_EN_CLEAR => interrupts.enabled_subtrees(),
-            vf::TIMER_0 => self.shared.clock.now() as u32,
-            vf::TIMER_1 => (self.shared.clock.now() >> 32) as u32,
-            vf::FAULT_BUFFER_LO => self.shared.faults.lock().lo,
-            vf::FAULT_BUFFER_HI => self.shared.faults.lock().hi,
-            vf::FAULT_BUFFER_GET => self.shared.faults.lock().get(),
-            vf::FAULT_BUFFER_PUT => self.shared.faults.lock().put(),
-            vf::FAULT_BUFFER_SIZE => self.shared.faults.lock().size,
+            vf::TIMER_0 => self.chip.clock.now() as u32,
+            vf::TIMER_1 => (self.chip.clock.now() >> 32) as u32,
+            vf::FAULT_BUFFER_LO => self.chip.faults.lock().lo,
+            vf::FAULT_BUFFER_HI => self.chip.faults.lock().hi,
+            vf::FAULT_BUFFER_GET => self.chip.faults.lock().get(),
+            vf::FAULT_BUFFER_PUT => self.chip.faults.lock().put(),
+            vf::FAULT_BUFFER_SIZE => self.chip.faults.lock().size,
             vf::PAGE_FAULT_CTRL => load(&self.latches.page_fault_ctrl),
             vf::MMU_INVALIDATE_PDB => load(&invalidate[0]),
             vf::MMU_INVALIDATE_UPPER_PDB => load(&invalidate[1]),
@@ -241,7 +257,7 @@ impl Device {
     }
 
     fn write_vf(&self, at: u32, value: u32) {
-        let interrupts = &self.shared.interrupts;
+        let interrupts = &self.chip.interrupts;
         if let Some(at) = within(at, vf::USER, regs::USERMODE_BYTES) {
             return self.write_user(at, value);
         }
@@ -262,10 +278,10 @@ impl Device {
             vf::INTR_TOP_EN_SET => interrupts.enable_subtrees(value),
             vf::INTR_TOP_EN_CLEAR => interrupts.disable_subtrees(value),
             vf::INTR_LEAF_TRIGGER => interrupts.raise(value & 0xfff),
-            vf::FAULT_BUFFER_LO => self.shared.faults.lock().lo = value,
-            vf::FAULT_BUFFER_HI => self.shared.faults.lock().hi = value,
-            vf::FAULT_BUFFER_GET => self.shared.faults.lock().set_get(value),
-            vf::FAULT_BUFFER_SIZE => self.shared.faults.lock().size = value,
+            vf::FAULT_BUFFER_LO => self.chip.faults.lock().lo = value,
+            vf::FAULT_BUFFER_HI => self.chip.faults.lock().hi = value,
+            vf::FAULT_BUFFER_GET => self.chip.faults.lock().set_get(value),
+            vf::FAULT_BUFFER_SIZE => self.chip.faults.lock().size = value,
             vf::PAGE_FAULT_CTRL => store(&self.latches.page_fault_ctrl, value),
             vf::MMU_INVALIDATE_PDB => store(&invalidate[0], value),
             vf::MMU_INVALIDATE_UPPER_PDB => store(&invalidate[1], value),
@@ -300,22 +316,13 @@ impl Device {
             let va = u64::from(va_lo & !(SMALL_PAGE as u32 - 1)) | u64::from(va_hi) << 32;
             va..va.saturating_add(u64::from(pages) * SMALL_PAGE)
         };
-        self.shared.spaces.invalidate(&self.shared.memory, root, range);
+        self.chip.spaces.invalidate(&self.chip, root, &range);
     }
 
     fn channel_state(&self, channel: u32) -> u32 {
-        /// Values of the status field.
-        const PENDING: u32 = 1;
-        const PENDING_ACQUIRE: u32 = 3;
-        const ON_ENGINE: u32 = 7;
         let front = self.front.lock();
+        let status = front.status(&self.chip, channel);
         let port = &front.ports[channel as usize];
-        let status = match &port.channel {
-            _ if port.in_flight > 0 => ON_ENGINE,
-            Some(channel) if channel.waiting.is_some() => PENDING_ACQUIRE,
-            Some(channel) if channel.job.is_some() => PENDING,
-            _ => 0,
-        };
         regs::CHANNEL_ENABLE.of(port.enabled.into())
             | regs::CHANNEL_PBDMA_FAULTED.of(port.pbdma_faulted.into())
             | regs::CHANNEL_ENG_FAULTED.of(port.eng_faulted.into())
@@ -325,15 +332,15 @@ impl Device {
 
     fn bind(&self, channel: u32, value: u32) {
         // What is bound is written back before it is read again.
-        self.change(|front, shared| front.unbind(shared, channel));
+        self.change(|front, chip| front.unbind(chip, channel));
         // Outside the lock: it may have to show a whole address space.
         let bound = regs::INST_BIND.is_set(value).then(|| {
             let at = u64::from(regs::INST_PTR.get(value)) << 12;
             let inst = place(regs::INST_TARGET.get(value), at as u32, (at >> 32) as u32);
             let inst = inst.ok_or(PhysAddr::vram(at))?;
-            Channel::bind(&self.shared, channel, inst).map_err(|_| inst)
+            Channel::bind(&self.chip, channel, inst).map_err(|_| inst)
         });
-        self.change(|front, shared| front.bind(shared, channel, value, bound));
+        self.change(|front, chip| front.bind(chip, channel, value, bound));
     }
 
     fn preempt(&self, value: u32) {
@@ -344,7 +351,7 @@ impl Device {
             regs::PREEMPT_TYPE_TSG => Hold::Tsg(id as usize),
             _ => return,
         };
-        self.change(|front, shared| front.preempt(shared, hold));
+        self.change(|front, chip| front.preempt(chip, hold));
     }
 
     fn submit_runlist(&self, runlist: u32, value: u32) {
@@ -353,7 +360,7 @@ impl Device {
         let Some(base) = place(regs::RUNLIST_BASE_TARGET.get(lo), address, hi) else { return };
         let length = regs::RUNLIST_SUBMIT_LENGTH.get(value).min(MAX_RUNLIST);
         let mut entries = vec![RunlistEntry::new_zeroed(); length as usize];
-        if self.shared.memory.read(base, entries.as_mut_bytes()).is_err() {
+        if self.chip.memory.read(base, entries.as_mut_bytes()).is_err() {
             tracing::debug!(?base, length, "runlist outside memory");
             return;
         }
@@ -371,7 +378,7 @@ impl Device {
         for (channel, inst) in instances {
             self.bind_listed(channel, inst);
         }
-        self.change(|front, shared| front.set_runlist(shared, runlist as usize, list));
+        self.change(|front, chip| front.set_runlist(chip, runlist as usize, list));
     }
 
     /// A runlist names instance blocks itself: one that was not bound by register is bound now.

@@ -32,15 +32,20 @@ use gpu_spec::ramfc::{CONFIG, CONFIG_PRIVILEGED, InstanceBlock, SIGNATURE, SIGNA
 use gpu_spec::userd;
 use zerocopy::{FromZeros, IntoBytes};
 
+use crate::chip::Chip;
 use crate::compute::Compute;
 use crate::copy::CopyEngine;
 use crate::error::{ChannelError, Unit};
 use crate::host::{Acquire, Host};
 use crate::job::{Active, Job};
-use crate::shared::Shared;
+use crate::program::Forgotten;
 use crate::short::Pace;
-use crate::space::Space;
+use crate::space::{Bound, Space};
 
+/// Words of a pushbuffer that a channel may process before others have their turn, and how long it may take, nanoseconds:
+/// the front end's lock is held meanwhile.
+const TURN_WORDS: u32 = 1024;
+pub(crate) const TURN_NS: u64 = 20_000;
 /// Words fetched from a pushbuffer at once.
 const FETCH_WORDS: usize = 256;
 /// Most entries of a GPFIFO, as log2: what an index of USERD may sensibly count.
@@ -53,6 +58,10 @@ const HARDWARE_SUBCHANNELS: u32 = 5;
 pub(crate) struct Channel {
     pub(crate) inst: PhysAddr,
     pub(crate) space: Arc<Space>,
+    /// Nothing once it is unbound: it may be a while until the rest is dropped.
+    pub(crate) bound: Option<Bound>,
+    /// Who pays for what its work costs the host.
+    pub(crate) budget: u32,
     pub(crate) notifier: Option<PhysAddr>,
     /// Work that was started and is not done.
     pub(crate) job: Option<Active>,
@@ -130,16 +139,24 @@ pub(crate) enum Advanced {
     Job,
 }
 
+/// What methods did that concerns others.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    /// Addresses of semaphores that were written: others may wait for them.
+    pub(crate) released: Vec<u64>,
+    /// What the address space no longer keeps.
+    pub(crate) forgotten: Vec<Forgotten>,
+}
+
 /// What methods need to know and may touch besides their own state.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
-    pub(crate) shared: &'a Shared,
+    pub(crate) chip: &'a Chip,
     pub(crate) space: &'a Arc<Space>,
     pub(crate) privileged: bool,
     pub(crate) gp_base: u64,
     pub(crate) userd: PhysAddr,
-    /// Set when a semaphore was written: others may wait for it.
-    pub(crate) released: &'a mut bool,
+    pub(crate) effects: &'a mut Effects,
 }
 
 /// Why a channel could not be bound.
@@ -148,20 +165,24 @@ pub(crate) struct Unbound;
 
 impl Channel {
     /// Reads an instance block.
-    pub(crate) fn bind(shared: &Shared, id: u32, inst: PhysAddr) -> Result<Channel, Unbound> {
+    pub(crate) fn bind(chip: &Chip, id: u32, inst: PhysAddr) -> Result<Channel, Unbound> {
         let mut block = InstanceBlock::new_zeroed();
-        shared.memory.read(inst, block.as_mut_bytes()).map_err(|_| Unbound)?;
+        chip.memory.read(inst, block.as_mut_bytes()).map_err(|_| Unbound)?;
         let (gp_base, gp_limit2) = block.gpfifo();
         if block.words[SIGNATURE] != SIGNATURE_VALUE || gp_limit2 > MAX_GP_LIMIT2 {
             return Err(Unbound);
         }
         let root = block.page_directory().ok_or(Unbound)?;
         let (lo, bytes) = block.window();
-        let space = shared.spaces.get(&shared.memory, root, lo, bytes);
-        let space = space.inspect_err(|error| tracing::warn!(%error, channel = id, "no address space")).ok();
+        let budget = chip.budgets.number(block.budget());
+        let bound = chip.spaces.bind(chip, root, (lo, bytes), budget);
+        let bound = bound.inspect_err(|error| log_limit::warn!(%error, channel = id, "no address space"));
+        let bound = bound.map_err(|_| Unbound)?;
         let mut channel = Channel {
             inst,
-            space: space.ok_or(Unbound)?,
+            space: Arc::clone(bound.space()),
+            bound: Some(bound),
+            budget,
             notifier: block.notifier(),
             job: None,
             pace: Pace::default(),
@@ -192,10 +213,16 @@ impl Channel {
     }
 
     /// Reads how far the GPFIFO is filled; true if there is anything to fetch.
-    pub(crate) fn look(&mut self, shared: &Shared) -> bool {
-        let put = shared.memory.read_word(self.userd.offset(userd::GP_PUT)).unwrap_or(0);
+    pub(crate) fn fetch_put(&mut self, chip: &Chip) -> bool {
+        let put = chip.memory.read_word(self.userd.offset(userd::GP_PUT)).unwrap_or(0);
         self.gp_put = put & ((1 << self.gp_limit2) - 1);
         self.has_words() || self.gp_get != self.gp_put
+    }
+
+    /// True if there is anything to process, now.
+    pub(crate) fn wants(&self, chip: &Chip) -> bool {
+        let put = chip.memory.read_word(self.userd.offset(userd::GP_PUT)).unwrap_or(0);
+        self.has_words() || self.gp_get != put & ((1 << self.gp_limit2) - 1)
     }
 
     /// Words, or a method, are left to process.
@@ -203,24 +230,24 @@ impl Channel {
         self.segment_words > 0 || self.next < self.words.len() || self.pending.is_some()
     }
 
-    /// Processes at most `budget` words, until something holds the channel. The caller made sure that nothing does now.
-    pub(crate) fn advance(
-        &mut self,
-        shared: &Shared,
-        released: &mut bool,
-        budget: u32,
-    ) -> Result<Advanced, ChannelError> {
-        for _ in 0..budget {
+    /// Processes words until something holds the channel, or its turn is over. The caller made sure that nothing does now.
+    pub(crate) fn advance(&mut self, chip: &Chip, effects: &mut Effects) -> Result<Advanced, ChannelError> {
+        let until = chip.clock.now() + TURN_NS;
+        for step in 1..=TURN_WORDS {
+            // What a word does takes from some nanoseconds to a microsecond.
+            if step % 16 == 0 && chip.clock.now() >= until {
+                break;
+            }
             if !self.has_words() {
-                if self.gp_get == self.gp_put && !self.look(shared) {
+                if self.gp_get == self.gp_put && !self.fetch_put(chip) {
                     return Ok(Advanced::Idle);
                 }
                 if self.gp_get != self.gp_put {
-                    self.fetch_entry(shared)?;
+                    self.fetch_entry(chip)?;
                 }
                 continue;
             }
-            match self.step(shared, released)? {
+            match self.step(chip, effects)? {
                 Flow::Next => {}
                 Flow::Yield => return Ok(Advanced::Turn),
                 Flow::Wait(acquire) => {
@@ -228,7 +255,7 @@ impl Channel {
                     return Ok(Advanced::Waiting);
                 }
                 Flow::Start(job) => {
-                    self.job = Some(Active::new(job, shared.next_job()));
+                    self.job = Some(Active::new(job, chip.next_job()));
                     return Ok(Advanced::Job);
                 }
             }
@@ -237,9 +264,9 @@ impl Channel {
     }
 
     /// Tries the acquire that holds the channel again; true if nothing holds it any more.
-    pub(crate) fn retry(&mut self, shared: &Shared) -> Result<bool, ChannelError> {
+    pub(crate) fn retry(&mut self, chip: &Chip) -> Result<bool, ChannelError> {
         if let Some(acquire) = &self.waiting {
-            if !acquire.holds(shared, &self.space)? {
+            if !acquire.holds(chip, &self.space)? {
                 return Ok(false);
             }
             self.waiting = None;
@@ -253,12 +280,12 @@ impl Channel {
         self.pending = Some(self.holding);
     }
 
-    fn fetch_entry(&mut self, shared: &Shared) -> Result<(), ChannelError> {
+    fn fetch_entry(&mut self, chip: &Chip) -> Result<(), ChannelError> {
         let mut entry = GpEntry::default();
         let at = self.gp_base + u64::from(self.gp_get) * GpEntry::BYTES;
-        self.read(shared, at, entry.as_mut_bytes())?;
+        self.read(chip, at, entry.as_mut_bytes())?;
         self.gp_get = (self.gp_get + 1) & ((1 << self.gp_limit2) - 1);
-        shared.memory.write_word(self.userd.offset(userd::GP_GET), self.gp_get);
+        chip.memory.write_word(self.userd.offset(userd::GP_GET), self.gp_get);
         let words = entry.words();
         if words == 0 {
             return match GpEntry::OPCODE.get(entry.e1) {
@@ -271,19 +298,19 @@ impl Channel {
         Ok(())
     }
 
-    fn read(&self, shared: &Shared, va: u64, out: &mut [u8]) -> Result<(), ChannelError> {
-        self.space.read(&shared.memory, va, out).map_err(|refused| ChannelError::refused(refused, Unit::Host))
+    fn read(&self, chip: &Chip, va: u64, out: &mut [u8]) -> Result<(), ChannelError> {
+        self.space.read(&chip.memory, va, out).map_err(|refused| ChannelError::refused(refused, Unit::Host))
     }
 
     /// Fills the buffer of words, if it is empty. There are words in the segment.
-    fn fetch_words(&mut self, shared: &Shared) -> Result<(), ChannelError> {
+    fn fetch_words(&mut self, chip: &Chip) -> Result<(), ChannelError> {
         if self.next < self.words.len() {
             return Ok(());
         }
         let count = self.segment_words.min(FETCH_WORDS as u32);
         let mut words = std::mem::take(&mut self.words);
         words.resize(count as usize, 0);
-        let read = self.read(shared, self.segment, words.as_mut_bytes());
+        let read = self.read(chip, self.segment, words.as_mut_bytes());
         self.words = words;
         self.next = self.words.len();
         read?;
@@ -294,15 +321,15 @@ impl Channel {
     }
 
     /// Processes a header, or a method, or a row of inline data.
-    fn step(&mut self, shared: &Shared, released: &mut bool) -> Result<Flow, ChannelError> {
+    fn step(&mut self, chip: &Chip, effects: &mut Effects) -> Result<Flow, ChannelError> {
         if let Some(pending) = self.pending.take() {
-            return self.method(shared, pending, released);
+            return self.method(chip, pending, effects);
         }
-        self.fetch_words(shared)?;
+        self.fetch_words(chip)?;
         let word = self.words[self.next];
         if self.run.left == 0 {
             self.next += 1;
-            return self.header(shared, Header(word), released);
+            return self.header(chip, Header(word), effects);
         }
         let Run { op, subchannel, method, left } = self.run;
         if !self.active {
@@ -317,12 +344,12 @@ impl Channel {
             self.next += count;
             self.run.left -= count as u32;
             let mut context = Context {
-                shared,
+                chip,
                 space: &self.space,
                 privileged: self.privileged,
                 gp_base: self.gp_base,
                 userd: self.userd,
-                released,
+                effects,
             };
             self.compute.inline_data(&mut context, data)?;
             return Ok(Flow::Next);
@@ -337,10 +364,10 @@ impl Channel {
             }
             _ => {}
         }
-        self.method(shared, Method { subchannel, method, data: word }, released)
+        self.method(chip, Method { subchannel, method, data: word }, effects)
     }
 
-    fn header(&mut self, shared: &Shared, header: Header, released: &mut bool) -> Result<Flow, ChannelError> {
+    fn header(&mut self, chip: &Chip, header: Header, effects: &mut Effects) -> Result<Flow, ChannelError> {
         match header.op() {
             Header::OP_INC | Header::OP_NON_INC | Header::OP_ONE_INC => {
                 self.run = Run {
@@ -353,7 +380,7 @@ impl Channel {
             }
             Header::OP_IMMEDIATE if self.active => {
                 let (subchannel, method) = (header.subchannel(), header.method());
-                self.method(shared, Method { subchannel, method, data: header.count() }, released)
+                self.method(chip, Method { subchannel, method, data: header.count() }, effects)
             }
             Header::OP_IMMEDIATE => Ok(Flow::Next),
             Header::OP_END_SEGMENT => {
@@ -387,15 +414,15 @@ impl Channel {
         self.classes.get(subchannel as usize).copied().unwrap_or(0)
     }
 
-    fn method(&mut self, shared: &Shared, method: Method, released: &mut bool) -> Result<Flow, ChannelError> {
-        let flow = self.execute(shared, method, released)?;
+    fn method(&mut self, chip: &Chip, method: Method, effects: &mut Effects) -> Result<Flow, ChannelError> {
+        let flow = self.execute(chip, method, effects)?;
         if matches!(flow, Flow::Wait(_) | Flow::Start(_)) {
             self.holding = method;
         }
         Ok(flow)
     }
 
-    fn execute(&mut self, shared: &Shared, method: Method, released: &mut bool) -> Result<Flow, ChannelError> {
+    fn execute(&mut self, chip: &Chip, method: Method, effects: &mut Effects) -> Result<Flow, ChannelError> {
         let Method { subchannel, method, data } = method;
         let refuse = |what| Err(ChannelError::method(Code::PBDMA_ERROR, subchannel, method, data, what));
         if method == SET_OBJECT {
@@ -409,12 +436,12 @@ impl Channel {
             };
         }
         let mut context = Context {
-            shared,
+            chip,
             space: &self.space,
             privileged: self.privileged,
             gp_base: self.gp_base,
             userd: self.userd,
-            released,
+            effects,
         };
         if method < Header::HOST_METHODS_END {
             return self.host.method(&mut context, subchannel, method, data);

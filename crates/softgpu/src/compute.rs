@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 use crate::channel::{Context, Flow};
 use crate::error::{ChannelError, Unit};
 use crate::host::Release;
-use crate::job::{Job, LaunchRequest};
+use crate::job::{Job, LaunchRequest, Preparation};
 
 /// Methods that set what this device has no use for: windows and sizes of local and shared memory, caches of textures.
 const WITHOUT_EFFECT: [u32; 18] = [
@@ -112,7 +112,7 @@ impl Compute {
             LOAD_INLINE_DATA => self.inline_data(context, &[data])?,
             INVALIDATE_SHADER_CACHES | INVALIDATE_SHADER_CACHES_NO_WFI => {
                 if invalidate::INSTRUCTION.is_set(data) {
-                    context.space.programs.invalidate();
+                    context.effects.forgotten.push(context.space.programs.forget());
                 }
             }
             SEND_PCAS_A => self.descriptor = data,
@@ -137,7 +137,7 @@ impl Compute {
             // The length may have been changed since.
             let count = bytes.len().min(length.saturating_sub(transfer.column) as usize);
             let at = transfer.destination.wrapping_add(transfer.column.into());
-            context.space.write(&context.shared.memory, at, &bytes[..count]).map_err(fault)?;
+            context.space.write(&context.chip.memory, at, &bytes[..count]).map_err(fault)?;
             transfer.column += count as u32;
             bytes = &bytes[count.next_multiple_of(4).min(bytes.len())..];
             if transfer.column < length {
@@ -152,8 +152,8 @@ impl Compute {
             return Ok(());
         }
         if let Some(release) = transfer.release {
-            release.run(context.shared, context.space, Unit::Compute)?;
-            *context.released = true;
+            release.run(context.chip, context.space, Unit::Compute)?;
+            context.effects.released.push(release.va);
         }
         Ok(())
     }
@@ -200,7 +200,7 @@ impl Compute {
     /// Reads the launch descriptor and checks it.
     fn launch(&self, context: &Context<'_>) -> Result<Flow, ChannelError> {
         let fault = |refused| ChannelError::refused(refused, Unit::Compute);
-        let memory = &context.shared.memory;
+        let memory = &context.chip.memory;
         let at = same_tebibyte(context.gp_base, u64::from(self.descriptor) << 8);
         let mut qmd = Qmd::new_zeroed();
         context.space.read(memory, at, qmd.as_mut_bytes()).map_err(fault)?;
@@ -235,17 +235,19 @@ impl Compute {
             dynamic_shared: bank.dynamic_shared,
             params,
             driver: DriverArea { printf: bank.printf, heap: bank.heap, heap_bytes: bank.heap_bytes },
-            grid_id: context.shared.next_grid(),
+            grid_id: context.chip.next_grid(),
             envregs,
         };
         let cooperative = qmd.get(Qmd::COOPERATIVE) != 0;
-        Ok(Flow::Start(Job::Compile(Box::new(LaunchRequest {
+        let request = LaunchRequest {
             program: qmd.program_address(),
             launch,
+            stack_bytes: qmd.get(Qmd::SHADER_LOCAL_MEMORY_LOW_SIZE),
             cooperative,
             release,
             dependent: (qmd.get(Qmd::DEPENDENT_QMD_SCHEDULE_ENABLE) != 0).then(|| qmd.get(Qmd::DEPENDENT_QMD)),
-        }))))
+        };
+        Ok(Flow::Start(Job::Prepare(Box::new(Preparation::new(request)))))
     }
 }
 

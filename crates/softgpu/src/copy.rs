@@ -28,6 +28,8 @@ const PART_BYTES: u64 = 512 << 10;
 const PART_LINES: u64 = 1024;
 /// Transfers up to this size are done at once, by whoever reads the pushbuffer.
 const SMALL_BYTES: u64 = 4 << 10;
+/// The same of transfers that make elements, which takes longer for each.
+const SMALL_ELEMENTS: u64 = 1 << 10;
 /// Bytes of a staging buffer for what does not go directly from place to place.
 const STAGE_BYTES: usize = 16 << 10;
 
@@ -270,16 +272,17 @@ impl Transfer {
     /// Does a small transfer now; makes a job of a large one.
     fn start(self, context: &mut Context<'_>) -> Result<Flow, ChannelError> {
         let one_line = self.total == self.line || self.total == 0;
-        if !one_line || self.bytes() > SMALL_BYTES {
+        let small = if self.remap.is_some() { SMALL_ELEMENTS } else { SMALL_BYTES };
+        if !one_line || self.total > small {
             return Ok(Flow::Start(Job::Copy(Arc::new(self))));
         }
-        self.run(&context.shared.memory, 0..self.total)?;
+        self.run(&context.chip.memory, 0..self.total)?;
         if let Some(release) = self.finish.release {
-            release.run(context.shared, context.space, Unit::Copy)?;
-            *context.released = true;
+            release.run(context.chip, context.space, Unit::Copy)?;
+            context.effects.released.push(release.va);
         }
         if self.finish.interrupt {
-            context.shared.interrupts.raise(gpu_spec::regs::vector::NON_STALL);
+            context.chip.interrupts.raise(gpu_spec::regs::vector::NON_STALL);
         }
         Ok(Flow::Next)
     }

@@ -1,7 +1,7 @@
 //! Methods of the host engine: semaphores, memory operations, interrupts.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use gpu_spec::host::{
     ILLEGAL, MEM_OP_A, MEM_OP_B, MEM_OP_C, MEM_OP_D, NON_STALL_INTERRUPT, NOP, SEM_ADDR_HI, SEM_ADDR_LO, SEM_EXECUTE,
@@ -14,9 +14,9 @@ use gpu_spec::regs::vector;
 use gpu_spec::userd;
 
 use crate::channel::{Context, Flow};
+use crate::chip::Chip;
 use crate::error::{ChannelError, Unit};
 use crate::job::Job;
-use crate::shared::Shared;
 use crate::space::Space;
 
 /// The deprecated flush of the frame buffer, without effect here.
@@ -59,11 +59,16 @@ pub(crate) struct Acquire {
 }
 
 impl Acquire {
+    /// Address of the semaphore.
+    pub(crate) fn va(&self) -> u64 {
+        self.va
+    }
+
     /// Reads the semaphore and compares.
-    pub(crate) fn holds(&self, shared: &Shared, space: &Space) -> Result<bool, ChannelError> {
+    pub(crate) fn holds(&self, chip: &Chip, space: &Space) -> Result<bool, ChannelError> {
         let mut bytes = [0; 8];
         let len = if self.wide { 8 } else { 4 };
-        space.read(&shared.memory, self.va, &mut bytes[..len]).map_err(host_fault)?;
+        space.read(&chip.memory, self.va, &mut bytes[..len]).map_err(host_fault)?;
         Ok(self.matches(u64::from_le_bytes(bytes)))
     }
 
@@ -93,28 +98,46 @@ pub(crate) struct Release {
 
 impl Release {
     /// Stores the time, then the payload: who sees the payload sees the time.
-    pub(crate) fn run(&self, shared: &Shared, space: &Space, unit: Unit) -> Result<(), ChannelError> {
+    pub(crate) fn run(&self, chip: &Chip, space: &Space, unit: Unit) -> Result<(), ChannelError> {
         let fault = |refused| ChannelError::refused(refused, unit);
         let bytes = if self.wide || self.timestamp { 8 } else { 4 };
         if !self.va.is_multiple_of(bytes) {
             return Err(ChannelError::pushbuffer(format!("semaphore at {:#x} is misaligned", self.va)));
         }
         if self.timestamp {
-            space.write(&shared.memory, self.va + 8, &shared.clock.now().to_le_bytes()).map_err(fault)?;
+            // Behind the last address there is none that could be written.
+            let at = self.va.saturating_add(8);
+            space.write(&chip.memory, at, &chip.clock.now().to_le_bytes()).map_err(fault)?;
         }
         // In four words, a 32-bit payload has a zero upper half.
-        space.update(&shared.memory, self.va, bytes as u32, &mut |_| self.payload).map_err(fault)?;
+        space.update(&chip.memory, self.va, bytes as u32, &mut |_| self.payload).map_err(fault)?;
         Ok(())
     }
 }
 
 /// A TLB invalidate from a pushbuffer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Invalidate {
-    pub(crate) root: Option<gpu_spec::mmu::PhysAddr>,
-    pub(crate) range: Range<u64>,
-    /// The channel's own space, if that is what it names.
-    pub(crate) own: Option<Arc<Space>>,
+    range: Range<u64>,
+    spaces: Arc<[Weak<Space>]>,
+}
+
+impl Invalidate {
+    /// Where its progress ends. It counts addresses, of one space after the other.
+    pub(crate) fn end(&self) -> u64 {
+        self.spaces.len() as u64 * VA_END
+    }
+
+    /// Does a part of it, from such a place on; gives how far it came.
+    pub(crate) fn step(&self, chip: &Chip, from: u64) -> u64 {
+        let (space, at) = (from / VA_END, from % VA_END);
+        let next = (space + 1) * VA_END;
+        let Some(found) = self.spaces.get(space as usize).and_then(Weak::upgrade) else { return next };
+        match found.sync_part(chip, at.max(self.range.start)..self.range.end) {
+            Some(reached) => space * VA_END + reached,
+            None => next,
+        }
+    }
 }
 
 fn host_fault(refused: crate::space::Refused) -> ChannelError {
@@ -152,14 +175,14 @@ impl Host {
             SEM_EXECUTE => return self.semaphore(context, data),
             SEMAPHORE_A..SEMAPHORE_D => self.old_semaphore[(method - SEMAPHORE_A) as usize / 4] = data,
             SEMAPHORE_D => return self.old_semaphore(context, data),
-            NON_STALL_INTERRUPT => context.shared.interrupts.raise(vector::NON_STALL),
+            NON_STALL_INTERRUPT => context.chip.interrupts.raise(vector::NON_STALL),
             MEM_OP_A => self.mem_op[0] = data,
             MEM_OP_B => self.mem_op[1] = data,
             MEM_OP_C => self.mem_op[2] = data,
             MEM_OP_D => return self.memory_operation(context, subchannel, data),
             SET_REFERENCE => {
                 self.reference = data;
-                context.shared.memory.write_word(context.userd.offset(userd::REF), data);
+                context.chip.memory.write_word(context.userd.offset(userd::REF), data);
             }
             YIELD => return Ok(Flow::Yield),
             ILLEGAL => return Err(ChannelError::pushbuffer("the illegal method")),
@@ -176,8 +199,8 @@ impl Host {
         let compare = match sem_execute::OPERATION.get(execute) {
             sem_execute::RELEASE => {
                 let timestamp = sem_execute::RELEASE_TIMESTAMP.is_set(execute);
-                Release { va, payload, wide, timestamp }.run(context.shared, context.space, Unit::Host)?;
-                *context.released = true;
+                Release { va, payload, wide, timestamp }.run(context.chip, context.space, Unit::Host)?;
+                context.effects.released.push(va);
                 return Ok(Flow::Next);
             }
             sem_execute::REDUCTION => {
@@ -204,8 +227,8 @@ impl Host {
             8 => Compare::And,
             2 => {
                 let timestamp = execute & 1 << 24 == 0;
-                Release { va, payload, wide: false, timestamp }.run(context.shared, context.space, Unit::Host)?;
-                *context.released = true;
+                Release { va, payload, wide: false, timestamp }.run(context.chip, context.space, Unit::Host)?;
+                context.effects.released.push(va);
                 return Ok(Flow::Next);
             }
             0x10 => {
@@ -252,14 +275,12 @@ impl Host {
         } else {
             0..VA_END
         };
+        let start = |spaces: &[Weak<Space>]| Flow::Start(Job::Invalidate(Invalidate { range, spaces: spaces.into() }));
         Ok(match root {
             // A page directory in no memory has no translations.
             Some(None) => Flow::Next,
-            root => Flow::Start(Job::Invalidate(Invalidate {
-                root: root.flatten(),
-                range,
-                own: own.then(|| Arc::clone(context.space)),
-            })),
+            _ if own => start(&[Arc::downgrade(context.space)]),
+            root => start(&context.chip.spaces.find(root.flatten())),
         })
     }
 }
@@ -269,7 +290,7 @@ fn acquire(context: &Context<'_>, acquire: Acquire) -> Result<Flow, ChannelError
     if !acquire.va.is_multiple_of(bytes) {
         return Err(ChannelError::pushbuffer(format!("semaphore at {:#x} is misaligned", acquire.va)));
     }
-    Ok(if acquire.holds(context.shared, context.space)? { Flow::Next } else { Flow::Wait(acquire) })
+    Ok(if acquire.holds(context.chip, context.space)? { Flow::Next } else { Flow::Wait(acquire) })
 }
 
 fn reduce(
@@ -315,8 +336,8 @@ fn reduce(
             }
         }
     };
-    context.space.update(&context.shared.memory, va, bytes as u32, &mut apply).map_err(host_fault)?;
-    *context.released = true;
+    context.space.update(&context.chip.memory, va, bytes as u32, &mut apply).map_err(host_fault)?;
+    context.effects.released.push(va);
     Ok(())
 }
 

@@ -1,17 +1,22 @@
-//! Work that a method starts and workers do: compilations, grids, copies, invalidates.
+//! Work that a method starts: grids, once their code is there, copies, invalidates; in units for workers, none of them
+//! long.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use gpu_spec::notifier::{Code as ErrorCode, Reason};
 use ptx::launch::{Control, Exception, Launch, MAX_SHARED_BYTES, Step};
-use ptx_jit::{Batch, Code, Grid};
+use ptx_jit::{Batch, Code, EngineKind, Grid, compiler};
 
+use crate::budget::{Budgets, Charge, Compilation, Need};
+use crate::chip::Chip;
 use crate::copy::Transfer;
 use crate::error::ChannelError;
 use crate::host::{Invalidate, Release};
-use crate::shared::Shared;
+use crate::program::{Prepared, Shape, out_of_resources};
 use crate::space::Space;
 
 /// Time that a batch of CTAs should take, nanoseconds: long enough to make the lock cheap, short against a slice.
@@ -27,23 +32,89 @@ pub(crate) struct LaunchRequest {
     /// Address of the program's entry.
     pub(crate) program: u64,
     pub(crate) launch: Launch,
+    /// Bytes of a thread's stack, for kernels that have one.
+    pub(crate) stack_bytes: u32,
     pub(crate) cooperative: bool,
     pub(crate) release: Option<Release>,
     /// Address >> 8 of the descriptor that is launched at the end.
     pub(crate) dependent: Option<u32>,
 }
 
+impl LaunchRequest {
+    /// What the kernel's code is made for.
+    pub(crate) fn shape(&self) -> Shape {
+        Shape { block: self.launch.block, stack_bytes: self.stack_bytes }
+    }
+}
+
 /// What a channel has in hand.
 #[derive(Debug)]
 pub(crate) enum Job {
     /// A grid whose code is not there yet.
-    Compile(Box<LaunchRequest>),
+    Prepare(Box<Preparation>),
     /// A grid.
     Grid(Box<GridJob>),
     /// A transfer.
     Copy(Arc<Transfer>),
     /// A TLB invalidate.
     Invalidate(Invalidate),
+}
+
+/// A grid whose code is not there yet. Nothing of it is a worker's: the channel waits, as for a semaphore.
+#[derive(Debug)]
+pub(crate) struct Preparation {
+    pub(crate) request: LaunchRequest,
+    pub(crate) stage: Stage,
+    /// How often something was begun.
+    pub(crate) attempts: u64,
+}
+
+/// How far a preparation has come.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// Nothing was begun, or it waits until more may be under way.
+    New,
+    /// The kernel is being read from GPU memory, for as long as this lives.
+    #[expect(dead_code, reason = "held so that the load goes on")]
+    Loading(usize, Arc<()>),
+    /// A compiler has it.
+    Compiling(Compiling),
+}
+
+/// A compilation under way.
+#[derive(Debug)]
+pub(crate) struct Compiling {
+    pub(crate) job: Box<dyn compiler::Job>,
+    /// TSG in whose name it was begun.
+    pub(crate) tsg: usize,
+    /// Processor time that was charged.
+    pub(crate) charged: Duration,
+    /// Of the address space's programs when it began.
+    pub(crate) generation: u64,
+    pub(crate) charge: Charge,
+    #[expect(dead_code, reason = "counts while it lives")]
+    pub(crate) counted: Compilation,
+}
+
+impl Preparation {
+    pub(crate) fn new(request: LaunchRequest) -> Preparation {
+        Preparation { request, stage: Stage::New, attempts: 0 }
+    }
+
+    /// The number of what is begun now.
+    pub(crate) fn attempt(&mut self) -> u64 {
+        self.attempts += 1;
+        self.attempts
+    }
+
+    /// The TSG in whose name something is under way.
+    pub(crate) fn tsg(&self) -> Option<usize> {
+        match &self.stage {
+            Stage::New => None,
+            Stage::Loading(tsg, _) => Some(*tsg),
+            Stage::Compiling(compiling) => Some(compiling.tsg),
+        }
+    }
 }
 
 /// A job with its progress.
@@ -56,26 +127,43 @@ pub(crate) struct Active {
     pub(crate) in_flight: u32,
     /// Units handed out so far.
     handed: u64,
-    /// How far a transfer was handed out.
+    /// How far a transfer was handed out, and an invalidate done.
     position: u64,
 }
 
 /// A piece of a job for one worker.
 #[derive(Debug)]
 pub(crate) enum Work {
-    Compile { program: u64, block: [u32; 3] },
-    Ctas { grid: Arc<Grid>, batch: Box<Batch> },
+    Ctas { grid: Arc<Grid>, resident: Box<Resident> },
     Copy { transfer: Arc<Transfer>, part: Range<u64> },
-    Invalidate { root: Option<gpu_spec::mmu::PhysAddr>, range: Range<u64>, own: Option<Arc<Space>> },
+    Invalidate { invalidate: Invalidate, from: u64 },
+}
+
+/// What a job has for a worker.
+#[derive(Debug)]
+pub(crate) enum Take {
+    Work(Work),
+    /// Nothing now.
+    Nothing,
+    /// Something, but its budget has no room for what it needs.
+    Full(Need),
 }
 
 /// What came of it.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    Compiled(Result<Arc<Code>, ChannelError>),
     Ctas(Ctas),
     Copied(Result<(), ChannelError>),
-    Invalidated,
+    /// How far the invalidate came.
+    Invalidated(u64),
+}
+
+/// A batch, and what its memory and stack are charged for.
+#[derive(Debug)]
+pub(crate) struct Resident {
+    batch: Batch,
+    #[expect(dead_code, reason = "given back when it is dropped")]
+    charge: Option<Charge>,
 }
 
 /// What came of CTAs.
@@ -86,9 +174,11 @@ pub(crate) struct Ctas {
     /// CTAs that were not started.
     pub(crate) rest: Range<u64>,
     /// A CTA that stopped on the way; `true` if it was asked to.
-    pub(crate) parked: Option<(Box<Batch>, bool)>,
+    pub(crate) parked: Option<(Box<Resident>, bool)>,
     /// How the last of them failed.
     pub(crate) exception: Option<Exception>,
+    /// None could be begun: the host had no memory for it.
+    pub(crate) starved: bool,
     /// Time spent, nanoseconds.
     pub(crate) elapsed: u64,
 }
@@ -97,17 +187,23 @@ pub(crate) struct Ctas {
 #[derive(Debug)]
 pub(crate) struct GridJob {
     pub(crate) grid: Arc<Grid>,
+    #[expect(dead_code, reason = "charged while it runs, though the space may have forgotten it")]
+    prepared: Arc<Prepared>,
+    /// Host memory of one CTA, bytes.
+    cta_bytes: u64,
     total: u64,
     done: u64,
     /// CTAs not started, the lowest last.
     unstarted: Vec<Range<u64>>,
     /// CTAs that were preempted: they go on first.
-    preempted: VecDeque<Box<Batch>>,
+    preempted: VecDeque<Box<Resident>>,
     /// CTAs that wait for something and gave way.
-    yielded: VecDeque<Box<Batch>>,
+    yielded: VecDeque<Box<Resident>>,
     /// Whose turn it is: a new CTA, or one that gave way.
     resume_next: bool,
     cooperative: bool,
+    /// The charge for all CTAs of a cooperative grid: they are resident together, or not at all.
+    whole: Option<Charge>,
     /// CTAs handed out at once.
     batch: u64,
     pub(crate) release: Option<Release>,
@@ -120,43 +216,52 @@ impl Active {
         Active { id, job, in_flight: 0, handed: 0, position: 0 }
     }
 
-    /// The next unit of work, if there is one to hand out.
-    pub(crate) fn take(&mut self, workers: u64) -> Option<Work> {
+    /// The next unit of work, if there is one to hand out; what it needs is charged to `budget`.
+    pub(crate) fn take(&mut self, chip: &Chip, budget: u32) -> Take {
+        if !self.has_work() {
+            return Take::Nothing;
+        }
         let work = match &mut self.job {
-            Job::Compile(request) if self.handed == 0 => {
-                Work::Compile { program: request.program, block: request.launch.block }
-            }
-            Job::Invalidate(invalidate) if self.handed == 0 => {
-                Work::Invalidate { root: invalidate.root, range: invalidate.range.clone(), own: invalidate.own.clone() }
-            }
-            Job::Compile(_) | Job::Invalidate(_) => return None,
+            Job::Prepare(_) => return Take::Nothing,
+            Job::Invalidate(invalidate) => Work::Invalidate { invalidate: invalidate.clone(), from: self.position },
             // A transfer of nothing still takes one unit.
-            Job::Copy(transfer) if self.handed == 0 || self.position < transfer.total() => {
+            Job::Copy(transfer) => {
                 let part = self.position..(self.position + transfer.part()).min(transfer.total());
                 self.position = part.end;
                 Work::Copy { transfer: Arc::clone(transfer), part }
             }
-            Job::Copy(_) => return None,
-            Job::Grid(grid) => grid.take(workers)?,
+            Job::Grid(grid) => match grid.take(chip.workers, &chip.budgets, budget) {
+                Take::Work(work) => work,
+                other => return other,
+            },
         };
         self.handed += 1;
         self.in_flight += 1;
-        Some(work)
+        Take::Work(work)
     }
 
-    /// True if a worker could be given something now.
+    /// True if a worker could be given something now, or, of a preparation, something could be begun.
     pub(crate) fn has_work(&self) -> bool {
         match &self.job {
-            Job::Compile(_) | Job::Invalidate(_) => self.handed == 0,
+            Job::Prepare(preparation) => matches!(preparation.stage, Stage::New),
+            Job::Invalidate(invalidate) => {
+                self.in_flight == 0 && (self.handed == 0 || self.position < invalidate.end())
+            }
             Job::Copy(transfer) => self.handed == 0 || self.position < transfer.total(),
             Job::Grid(grid) => grid.has_work(),
         }
+    }
+
+    /// An invalidate came so far.
+    pub(crate) fn invalidated(&mut self, to: u64) {
+        self.position = to;
     }
 
     /// All units were handed out and are back.
     pub(crate) fn is_done(&self) -> bool {
         self.in_flight == 0
             && match &self.job {
+                Job::Prepare(_) => false,
                 Job::Grid(grid) => grid.done == grid.total,
                 _ => !self.has_work(),
             }
@@ -165,7 +270,7 @@ impl Active {
     /// True if the work may be started anew: nothing of it was begun, or it may be done twice.
     pub(crate) fn may_begin_again(&self) -> bool {
         match &self.job {
-            Job::Compile(_) | Job::Copy(_) | Job::Invalidate(_) => true,
+            Job::Prepare(_) | Job::Copy(_) | Job::Invalidate(_) => true,
             Job::Grid(_) => self.handed == 0,
         }
     }
@@ -183,26 +288,39 @@ impl Active {
             grid.grid.control.store(Control::RUN, Ordering::SeqCst);
         }
     }
+
+    /// True if dropping it takes long: CTAs are under way.
+    pub(crate) fn is_heavy(&self) -> bool {
+        matches!(&self.job, Job::Grid(grid) if !grid.preempted.is_empty() || !grid.yielded.is_empty())
+    }
 }
 
 impl GridJob {
-    /// A grid of compiled code.
-    pub(crate) fn new(code: Arc<Code>, request: LaunchRequest, space: &Space) -> Result<GridJob, &'static str> {
-        let kernel = code.kernel();
+    /// A grid of code that is there.
+    pub(crate) fn new(
+        chip: &Chip,
+        budget: u32,
+        prepared: Arc<Prepared>,
+        request: LaunchRequest,
+        space: &Space,
+    ) -> Result<GridJob, ChannelError> {
+        let code = Arc::clone(&prepared.code);
         let mut launch = request.launch;
-        if let Some(bound) = kernel.max_ntid {
-            let threads = |block: [u32; 3]| block.iter().map(|side| u64::from(*side)).product::<u64>();
-            let fits = if kernel.exact_ntid { launch.block == bound } else { threads(launch.block) <= threads(bound) };
-            if !fits {
-                return Err("CTA shape differs from what the kernel requires");
-            }
+        check(&code, &launch)
+            .map_err(|what| ChannelError::new(ErrorCode::GR_EXCEPTION, Reason::ILLEGAL_COMMAND, what.to_owned()))?;
+        launch.params.resize(code.kernel().param_bytes as usize, 0);
+        let total: u64 = launch.grid.iter().map(|side| u64::from(*side)).product();
+        let cta_bytes = code.cta_bytes(launch.dynamic_shared);
+        let resident = if request.cooperative { total.saturating_mul(cta_bytes) } else { cta_bytes };
+        let ctas = if request.cooperative { total } else { 1 };
+        let mapped = ctas.saturating_mul(code.cta_maps().into());
+        if resident > chip.budgets.limit(budget) || mapped > chip.budgets.most_mapped() {
+            let what = if request.cooperative { "a cooperative grid" } else { "a CTA" };
+            return Err(out_of_resources(&chip.budgets, budget, resident, what));
         }
-        let dynamic = u64::from(kernel.shared_bytes).next_multiple_of(kernel.shared_align.max(1).into());
-        if dynamic + u64::from(launch.dynamic_shared) > MAX_SHARED_BYTES.into() {
-            return Err("too much shared memory");
+        if chip.engine == EngineKind::Jit && !code.is_machine_code() {
+            chip.budgets.count_interpreted(budget);
         }
-        launch.params.resize(kernel.param_bytes as usize, 0);
-        let total = launch.grid.iter().map(|side| u64::from(*side)).product();
         let grid = Arc::new(Grid {
             code,
             launch,
@@ -212,6 +330,8 @@ impl GridJob {
         });
         Ok(GridJob {
             grid,
+            prepared,
+            cta_bytes,
             total,
             done: 0,
             unstarted: std::iter::once(0..total).collect(),
@@ -219,6 +339,7 @@ impl GridJob {
             yielded: VecDeque::new(),
             resume_next: false,
             cooperative: request.cooperative,
+            whole: None,
             batch: 1,
             release: request.release,
             dependent: request.dependent,
@@ -234,22 +355,32 @@ impl GridJob {
         !self.preempted.is_empty() || !self.yielded.is_empty() || self.cooperative && !self.unstarted.is_empty()
     }
 
-    fn take(&mut self, workers: u64) -> Option<Work> {
-        let work = |batch| Some(Work::Ctas { grid: Arc::clone(&self.grid), batch });
+    fn take(&mut self, workers: u64, budgets: &Arc<Budgets>, budget: u32) -> Take {
+        let work = |grid: &Arc<Grid>, resident| Take::Work(Work::Ctas { grid: Arc::clone(grid), resident });
         // All CTAs of a cooperative grid have to be started before it pays to go on with one that was preempted.
         if (!self.cooperative || self.unstarted.is_empty())
             && let Some(cta) = self.preempted.pop_front()
         {
-            return work(cta);
+            return work(&self.grid, cta);
         }
         let full = !self.cooperative && self.yielded.len() >= MAX_WAITING;
         if self.unstarted.is_empty() || full || self.resume_next {
             self.resume_next = false;
             if let Some(cta) = self.yielded.pop_front() {
-                return work(cta);
+                return work(&self.grid, cta);
             }
         }
-        let range = self.unstarted.last_mut()?;
+        if self.unstarted.is_empty() {
+            return Take::Nothing;
+        }
+        let Ok(charge) = self.charge(budgets, budget) else {
+            // Residency is limited: those that have begun go on first.
+            return match self.preempted.pop_front().or_else(|| self.yielded.pop_front()) {
+                Some(cta) => work(&self.grid, cta),
+                None => Take::Full(self.need()),
+            };
+        };
+        let Some(range) = self.unstarted.last_mut() else { return Take::Nothing };
         let left: u64 = range.end - range.start;
         let share = left.div_ceil(2 * workers);
         let count = self.batch.min(share).max(1);
@@ -259,7 +390,28 @@ impl GridJob {
             self.unstarted.pop();
         }
         self.resume_next = !self.yielded.is_empty();
-        work(Box::new(Batch::new(Arc::clone(&self.grid), part)))
+        let batch = Batch::new(Arc::clone(&self.grid), part);
+        work(&self.grid, Box::new(Resident { batch, charge }))
+    }
+
+    /// The charge for one more CTA under way; of a cooperative grid, for all of them at the first.
+    fn charge(&mut self, budgets: &Arc<Budgets>, budget: u32) -> Result<Option<Charge>, ()> {
+        if self.whole.is_some() {
+            return Ok(None);
+        }
+        let charge = budgets.charge_mapped(budget, self.need()).ok_or(())?;
+        if !self.cooperative {
+            return Ok(Some(charge));
+        }
+        self.whole = Some(charge);
+        Ok(None)
+    }
+
+    /// What has to be there before more of it begins. It is not more than one may have.
+    fn need(&self) -> Need {
+        let ctas = if self.cooperative { self.total } else { 1 };
+        let maps = ctas.saturating_mul(self.grid.code.cta_maps().into());
+        Need { bytes: ctas.saturating_mul(self.cta_bytes), maps: maps.try_into().unwrap_or(u32::MAX) }
     }
 
     /// Takes back what a worker did.
@@ -280,37 +432,48 @@ impl GridJob {
     }
 }
 
+/// Whether a kernel may be launched so.
+fn check(code: &Code, launch: &Launch) -> Result<(), &'static str> {
+    let kernel = code.kernel();
+    if let Some(bound) = kernel.max_ntid {
+        let threads = |block: [u32; 3]| block.iter().map(|side| u64::from(*side)).product::<u64>();
+        let fits = if kernel.exact_ntid { launch.block == bound } else { threads(launch.block) <= threads(bound) };
+        if !fits {
+            return Err("CTA shape differs from what the kernel requires");
+        }
+    }
+    let fixed = u64::from(kernel.shared_bytes).next_multiple_of(kernel.shared_align.max(1).into());
+    if fixed + u64::from(launch.dynamic_shared) > MAX_SHARED_BYTES.into() {
+        return Err("too much shared memory");
+    }
+    Ok(())
+}
+
 impl Work {
     /// Does it. The caller holds no lock.
-    pub(crate) fn run(self, shared: &Shared, space: &Space) -> Outcome {
+    pub(crate) fn run(self, chip: &Chip) -> Outcome {
         match self {
-            Work::Compile { program, block } => {
-                Outcome::Compiled(crate::program::compile(space, &shared.memory, program, block, shared.engine))
-            }
-            Work::Ctas { grid, batch } => Outcome::Ctas(run_batch(&grid, batch)),
-            Work::Copy { transfer, part } => Outcome::Copied(transfer.run(&shared.memory, part)),
-            Work::Invalidate { root, range, own } => {
-                match own {
-                    Some(space) => space.sync(&shared.memory, range),
-                    None => shared.spaces.invalidate(&shared.memory, root, range),
-                }
-                Outcome::Invalidated
-            }
+            Work::Ctas { grid, resident } => Outcome::Ctas(run_batch(&grid, resident)),
+            Work::Copy { transfer, part } => Outcome::Copied(transfer.run(&chip.memory, part)),
+            Work::Invalidate { invalidate, from } => Outcome::Invalidated(invalidate.step(chip, from)),
         }
     }
 }
 
 /// Runs CTAs in increasing order, until one does not end.
-fn run_batch(grid: &Grid, mut batch: Box<Batch>) -> Ctas {
+fn run_batch(grid: &Grid, mut resident: Box<Resident>) -> Ctas {
     let start = std::time::Instant::now();
+    let batch = &mut resident.batch;
     let before = batch.ended();
     let step = batch.resume();
     let asked = grid.control.load(Ordering::Relaxed) != Control::RUN;
+    let done = batch.ended() - before;
     Ctas {
-        done: batch.ended() - before,
+        done,
+        starved: step == Step::Preempted && done == 0 && !batch.is_under_way(),
         rest: batch.take_rest(),
         exception: if let Step::Exception(exception) = step { Some(exception) } else { None },
-        parked: (step == Step::Preempted && batch.is_under_way()).then_some((batch, asked)),
+        parked: (step == Step::Preempted && batch.is_under_way()).then_some((resident, asked)),
         elapsed: start.elapsed().as_nanos() as u64,
     }
 }

@@ -155,6 +155,50 @@ mod tests {
         check(&[(1_000_000, 10_000, 0), (1_000_000, 30_000_000, 0)], &[0.5, 0.5]);
     }
 
+    /// Kernels of such a length, each begun some time after the last has ended, beside one without end: what part of a worker
+    /// they get. The endless one is looked at in each `tick`, and if so, when another kernel comes.
+    fn beside_endless(length: u64, pause: u64, tick: u64, make_way: bool) -> f64 {
+        const STEP: u64 = 10_000;
+        let mut shares = Shares::new(2);
+        shares.set_slice(0, 2_000_000);
+        shares.set_slice(1, 2_000_000);
+        shares.activate(1);
+        let (mut comes, mut left, mut got, mut running, mut order) = (0, 0, 0, 1, Vec::new());
+        let total = 1_000_000_000;
+        for now in (0..total).step_by(STEP as usize) {
+            let mut look = now % tick == 0;
+            if left == 0 && now >= comes {
+                left = length;
+                shares.activate(0);
+                look |= make_way;
+            }
+            if look && shares.should_yield(running) || running == 0 && left == 0 {
+                shares.order(&mut order);
+                running = order[0];
+            }
+            shares.charge(running, STEP);
+            if running == 0 {
+                got += STEP;
+                left -= STEP;
+                if left == 0 {
+                    shares.deactivate(0);
+                    comes = now + STEP + pause;
+                }
+            }
+        }
+        got as f64 / total as f64
+    }
+
+    #[test]
+    fn kernels_shorter_than_a_tick_get_their_share() {
+        for length in [50_000, 100_000, 1_000_000] {
+            let part = beside_endless(length, length / 4, 500_000, true);
+            assert!((part - 0.5).abs() < 0.01, "kernels of {length} ns get {part}");
+        }
+        // Looked at in ticks only, they would run once in each.
+        assert!(beside_endless(100_000, 25_000, 500_000, false) < 0.25);
+    }
+
     #[test]
     fn short_pauses_cost_nothing_and_long_absence_earns_nothing() {
         check(&[(1_000_000, 20_000, 300_000), (1_000_000, 500_000, 0)], &[0.5, 0.5]);

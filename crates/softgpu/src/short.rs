@@ -48,7 +48,7 @@ impl Pace {
         match &active.job {
             Job::Grid(grid) => !grid.wants_rotation() && self.guess(&grid.grid).is_some_and(|ns| ns <= SHORT_NS),
             Job::Copy(transfer) => transfer.bytes() <= SHORT_BYTES,
-            Job::Compile(_) | Job::Invalidate(_) => false,
+            Job::Prepare(_) | Job::Invalidate(_) => false,
         }
     }
 }

@@ -1,60 +1,127 @@
 //! GPU address spaces: page tables, mirrored by a window of host addresses.
 //!
-//! A space is named by its page directory. Channels that are bound to the same one share a [`Space`]; it goes with the
-//! last of them. What page tables say reaches the window when the space is made, and then at TLB invalidates, of the range
+//! A space is named by its page directory. Channels that are bound to the same one share a [`Space`]; it is gone when the
+//! last of them is unbound, whoever still has it: the memory of a page directory may be another tenant's next one. What page tables say reaches the window when the space is made, and then at TLB invalidates, of the range
 //! that they name: as with a real TLB, edits are not seen before.
+//!
+//! Each run of pages costs the host entries of the process's memory map, of which there are few. They are counted in the
+//! space's budget; where it has no more, pages stay out of the window, or go out of it together with their neighbours, and
+//! who accesses them has the fault. Taking pages out never needs more entries than there are.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use gmmu::{Access, Target, mappings, translate};
 use gpu_spec::fault::FaultType;
 use gpu_spec::mmu::{HUGE_PAGE, PhysAddr, SMALL_PAGE, VA_END};
 use hostmem::{Protection, Window, WindowError};
+use intervals::IntervalMap;
 use parking_lot::Mutex;
 
+use crate::background::{Rubbish, Trash};
+use crate::budget::Budgets;
+use crate::chip::Chip;
 use crate::memory::Memory;
 use crate::program::Programs;
 
-/// Most tables read at one synchronization: page tables made of garbage would fan out for hours. Enough for 128 GiB in
-/// pages of 4 KiB, and for everything in larger ones.
+/// Most tables read in one part of a synchronization, and for the extent of a window: page tables made of garbage would
+/// fan out for hours.
+const PART_TABLES: u32 = 256;
 const MAX_TABLES: u32 = 1 << 16;
-/// Most separate runs of pages in a window: each costs the host an entry of its map, and a process has 65,530.
-const MAX_PIECES: usize = 1 << 13;
-/// Largest window, bytes: a process has 2^47 bytes of addresses for all of them.
-const MAX_WINDOW: u64 = 1 << 40;
+/// Most changes of the window in one part.
+const PART_CHANGES: usize = 256;
+/// The smallest part that is tried when tables are dense: 4 KiB pages of it take 64 tables.
+const PART_BYTES: u64 = 128 << 20;
+/// Pages that are taken out of the window at once, bytes: the host frees them one by one.
+const STEP_BYTES: u64 = 64 << 20;
+/// Largest window, bytes: a process has 2^47 bytes of addresses for all of them. A client's range of 2^40, and what a driver
+/// below the client's puts behind it.
+const MAX_WINDOW: u64 = (1 << 40) + (1 << 30);
 
 /// What the window shows in a run of addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Piece {
-    bytes: u64,
+    /// What its first byte shows.
     target: Target,
+    /// Number of the memory file in which that is: the same address may be another's later. 0 for sparse pages.
+    file: u64,
     protection: Protection,
 }
 
 impl Piece {
-    /// The part of it that begins `skip` bytes behind its start.
-    fn from(self, skip: u64) -> Piece {
-        Piece { bytes: self.bytes - skip, target: self.target.offset(skip), ..self }
+    /// What is shown `skip` bytes behind its start.
+    fn offset(&self, skip: u64) -> Piece {
+        Piece { target: self.target.offset(skip), ..*self }
     }
+}
 
-    /// True if it shows the same as `other`, whatever their lengths.
-    fn shows(&self, other: &Piece) -> bool {
-        (self.target, self.protection) == (other.target, other.protection)
+/// What is mapped in the window.
+#[derive(Debug, Default)]
+struct Mirror {
+    pieces: IntervalMap<Piece>,
+    /// Entries of the host's map: each piece, and each gap behind one. They are charged.
+    maps: u32,
+    /// Nothing is mapped any more, nor will be.
+    closed: bool,
+}
+
+impl Mirror {
+    /// Entries of the host's map that are gained (or lost) by taking a range out, or mapping it.
+    fn gain(&self, range: &Range<u64>, mapped: bool) -> i32 {
+        let around = range.start.saturating_sub(1)..range.end.saturating_add(1);
+        let before: Vec<Range<u64>> = self.pieces.overlapping(around).map(|(whole, _)| whole).collect();
+        let below = before.iter().map(|whole| whole.start..whole.end.min(range.start));
+        let above = before.iter().map(|whole| whole.start.max(range.end)..whole.end);
+        let inside = mapped.then(|| range.clone());
+        let after: Vec<Range<u64>> = below.chain(inside).chain(above).filter(|left| !left.is_empty()).collect();
+        // What follows the last of them is not touched.
+        let followed = before.last().is_some_and(|last| last.end > range.end && self.pieces.get(last.end).is_some());
+        entries(&after, followed) - entries(&before, followed)
     }
+}
+
+/// Entries of the host's map for pieces in order, the last of them followed by another or not.
+fn entries(pieces: &[Range<u64>], followed: bool) -> i32 {
+    let gaps = pieces.windows(2).filter(|two| two[0].end != two[1].start).count();
+    (pieces.len() + gaps + usize::from(!followed && !pieces.is_empty())) as i32
 }
 
 /// An address space in use.
 #[derive(Debug)]
 pub(crate) struct Space {
+    /// Its name among the owners of compilations: those of all its contexts are one tenant's.
+    pub(crate) number: u64,
     root: PhysAddr,
     lo: u64,
     window: Arc<Window>,
-    /// What is mapped in the window, by address. Held over a whole synchronization, so that two never mix.
-    mirror: Mutex<BTreeMap<u64, Piece>>,
+    budgets: Arc<Budgets>,
+    budget: u32,
+    /// Channels that are bound to it; without any, it is gone for good.
+    bound: AtomicU32,
+    /// Held over one part of a synchronization; two parts never mix.
+    mirror: Mutex<Mirror>,
     pub(crate) programs: Programs,
+}
+
+/// A channel is bound to a space while this lives.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    space: Arc<Space>,
+}
+
+impl Bound {
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.space.bound.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Why an access is not possible.
@@ -66,19 +133,50 @@ pub(crate) struct Refused {
     pub(crate) access: gmmu::AccessKind,
 }
 
+impl Drop for Space {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 impl Space {
     /// Reserves the window `lo`, `bytes`; of 0 bytes: one that holds what is mapped to memory now.
-    fn new(memory: &Memory, root: PhysAddr, lo: u64, bytes: u64) -> io::Result<Space> {
-        let (lo, bytes) = if bytes == 0 { extent(memory, root) } else { (lo, bytes) };
+    fn new(chip: &Chip, root: PhysAddr, (lo, bytes): (u64, u64), budget: u32) -> io::Result<Space> {
+        let (lo, bytes) = if bytes == 0 { extent(&chip.memory, root) } else { (lo, bytes) };
         let end = lo.checked_add(bytes);
         let good = lo.is_multiple_of(HUGE_PAGE) && bytes.is_multiple_of(HUGE_PAGE) && bytes <= MAX_WINDOW;
         if !good || bytes == 0 || end.is_none_or(|end| end > VA_END) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "window is not whole 2 MiB of the address space"));
         }
         let window = Arc::new(Window::reserve(bytes)?);
-        let space = Space { root, lo, window, mirror: Mutex::default(), programs: Programs::default() };
-        space.sync(memory, 0..VA_END);
+        let budgets = Arc::clone(&chip.budgets);
+        let (mirror, programs) = (Mutex::default(), Programs::default());
+        let (number, bound) = (chip.next_space(), AtomicU32::new(0));
+        let space = Space { number, root, lo, window, budgets, budget, bound, mirror, programs };
+        space.sync(chip, 0..VA_END);
         Ok(space)
+    }
+
+    /// Binds one more channel, if it is not gone: others are bound.
+    fn bind(self: &Arc<Space>) -> Option<Bound> {
+        let add = |bound: u32| (bound > 0).then_some(bound + 1);
+        self.bound.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).ok()?;
+        Some(Bound { space: Arc::clone(self) })
+    }
+
+    /// Takes everything out of the window: what still runs in a space that is gone has faults, which nobody sees.
+    fn close(&self) {
+        let mut mirror = self.mirror.lock();
+        mirror.closed = true;
+        // In steps: the host holds the lock of its map over each.
+        for (range, _) in std::mem::take(&mut mirror.pieces).iter() {
+            for at in range.clone().step_by(STEP_BYTES as usize) {
+                let bytes = (range.end - at).min(STEP_BYTES);
+                // What stays goes with the window.
+                let _ = self.window.unmap(at - self.lo, bytes);
+            }
+        }
+        self.budgets.change_maps(self.budget, std::mem::take(&mut mirror.maps), 0);
     }
 
     pub(crate) fn root(&self) -> PhysAddr {
@@ -94,30 +192,57 @@ impl Space {
     }
 
     /// Makes the window show what the page tables say about a range.
-    pub(crate) fn sync(&self, memory: &Memory, range: Range<u64>) {
-        let range = range.start.max(self.lo) & !(SMALL_PAGE - 1)
-            ..range.end.min(self.lo + self.window.bytes()).next_multiple_of(SMALL_PAGE);
-        if range.start >= range.end {
-            return;
-        }
-        let mut mirror = self.mirror.lock();
-        let wanted = self.wanted(memory, range.clone());
-        for change in differences(&mirror, &wanted, range) {
-            self.apply(memory, &mut mirror, change);
+    pub(crate) fn sync(&self, chip: &Chip, mut range: Range<u64>) {
+        while let Some(reached) = self.sync_part(chip, range.clone()) {
+            range.start = reached;
         }
     }
 
-    /// The pieces that the page tables ask for, split where memory files end; what is no memory is left out.
-    fn wanted(&self, memory: &Memory, range: Range<u64>) -> Vec<(u64, Piece)> {
+    /// As [`Space::sync`], for the first part of the range: so much as takes no longer than some hundred microseconds. Gives
+    /// where the rest begins.
+    pub(crate) fn sync_part(&self, chip: &Chip, range: Range<u64>) -> Option<u64> {
+        let range = range.start.max(self.lo) & !(SMALL_PAGE - 1)
+            ..range.end.min(self.lo + self.window.bytes()).next_multiple_of(SMALL_PAGE);
+        if range.start >= range.end {
+            return None;
+        }
+        let mut mirror = self.mirror.lock();
+        if mirror.closed {
+            return None;
+        }
+        let (end, wanted) = self.wanted(&chip.memory, range.clone());
+        let mut changes = differences(&mirror.pieces, &wanted, range.start..end);
+        let mut reached = end;
+        if changes.len() > PART_CHANGES {
+            changes.truncate(PART_CHANGES);
+            reached = changes.last().map_or(end, |change| change.range.end);
+        }
+        for change in changes {
+            self.apply(chip, &mut mirror, change);
+        }
+        (reached < range.end).then_some(reached)
+    }
+
+    /// The pieces that the page tables ask for, split where memory files end; what is no memory is left out. For the first
+    /// part of the range, as long as it takes few tables: gives its end as well.
+    fn wanted(&self, memory: &Memory, range: Range<u64>) -> (u64, Vec<(Range<u64>, Piece)>) {
+        let mut bytes = range.end - range.start;
+        let listing = loop {
+            let listing = mappings(memory, self.root, range.start..range.start + bytes, PART_TABLES);
+            if listing.tables_left > 0 || bytes <= PART_BYTES {
+                break listing;
+            }
+            bytes = (bytes / 4).max(PART_BYTES);
+        };
         let mut out = Vec::new();
-        for run in mappings(memory, self.root, range, MAX_TABLES).runs {
+        for run in listing.runs {
             // No channel's engines have the privilege that such pages ask for.
             if run.rights.privileged {
                 continue;
             }
             let Target::Memory(start) = run.target else {
-                let piece = Piece { bytes: run.bytes, target: Target::Sparse, protection: Protection::Sparse };
-                out.push((run.va, piece));
+                let piece = Piece { target: Target::Sparse, file: 0, protection: Protection::Sparse };
+                out.push((run.va..run.va + run.bytes, piece));
                 continue;
             };
             let protection = if run.rights.read_only { Protection::Read } else { Protection::ReadWrite };
@@ -128,7 +253,9 @@ impl Space {
                 let bytes = match memory.file(at) {
                     Some(file) => {
                         let bytes = left.min(file.bytes);
-                        out.push((run.va + done, Piece { bytes, target: Target::Memory(at), protection }));
+                        let va = run.va + done;
+                        let piece = Piece { target: Target::Memory(at), file: file.number, protection };
+                        out.push((va..va + bytes, piece));
                         bytes
                     }
                     None => left.min(HUGE_PAGE - at.address % HUGE_PAGE),
@@ -136,34 +263,87 @@ impl Space {
                 done += bytes;
             }
         }
-        out
+        (range.start + bytes, out)
     }
 
-    fn apply(&self, memory: &Memory, mirror: &mut BTreeMap<u64, Piece>, change: Change) {
-        let Change { range, to } = change;
-        let (offset, bytes) = (range.start - self.lo, range.end - range.start);
-        cut(mirror, &range);
-        let mapped = to.filter(|_| mirror.len() < MAX_PIECES).and_then(|piece| {
-            let result = match piece.target {
-                Target::Memory(at) => {
-                    let file = memory.file(at)?;
-                    self.window.map(offset, &file.file, file.offset, bytes, piece.protection)
-                }
-                Target::Sparse => self.window.map_sparse(offset, bytes),
-            };
-            result.inspect_err(|error| tracing::debug!(%error, "pages not mapped; accesses will fault")).ok()?;
-            Some(piece)
-        });
-        if let Some(piece) = mapped {
-            mirror.insert(range.start, piece);
-        } else if let Err(error) = self.window.unmap(offset, bytes) {
-            // The host is out of map entries. Old pages must not stay: the whole window goes, which needs none.
-            tracing::warn!(%error, "an address space was emptied: its pages could not be taken out one by one");
-            mirror.clear();
-            if let Err(error) = self.window.unmap(0, self.window.bytes()) {
-                panic!("cannot take pages out of an address space: {error}");
+    /// Changes a range of the window, as far as the budget has map entries for it.
+    fn apply(&self, chip: &Chip, mirror: &mut Mirror, change: Change) {
+        let Change { mut range, mut to } = change;
+        if !self.reserve(mirror, &range, to.is_some()) {
+            tracing::debug!(budget = self.budget, "no map entries are left; accesses will fault");
+            to = None;
+            if !self.reserve(mirror, &range, false) {
+                // No room for the hole: the whole of what it would split goes, which takes none.
+                let whole = |at| mirror.pieces.get(at).map(|(whole, _)| whole);
+                range.start = whole(range.start).map_or(range.start, |whole| whole.start);
+                range.end = whole(range.end - 1).map_or(range.end, |whole| whole.end);
+                self.reserve(mirror, &range, false);
             }
         }
+        self.empty(chip, mirror, &range, to.is_none());
+        if let Some(piece) = to {
+            let (offset, bytes) = (range.start - self.lo, range.end - range.start);
+            let mapped = match piece.target {
+                Target::Memory(at) => match chip.memory.file(at) {
+                    Some(found) if found.number == piece.file && bytes <= found.bytes => {
+                        self.window.map(offset, &found.file, found.offset, bytes, piece.protection)
+                    }
+                    // Gone, or another's since the tables were read.
+                    _ => Err(io::ErrorKind::NotFound.into()),
+                },
+                Target::Sparse => self.window.map_sparse(offset, bytes),
+            };
+            match mapped {
+                Ok(()) => drop(mirror.pieces.insert(range, piece)),
+                Err(error) => {
+                    tracing::debug!(%error, "pages not mapped; accesses will fault");
+                    self.unmap(chip, offset, bytes);
+                    // They were charged as mapped.
+                    let gain = mirror.gain(&range, true);
+                    self.charge_maps(mirror, -gain);
+                }
+            }
+        }
+    }
+
+    /// Charges what the map takes after a change. What it takes less is given back; false if it would be more than there is.
+    fn reserve(&self, mirror: &mut Mirror, range: &Range<u64>, mapped: bool) -> bool {
+        let gain = mirror.gain(range, mapped);
+        self.charge_maps(mirror, gain)
+    }
+
+    fn charge_maps(&self, mirror: &mut Mirror, gain: i32) -> bool {
+        let maps = mirror.maps.saturating_add_signed(gain);
+        let fits = self.budgets.change_maps(self.budget, mirror.maps, maps);
+        if fits {
+            mirror.maps = maps;
+        }
+        fits
+    }
+
+    /// Takes out of the window and the mirror what lies in a range, in steps; of a small range that will show something
+    /// else at once, out of the mirror only.
+    fn empty(&self, chip: &Chip, mirror: &mut Mirror, range: &Range<u64>, stays_empty: bool) {
+        let cuts = mirror.pieces.cut_with(range.clone(), Piece::offset);
+        if !stays_empty && range.end - range.start <= STEP_BYTES {
+            return;
+        }
+        for cut in cuts {
+            let mut at = cut.part.start;
+            while at < cut.part.end {
+                let bytes = (cut.part.end - at).min(STEP_BYTES);
+                self.unmap(chip, at - self.lo, bytes);
+                at += bytes;
+            }
+        }
+    }
+
+    /// Takes pages out of the window. There are entries for it; if the host refuses all the same, old pages must not stay
+    /// for whoever gets their memory next.
+    fn unmap(&self, chip: &Chip, offset: u64, bytes: u64) {
+        let Err(error) = self.window.unmap(offset, bytes) else { return };
+        log_limit::error!(%error, "pages cannot be taken out of an address space: the device is given up");
+        chip.lost.store(true, Ordering::SeqCst);
     }
 
     /// Copies bytes out.
@@ -253,35 +433,26 @@ struct Change {
 }
 
 /// What has to change inside `range` to get from the mirror to the wanted pieces (sorted, inside the range).
-fn differences(mirror: &BTreeMap<u64, Piece>, wanted: &[(u64, Piece)], range: Range<u64>) -> Vec<Change> {
-    let first = mirror.range(..range.start).next_back().filter(|(va, piece)| *va + piece.bytes > range.start);
-    let mut old = first.into_iter().chain(mirror.range(range.clone())).map(|(va, piece)| (*va, *piece)).peekable();
-    let mut new = wanted.iter().copied().peekable();
+fn differences(mirror: &IntervalMap<Piece>, wanted: &[(Range<u64>, Piece)], range: Range<u64>) -> Vec<Change> {
+    let mut old = mirror.overlapping(range.clone()).map(|(whole, piece)| (whole, *piece)).peekable();
+    let mut new = wanted.iter().cloned().peekable();
     let mut out: Vec<Change> = Vec::new();
     let mut at = range.start;
     while at < range.end {
-        while old.next_if(|(va, piece)| va + piece.bytes <= at).is_some() {}
-        while new.next_if(|(va, piece)| va + piece.bytes <= at).is_some() {}
-        let (has, has_until) = here(old.peek().copied(), at, range.end);
-        let (wants, wants_until) = here(new.peek().copied(), at, range.end);
+        while old.next_if(|(whole, _)| whole.end <= at).is_some() {}
+        while new.next_if(|(whole, _)| whole.end <= at).is_some() {}
+        let (has, has_until) = here(old.peek(), at, range.end);
+        let (wants, wants_until) = here(new.peek(), at, range.end);
         let until = has_until.min(wants_until);
-        let same = match (has, wants) {
-            (Some(has), Some(wants)) => has.shows(&wants),
-            (has, wants) => has == wants,
-        };
-        if !same {
-            let to = wants.map(|piece| Piece { bytes: until - at, ..piece });
-            match (out.last_mut(), to) {
+        if has != wants {
+            match (out.last_mut(), wants) {
                 (Some(last), None) if last.to.is_none() && last.range.end == at => last.range.end = until,
                 (Some(Change { range, to: Some(last) }), Some(piece))
-                    if range.end == at
-                        && last.target.offset(last.bytes) == piece.target
-                        && last.protection == piece.protection =>
+                    if range.end == at && last.offset(at - range.start) == piece =>
                 {
                     range.end = until;
-                    last.bytes += piece.bytes;
                 }
-                _ => out.push(Change { range: at..until, to }),
+                _ => out.push(Change { range: at..until, to: wants }),
             }
         }
         at = until;
@@ -289,81 +460,135 @@ fn differences(mirror: &BTreeMap<u64, Piece>, wanted: &[(u64, Piece)], range: Ra
     out
 }
 
-/// The part of a piece from `at` on, if it covers `at`, and how far that answer holds.
-fn here(next: Option<(u64, Piece)>, at: u64, end: u64) -> (Option<Piece>, u64) {
+/// What a piece shows at `at`, if it covers it, and how far that answer holds.
+fn here(next: Option<&(Range<u64>, Piece)>, at: u64, end: u64) -> (Option<Piece>, u64) {
     match next {
-        Some((va, piece)) if va <= at => (Some(piece.from(at - va)), (va + piece.bytes).min(end)),
-        Some((va, _)) => (None, va.min(end)),
+        Some((whole, piece)) if whole.start <= at => (Some(piece.offset(at - whole.start)), whole.end.min(end)),
+        Some((whole, _)) => (None, whole.start.min(end)),
         None => (None, end),
-    }
-}
-
-/// Removes a range from the mirror, splitting pieces that reach beyond.
-fn cut(mirror: &mut BTreeMap<u64, Piece>, range: &Range<u64>) {
-    let touched: Vec<(u64, Piece)> = mirror
-        .range(..range.end)
-        .rev()
-        .take_while(|(va, piece)| *va + piece.bytes > range.start)
-        .map(|(va, piece)| (*va, *piece))
-        .collect();
-    for (va, piece) in touched {
-        mirror.remove(&va);
-        if va < range.start {
-            mirror.insert(va, Piece { bytes: range.start - va, ..piece });
-        }
-        if va + piece.bytes > range.end {
-            mirror.insert(range.end, piece.from(range.end - va));
-        }
     }
 }
 
 /// All address spaces in use, by page directory.
 #[derive(Debug, Default)]
 pub(crate) struct Spaces {
-    map: Mutex<HashMap<PhysAddr, Weak<Space>>>,
+    /// Held for some instructions only. Places whose space is gone go when another comes.
+    map: Mutex<HashMap<PhysAddr, Arc<Slot>>>,
+    /// Spaces by budget; those that are gone go when others come or are asked for. Held for some instructions only.
+    of_budgets: Mutex<HashMap<u32, Vec<Weak<Space>>>>,
+}
+
+/// The place of a space.
+#[derive(Debug, Default)]
+struct Slot {
+    /// Held while the space is made: who wants the same one waits, and nobody else.
+    space: Mutex<Weak<Space>>,
+    /// There was an invalidate while it was being made.
+    invalidated: AtomicBool,
 }
 
 impl Spaces {
-    /// The space of a page directory, made if there is none.
-    pub(crate) fn get(&self, memory: &Memory, root: PhysAddr, lo: u64, bytes: u64) -> io::Result<Arc<Space>> {
-        let mut map = self.map.lock();
-        if let Some(space) = map.get(&root).and_then(Weak::upgrade) {
-            return Ok(space);
+    /// Binds a channel to the space of a page directory; it is made if no other is bound to it, with such a window.
+    pub(crate) fn bind(&self, chip: &Chip, root: PhysAddr, window: (u64, u64), budget: u32) -> io::Result<Bound> {
+        let slot = {
+            let mut map = self.map.lock();
+            map.retain(|other, slot| *other == root || Arc::strong_count(slot) > 1 || slot.is_used());
+            Arc::clone(map.entry(root).or_default())
+        };
+        let mut place = slot.space.lock();
+        if let Some(old) = place.upgrade() {
+            if let Some(bound) = old.bind() {
+                return Ok(bound);
+            }
+            // Invalidates will not find it any more.
+            old.close();
+            chip.background.discard(Rubbish::new(&chip.budgets, vec![Trash::Space(old)]));
         }
-        map.retain(|_, space| space.strong_count() > 0);
-        let space = Arc::new(Space::new(memory, root, lo, bytes)?);
-        map.insert(root, Arc::downgrade(&space));
-        Ok(space)
+        let mut space = Space::new(chip, root, window, budget)?;
+        *space.bound.get_mut() = 1;
+        let bound = Bound { space: Arc::new(space) };
+        let space = &bound.space;
+        *place = Arc::downgrade(space);
+        drop(place);
+        {
+            let mut of_budgets = self.of_budgets.lock();
+            let spaces = of_budgets.entry(budget).or_default();
+            spaces.retain(|other| other.strong_count() > 0);
+            spaces.push(Arc::downgrade(space));
+        }
+        while slot.invalidated.swap(false, Ordering::SeqCst) {
+            space.sync(chip, 0..VA_END);
+        }
+        Ok(bound)
+    }
+
+    /// The spaces whose map entries a budget is charged for. Dropping the last of those who have one takes long.
+    pub(crate) fn of_budget(&self, budget: u32) -> Vec<Arc<Space>> {
+        let mut of_budgets = self.of_budgets.lock();
+        let Some(spaces) = of_budgets.get_mut(&budget) else { return Vec::new() };
+        spaces.retain(|space| space.strong_count() > 0);
+        spaces.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The space of one page directory, or all. Those that are being made are told that tables have changed.
+    pub(crate) fn find(&self, root: Option<PhysAddr>) -> Vec<Weak<Space>> {
+        let slots: Vec<Arc<Slot>> = {
+            let map = self.map.lock();
+            match root {
+                Some(root) => map.get(&root).cloned().into_iter().collect(),
+                None => map.values().cloned().collect(),
+            }
+        };
+        slots.iter().filter_map(|slot| slot.get()).collect()
     }
 
     /// A TLB invalidate: of one page directory or of all.
-    pub(crate) fn invalidate(&self, memory: &Memory, root: Option<PhysAddr>, range: Range<u64>) {
-        let spaces: Vec<Arc<Space>> = {
-            let map = self.map.lock();
-            match root {
-                Some(root) => map.get(&root).and_then(Weak::upgrade).into_iter().collect(),
-                None => map.values().filter_map(Weak::upgrade).collect(),
+    pub(crate) fn invalidate(&self, chip: &Chip, root: Option<PhysAddr>, range: &Range<u64>) {
+        for space in self.find(root).iter().filter_map(Weak::upgrade) {
+            space.sync(chip, range.clone());
+        }
+    }
+}
+
+impl Slot {
+    fn is_used(&self) -> bool {
+        self.space.try_lock().is_none_or(|space| space.strong_count() > 0)
+    }
+
+    fn get(&self) -> Option<Weak<Space>> {
+        match self.space.try_lock() {
+            Some(space) => Some(Weak::clone(&space)),
+            None => {
+                self.invalidated.store(true, Ordering::SeqCst);
+                // It may have been made in between.
+                self.space.try_lock().map(|space| Weak::clone(&space))
             }
-        };
-        for space in spaces {
-            space.sync(memory, range.clone());
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ptx_jit::EngineKind;
+    use ptx_jit::compiler::Threads;
+
     use super::*;
 
-    fn piece(pages: u64, at: u64) -> Piece {
+    type Run = (u64, Piece);
+
+    fn piece(pages: u64, at: u64) -> Run {
         let target = Target::Memory(PhysAddr::vram(at << 12));
-        Piece { bytes: pages << 12, target, protection: Protection::ReadWrite }
+        (pages, Piece { target, file: 1, protection: Protection::ReadWrite })
     }
 
-    fn check(old: &[(u64, Piece)], new: &[(u64, Piece)], range: Range<u64>, expect: &[(u64, u64, Option<u64>)]) {
+    fn check(old: &[(u64, Run)], new: &[(u64, Run)], range: Range<u64>, expect: &[(u64, u64, Option<u64>)]) {
         let page = |va: u64| va << 12;
-        let mut mirror: BTreeMap<u64, Piece> = old.iter().map(|(va, p)| (page(*va), *p)).collect();
-        let new: Vec<(u64, Piece)> = new.iter().map(|(va, p)| (page(*va), *p)).collect();
+        let run = |&(va, (pages, piece)): &(u64, Run)| (page(va)..page(va + pages), piece);
+        let mut mirror = IntervalMap::new();
+        for (range, piece) in old.iter().map(run) {
+            mirror.insert(range, piece).unwrap();
+        }
+        let new: Vec<(Range<u64>, Piece)> = new.iter().map(run).collect();
         let changes = differences(&mirror, &new, page(range.start)..page(range.end));
         let shown = |piece: Piece| match piece.target {
             Target::Memory(at) => at.address >> 12,
@@ -372,10 +597,56 @@ mod tests {
         let seen: Vec<_> = changes.iter().map(|c| (c.range.start >> 12, c.range.end >> 12, c.to.map(shown))).collect();
         assert_eq!(seen, expect);
         for change in changes {
-            cut(&mut mirror, &change.range);
-            change.to.map(|piece| mirror.insert(change.range.start, piece));
+            mirror.cut_with(change.range.clone(), Piece::offset);
+            if let Some(piece) = change.to {
+                mirror.insert(change.range, piece).unwrap();
+            }
         }
         assert_eq!(differences(&mirror, &new, page(range.start)..page(range.end)), []);
+    }
+
+    #[test]
+    fn entries_of_the_hosts_map_are_counted_as_they_change() {
+        let mut random = 7u64;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        let mut mirror = Mirror::default();
+        for _ in 0..2000 {
+            let start = next(40);
+            let (range, mapped) = (start..start + 1 + next(9), next(2) == 0);
+            let gain = mirror.gain(&range, mapped);
+            mirror.pieces.cut_with(range.clone(), Piece::offset);
+            if mapped {
+                mirror.pieces.insert(range, piece(1, 1).1).unwrap();
+            }
+            mirror.maps = mirror.maps.strict_add_signed(gain);
+            let pieces: Vec<Range<u64>> = mirror.pieces.iter().map(|(whole, _)| whole).collect();
+            let gaps = pieces.iter().filter(|whole| mirror.pieces.get(whole.end).is_none()).count();
+            assert_eq!(mirror.maps as usize, pieces.len() + gaps, "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_directory_used_again_is_another_space() {
+        let memory = Memory::new(HUGE_PAGE).unwrap();
+        let chip = Chip::new(memory, EngineKind::Jit, Arc::new(Threads::default()), 1, Weak::new());
+        let bind = |bytes| chip.spaces.bind(&chip, PhysAddr::vram(0), (0, bytes), 0).unwrap();
+        let first = bind(HUGE_PAGE);
+        let second = bind(2 * HUGE_PAGE);
+        assert!(Arc::ptr_eq(first.space(), second.space()), "bound at the same time");
+        // Somebody still has it when the last channel is unbound.
+        let held = Arc::clone(first.space());
+        drop(first);
+        assert!(Arc::ptr_eq(&held, bind(HUGE_PAGE).space()));
+        drop(second);
+        let next = bind(2 * HUGE_PAGE);
+        assert!(!Arc::ptr_eq(&held, next.space()) && held.number != next.space().number);
+        assert_eq!(next.space().window().bytes(), 2 * HUGE_PAGE);
+        // What still runs in the old one sees nothing of what the tables say now.
+        assert!(held.mirror.lock().closed && held.sync_part(&chip, 0..VA_END).is_none());
+        assert!(Arc::ptr_eq(next.space(), bind(HUGE_PAGE).space()));
     }
 
     #[test]
@@ -387,9 +658,9 @@ mod tests {
         check(&[(4, piece(4, 100))], &[(5, piece(1, 101))], 0..16, &[(4, 5, None), (6, 8, None)]);
         check(&[(4, piece(4, 100))], &[(4, piece(8, 100))], 0..16, &[(8, 12, Some(104))]);
         check(&[(4, piece(2, 100)), (8, piece(2, 104))], &[(2, piece(8, 50))], 0..16, &[(2, 10, Some(50))]);
-        let read_only = Piece { protection: Protection::Read, ..piece(4, 100) };
+        let read_only = (4, Piece { protection: Protection::Read, ..piece(4, 100).1 });
         check(&[(4, piece(4, 100))], &[(4, read_only)], 0..16, &[(4, 8, Some(100))]);
-        let sparse = |pages: u64| Piece { bytes: pages << 12, target: Target::Sparse, protection: Protection::Sparse };
+        let sparse = |pages: u64| (pages, Piece { target: Target::Sparse, file: 0, protection: Protection::Sparse });
         check(&[(4, sparse(4))], &[(2, sparse(8))], 0..16, &[(2, 4, Some(u64::MAX)), (8, 10, Some(u64::MAX))]);
         check(&[(4, sparse(4))], &[(4, sparse(2)), (6, piece(2, 9))], 0..16, &[(6, 8, Some(9))]);
         check(&[(4, piece(4, 100))], &[(5, sparse(3))], 4..8, &[(4, 5, None), (5, 8, Some(u64::MAX))]);

@@ -19,6 +19,7 @@ fn registers_say_what_the_device_is() {
     assert_eq!(read(regs::PMC_BOOT_0), regs::BOOT_0_TU104);
     assert_eq!(read(identity::MAGIC_WORD), identity::MAGIC);
     assert_eq!(read(identity::MULTIPROCESSORS), 3);
+    assert_eq!((read(identity::VRAM_LO), read(identity::VRAM_HI)), (256 << 20, 0));
     assert_eq!(read(identity::NAME), u32::from_le_bytes(*b"Sund"));
     assert_eq!(read(regs::USERMODE), regs::TURING_USERMODE_A);
     let time = || u64::from(read(regs::PTIMER_TIME_1)) << 32 | u64::from(read(regs::PTIMER_TIME_0));
@@ -241,6 +242,27 @@ fn every_refusal_has_its_fault() {
 }
 
 #[test]
+fn semaphores_at_the_end_of_all_addresses_are_faults() {
+    for va in [u64::MAX - 7, u64::MAX - 15, !0xfff_u64] {
+        for what in 0..3 {
+            let mut mini = Mini::new(1);
+            let mut space = mini.space();
+            let mut channel = mini.channel(&mut space, 1, 1);
+            let mut words = Words::new();
+            match what {
+                0 => words.release(va, 1),
+                1 => words.acquire(va, 1),
+                _ => words.reduce(va, 1, 5),
+            };
+            mini.submit(&mut channel, &words);
+            let (record, _) = mini.wait_error(&channel);
+            assert_eq!(record.reason, Reason::ILLEGAL_ADDRESS, "{va:#x} {what}");
+            assert_eq!(mini.gpu.read32(regs::PMC_BOOT_0), regs::BOOT_0_TU104);
+        }
+    }
+}
+
+#[test]
 fn a_fault_stops_its_own_tsg_only() {
     let mut mini = Mini::new(2);
     let (mut one, mut two) = (mini.space(), mini.space());
@@ -315,16 +337,16 @@ fn privileged_channels_use_physical_addresses() {
     dma.mapping.write(0x100, &[1, 2, 3, 4]);
     let mut words = Words::new();
     words.method(SUBCHANNEL_COPY, gpu_spec::copy::SET_SRC_PHYS_MODE, &[1]);
-    words.copy_2d((buffer.va, 0), (dma.bus.0, 0), 40_000, 1, launch_dma::SRC_PHYSICAL.of(1));
+    words.copy_2d((buffer.va, 0), (dma.bus().0, 0), 40_000, 1, launch_dma::SRC_PHYSICAL.of(1));
     words.release(buffer.va + 60_000, 1);
     mini.submit(&mut channel, &words);
     mini.wait_for(buffer, 60_000, 1);
     assert_eq!(mini.read::<4>(buffer, 0x100), [1, 2, 3, 4]);
-    mini.gpu.free_dma(dma.bus);
+    mini.gpu.free_dma(dma.bus());
     let mut words = Words::new();
-    words.copy_2d((buffer.va, 0), (dma.bus.0, 0), 4, 1, launch_dma::SRC_PHYSICAL.of(1));
+    words.copy_2d((buffer.va, 0), (dma.bus().0, 0), 4, 1, launch_dma::SRC_PHYSICAL.of(1));
     mini.submit(&mut channel, &words);
-    assert_eq!(mini.wait_error(&channel).0.address, dma.bus.0);
+    assert_eq!(mini.wait_error(&channel).0.address, dma.bus().0);
 }
 
 #[test]
@@ -381,4 +403,43 @@ fn sixty_four_channels_work_at_once() {
         assert_eq!(mini.read_u32(*buffer, 8192 + 3068), 20);
         assert_eq!(mini.notifier(channel), None);
     }
+}
+
+#[test]
+fn acquires_of_every_form_wait_for_what_they_say() {
+    use gpu_spec::host::{SEM_ADDR_LO, sem_execute};
+    let mut mini = Mini::new(1);
+    let mut space = mini.space();
+    let mut channel = mini.channel(&mut space, 1, 1);
+    let buffer = mini.buffer(&mut space, 4096);
+    let high = 1u64 << 63;
+    // Operation, payload, what does not satisfy it, what does; the first four of 32 bits, beside which lies something else.
+    let cases: [(u32, u64, u64, u64); 9] = [
+        (sem_execute::ACQUIRE, 5, 0xffff_ffff_0000_0004, 0xffff_ffff_0000_0005),
+        (sem_execute::ACQ_CIRC_GEQ, 5, 0x7_ffff_fff0, 0x7_0000_0006),
+        (sem_execute::ACQ_AND, 6, 0xf_0000_0001, 4),
+        (sem_execute::ACQ_NOR, 0xffff_fff0, 0x0f, 0xffff_ffff_0000_000e),
+        (sem_execute::ACQUIRE, high | 5, 5, high | 5),
+        (sem_execute::ACQ_CIRC_GEQ, u64::MAX, u64::MAX - 1, 3),
+        (sem_execute::ACQ_STRICT_GEQ, 7 << 32, u32::MAX.into(), 8 << 32),
+        (sem_execute::ACQ_AND, high, u64::MAX >> 1, high),
+        (sem_execute::ACQ_NOR, u64::MAX >> 1, high, u64::MAX >> 1),
+    ];
+    for (round, (operation, payload, before, after)) in (1..).zip(cases) {
+        let wide = round > 4;
+        mini.write(buffer, 0, &before.to_le_bytes());
+        let execute = sem_execute::OPERATION.of(operation) | sem_execute::PAYLOAD_64.of(wide.into());
+        let words_of = |value: u64| [value as u32, (value >> 32) as u32];
+        let ([lo, hi], [payload_lo, payload_hi]) = (words_of(buffer.va), words_of(payload));
+        let mut words = Words::new();
+        words.method(1, SEM_ADDR_LO, &[lo, hi, payload_lo, payload_hi, execute]).release(buffer.va + 64, round);
+        mini.submit(&mut channel, &words);
+        wait("the acquire", || regs::CHANNEL_STATUS.get(mini.gpu.read32(regs::pccsr_channel(1))) == 3);
+        // It looks again at each doorbell.
+        mini.ring(&channel);
+        assert_ne!(mini.read_u64(buffer, 64), round, "case {round} did not wait");
+        mini.write(buffer, 0, &after.to_le_bytes());
+        mini.wait_for(buffer, 64, round);
+    }
+    assert_eq!(mini.notifier(&channel), None);
 }

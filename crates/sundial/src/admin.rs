@@ -1,7 +1,7 @@
-//! What `run` and `ps` say to the daemon: JSON messages on the admin socket, which only its own user can open.
+//! What `run`, `ps`, `set` and `vgpu` say to the daemon: JSON messages on the admin socket, which only its own user can open.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use tenancy::Terms;
 use transport::unix;
 
-use crate::place::Place;
-use crate::size::GpuSpec;
+use crate::runtime_directory::RuntimeDirectory;
+use crate::scheme::Scheme;
+use crate::size::{GpuSpec, Percent, Scheduler};
 
 /// Longest message: a listing of some hundred sessions. A socket carries no more in one piece.
 pub(crate) const MAX_MESSAGE: usize = 128 << 10;
@@ -32,9 +33,58 @@ pub(crate) enum AdminRequest {
         terms: Terms,
         /// Which GPU it wants, if it matters.
         gpu: Option<GpuSpec>,
+        /// Where to look for what the terms leave open.
+        #[serde(default)]
+        profile: Option<String>,
+    },
+    /// Makes a virtual GPU, until it is destroyed. With `path`, the listening socket comes with this message.
+    CreateVgpu {
+        /// What it asks for.
+        terms: Terms,
+        /// Which GPU it wants, if it matters.
+        gpu: Option<GpuSpec>,
+        /// How it is virtualized.
+        scheme: Option<Scheme>,
+        /// Where to look for what is left open.
+        profile: Option<String>,
+        /// Where its socket is; else it is made in the runtime directory.
+        path: Option<PathBuf>,
+    },
+    /// Which virtual GPUs are there?
+    ListVgpus,
+    /// Changes the share of a virtual GPU.
+    ShareVgpu {
+        /// Its name.
+        name: String,
+        /// Percent.
+        share: Percent,
+    },
+    /// Changes the memory of a virtual GPU, with the help of its guest.
+    ResizeVgpu {
+        /// Its name.
+        name: String,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Destroys a virtual GPU, whoever uses it.
+    DestroyVgpu {
+        /// Its name.
+        name: String,
     },
     /// Who is there?
     List,
+    /// Changes the share of a tenant that is there.
+    Share {
+        /// Its name.
+        tenant: String,
+        /// Percent.
+        share: Percent,
+    },
+    /// Shares GPU time in another way from now on.
+    Schedule {
+        /// Which.
+        scheduler: Scheduler,
+    },
 }
 
 /// An answer.
@@ -49,6 +99,17 @@ pub(crate) enum AdminReply {
     },
     /// To `List`.
     Sessions(Listing),
+    /// To `Share`, `ShareVgpu`, `ResizeVgpu` and `Schedule`.
+    Done,
+    /// To `CreateVgpu`: where it is, and to `DestroyVgpu`: where it was.
+    Vgpu {
+        /// The path of its socket.
+        socket: PathBuf,
+        /// Whoever created it made the socket.
+        theirs: bool,
+    },
+    /// To `ListVgpus`.
+    Vgpus(VgpuListing),
     /// It cannot be.
     Refused(String),
 }
@@ -57,6 +118,12 @@ pub(crate) enum AdminReply {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Listing {
     pub(crate) sessions: Vec<SessionLine>,
+    /// How often the device process has died since the daemon started.
+    #[serde(default)]
+    pub(crate) device_deaths: u64,
+    /// How GPU time is shared.
+    #[serde(default)]
+    pub(crate) scheduler: Scheduler,
 }
 
 /// A session, as `ps` shows it.
@@ -70,17 +137,77 @@ pub(crate) struct SessionLine {
     pub(crate) memory_used: u64,
     /// Limit of the tenant, all its sessions together, bytes.
     pub(crate) memory_limit: u64,
+    /// Memory of the host that the tenant takes, all its sessions together, bytes.
+    pub(crate) host_memory_used: u64,
+    /// Its limit.
+    pub(crate) host_memory_limit: u64,
     /// Share of GPU time while others want it, percent.
     pub(crate) share_entitled: f64,
     /// Part of GPU time in the last seconds, all sessions of the tenant together, percent.
     pub(crate) share_received: f64,
+    /// GPU time ever used, all sessions of the tenant together, ns.
+    #[serde(default)]
+    pub(crate) gpu_time_ns: u64,
     /// Calls answered in the client's process.
     pub(crate) calls_local: u64,
     /// Messages to the daemon.
     pub(crate) calls_remote: u64,
     /// Kernels that have run to their end.
     pub(crate) kernels: u64,
+    /// Grids of the tenant that the interpreter ran because their kernel could not be compiled.
+    pub(crate) kernels_interpreted: u32,
+    /// Compilations of the tenant under way.
+    pub(crate) compiling: u32,
     /// `running` (has work), `idle`, or `ending`.
+    pub(crate) state: String,
+}
+
+/// All virtual GPUs.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct VgpuListing {
+    pub(crate) vgpus: Vec<VgpuLine>,
+}
+
+/// A virtual GPU, as `vgpu list` shows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct VgpuLine {
+    /// Its name, as a tenant.
+    pub(crate) name: String,
+    /// How it is virtualized.
+    pub(crate) scheme: Scheme,
+    /// Where guests connect.
+    pub(crate) socket: PathBuf,
+    /// Process of the guest, if there is one.
+    pub(crate) guest: Option<i32>,
+    /// GPU memory that its guest has, bytes. While its limit changes, it has more or less.
+    pub(crate) memory_used: u64,
+    /// Its limit.
+    pub(crate) memory_limit: u64,
+    /// GPU memory that serving it takes beside its own, bytes: page tables and channels. No part of its limit.
+    #[serde(default)]
+    pub(crate) memory_overhead: u64,
+    /// Share of GPU time while others want it, percent.
+    pub(crate) share_entitled: f64,
+    /// Part of GPU time in the last seconds, percent.
+    pub(crate) share_received: f64,
+    /// GPU time ever used, ns.
+    #[serde(default)]
+    pub(crate) gpu_time_ns: u64,
+    /// Channels that the guest has bound.
+    pub(crate) channels: u32,
+    /// Accesses to the device's registers and memory that were mediated.
+    pub(crate) traps: u64,
+    /// Those of them that asked whether something has happened: how many depends on time, not on work.
+    #[serde(default)]
+    pub(crate) looks: u64,
+    /// Times that a shadow was brought in line with the guest's page tables, or hypercalls.
+    pub(crate) shadow_updates: u64,
+    /// Entries of the guest's page tables that were looked at.
+    pub(crate) entries_scanned: u64,
+    /// Operations that came by hypercall.
+    pub(crate) hypercalls: u64,
+    /// `idle` (no guest), `attached` (a guest without work), `running` (a guest with work), `failed` (to be destroyed; the
+    /// log says why), or `restarting` (the device process is).
     pub(crate) state: String,
 }
 
@@ -91,23 +218,34 @@ pub(crate) fn send<T: Serialize>(socket: &OwnedFd, message: &T) -> io::Result<()
 
 /// Receives a message; `None` if the peer has closed.
 pub(crate) fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<Option<T>> {
+    Ok(receive_all(socket)?.map(|(message, _)| message))
+}
+
+/// Receives a message, and the descriptors that came with it.
+pub(crate) fn receive_all<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut buffer = vec![0; MAX_MESSAGE];
-    match unix::receive(socket, &mut buffer)? {
-        (0, _) => Ok(None),
-        (length, _) => Ok(Some(serde_json::from_slice(&buffer[..length])?)),
+    let unix::Received { length, fds, .. } = unix::receive(socket, &mut buffer)?;
+    match length {
+        0 => Ok(None),
+        length => Ok(Some((serde_json::from_slice(&buffer[..length])?, fds))),
     }
 }
 
 /// Connects to the daemon's admin socket.
-pub(crate) fn connect(place: &Place) -> io::Result<OwnedFd> {
-    let socket = unix::connect(&place.admin_socket())?;
+pub(crate) fn connect(directory: &RuntimeDirectory) -> io::Result<OwnedFd> {
+    let socket = unix::connect(&directory.admin_socket())?;
     unix::set_timeout(&socket, Some(PATIENCE))?;
     Ok(socket)
 }
 
 /// Asks one thing.
 pub(crate) fn ask(socket: &OwnedFd, request: &AdminRequest) -> Result<AdminReply> {
-    send(socket, request).context("cannot ask the daemon")?;
+    ask_with(socket, request, &[])
+}
+
+/// Asks one thing, with descriptors.
+pub(crate) fn ask_with(socket: &OwnedFd, request: &AdminRequest, fds: &[BorrowedFd<'_>]) -> Result<AdminReply> {
+    unix::send(socket, &serde_json::to_vec(request)?, fds, true).context("cannot ask the daemon")?;
     match receive(socket).context("the daemon does not answer")? {
         Some(AdminReply::Refused(reason)) => bail!("{reason}"),
         Some(reply) => Ok(reply),

@@ -16,7 +16,7 @@ use hostmem::{Mapping, Memfd};
 use serde::Serialize;
 use transport::{Consumer, Producer, ring};
 
-use crate::bench_engine;
+use crate::{bench_compile, bench_engine, bench_isolation, bench_vgpu};
 
 /// Arguments of `sundial bench`.
 #[derive(Args, Debug)]
@@ -27,9 +27,9 @@ pub(crate) struct Arguments {
     /// Print JSON: rows {"name","unit","native","tenant","ratio"}.
     #[arg(long, global = true)]
     json: bool,
-    /// Rounds; the median counts.
-    #[arg(long, default_value_t = 7, global = true)]
-    rounds: usize,
+    /// Rounds; the median counts [default: 7; vgpu: 3].
+    #[arg(long, global = true)]
+    rounds: Option<usize>,
     /// Folder with the compiled examples (`cargo xtask examples`); default: cuda-examples beside the build folder.
     #[arg(long)]
     programs: Option<PathBuf>,
@@ -39,6 +39,15 @@ pub(crate) struct Arguments {
 enum What {
     /// Measure the kernel engine: interpreter, machine code on one core and on all, compile time.
     Engine,
+    /// Measure what compiling a kernel costs, by its shape and size: rows {"shape","instructions","ms",
+    /// "us_per_instruction","peak_bytes"}.
+    Compile(bench_compile::Arguments),
+    /// Measure who gets the GPU when one tenant's kernels are long and others' short, with each scheduler: rows
+    /// {"scheduler","kind","tenant","share_entitled","share_received","error_points","worst_points"}.
+    Isolation(bench_isolation::Arguments),
+    /// Measure what virtual GPUs cost, by scheme and by phase of programs: rows {"scheme","guests","program","phase","ms",
+    /// "ratio","traps","shadow_updates","entries_scanned","hypercalls"}.
+    Vgpu(bench_vgpu::Arguments),
 }
 
 /// One line of the result.
@@ -77,6 +86,9 @@ const CALLS: [(&str, u32, usize); 21] = [
     ("d2h-pinned-67108864", 2, 64 << 20),
 ];
 
+/// Rounds, unless asked for others.
+const ROUNDS: usize = 7;
+
 /// vmCUDA's five programs, with repetitions of the GPU's part.
 const PROGRAMS: [(&str, &str); 5] = [
     ("binomial_options", "4"),
@@ -91,18 +103,23 @@ const PROGRAMS: [(&str, &str); 5] = [
 /// # Errors
 /// What could not be started, or ended early.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    if let Some(What::Engine) = arguments.what {
-        return bench_engine::run(arguments.json, arguments.rounds);
-    }
     let own = std::env::current_exe()?;
     let folder = own.parent().context("the program lies in a folder")?.to_path_buf();
+    let programs = arguments.programs.clone().unwrap_or_else(|| folder.join("../cuda-examples"));
+    let rounds = arguments.rounds.unwrap_or(ROUNDS);
+    match &arguments.what {
+        Some(What::Engine) => return bench_engine::run(arguments.json, rounds),
+        Some(What::Isolation(how)) => return bench_isolation::run(how, arguments.json),
+        Some(What::Vgpu(what)) => return bench_vgpu::run(what, &programs, arguments.json, arguments.rounds),
+        Some(What::Compile(which)) => return bench_compile::run(which, arguments.json, rounds),
+        None => {}
+    }
     let mut rows = Vec::new();
     baselines(&mut rows)?;
-    calls(&own, &folder, arguments.rounds, &mut rows)?;
-    let programs = arguments.programs.clone().unwrap_or_else(|| folder.join("../cuda-examples"));
+    calls(&own, &folder, rounds, &mut rows)?;
     if programs.join(PROGRAMS[0].0).exists() {
         for (name, repeat) in PROGRAMS {
-            rows.push(program(&own, &programs.join(name), name, repeat, arguments.rounds)?);
+            rows.push(program(&own, &programs.join(name), name, repeat, rounds)?);
         }
     } else {
         eprintln!("skipped: the five programs (not in {}; build them with: cargo xtask examples)", programs.display());

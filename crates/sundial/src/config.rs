@@ -2,6 +2,7 @@
 //!
 //! ```toml
 //! gpu = "soft:4g"            # which GPU
+//! scheduler = "default"      # how GPU time is shared: default, fifo, credit, band
 //! most_tenants = 64          # at once
 //! linger_seconds = 30        # a daemon that `run` started ends this long after its last tenant
 //!
@@ -9,28 +10,43 @@
 //! allow = true
 //! memory = "1g"              # each user's limit; none: the whole GPU
 //!
+//! [code_cache]               # compiled code in $XDG_CACHE_HOME/sundial (or ~/.cache/sundial)
+//! keep = true
+//! most = "256m"              # on disk
+//!
+//! [profiles.small]           # terms with a name, for `--profile small` of `run` and `vgpu create`
+//! mem = "512m"
+//! share = "20%"
+//! scheme = "fv"              # of virtual GPUs
+//!
 //! [limits]                   # counts for every tenant: see tenancy::Limits
 //! queues = 2048
+//! host_bytes = 4294967296    # most host memory; without it, and for maps and files, a part of what the machine has
 //! ```
 //! Looked for at `--config`, `$SUNDIAL_CONFIG`, `$XDG_CONFIG_HOME/sundial/config.toml` (or `~/.config`), and
 //! `/etc/sundial/config.toml`. An unknown key is an error: a limit that is misspelt would not hold.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use tenancy::Limits;
 
-use crate::size::{GpuSpec, Size};
+use crate::scheme::Profile;
+use crate::size::{GpuSpec, Scheduler, Size};
 
 /// The host's policy.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) gpu: GpuSpec,
+    pub(crate) scheduler: Scheduler,
     pub(crate) most_tenants: usize,
     pub(crate) linger_seconds: u64,
     pub(crate) unregistered: Unregistered,
+    pub(crate) code_cache: CodeCache,
+    pub(crate) profiles: BTreeMap<String, Profile>,
     pub(crate) limits: Limits,
 }
 
@@ -42,13 +58,24 @@ pub(crate) struct Unregistered {
     pub(crate) memory: Option<Size>,
 }
 
+/// Compiled code that is kept for the next time.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CodeCache {
+    pub(crate) keep: bool,
+    pub(crate) most: Size,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Config {
             gpu: GpuSpec::Soft { memory: Size(4 << 30) },
+            scheduler: Scheduler::default(),
             most_tenants: 64,
             linger_seconds: 30,
             unregistered: Unregistered::default(),
+            code_cache: CodeCache::default(),
+            profiles: BTreeMap::new(),
             limits: Limits::default(),
         }
     }
@@ -57,6 +84,21 @@ impl Default for Config {
 impl Default for Unregistered {
     fn default() -> Self {
         Unregistered { allow: true, memory: None }
+    }
+}
+
+impl Default for CodeCache {
+    fn default() -> Self {
+        CodeCache { keep: true, most: Size(256 << 20) }
+    }
+}
+
+impl CodeCache {
+    /// Where it lies; `None` if nothing is to be kept, or the user has no place for such things.
+    pub(crate) fn directory(&self) -> Option<PathBuf> {
+        let named = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let place = named.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))?;
+        self.keep.then(|| place.join("sundial"))
     }
 }
 
@@ -74,6 +116,19 @@ impl Config {
 
     fn parse(text: &str) -> Result<Config> {
         Ok(toml::from_str(text)?)
+    }
+
+    /// A profile by its name; one that says nothing if none is named.
+    pub(crate) fn profile(&self, name: Option<&str>) -> Result<Profile> {
+        let Some(name) = name else { return Ok(Profile::default()) };
+        if let Some(profile) = self.profiles.get(name) {
+            return Ok(*profile);
+        }
+        let known: Vec<&str> = self.profiles.keys().map(String::as_str).collect();
+        match &known[..] {
+            [] => bail!("no profile named `{name}`: the daemon's config.toml has none"),
+            _ => bail!("no profile named `{name}`: the daemon's config.toml has {}", known.join(", ")),
+        }
     }
 }
 
@@ -100,6 +155,15 @@ mod tests {
         assert_eq!(config.gpu, GpuSpec::Soft { memory: Size(1 << 30) });
         assert_eq!(config.unregistered.memory, Some(Size(256 << 20)));
         assert_eq!((config.limits.queues, config.limits.contexts), (7, Limits::default().contexts));
+        let config =
+            Config::parse("[profiles.small]\nmem = \"512m\"\nshare = \"20%\"\nscheme = \"fv-naive\"\n").unwrap();
+        let small = config.profile(Some("small")).unwrap();
+        assert_eq!((small.mem, small.scheme), (Some(Size(512 << 20)), Some(crate::scheme::Scheme::FvNaive)));
+        assert_eq!(config.profile(None).unwrap(), Profile::default());
+        assert!(config.profile(Some("large")).unwrap_err().to_string().contains("has small"));
+        for bad in ["[profiles.small]\nmemory = \"1g\"", "[profiles.small]\nscheme = \"best\""] {
+            assert!(Config::parse(bad).is_err(), "{bad}");
+        }
         for bad in ["gpus = \"soft:1g\"", "[limits]\nqueue = 7", "[unregistered]\nmem = \"1g\"", "gpu = \"soft:zero\""]
         {
             assert!(Config::parse(bad).is_err(), "{bad}");

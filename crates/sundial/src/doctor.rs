@@ -1,19 +1,21 @@
-//! `sundial doctor`: is everything in its place, and if not, what to do.
+//! `sundial doctor`: is everything in its place, and if not, what to do; and what contains our processes on this machine.
 
 use std::io::Write;
 use std::process::Command;
 
 use anyhow::Result;
 use clap::Args;
+use sandbox::Role;
 use serde::Serialize;
 
-use crate::place::Place;
+use crate::confine::{self, RoleLine};
 use crate::run::library_directory;
+use crate::runtime_directory::RuntimeDirectory;
 
 /// Arguments of `sundial doctor`.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
-    /// Print JSON: {"checks":[{"name","state","found","advice"}],"ok":bool}.
+    /// Print JSON: {"checks":[{"name","state","found","advice"}],"roles":[{"role","protections","refused","worked"}],"ok"}.
     #[arg(long)]
     json: bool,
 }
@@ -48,11 +50,17 @@ impl Check {
 /// # Errors
 /// Output cannot be written.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
-    let checks = vec![version(), processor(), memory(), library(), other_driver(), sockets(), daemon(), kernel()];
+    let mut checks = vec![version(), processor(), memory(), library(), other_driver(), sockets(), daemon(), kernel()];
+    let roles = Role::ALL.map(confine::prove).into_iter().collect::<Result<Vec<RoleLine>>>()?;
+    checks.extend(roles.iter().map(containment));
     let ok = checks.iter().all(|check| check.state != State::Bad);
     let mut out = std::io::stdout().lock();
     if arguments.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&serde_json::json!({ "checks": checks, "ok": ok }))?)?;
+        writeln!(
+            out,
+            "{}",
+            serde_json::to_string_pretty(&serde_json::json!({ "checks": checks, "roles": roles, "ok": ok }))?
+        )?;
         return Ok(ok);
     }
     for check in &checks {
@@ -131,8 +139,8 @@ fn other_driver() -> Check {
 }
 
 fn sockets() -> Check {
-    match Place::open() {
-        Ok(place) => Check::new("sockets", State::Ok, format!("in {}", place.directory().display()), ""),
+    match RuntimeDirectory::open() {
+        Ok(directory) => Check::new("sockets", State::Ok, format!("in {}", directory.path().display()), ""),
         Err(error) => Check::new("sockets", State::Bad, format!("{error:#}"), "or name another in SUNDIAL_RUNTIME_DIR"),
     }
 }
@@ -143,7 +151,12 @@ fn daemon() -> Check {
         Ok(output) if output.status.success() => {
             let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             let sessions = value["sessions"].as_array().map_or(0, Vec::len);
-            Check::new("daemon", State::Ok, format!("running, {sessions} sessions"), "")
+            let deaths = value["device_deaths"].as_u64().unwrap_or(0);
+            if deaths == 0 {
+                return Check::new("daemon", State::Ok, format!("running, {sessions} sessions"), "");
+            }
+            let found = format!("running, {sessions} sessions; the process that owns the GPU has died {deaths} times");
+            Check::new("daemon", State::Note, found, "the daemon's log (daemon.log beside its sockets) says of what")
         }
         _ => Check::new("daemon", State::Ok, "not running; `sundial run` starts one", ""),
     }
@@ -156,5 +169,40 @@ fn kernel() -> Check {
         State::Ok,
         format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy()),
         "",
+    )
+}
+
+/// What contains the processes of a role: said by processes that entered it a moment ago, and tried to leave.
+fn containment(line: &RoleLine) -> Check {
+    let name = match line.role {
+        "control" => "control",
+        "device" => "device",
+        _ => "compilers",
+    };
+    let names = |wanted: &str| -> Vec<String> {
+        let of = line.protections.iter().filter(|protection| protection.holds == wanted);
+        of.map(|protection| format!("{} ({})", protection.name, protection.missing)).collect()
+    };
+    let held = line.protections.iter().filter(|protection| protection.holds == "yes");
+    let held: Vec<&str> = held.map(|protection| protection.name.as_str()).collect();
+    let mut found = format!("contained by: {}; {} forbidden things tried in vain", held.join(", "), line.refused.len());
+    let (lacking, partly) = (names("no"), names("partly"));
+    if !partly.is_empty() {
+        found += &format!("; in part: {}", partly.join(", "));
+    }
+    if !lacking.is_empty() {
+        found += &format!("; NOT by: {}", lacking.join(", "));
+    }
+    if !line.worked.is_empty() {
+        found += &format!("; forbidden, and works: {}", line.worked.join(", "));
+    }
+    if lacking.is_empty() && line.worked.is_empty() {
+        return Check::new(name, State::Ok, found, "");
+    }
+    Check::new(
+        name,
+        State::Note,
+        found,
+        "what docs/threat-model.md says of this process does not all hold here; a newer kernel (6.12) has all of it",
     )
 }

@@ -11,6 +11,8 @@ use tenancy::{Limits, TenantId};
 use transport::unix;
 
 use crate::admin::{MAX_MESSAGE, SessionLine};
+use crate::scheme::Scheme;
+use crate::size::Scheduler;
 
 /// To the device process.
 #[derive(Debug, Serialize, Deserialize)]
@@ -26,7 +28,7 @@ pub(crate) enum ToDevice {
         /// Its share of GPU time, percent.
         share_percent: Option<f64>,
     },
-    /// A client said its hello; its socket comes with this message.
+    /// A client said its hello; its socket comes with this message, and a descriptor of its process, if it has a number here.
     Open {
         /// Number of the session.
         session: u64,
@@ -37,11 +39,58 @@ pub(crate) enum ToDevice {
     },
     /// A tenant has left; its sessions end by themselves.
     Forget {
-        /// Which.
+        /// As it was named when it came.
         tenant: TenantId,
+    },
+    /// How GPU time is shared from now on.
+    Schedule {
+        /// The policy.
+        scheduler: Scheduler,
     },
     /// Who is there? → [`FromDevice::Report`]
     Report,
+    /// A tenant has a virtual GPU of the memory that it may use → [`FromDevice::VgpuMade`]
+    MakeVgpu {
+        /// Which tenant: it is the number of its virtual GPU as well.
+        vgpu: TenantId,
+        /// How it is virtualized.
+        scheme: Scheme,
+        /// All the memory that it may ever have, bytes; what it has now is its tenant's limit.
+        most_bytes: u64,
+    },
+    /// It has so much memory from now on → [`FromDevice::VgpuResized`]
+    ResizeVgpu {
+        /// The virtual GPU that it is about, by its tenant.
+        vgpu: TenantId,
+        /// Whole 2 MiB.
+        bytes: u64,
+    },
+    /// It has none any more, whoever uses it → [`FromDevice::VgpuEnded`]
+    EndVgpu {
+        /// As it was named when it was made.
+        vgpu: TenantId,
+    },
+    /// A guest has connected; its socket comes with this message.
+    Guest {
+        /// To which.
+        vgpu: TenantId,
+        /// Its process.
+        pid: i32,
+    },
+    /// What do they do? → [`FromDevice::Vgpus`]
+    ReportVgpus,
+    /// A compiler: its socket, the descriptor of its process and its lifeline come with this message.
+    Compiler {
+        /// Its process.
+        pid: i32,
+        /// The lifeline is the way to the cache as well; else nobody answers there.
+        cached: bool,
+    },
+    /// One that was wanted does not come.
+    NoCompiler {
+        /// Why, in words for the log.
+        reason: String,
+    },
 }
 
 /// To the control process.
@@ -56,11 +105,55 @@ pub(crate) enum FromDevice {
     },
     /// A session has ended and given everything back.
     Ended {
-        /// Which.
+        /// The number that it was opened with.
         session: u64,
     },
     /// To [`ToDevice::Report`].
     Report(Vec<SessionLine>),
+    /// To [`ToDevice::MakeVgpu`].
+    VgpuMade {
+        /// The virtual GPU that it is about, by its tenant.
+        vgpu: TenantId,
+        /// It is not: why.
+        refused: Option<String>,
+    },
+    /// To [`ToDevice::ResizeVgpu`].
+    VgpuResized {
+        /// The virtual GPU that it is about, by its tenant.
+        vgpu: TenantId,
+        /// What it has now, bytes.
+        bytes: u64,
+        /// That is not what was asked for: why.
+        refused: Option<String>,
+    },
+    /// To [`ToDevice::EndVgpu`]: all of it is given back.
+    VgpuEnded {
+        /// The virtual GPU that it is about, by its tenant.
+        vgpu: TenantId,
+    },
+    /// To [`ToDevice::ReportVgpus`].
+    Vgpus(Vec<VgpuStatus>),
+    /// One more compiler, please → [`ToDevice::Compiler`], [`ToDevice::NoCompiler`]
+    WantCompiler,
+}
+
+/// A virtual GPU, as the device process sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct VgpuStatus {
+    pub(crate) vgpu: TenantId,
+    pub(crate) guest: Option<i32>,
+    pub(crate) memory_used: u64,
+    pub(crate) memory_overhead: u64,
+    pub(crate) share_entitled: f64,
+    pub(crate) share_received: f64,
+    pub(crate) gpu_time_ns: u64,
+    pub(crate) channels: u32,
+    pub(crate) traps: u64,
+    pub(crate) looks: u64,
+    pub(crate) shadow_updates: u64,
+    pub(crate) entries_scanned: u64,
+    pub(crate) hypercalls: u64,
+    pub(crate) state: String,
 }
 
 /// Longest that the control process waits for room: a device process that does not read is as good as dead.
@@ -71,16 +164,17 @@ pub(crate) fn send<T: Serialize>(socket: &OwnedFd, message: &T, fds: &[BorrowedF
     unix::send(socket, &serde_json::to_vec(message)?, fds, true)
 }
 
-/// Receives a message and the descriptor that came with it; `None` if the other process is gone.
+/// Receives a message and the descriptors that came with it, none of them if there was no room for all; `None` if the other
+/// process is gone.
 pub(crate) fn receive<T: DeserializeOwned>(
     socket: &OwnedFd,
     buffer: &mut Vec<u8>,
-) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     buffer.resize(MAX_MESSAGE, 0);
     match unix::receive(socket, buffer) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
         Err(error) => Err(error),
-        Ok((0, _)) => Ok(None),
-        Ok((length, fds)) => Ok(Some((serde_json::from_slice(&buffer[..length])?, fds.into_iter().next()))),
+        Ok(unix::Received { length: 0, .. }) => Ok(None),
+        Ok(unix::Received { length, fds, .. }) => Ok(Some((serde_json::from_slice(&buffer[..length])?, fds))),
     }
 }

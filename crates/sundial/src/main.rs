@@ -2,32 +2,46 @@
 //!
 //! | command | file |
 //! |---|---|
-//! | `serve` | [`serve`]: the daemon; [`control`] is its control process, [`device`] the process that owns the GPU |
+//! | `serve` | [`serve`]: the daemon; [`control`] is its control process, [`device`] the process that owns the GPU, [`compile`] those that compile for it |
 //! | `run` | [`run`]: a program as a tenant |
 //! | `ps` | [`ps`]: who is there |
-//! | `demo` | [`demo`]: three tenants share one GPU, three more misbehave |
-//! | `bench` | [`bench`]: what sharing costs; [`bench_engine`]: the kernel engine alone |
+//! | `set` | [`set`]: a tenant's share, the scheduler, while the daemon runs |
+//! | `vgpu` | [`virtual_gpu`]: virtual GPUs are created, listed, changed and destroyed |
+//! | `demo` | [`demo`]: three tenants share one GPU, or guests beside a tenant; others misbehave |
+//! | `bench` | [`bench`]: what sharing costs; [`bench_engine`]: the kernel engine alone; [`bench_compile`]: compiling; [`bench_isolation`]: who gets the GPU beside long kernels, by scheduler; [`bench_vgpu`]: what virtual GPUs cost, by scheme |
 //! | `doctor` | [`doctor`]: is everything in its place |
 //!
-//! Shared by them: [`config`] (`config.toml`), [`place`] (directories and sockets), [`size`] (`2g`, `30%`), [`admin`] (what
-//! `run` and `ps` say to the daemon), [`link`] (what its two processes say to each other), [`quiet`] (log lines that a
-//! tenant can cause).
+//! Shared by them: [`config`] (`config.toml`), [`runtime_directory`] (sockets and locks), [`size`] (`2g`, `30%`), [`admin`]
+//! (what `run`, `ps`, `set` and `vgpu` say to the daemon), [`scheme`] (schemes and profiles), [`confine`] (what each process gives
+//! up), [`stage`] (a daemon of one's own), [`link`] (what its two processes say to
+//! each other), [`quiet`] (log lines that a tenant can cause).
 
 mod admin;
 mod bench;
+mod bench_compile;
 mod bench_engine;
+mod bench_isolation;
+mod bench_vgpu;
+mod compile;
 mod config;
+mod confine;
 mod control;
 mod demo;
 mod device;
 mod doctor;
+mod host;
 mod link;
-mod place;
 mod ps;
 mod quiet;
 mod run;
+mod runtime_directory;
+mod scheme;
 mod serve;
+mod set;
 mod size;
+mod stage;
+mod threads;
+mod virtual_gpu;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -40,6 +54,10 @@ Examples:
   sundial run --native -- ./program                 the same straight on the GPU: the baseline
   sundial serve --gpu soft:4g                       a daemon with a software GPU of 4 GiB, in the foreground
   sundial ps --json                                 sessions, for programs
+  sundial set vectorAdd-4711 --share 40%            another share for a tenant that is there
+  sundial set --scheduler band                      another scheduler: default, fifo, credit, band
+  sundial vgpu create one --mem 1g --share 30%      a PCI GPU for a guest; prints the socket of its device
+  sundial vgpu list                                 virtual GPUs and their guests
   sundial bench                                     what sharing costs on this machine
 
 Environment:
@@ -63,7 +81,11 @@ enum Command {
     Run(run::Args),
     /// List sessions.
     Ps(ps::Args),
-    /// Show three tenants that share one GPU, and three more that misbehave.
+    /// Change a tenant's share, or the scheduler, while the daemon runs.
+    Set(set::Args),
+    /// Virtual GPUs, for virtual machines and for programs with a driver of their own.
+    Vgpu(virtual_gpu::Args),
+    /// Show three tenants that share one GPU, or virtual GPUs beside a tenant (--vms), and others that misbehave.
     Demo(demo::Arguments),
     /// Measure what sharing costs, against the same programs straight on the GPU.
     Bench(bench::Arguments),
@@ -72,6 +94,12 @@ enum Command {
     /// The process that owns the GPU (started by `serve`).
     #[command(hide = true)]
     Device(device::Args),
+    /// A process that compiles for the device process (started by `serve`).
+    #[command(hide = true)]
+    Compile,
+    /// A process that gives up what its role does not need, and tries it all the same (started by `doctor`).
+    #[command(hide = true)]
+    Confined(confine::Args),
 }
 
 fn main() -> ExitCode {
@@ -79,10 +107,14 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::main(args),
         Command::Run(args) => run::main(args),
         Command::Ps(args) => ps::main(&args),
+        Command::Set(args) => set::main(&args),
+        Command::Vgpu(args) => virtual_gpu::main(args),
         Command::Demo(args) => held(demo::run(&args)),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => held(doctor::run(&args)),
         Command::Device(args) => device::main(&args),
+        Command::Compile => compile::main(),
+        Command::Confined(args) => confine::main(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -99,6 +131,14 @@ fn held(result: anyhow::Result<bool>) -> anyhow::Result<()> {
         std::process::exit(1);
     }
     Ok(())
+}
+
+/// This program, to be started once more: the very same, even if its file has been replaced meanwhile. It gets nothing of
+/// our environment but what to log.
+fn own_program() -> std::process::Command {
+    let mut command = std::process::Command::new("/proc/self/exe");
+    command.env_clear().envs(std::env::var_os("SUNDIAL_LOG").map(|log| ("SUNDIAL_LOG", log)));
+    command
 }
 
 /// Logs to standard error; `SUNDIAL_LOG` says what (as `RUST_LOG`).

@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::{Context, Result, bail};
 
 use crate::admin::{self, AdminReply, AdminRequest, Listing};
-use crate::place::Place;
+use crate::runtime_directory::RuntimeDirectory;
 use crate::size::Size;
 
 /// Arguments.
@@ -17,9 +17,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args) -> Result<()> {
-    let place = Place::open()?;
-    let socket = admin::connect(&place)
-        .with_context(|| format!("no Sundial daemon is running in {}", place.directory().display()))?;
+    let directory = RuntimeDirectory::open()?;
+    let socket = admin::connect(&directory)
+        .with_context(|| format!("no Sundial daemon is running in {}", directory.path().display()))?;
     let AdminReply::Sessions(listing) = admin::ask(&socket, &AdminRequest::List)? else {
         bail!("the daemon gave an unexpected answer");
     };
@@ -35,16 +35,18 @@ pub(crate) fn main(args: &Args) -> Result<()> {
 
 fn table(listing: &Listing) -> String {
     let mut text = format!(
-        "{:<24} {:>8} {:>10} {:>10} {:>9} {:>9} {:>12} {:>10}  {}\n",
-        "TENANT", "PID", "MEMORY", "LIMIT", "ENTITLED", "RECEIVED", "CALLS LOCAL", "REMOTE", "STATE"
+        "{:<24} {:>8} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9} {:>12} {:>10}  {}\n",
+        "TENANT", "PID", "MEMORY", "LIMIT", "HOST", "LIMIT", "ENTITLED", "RECEIVED", "CALLS LOCAL", "REMOTE", "STATE"
     );
     for line in &listing.sessions {
         text.push_str(&format!(
-            "{:<24} {:>8} {:>10} {:>10} {:>8.1}% {:>8.1}% {:>12} {:>10}  {}\n",
+            "{:<24} {:>8} {:>10} {:>10} {:>10} {:>10} {:>8.1}% {:>8.1}% {:>12} {:>10}  {}\n",
             line.tenant,
             line.pid,
             Size(line.memory_used),
             Size(line.memory_limit),
+            Size(line.host_memory_used),
+            Size(line.host_memory_limit),
             line.share_entitled,
             line.share_received,
             line.calls_local,
@@ -67,14 +69,19 @@ mod tests {
             pid: 4711,
             memory_used: 96 << 20,
             memory_limit: 2 << 30,
+            host_memory_used: 7 << 20,
+            host_memory_limit: 4 << 30,
             share_entitled: 30.0,
             share_received: 29.97,
+            gpu_time_ns: 0,
             calls_local: 123_456,
             calls_remote: 789,
             kernels: 12,
+            kernels_interpreted: 0,
+            compiling: 1,
             state: "running".into(),
         };
-        let text = table(&Listing { sessions: vec![line] });
+        let text = table(&Listing { sessions: vec![line], ..Listing::default() });
         let [head, body] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
         assert_eq!(head.find("STATE"), body.find("running"));
         assert!(body.contains("96 MiB") && body.contains("30.0%"), "{body}");

@@ -4,7 +4,8 @@
 //! exit code, signals, terminal are the program's own because there is nobody in between. The connection stays open in the
 //! program and its children; when the last of them ends, the daemon sees it closed, and the registration ends.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -16,11 +17,14 @@ use tenancy::Terms;
 use wire::place::{CREDENTIAL_VARIABLE, SOCKET_VARIABLE};
 
 use crate::admin::{self, AdminReply, AdminRequest};
-use crate::place::Place;
+use crate::runtime_directory::RuntimeDirectory;
 use crate::size::{GpuSpec, Percent, Size};
 
 /// Where the lifeline lies in the program: out of the way of programs that expect their first file to be number 3.
 const LIFELINE_FD: i32 = 200;
+
+/// Tells the library in the program where its virtual GPU is.
+const VGPU_VARIABLE: &str = "SUNDIAL_VGPU";
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -28,15 +32,24 @@ pub(crate) struct Args {
     /// Most GPU memory, as 512m or 2g.
     #[arg(long)]
     mem: Option<Size>,
+    /// Most memory of the host that the daemon may take for it, pinned memory included, as 2g.
+    #[arg(long)]
+    host_mem: Option<Size>,
     /// Share of GPU time while others want it, as 30%.
     #[arg(long)]
     share: Option<Percent>,
+    /// What is not said here is as in `[profiles.<PROFILE>]` of the daemon's config.toml.
+    #[arg(long)]
+    profile: Option<String>,
     /// Name of the tenant.
     #[arg(long)]
     name: Option<String>,
     /// Straight on the GPU, without daemon: the baseline.
-    #[arg(long, conflicts_with_all = ["mem", "share", "name"])]
+    #[arg(long, conflicts_with_all = ["mem", "host_mem", "share", "profile", "name"])]
     native: bool,
+    /// On a virtual GPU, as a guest: the path of its socket; or pci, or pci:<address>, in a virtual machine that has one.
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["mem", "host_mem", "share", "profile", "name", "native"])]
+    vgpu: Option<OsString>,
     /// Which GPU: soft:<memory>, as soft:4g. For a daemon that is started now, or with --native.
     #[arg(long, env = "SUNDIAL_GPU")]
     gpu: Option<GpuSpec>,
@@ -51,7 +64,10 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let mut command = Command::new(program);
     command.args(arguments);
     command.env("LD_LIBRARY_PATH", search_path(&library, std::env::var_os("LD_LIBRARY_PATH")));
-    if args.native {
+    command.env_remove("SUNDIAL_NATIVE").env_remove(VGPU_VARIABLE);
+    if let Some(place) = &args.vgpu {
+        command.env(VGPU_VARIABLE, vgpu(place)?);
+    } else if args.native {
         command.env("SUNDIAL_NATIVE", "1");
         if let Some(GpuSpec::Soft { memory }) = args.gpu {
             command.env("SUNDIAL_VRAM", memory.0.to_string());
@@ -60,10 +76,10 @@ pub(crate) fn main(args: Args) -> Result<()> {
         let terms = Terms {
             name: args.name.clone().unwrap_or_else(|| default_name(Path::new(program))),
             memory_bytes: args.mem.map(|size| size.0),
+            host_bytes: args.host_mem.map(|size| size.0),
             share_percent: args.share.map(|share| share.0),
         };
-        let (credential, socket) = register(terms, args.gpu)?;
-        command.env_remove("SUNDIAL_NATIVE");
+        let (credential, socket) = register(terms, args.gpu, args.profile)?;
         command.env(CREDENTIAL_VARIABLE, credential);
         command.env(SOCKET_VARIABLE, socket);
     }
@@ -73,26 +89,42 @@ pub(crate) fn main(args: Args) -> Result<()> {
     std::process::exit(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 });
 }
 
+/// A virtual GPU's place as the library takes it.
+fn vgpu(place: &OsString) -> Result<OsString> {
+    if place.to_str().is_some_and(|place| place == "pci" || place.starts_with("pci:")) {
+        return Ok(place.clone());
+    }
+    // The program may be started elsewhere.
+    let path = std::path::absolute(place).context("which socket?")?;
+    Ok(OsString::from_iter([OsStr::new("unix:"), path.as_os_str()]))
+}
+
 /// Registers the tenant, starting a daemon if none runs. What is returned goes into the program's environment; the
 /// connection goes into the program.
-fn register(terms: Terms, gpu: Option<GpuSpec>) -> Result<(String, PathBuf)> {
-    let place = Place::open()?;
-    // Held until we are registered: a daemon about to end looks at it, and of two of us only one starts a daemon.
-    let _starting = place.lock_start(true)?;
-    let connection = match admin::connect(&place) {
-        Ok(connection) => connection,
-        Err(_) => {
-            start_daemon(&place, gpu)?;
-            admin::connect(&place).context("the daemon that was just started does not answer")?
-        }
-    };
-    match admin::ask(&connection, &AdminRequest::Register { terms, gpu })? {
+fn register(terms: Terms, gpu: Option<GpuSpec>, profile: Option<String>) -> Result<(String, PathBuf)> {
+    let (connection, _starting) = reach_daemon(gpu)?;
+    match admin::ask(&connection, &AdminRequest::Register { terms, gpu, profile })? {
         AdminReply::Registered { credential, socket } => {
             keep_open(connection)?;
             Ok((credential, socket))
         }
         _ => bail!("the daemon gave an unexpected answer"),
     }
+}
+
+/// A connection to the daemon, which is started if none runs; and a lock, to be held until there is a reason for the daemon to
+/// stay: one that is about to end looks at it, and of two who look for one only one starts it.
+pub(crate) fn reach_daemon(gpu: Option<GpuSpec>) -> Result<(OwnedFd, Option<File>)> {
+    let directory = RuntimeDirectory::open()?;
+    let starting = directory.lock_start(true)?;
+    let connection = match admin::connect(&directory) {
+        Ok(connection) => connection,
+        Err(_) => {
+            start_daemon(&directory, gpu)?;
+            admin::connect(&directory).context("the daemon that was just started does not answer")?
+        }
+    };
+    Ok((connection, starting))
 }
 
 /// Lets the program inherit the lifeline.
@@ -106,14 +138,14 @@ fn keep_open(connection: OwnedFd) -> Result<()> {
 }
 
 /// Starts a daemon and waits until it is ready.
-fn start_daemon(place: &Place, gpu: Option<GpuSpec>) -> Result<()> {
+fn start_daemon(directory: &RuntimeDirectory, gpu: Option<GpuSpec>) -> Result<()> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
     command.args(["serve", "--detached"]);
     if let Some(gpu) = gpu {
         command.args(["--gpu", &gpu.to_string()]);
     }
-    let log = place.open_log()?;
+    let log = directory.open_log()?;
     let (reader, writer) = std::io::pipe()?;
     command.current_dir("/").stdin(writer).stdout(Stdio::null()).stderr(log);
     command.spawn().context("cannot start a daemon")?;
@@ -122,7 +154,7 @@ fn start_daemon(place: &Place, gpu: Option<GpuSpec>) -> Result<()> {
     let mut line = String::new();
     BufReader::new(reader).read_line(&mut line).context("cannot hear the daemon")?;
     if line.trim() != "ready" {
-        bail!("the daemon did not start; see {}", place.log_path().display());
+        bail!("the daemon did not start; see {}", directory.log_path().display());
     }
     Ok(())
 }
@@ -169,6 +201,9 @@ mod tests {
         let name = default_name(Path::new("/opt/my programs/vector add"));
         assert!(name.starts_with("vector_add-"), "{name}");
         assert!(default_name(Path::new(&"x".repeat(500))).len() < 64);
+        assert_eq!(vgpu(&"/run/gpu".into()).unwrap(), "unix:/run/gpu");
+        assert!(vgpu(&"gpu".into()).unwrap().to_str().unwrap().starts_with("unix:/"));
+        assert_eq!(vgpu(&"pci:0000:00:04.0".into()).unwrap(), "pci:0000:00:04.0");
         let library = Path::new("/a");
         assert_eq!(search_path(library, None), "/a");
         assert_eq!(search_path(library, Some("".into())), "/a");

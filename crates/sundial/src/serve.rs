@@ -3,15 +3,34 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use compile_pool::cache::Store;
+use sandbox::{Role, Writable};
 
 use crate::config::Config;
+use crate::confine;
 use crate::control::Control;
-use crate::place::Place;
-use crate::size::GpuSpec;
+use crate::host::Host;
+use crate::runtime_directory::RuntimeDirectory;
+use crate::size::{GpuSpec, Scheduler};
+
+/// All of the environment that the daemon looks at.
+const KEPT: [&str; 9] = [
+    "HOME",
+    "NO_COLOR",
+    "SUNDIAL_CONFIG",
+    "SUNDIAL_GPU",
+    "SUNDIAL_LOG",
+    "SUNDIAL_RUNTIME_DIR",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_RUNTIME_DIR",
+];
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -19,6 +38,10 @@ pub(crate) struct Args {
     /// Which GPU: soft:<memory>, as soft:4g.
     #[arg(long, env = "SUNDIAL_GPU")]
     gpu: Option<GpuSpec>,
+    /// How GPU time is shared: default (weighted slices, preempting), or as GPUvm and Gdev do where commands cannot be
+    /// preempted: fifo, credit, band.
+    #[arg(long)]
+    scheduler: Option<Scheduler>,
     /// The policy file.
     #[arg(long)]
     config: Option<PathBuf>,
@@ -28,24 +51,60 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
+    shed_environment()?;
     crate::start_log();
     let mut config = Config::load(args.config.as_deref())?;
     config.gpu = args.gpu.unwrap_or(config.gpu);
-    let place = Place::open()?;
-    crate::place::allow_many_files()?;
+    config.scheduler = args.scheduler.unwrap_or(config.scheduler);
+    let GpuSpec::Soft { memory } = config.gpu;
+    config.limits = Host::look().limits(&config.limits, memory.0);
+    let directory = RuntimeDirectory::open()?;
+    let cache = config.code_cache.directory();
+    let store = cache.as_deref().and_then(|directory| open_store(directory, &config));
+    // The cache's directory may be removed, and made again: another, which no rule for this one would cover.
+    let cache = store.as_ref().and(cache.as_deref()).and_then(Path::parent).map(Writable::Files);
+    let runtime = Writable::Everything(directory.path());
+    let writable: Vec<Writable<'_>> = [Some(runtime), cache].into_iter().flatten().collect();
+    confine::begin(Role::Control, &writable);
+    confine::seal(Role::Control);
+    crate::runtime_directory::allow_many_files()?;
     if args.detached {
         // Fails only for the leader of a process group, which has no terminal to lose either.
         let _ = rustix::process::setsid();
     }
-    let Some(_lock) = place.lock_daemon()? else {
-        bail!("a daemon is running already in {}", place.directory().display());
+    let Some(_lock) = directory.lock_daemon()? else {
+        bail!("a daemon is running already in {}", directory.path().display());
     };
     let linger = args.detached.then(|| Duration::from_secs(config.linger_seconds));
-    let control = Control::start(place, config)?;
+    let control = Control::start(directory, config, store)?;
     if args.detached {
         say_ready()?;
     }
     control.watch(linger)
+}
+
+/// The cache of compiled code; the daemon works without one.
+fn open_store(directory: &Path, config: &Config) -> Option<Store> {
+    match Store::open(directory, config.code_cache.most.0) {
+        Ok(store) => Some(store),
+        Err(error) => {
+            tracing::warn!(%error, directory = %directory.display(), "compiled code is not kept");
+            None
+        }
+    }
+}
+
+/// Begins anew without the environment of whoever started the daemon: it may name libraries to load first, hold somebody's
+/// secrets, or a tenant's credential.
+fn shed_environment() -> Result<()> {
+    if std::env::vars_os().all(|(name, _)| KEPT.iter().any(|kept| name == *kept)) {
+        return Ok(());
+    }
+    let mut command = Command::new("/proc/self/exe");
+    command.env_clear().envs(KEPT.iter().filter_map(|&name| Some((name, std::env::var_os(name)?))));
+    let mut words = std::env::args_os();
+    command.arg0(words.next().unwrap_or_else(|| "sundial".into())).args(words);
+    Err(command.exec()).context("cannot start this program anew")
 }
 
 /// Tells `run`, which made our standard input the writing end of a pipe.

@@ -1,8 +1,9 @@
-//! Sizes, shares and GPUs, as people write them.
+//! Sizes, shares, schedulers and GPUs, as people write them.
 
 use std::fmt;
 use std::str::FromStr;
 
+use fair_share::{Policy, UnknownPolicy};
 use serde::{Deserialize, Serialize};
 
 /// A number of bytes: `512m`, `2g`, `1.5GiB`, `4096`. Units are powers of 1024.
@@ -98,6 +99,24 @@ impl fmt::Display for GpuSpec {
     }
 }
 
+/// How GPU time is shared: `default`, `fifo`, `credit`, `band`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Scheduler(pub(crate) Policy);
+
+impl FromStr for Scheduler {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Scheduler, UnknownPolicy> {
+        text.parse().map(Scheduler)
+    }
+}
+
+impl fmt::Display for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 macro_rules! by_text {
     ($($name:ident),*) => {$(
         impl<'de> Deserialize<'de> for $name {
@@ -120,7 +139,7 @@ impl fmt::Display for Percent {
     }
 }
 
-by_text!(Size, Percent, GpuSpec);
+by_text!(Size, Percent, GpuSpec, Scheduler);
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,8 @@ pub struct Terms {
     pub name: String,
     /// Most GPU memory, bytes; `None`: the whole of it.
     pub memory_bytes: Option<u64>,
+    /// Most memory of the host, bytes; `None`: what the policy says.
+    pub host_bytes: Option<u64>,
     /// Share of GPU time while others want it too, percent; `None`: an equal part of what the others leave.
     pub share_percent: Option<f64>,
 }
@@ -50,9 +52,31 @@ pub enum AdmissionError {
         /// Least, bytes.
         least: u64,
     },
+    /// More of the host's memory than the policy allows.
+    #[error("a limit of {wanted} bytes of host memory is more than the {limit} that a tenant may have")]
+    HostMemory {
+        /// Asked for, bytes.
+        wanted: u64,
+        /// What the policy allows.
+        limit: u64,
+    },
+    /// Too little for a session.
+    #[error("a limit of {wanted} bytes of host memory is too small; the least is {least}")]
+    TooLittleHost {
+        /// Asked for, bytes.
+        wanted: u64,
+        /// Least, bytes.
+        least: u64,
+    },
     /// The name is taken.
     #[error("a tenant named `{name}` is present")]
     Name {
+        /// It.
+        name: String,
+    },
+    /// There is no such tenant.
+    #[error("no tenant named `{name}` is present")]
+    Nobody {
         /// It.
         name: String,
     },
@@ -69,21 +93,24 @@ pub enum AdmissionError {
 
 /// Least memory limit, bytes: a context's own needs and a small module.
 pub const LEAST_MEMORY: u64 = 1 << 20;
+/// Least limit of host memory, bytes: a session, and a kernel under way.
+pub const LEAST_HOST_MEMORY: u64 = 32 << 20;
 
 /// The tenants present.
 #[derive(Debug)]
 pub struct Admission {
     memory_bytes: u64,
+    host_bytes: u64,
     most: usize,
     next: u64,
     tenants: BTreeMap<TenantId, Terms>,
 }
 
 impl Admission {
-    /// For a GPU with `memory_bytes`, at most `most` tenants.
+    /// For a GPU with `memory_bytes`, at most `host_bytes` of the host's for a tenant, at most `most` tenants.
     #[must_use]
-    pub fn new(memory_bytes: u64, most: usize) -> Admission {
-        Admission { memory_bytes, most, next: 1, tenants: BTreeMap::new() }
+    pub fn new(memory_bytes: u64, host_bytes: u64, most: usize) -> Admission {
+        Admission { memory_bytes, host_bytes, most, next: 1, tenants: BTreeMap::new() }
     }
 
     /// Lets a tenant in.
@@ -101,29 +128,46 @@ impl Admission {
         if self.tenants.values().any(|present| present.name == terms.name) {
             return Err(AdmissionError::Name { name: terms.name });
         }
-        match terms.memory_bytes {
-            Some(wanted) if wanted > self.memory_bytes => {
-                return Err(AdmissionError::Memory { wanted, limit: self.memory_bytes });
+        terms.memory_bytes.map_or(Ok(()), |wanted| check_memory(wanted, self.memory_bytes))?;
+        match terms.host_bytes {
+            Some(wanted) if wanted > self.host_bytes => {
+                return Err(AdmissionError::HostMemory { wanted, limit: self.host_bytes });
             }
-            Some(wanted) if wanted < LEAST_MEMORY => {
-                return Err(AdmissionError::TooLittle { wanted, least: LEAST_MEMORY });
+            Some(wanted) if wanted < LEAST_HOST_MEMORY => {
+                return Err(AdmissionError::TooLittleHost { wanted, least: LEAST_HOST_MEMORY });
             }
             _ => {}
         }
-        if let Some(wanted) = terms.share_percent {
-            // Written so that what is no number is refused as well.
-            if !(wanted > 0.0 && wanted <= 100.0) {
-                return Err(AdmissionError::NoShare { wanted });
-            }
-            let taken = self.shares();
-            if taken + wanted > 100.0 + 1e-9 {
-                return Err(AdmissionError::Share { wanted, taken });
-            }
-        }
+        check_share(terms.share_percent, self.shares())?;
         let id = TenantId(self.next);
         self.next += 1;
         self.tenants.insert(id, terms);
         Ok(id)
+    }
+
+    /// Changes a tenant's share.
+    ///
+    /// # Errors
+    /// Why not; nothing has changed then.
+    pub fn reshare(&mut self, name: &str, share_percent: Option<f64>) -> Result<TenantId, AdmissionError> {
+        let all = self.shares();
+        let found = self.tenants.iter_mut().find(|(_, terms)| terms.name == name);
+        let (id, terms) = found.ok_or_else(|| AdmissionError::Nobody { name: name.into() })?;
+        check_share(share_percent, all - terms.share_percent.unwrap_or(0.0))?;
+        terms.share_percent = share_percent;
+        Ok(*id)
+    }
+
+    /// Changes a tenant's memory.
+    ///
+    /// # Errors
+    /// Why not; nothing has changed then.
+    pub fn resize(&mut self, id: TenantId, memory_bytes: u64) -> Result<(), AdmissionError> {
+        check_memory(memory_bytes, self.memory_bytes)?;
+        if let Some(terms) = self.tenants.get_mut(&id) {
+            terms.memory_bytes = Some(memory_bytes);
+        }
+        Ok(())
     }
 
     /// Forgets a tenant.
@@ -143,22 +187,46 @@ impl Admission {
     }
 }
 
+/// Whether somebody can have so much memory of a GPU with `limit`.
+fn check_memory(wanted: u64, limit: u64) -> Result<(), AdmissionError> {
+    match wanted {
+        _ if wanted > limit => Err(AdmissionError::Memory { wanted, limit }),
+        _ if wanted < LEAST_MEMORY => Err(AdmissionError::TooLittle { wanted, least: LEAST_MEMORY }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a share can be given while others have `taken`.
+fn check_share(share_percent: Option<f64>, taken: f64) -> Result<(), AdmissionError> {
+    match share_percent {
+        // Written so that what is no number is refused as well.
+        Some(wanted) if !(wanted > 0.0 && wanted <= 100.0) => Err(AdmissionError::NoShare { wanted }),
+        Some(wanted) if taken + wanted > 100.0 + 1e-9 => Err(AdmissionError::Share { wanted, taken }),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn terms(name: &str, memory: Option<u64>, share: Option<f64>) -> Terms {
-        Terms { name: name.into(), memory_bytes: memory, share_percent: share }
+        Terms { name: name.into(), memory_bytes: memory, host_bytes: None, share_percent: share }
     }
 
     #[test]
     fn shares_and_memory_are_bounded() {
-        let mut admission = Admission::new(4 << 30, 4);
+        let mut admission = Admission::new(4 << 30, 1 << 30, 4);
         let a = admission.admit(terms("a", Some(4 << 30), Some(60.0))).unwrap();
         let error = admission.admit(terms("b", None, Some(50.0))).unwrap_err();
         assert_eq!(error.to_string(), "a share of 50 % is not free: 60 % of the GPU's time is given to others");
         admission.admit(terms("b", None, Some(40.0))).unwrap();
         admission.admit(terms("c", None, None)).unwrap();
+        assert_eq!(admission.reshare("a", Some(60.0)), Ok(a));
+        assert!(matches!(admission.reshare("a", Some(61.0)), Err(AdmissionError::Share { .. })));
+        assert!(matches!(admission.reshare("a", Some(f64::NAN)), Err(AdmissionError::NoShare { .. })));
+        assert!(matches!(admission.reshare("x", None), Err(AdmissionError::Nobody { .. })));
+        assert_eq!(admission.shares(), 100.0);
         for (bad, name) in [
             (terms("a", None, None), "taken name"),
             (terms("", None, None), "no name"),
@@ -169,6 +237,15 @@ mod tests {
             (terms("d", None, Some(f64::NAN)), "no number"),
         ] {
             assert!(admission.admit(bad).is_err(), "{name}");
+        }
+        let host = |host_bytes| Terms { host_bytes, ..terms("d", None, None) };
+        assert!(matches!(admission.admit(host(Some(2 << 30))), Err(AdmissionError::HostMemory { .. })));
+        assert!(matches!(admission.admit(host(Some(1 << 20))), Err(AdmissionError::TooLittleHost { .. })));
+        for (bytes, fits) in [(1 << 30, true), ((4 << 30) + 1, false), (1, false), (4 << 30, true)] {
+            let before = admission.tenants().find(|(id, _)| *id == a).and_then(|(_, terms)| terms.memory_bytes);
+            assert_eq!(admission.resize(a, bytes).is_ok(), fits, "{bytes}");
+            let after = admission.tenants().find(|(id, _)| *id == a).and_then(|(_, terms)| terms.memory_bytes);
+            assert_eq!(after, if fits { Some(bytes) } else { before });
         }
         admission.release(a);
         admission.admit(terms("d", None, Some(60.0))).unwrap();

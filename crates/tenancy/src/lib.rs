@@ -1,8 +1,10 @@
 //! Who may have how much, and what belongs to whom: pure bookkeeping, no I/O, no clock, no thread.
 //!
 //! - [`Admission`] decides whether a tenant is let in at all, on which [`Terms`]: shares of GPU time add up to at most
-//!   100 %, a memory limit is at most the GPU's memory.
-//! - [`Ledger`] counts what each tenant uses, over all its sessions together, against its [`Limits`].
+//!   100 %, a memory limit is at most the GPU's memory, one of host memory at most what the policy allows.
+//! - [`Account`] counts what a tenant uses, over all its sessions together, against its [`Limits`]; with the device, which
+//!   counts what work costs the host, it keeps one limit of host memory ([`DeviceCosts`]). Every tenant has its own: nobody
+//!   waits for another's.
 //! - [`Session`] is one client's table of handles. Every request passes [`Session::check`] before the GPU sees it: names
 //!   must be free or known, ranges inside the announced addresses, and what is asked for is charged to the tenant's
 //!   account *before* it is given, so that two sessions at once cannot exceed a limit. [`Session::settle`] then keeps the
@@ -12,10 +14,10 @@
 //! The GPU's driver has limits of its own behind these; this crate is why one tenant's numbers cannot name another's
 //! objects and why its memory comes back.
 
+mod account;
 mod admission;
-mod ledger;
 mod session;
 
-pub use admission::{Admission, AdmissionError, LEAST_MEMORY, Terms};
-pub use ledger::{Ledger, Limits, TenantId, Used};
+pub use account::{Account, AccountAccess, DeviceCosts, HostCost, Limits, NoDeviceCosts, TenantId, Used};
+pub use admission::{Admission, AdmissionError, LEAST_HOST_MEMORY, LEAST_MEMORY, Terms};
 pub use session::{Session, Settled, Ticket};

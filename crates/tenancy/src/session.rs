@@ -4,13 +4,27 @@ use std::collections::BTreeMap;
 
 use gpu::{
     AllocId, Command, ContextId, DevAddr, GpuError, LARGE_PAGE_BYTES, MAX_RANGE_BYTES, MIN_RANGE_BYTES, MemoryKind,
-    ModuleId, PAGE_BYTES, QueueId, Request, Response, client_bytes,
+    ModuleId, ModuleInfo, PAGE_BYTES, QueueId, Request, Response, client_bytes,
 };
 
-use crate::{Ledger, TenantId, Used};
+use intervals::IntervalMap;
+
+use crate::{AccountAccess, Used};
 
 /// Most variables of one module that a client may place itself: how long one request can make the session look.
 const MAX_PLACED: usize = 16_384;
+
+/// Host memory that keeps account of one object, in these tables, the driver and the device, bytes: generous, because maps
+/// grow by doubling.
+mod object {
+    pub(super) const ALLOCATION: u64 = 1 << 10;
+    pub(super) const MAPPING: u64 = 1 << 10;
+    pub(super) const CONTEXT: u64 = 8 << 10;
+    pub(super) const QUEUE: u64 = 4 << 10;
+    pub(super) const MODULE: u64 = 8 << 10;
+    /// A kernel or variable of a module, its name aside.
+    pub(super) const ENTRY: u64 = 512;
+}
 
 #[derive(Debug)]
 struct Allocation {
@@ -29,16 +43,17 @@ struct Module {
 /// One client's handles, and what they cost its tenant.
 #[derive(Debug)]
 pub struct Session {
-    tenant: TenantId,
     range: Option<(u64, u64)>,
     allocations: BTreeMap<AllocId, Allocation>,
-    /// Mapped runs by first address: length, allocation.
-    mapped: BTreeMap<u64, (u64, AllocId)>,
+    /// Which allocation is mapped where.
+    mapped: IntervalMap<AllocId>,
     contexts: BTreeMap<ContextId, ()>,
     queues: BTreeMap<QueueId, ContextId>,
     modules: BTreeMap<ModuleId, Module>,
     /// All that is charged to the tenant for this session.
     charged: Used,
+    /// The part of it that is for buffers.
+    buffers: u64,
 }
 
 /// A request that passed the checks and was paid for; to be settled when the GPU has answered.
@@ -89,29 +104,23 @@ fn pages(bytes: u64) -> u64 {
 }
 
 impl Session {
-    /// A session of `tenant`, charged to its account.
+    /// A session, charged to its tenant's account. `own`: what the session itself takes, whatever it does.
     ///
     /// # Errors
-    /// `TooMany` sessions; `InvalidId` if there is no account.
-    pub fn open(tenant: TenantId, ledger: &mut Ledger) -> Result<Session, GpuError> {
-        let charged = Used { sessions: 1, ..Used::default() };
-        ledger.charge(tenant, charged)?;
+    /// `TooMany` or `OutOfMemory`.
+    pub fn open(account: &impl AccountAccess, own: Used) -> Result<Session, GpuError> {
+        let charged = Used { sessions: 1, ..own };
+        account.with(|account| account.charge(charged))?;
         Ok(Session {
-            tenant,
             range: None,
             allocations: BTreeMap::new(),
-            mapped: BTreeMap::new(),
+            mapped: IntervalMap::new(),
             contexts: BTreeMap::new(),
             queues: BTreeMap::new(),
             modules: BTreeMap::new(),
             charged,
+            buffers: 0,
         })
-    }
-
-    /// Whose it is.
-    #[must_use]
-    pub fn tenant(&self) -> TenantId {
-        self.tenant
     }
 
     /// What is charged for it.
@@ -124,9 +133,9 @@ impl Session {
     ///
     /// # Errors
     /// The answer to the client; nothing has changed then.
-    pub fn check(&mut self, ledger: &mut Ledger, request: &Request) -> Result<Ticket, GpuError> {
+    pub fn check(&mut self, account: &impl AccountAccess, request: &Request) -> Result<Ticket, GpuError> {
         let (request, cost) = self.judge(request)?;
-        ledger.charge(self.tenant, cost)?;
+        account.with(|account| account.charge(cost))?;
         self.charged = self.charged.combine(&cost, |a, b| a + b);
         Ok(Ticket { request, cost })
     }
@@ -169,23 +178,22 @@ impl Session {
                 if offset % PAGE_BYTES != 0 || !inside {
                     return invalid(format!("part {offset:#x}+{bytes:#x} of an allocation of {:#x}", allocation.bytes));
                 }
-                if self.overlapping(at, bytes).next().is_some() {
+                if self.mapped.overlapping(at..at + bytes).next().is_some() {
                     return invalid(format!("{at:#x}+{bytes:#x} is mapped already"));
                 }
-                (Kept::Map { at, id, bytes }, Used { mappings: 1, ..none })
+                (Kept::Map { at, id, bytes }, mappings_cost(1))
             }
             Request::Unmap { at: DevAddr(at), bytes } => {
                 self.check_range(at, bytes)?;
                 // Cutting a hole into a run leaves one run more.
-                let splits =
-                    self.mapped.range(..at).next_back().is_some_and(|(&start, &(len, _))| start + len > at + bytes);
-                (Kept::Unmap { at, bytes }, Used { mappings: splits.into(), ..none })
+                let splits = self.mapped.splits(at..at + bytes);
+                (Kept::Unmap { at, bytes }, mappings_cost(splits.into()))
             }
             Request::CreateContext { id, .. } => {
                 if self.contexts.contains_key(&id) {
                     return Err(unknown("context", id.0));
                 }
-                (Kept::CreateContext { id }, Used { contexts: 1, ..none })
+                (Kept::CreateContext { id }, contexts_cost(1))
             }
             Request::DestroyContext { id } => {
                 self.known_context(id)?;
@@ -196,13 +204,13 @@ impl Session {
                 if self.queues.contains_key(&id) {
                     return Err(unknown("queue", id.0));
                 }
-                (Kept::CreateQueue { id, context }, Used { queues: 1, ..none })
+                (Kept::CreateQueue { id, context }, queues_cost(1))
             }
             Request::DestroyQueue { id } => {
                 self.context_of(id)?;
                 (Kept::DestroyQueue { id }, none)
             }
-            Request::LoadModule { id, ref ptx, ref placed } => {
+            Request::LoadModule { id, ref code, ref placed } => {
                 if self.modules.contains_key(&id) {
                     return Err(unknown("module", id.0));
                 }
@@ -212,14 +220,16 @@ impl Session {
                 if let Some((_, at)) = placed.iter().find(|(_, at)| !self.is_client_address(*at)) {
                     return invalid(format!("a variable at {:#x}: not inside the address range", at.0));
                 }
-                let text = pages(ptx.len() as u64);
-                (Kept::LoadModule { id }, Used { modules: 1, vram_bytes: text, ..none })
+                let code = code.bytes.len() as u64;
+                // The device reads it once more, to compile it.
+                let host_bytes = object::MODULE + code + object::ENTRY * placed.len() as u64;
+                (Kept::LoadModule { id }, Used { modules: 1, vram_bytes: pages(code), host_bytes, ..none })
             }
             Request::UnloadModule { id } => {
                 self.modules.get(&id).ok_or(unknown("module", id.0))?;
                 (Kept::UnloadModule { id }, none)
             }
-            Request::PrepareKernel { module, kernel } => {
+            Request::PrepareKernel { module, kernel, .. } => {
                 self.check_kernel(module, kernel)?;
                 (Kept::Nothing, none)
             }
@@ -231,35 +241,42 @@ impl Session {
     }
 
     /// Takes note of the GPU's answer: keeps the charge, or takes it back.
-    pub fn settle(&mut self, ledger: &mut Ledger, ticket: Ticket, answer: Result<Response, GpuError>) -> Settled {
+    pub fn settle(
+        &mut self,
+        account: &impl AccountAccess,
+        ticket: Ticket,
+        answer: Result<Response, GpuError>,
+    ) -> Settled {
         let Ticket { request, cost } = ticket;
         let response = match answer {
             Ok(response) => response,
             Err(error) => {
-                self.refund(ledger, cost);
+                self.refund(account, cost);
                 return Settled::Answer(Err(error));
             }
         };
         match request {
             Kept::SetAddressRange { lo, bytes } => self.range = Some((lo, bytes)),
-            Kept::MemoryInfo => return Settled::Answer(Ok(self.memory_info(ledger, response))),
+            Kept::MemoryInfo => return Settled::Answer(Ok(self.memory_info(account, response))),
             Kept::Alloc { id, bytes, kind } => {
                 self.allocations.insert(id, Allocation { bytes, kind, mappings: 0 });
             }
             Kept::Free { id } => {
                 if let Some(allocation) = self.allocations.remove(&id) {
-                    self.refund(ledger, memory_cost(allocation.bytes, allocation.kind));
+                    self.refund(account, memory_cost(allocation.bytes, allocation.kind));
                 }
             }
             Kept::Map { at, id, bytes } => {
-                self.mapped.insert(at, (bytes, id));
-                self.count_mapping(id, 1);
+                // It was free when it was checked, and a session has one thread.
+                if self.mapped.insert(at..at + bytes, id).is_ok() {
+                    self.count_mapping(id, 1);
+                }
             }
             Kept::Unmap { at, bytes } => {
                 let before = self.mapped.len() as u64 + cost.mappings;
                 self.cut(at, bytes);
                 let gone = before - self.mapped.len() as u64;
-                self.refund(ledger, Used { mappings: gone, ..Used::default() });
+                self.refund(account, mappings_cost(gone));
             }
             Kept::CreateContext { id } => {
                 self.contexts.insert(id, ());
@@ -269,19 +286,19 @@ impl Session {
                 let before = self.queues.len();
                 self.queues.retain(|_, context| *context != id);
                 let queues = (before - self.queues.len()) as u64;
-                self.refund(ledger, Used { contexts: 1, queues, ..Used::default() });
+                self.refund(account, contexts_cost(1).combine(&queues_cost(queues), |a, b| a + b));
             }
             Kept::CreateQueue { id, context } => {
                 self.queues.insert(id, context);
             }
             Kept::DestroyQueue { id } => {
                 self.queues.remove(&id);
-                self.refund(ledger, Used { queues: 1, ..Used::default() });
+                self.refund(account, queues_cost(1));
             }
-            Kept::LoadModule { id } => return self.settle_module(ledger, id, cost, response),
+            Kept::LoadModule { id } => return self.settle_module(account, id, cost, response),
             Kept::UnloadModule { id } => {
                 if let Some(module) = self.modules.remove(&id) {
-                    self.refund(ledger, module.charge);
+                    self.refund(account, module.charge);
                 }
             }
             Kept::Nothing => {}
@@ -290,17 +307,17 @@ impl Session {
     }
 
     /// A module's variables are known only now; they count as well.
-    fn settle_module(&mut self, ledger: &mut Ledger, id: ModuleId, cost: Used, response: Response) -> Settled {
+    fn settle_module(&mut self, account: &impl AccountAccess, id: ModuleId, cost: Used, response: Response) -> Settled {
         let Response::Module(info) = &response else {
-            self.refund(ledger, cost);
+            self.refund(account, cost);
             return Settled::Answer(Err(GpuError::Lost { reason: "unexpected answer to LoadModule".into() }));
         };
         // Those that the client has placed lie in memory that is counted already.
         let own = info.globals.iter().filter(|global| !self.is_client_address(global.address));
         let globals = own.fold(0u64, |sum, global| sum.saturating_add(global.bytes));
-        let more = Used { vram_bytes: pages(globals), ..Used::default() };
-        if let Err(error) = ledger.charge(self.tenant, more) {
-            self.refund(ledger, cost);
+        let more = Used { vram_bytes: pages(globals), host_bytes: described(info), ..Used::default() };
+        if let Err(error) = account.with(|account| account.charge(more)) {
+            self.refund(account, cost);
             return Settled::Undo(Request::UnloadModule { id }, error);
         }
         self.charged = self.charged.combine(&more, |a, b| a + b);
@@ -310,13 +327,13 @@ impl Session {
     }
 
     /// Free memory is what both the GPU and the tenant's account still have.
-    fn memory_info(&self, ledger: &Ledger, response: Response) -> Response {
-        match (response, ledger.account(self.tenant)) {
-            (Response::Memory { free, total }, Some((used, limits))) => Response::Memory {
-                free: free.min(limits.vram_bytes.saturating_sub(used.vram_bytes)),
-                total: total.min(limits.vram_bytes),
-            },
-            (other, _) => other,
+    fn memory_info(&self, account: &impl AccountAccess, response: Response) -> Response {
+        let (used, limit) = account.with(|account| (account.used().vram_bytes, account.limits().vram_bytes));
+        match response {
+            Response::Memory { free, total } => {
+                Response::Memory { free: free.min(limit.saturating_sub(used)), total: total.min(limit) }
+            }
+            other => other,
         }
     }
 
@@ -346,6 +363,13 @@ impl Session {
                 check_extent(dst, width.saturating_mul(element.into()), height, pitch)
             }
             Command::Write { dst, data } => check_extent(dst, data.len() as u64, 1, 0),
+            Command::WriteValue { at, wide, .. } | Command::WaitValue { at, wide, .. } => {
+                let bytes = if wide { 8 } else { 4 };
+                if !at.0.is_multiple_of(bytes) {
+                    return invalid(format!("a word of {bytes} bytes at {:#x}: not aligned", at.0));
+                }
+                check_extent(at, bytes, 1, 0)
+            }
             Command::Signal { .. } | Command::Wait { .. } => Ok(()),
         }
     }
@@ -362,12 +386,52 @@ impl Session {
     }
 
     /// Ends the session: everything was given back to the GPU and scrubbed, so the tenant may use it again.
-    pub fn close(self, ledger: &mut Ledger) {
-        ledger.refund(self.tenant, self.charged);
+    pub fn close(self, account: &impl AccountAccess) {
+        account.with(|account| account.refund(self.charged));
     }
 
-    fn refund(&mut self, ledger: &mut Ledger, cost: Used) {
-        ledger.refund(self.tenant, cost);
+    /// Charges `after` bytes of GPU memory in place of `before`, for somebody who has them by being there.
+    ///
+    /// # Errors
+    /// `OutOfMemory`; what was charged before stays.
+    pub fn resize(&mut self, account: &impl AccountAccess, before: u64, after: u64) -> Result<(), GpuError> {
+        let vram = |vram_bytes| Used { vram_bytes, ..Used::default() };
+        if after > before {
+            let more = vram(after - before);
+            account.with(|account| account.charge(more))?;
+            self.charged = self.charged.combine(&more, |a, b| a + b);
+        } else {
+            self.refund(account, vram(before - after));
+        }
+        Ok(())
+    }
+
+    /// What is charged for buffers, bytes.
+    #[must_use]
+    pub fn buffers(&self) -> u64 {
+        self.buffers
+    }
+
+    /// Charges for `bytes` of buffers, those charged before included: for requests that are being put together, and what
+    /// serving them takes for the moment.
+    ///
+    /// # Errors
+    /// `OutOfMemory`; what was charged before stays.
+    pub fn hold_buffers(&mut self, account: &impl AccountAccess, bytes: u64) -> Result<(), GpuError> {
+        let host = |host_bytes| Used { host_bytes, ..Used::default() };
+        if bytes > self.buffers {
+            let more = host(bytes - self.buffers);
+            account.with(|account| account.charge(more))?;
+            self.charged = self.charged.combine(&more, |a, b| a + b);
+        } else {
+            self.refund(account, host(self.buffers - bytes));
+        }
+        self.buffers = bytes;
+        Ok(())
+    }
+
+    fn refund(&mut self, account: &impl AccountAccess, cost: Used) {
+        account.with(|account| account.refund(cost));
         self.charged = self.charged.combine(&cost, |a, b| a - b);
     }
 
@@ -395,15 +459,6 @@ impl Session {
         Ok(())
     }
 
-    /// Mapped runs that touch a range.
-    fn overlapping(&self, at: u64, bytes: u64) -> impl Iterator<Item = (u64, u64, AllocId)> {
-        self.mapped
-            .range(..at + bytes)
-            .rev()
-            .take_while(move |&(&start, &(len, _))| start + len > at)
-            .map(|(&start, &(len, id))| (start, len, id))
-    }
-
     fn count_mapping(&mut self, id: AllocId, change: i64) {
         if let Some(allocation) = self.allocations.get_mut(&id) {
             allocation.mappings = allocation.mappings.saturating_add_signed(change);
@@ -411,27 +466,38 @@ impl Session {
     }
 
     fn cut(&mut self, at: u64, bytes: u64) {
-        let touched: Vec<(u64, u64, AllocId)> = self.overlapping(at, bytes).collect();
-        for (start, len, id) in touched {
-            self.mapped.remove(&start);
-            self.count_mapping(id, -1);
-            if start < at {
-                self.mapped.insert(start, (at - start, id));
-                self.count_mapping(id, 1);
-            }
-            if start + len > at + bytes {
-                self.mapped.insert(at + bytes, (start + len - at - bytes, id));
-                self.count_mapping(id, 1);
-            }
+        for cut in self.mapped.cut(at..at + bytes) {
+            // At most two are left of one.
+            self.count_mapping(cut.value, cut.remainders() as i64 - 1);
         }
     }
 }
 
+fn mappings_cost(mappings: u64) -> Used {
+    Used { mappings, host_bytes: mappings * object::MAPPING, ..Used::default() }
+}
+
+fn contexts_cost(contexts: u64) -> Used {
+    Used { contexts, host_bytes: contexts * object::CONTEXT, ..Used::default() }
+}
+
+fn queues_cost(queues: u64) -> Used {
+    Used { queues, host_bytes: queues * object::QUEUE, ..Used::default() }
+}
+
+/// Host memory that the descriptions of a module's kernels and variables take, bytes.
+fn described(info: &ModuleInfo) -> u64 {
+    let kernels =
+        info.kernels.iter().map(|kernel| object::ENTRY + kernel.name.len() as u64 + 8 * kernel.params.len() as u64);
+    let globals = info.globals.iter().map(|global| object::ENTRY + global.name.len() as u64);
+    kernels.chain(globals).sum()
+}
+
 fn memory_cost(bytes: u64, kind: MemoryKind) -> Used {
-    let one = Used { allocations: 1, ..Used::default() };
+    let one = Used { allocations: 1, host_bytes: object::ALLOCATION, ..Used::default() };
     match kind {
         MemoryKind::Vram => Used { vram_bytes: bytes, ..one },
-        MemoryKind::Host => Used { host_bytes: bytes, ..one },
+        MemoryKind::Host => Used { host_bytes: bytes.saturating_add(object::ALLOCATION), ..one },
     }
 }
 

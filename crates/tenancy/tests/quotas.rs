@@ -2,21 +2,39 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::cell::RefCell;
+
 use gpu::{
-    AllocId, Command, ContextId, DevAddr, GlobalInfo, GpuError, KernelInfo, MapAccess, MemoryKind, ModuleId,
-    ModuleInfo, PAGE_BYTES, QueueId, Request, Response, client_bytes,
+    AllocId, CodeImage, Command, ContextId, DevAddr, GlobalInfo, GpuError, KernelInfo, MapAccess, MemoryKind, ModuleId,
+    ModuleInfo, PAGE_BYTES, QueueId, Request, Response, RuntimeMemory, client_bytes,
 };
 use proptest::prelude::*;
-use tenancy::{Ledger, Limits, Session, Settled, TenantId, Used};
+use tenancy::{Account, Limits, NoDeviceCosts, Session, Settled, Used};
 
 const LO: u64 = 1 << 40;
 const RANGE: u64 = 256 << 20;
-const TENANT: TenantId = TenantId(1);
+/// What a session takes for itself.
+const OWN: Used = Used {
+    vram_bytes: 0,
+    host_bytes: 10_000,
+    maps: 3,
+    files: 2,
+    threads: 1,
+    sessions: 0,
+    contexts: 0,
+    queues: 0,
+    allocations: 0,
+    mappings: 0,
+    modules: 0,
+};
 
 fn limits() -> Limits {
     Limits {
         vram_bytes: 64 * PAGE_BYTES,
-        host_bytes: 16 * PAGE_BYTES,
+        host_bytes: 30 * PAGE_BYTES,
+        maps: 10,
+        files: 10,
+        threads: 10,
         sessions: 2,
         contexts: 3,
         queues: 4,
@@ -24,17 +42,6 @@ fn limits() -> Limits {
         mappings: 8,
         modules: 3,
     }
-}
-
-fn within(used: Used, limits: &Limits) -> bool {
-    used.vram_bytes <= limits.vram_bytes
-        && used.host_bytes <= limits.host_bytes
-        && used.sessions <= limits.sessions
-        && used.contexts <= limits.contexts
-        && used.queues <= limits.queues
-        && used.allocations <= limits.allocations
-        && used.mappings <= limits.mappings
-        && used.modules <= limits.modules
 }
 
 /// What a GPU that always agrees would say.
@@ -53,20 +60,19 @@ fn agree(request: &Request, globals: u64) -> Response {
 }
 
 /// Checks, lets the GPU agree, settles.
-fn ask(session: &mut Session, ledger: &mut Ledger, request: Request) -> Result<Response, GpuError> {
-    let ticket = session.check(ledger, &request)?;
-    match session.settle(ledger, ticket, Ok(agree(&request, 0))) {
+fn ask(session: &mut Session, account: &RefCell<Account>, request: Request) -> Result<Response, GpuError> {
+    let ticket = session.check(account, &request)?;
+    match session.settle(account, ticket, Ok(agree(&request, 0))) {
         Settled::Answer(answer) => answer,
         Settled::Undo(_, error) => Err(error),
     }
 }
 
-fn opened() -> (Ledger, Session) {
-    let mut ledger = Ledger::default();
-    ledger.open(TENANT, limits());
-    let mut session = Session::open(TENANT, &mut ledger).unwrap();
-    ask(&mut session, &mut ledger, Request::SetAddressRange { lo: LO, bytes: RANGE }).unwrap();
-    (ledger, session)
+fn opened() -> (RefCell<Account>, Session) {
+    let account = RefCell::new(Account::new(limits(), Box::new(NoDeviceCosts)));
+    let mut session = Session::open(&account, OWN).unwrap();
+    ask(&mut session, &account, Request::SetAddressRange { lo: LO, bytes: RANGE }).unwrap();
+    (account, session)
 }
 
 fn request() -> impl Strategy<Value = Request> {
@@ -89,7 +95,7 @@ fn request() -> impl Strategy<Value = Request> {
             access: MapAccess::ReadWrite
         }),
         (at, page).prop_map(|(at, bytes)| Request::Unmap { at, bytes }),
-        id.clone().prop_map(|id| Request::CreateContext { id: ContextId(id), printf: 0, heap: 0, heap_bytes: 0 }),
+        id.clone().prop_map(|id| Request::CreateContext { id: ContextId(id), runtime: RuntimeMemory::default() }),
         id.clone().prop_map(|id| Request::DestroyContext { id: ContextId(id) }),
         (id.clone(), id.clone()).prop_map(|(id, context)| Request::CreateQueue {
             id: QueueId(id),
@@ -99,7 +105,7 @@ fn request() -> impl Strategy<Value = Request> {
         id.clone().prop_map(|id| Request::DestroyQueue { id: QueueId(id) }),
         (id.clone(), 0usize..20_000).prop_map(|(id, n)| Request::LoadModule {
             id: ModuleId(id),
-            ptx: vec![0; n],
+            code: CodeImage::ptx(vec![0; n]),
             placed: vec![]
         }),
         id.prop_map(|id| Request::UnloadModule { id: ModuleId(id) }),
@@ -111,46 +117,45 @@ proptest! {
     /// left at the end.
     #[test]
     fn books_balance(steps in prop::collection::vec((any::<bool>(), request(), any::<bool>(), 0u64..100_000), 1..200)) {
-        let (mut ledger, first) = opened();
-        let second = Session::open(TENANT, &mut ledger).unwrap();
-        prop_assert!(Session::open(TENANT, &mut ledger).is_err(), "a third session");
+        let (account, first) = opened();
+        let second = Session::open(&account, OWN).unwrap();
+        prop_assert!(Session::open(&account, OWN).is_err(), "a third session");
         let mut sessions = [first, second];
-        ask(&mut sessions[1], &mut ledger, Request::SetAddressRange { lo: LO, bytes: RANGE }).unwrap();
+        ask(&mut sessions[1], &account, Request::SetAddressRange { lo: LO, bytes: RANGE }).unwrap();
         for (which, request, refuses, globals) in steps {
             let session = &mut sessions[usize::from(which)];
-            let before = ledger.account(TENANT).unwrap().0;
-            if let Ok(ticket) = session.check(&mut ledger, &request) {
-                prop_assert!(within(ledger.account(TENANT).unwrap().0, &limits()));
+            let before = account.borrow().used();
+            if let Ok(ticket) = session.check(&account, &request) {
+                prop_assert!(account.borrow().used().is_within(&limits()));
                 let refused = GpuError::OutOfMemory { wanted: 0, free: 0, limit: 0 };
                 let answer = if refuses { Err(refused) } else { Ok(agree(&request, globals)) };
-                let settled = session.settle(&mut ledger, ticket, answer);
+                let settled = session.settle(&account, ticket, answer);
                 if refuses || matches!(settled, Settled::Undo(..)) {
-                    prop_assert_eq!(ledger.account(TENANT).unwrap().0, before, "a refusal costs nothing");
+                    prop_assert_eq!(account.borrow().used(), before, "a refusal costs nothing");
                 }
             } else {
-                prop_assert_eq!(ledger.account(TENANT).unwrap().0, before);
+                prop_assert_eq!(account.borrow().used(), before);
             }
-            let used = ledger.account(TENANT).unwrap().0;
-            prop_assert!(within(used, &limits()), "{used:?}");
+            let used = account.borrow().used();
+            prop_assert!(used.is_within(&limits()), "{used:?}");
             prop_assert_eq!(used.vram_bytes, sessions[0].charged().vram_bytes + sessions[1].charged().vram_bytes);
         }
-        prop_assert!(!ledger.close(TENANT), "sessions are open");
+        prop_assert_ne!(account.borrow().used(), Used::default());
         for session in sessions {
-            session.close(&mut ledger);
+            session.close(&account);
         }
-        prop_assert_eq!(ledger.account(TENANT).unwrap().0, Used::default());
-        prop_assert!(ledger.close(TENANT));
+        prop_assert_eq!(account.borrow().used(), Used::default());
     }
 }
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let (mut ledger, mut session) = opened();
+    let (account, mut session) = opened();
     let alloc = |id, bytes| Request::Alloc { id: AllocId(id), bytes, kind: MemoryKind::Vram };
     let map =
         |at, offset, bytes| Request::Map { at: DevAddr(at), id: AllocId(1), offset, bytes, access: MapAccess::Read };
-    ask(&mut session, &mut ledger, alloc(1, 8 * PAGE_BYTES)).unwrap();
-    ask(&mut session, &mut ledger, map(LO, 0, 4 * PAGE_BYTES)).unwrap();
+    ask(&mut session, &account, alloc(1, 8 * PAGE_BYTES)).unwrap();
+    ask(&mut session, &account, map(LO, 0, 4 * PAGE_BYTES)).unwrap();
     let end = LO + client_bytes(RANGE);
     for (what, request) in [
         ("a second address range", Request::SetAddressRange { lo: LO, bytes: RANGE }),
@@ -168,45 +173,45 @@ fn what_cannot_be_is_refused() {
         ("an address that overflows", Request::Unmap { at: DevAddr(u64::MAX - PAGE_BYTES + 1), bytes: PAGE_BYTES }),
         ("a queue without context", Request::CreateQueue { id: QueueId(1), context: ContextId(9), priority: 0 }),
         ("an unknown module", Request::UnloadModule { id: ModuleId(1) }),
-        ("an unknown kernel", Request::PrepareKernel { module: ModuleId(1), kernel: 0 }),
+        ("an unknown kernel", Request::PrepareKernel { module: ModuleId(1), kernel: 0, stack_bytes: 0 }),
     ] {
-        assert!(session.check(&mut ledger, &request).is_err(), "{what}");
+        assert!(session.check(&account, &request).is_err(), "{what}");
     }
     // A hole splits a run in two; then all of it can go.
-    ask(&mut session, &mut ledger, Request::Unmap { at: DevAddr(LO + PAGE_BYTES), bytes: PAGE_BYTES }).unwrap();
+    ask(&mut session, &account, Request::Unmap { at: DevAddr(LO + PAGE_BYTES), bytes: PAGE_BYTES }).unwrap();
     assert_eq!(session.charged().mappings, 2);
-    ask(&mut session, &mut ledger, Request::Unmap { at: DevAddr(LO), bytes: 8 * PAGE_BYTES }).unwrap();
+    ask(&mut session, &account, Request::Unmap { at: DevAddr(LO), bytes: 8 * PAGE_BYTES }).unwrap();
     assert_eq!(session.charged().mappings, 0);
-    ask(&mut session, &mut ledger, Request::Free { id: AllocId(1) }).unwrap();
-    let free = ask(&mut session, &mut ledger, Request::MemoryInfo);
+    ask(&mut session, &account, Request::Free { id: AllocId(1) }).unwrap();
+    let free = ask(&mut session, &account, Request::MemoryInfo);
     assert_eq!(free, Ok(Response::Memory { free: 64 * PAGE_BYTES, total: 64 * PAGE_BYTES }));
 }
 
 #[test]
 fn placed_variables_are_few_in_the_clients_range_and_counted_once() {
-    let (mut ledger, mut session) = opened();
-    let load = |id, placed| Request::LoadModule { id: ModuleId(id), ptx: vec![0; 10], placed };
+    let (account, mut session) = opened();
+    let load = |id, placed| Request::LoadModule { id: ModuleId(id), code: CodeImage::ptx(vec![0; 10]), placed };
     let end = LO + client_bytes(RANGE);
     for at in [0, LO - 1, end, u64::MAX] {
-        assert!(session.check(&mut ledger, &load(1, vec![("v".into(), DevAddr(at))])).is_err(), "{at:#x}");
+        assert!(session.check(&account, &load(1, vec![("v".into(), DevAddr(at))])).is_err(), "{at:#x}");
     }
     let many = vec![(String::new(), DevAddr(LO)); 16_385];
-    assert!(matches!(session.check(&mut ledger, &load(1, many)), Err(GpuError::TooMany { .. })));
-    let used = |ledger: &Ledger| ledger.account(TENANT).unwrap().0.vram_bytes;
-    let before = used(&ledger);
+    assert!(matches!(session.check(&account, &load(1, many)), Err(GpuError::TooMany { .. })));
+    let used = || account.borrow().used().vram_bytes;
+    let before = used();
     let request = load(1, vec![("v".into(), DevAddr(end - 8))]);
-    let ticket = session.check(&mut ledger, &request).unwrap();
+    let ticket = session.check(&account, &request).unwrap();
     let mut answer = agree(&request, 4096);
     if let Response::Module(info) = &mut answer {
         info.globals.push(GlobalInfo { name: "v".into(), address: DevAddr(end - 8), bytes: 1 << 20 });
     }
-    assert!(matches!(session.settle(&mut ledger, ticket, Ok(answer)), Settled::Answer(Ok(_))));
-    assert_eq!(used(&ledger) - before, 4096 + 4096, "the text and the driver's variable");
+    assert!(matches!(session.settle(&account, ticket, Ok(answer)), Settled::Answer(Ok(_))));
+    assert_eq!(used() - before, 4096 + 4096, "the text and the driver's variable");
 }
 
 #[test]
 fn commands_name_what_is_there() {
-    let (mut ledger, mut session) = opened();
+    let (account, mut session) = opened();
     let launch = |kernel| Command::Launch {
         module: ModuleId(1),
         kernel,
@@ -217,7 +222,12 @@ fn commands_name_what_is_there() {
         params: &[],
     };
     assert!(session.check_command(&launch(0)).is_err(), "no module yet");
-    ask(&mut session, &mut ledger, Request::LoadModule { id: ModuleId(1), ptx: vec![0; 10], placed: vec![] }).unwrap();
+    ask(
+        &mut session,
+        &account,
+        Request::LoadModule { id: ModuleId(1), code: CodeImage::ptx(vec![0; 10]), placed: vec![] },
+    )
+    .unwrap();
     assert!(session.check_command(&launch(1)).is_ok());
     assert!(session.check_command(&launch(2)).is_err(), "the module has two kernels");
     let fill = |element, height, pitch| Command::Fill { dst: DevAddr(LO), value: 0, element, width: 8, height, pitch };
@@ -228,4 +238,22 @@ fn commands_name_what_is_there() {
     assert!(session.check_copy(DevAddr(LO + RANGE - 1), 2).is_err());
     assert!(session.check_copy(DevAddr(LO + RANGE - 1), 1).is_ok());
     assert!(session.check_copy(DevAddr(u64::MAX), 2).is_err());
+}
+
+#[test]
+fn who_has_memory_by_being_there_can_have_more_or_less() {
+    let limits = Limits { vram_bytes: 10 << 20, ..Limits::default() };
+    let account = RefCell::new(Account::new(limits, Box::new(NoDeviceCosts)));
+    let own = Used { vram_bytes: 8 << 20, ..Used::default() };
+    let mut session = Session::open(&account, own).unwrap();
+    let used = || account.borrow().used().vram_bytes >> 20;
+    session.resize(&account, 8 << 20, 2 << 20).unwrap();
+    assert_eq!(used(), 2);
+    session.resize(&account, 2 << 20, 10 << 20).unwrap();
+    assert_eq!(used(), 10);
+    let refused = session.resize(&account, 10 << 20, 11 << 20);
+    assert!(matches!(refused, Err(GpuError::OutOfMemory { .. })), "{refused:?}");
+    assert_eq!(used(), 10);
+    session.close(&account);
+    assert_eq!(account.borrow().used(), Used::default());
 }

@@ -5,6 +5,7 @@
 //!
 //! - [`ptx_case`]: `.ptx` files that say in comments how to run them and what comes out;
 //! - [`generate`]: random, valid, terminating kernels whose result does not depend on the order of threads;
+//! - [`shapes`]: kernels of a shape and a size;
 //! - [`compare`]: one kernel on two engines, final memory bit by bit.
 //!
 //! Nothing here is part of the product.
@@ -13,6 +14,7 @@ mod diff;
 pub mod generate;
 pub mod ptx_case;
 mod region;
+pub mod shapes;
 
 pub use diff::{Difference, compare};
 pub use region::{Region, interpret, interpret_preempted};

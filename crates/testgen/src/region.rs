@@ -2,14 +2,15 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ptx::interp::Cta;
 use ptx::ir::Kernel;
 use ptx::launch::{AccessError, Control, Exception, GlobalMemory, Launch, Step};
 
-/// Resumptions after which a grid counts as endless.
-const MAX_RESUMES: u32 = 100_000;
+/// Resumptions after which a CTA counts as endless: of some thousand instructions of a warp each, and, preempted, of a few
+/// hundred.
+const MAX_RESUMES: [u32; 2] = [3_000, 50_000];
 
 /// One mapped range of GPU virtual addresses, for one thread of the host.
 #[derive(Debug)]
@@ -94,7 +95,8 @@ fn run(
     let result = (|| {
         for index in 0..launch.grid.iter().map(|&side| u64::from(side)).product() {
             let mut cta = Cta::new(Arc::clone(kernel), Arc::clone(launch), launch.ctaid(index));
-            let ended = (0..MAX_RESUMES).map(|_| cta.resume(&region, &control)).find(|step| *step != Step::Preempted);
+            let most = MAX_RESUMES[usize::from(control.load(Ordering::Relaxed) != Control::RUN)];
+            let ended = (0..most).map(|_| cta.resume(&region, &control)).find(|step| *step != Step::Preempted);
             match ended {
                 Some(Step::Exception(exception)) => return Err(exception),
                 Some(_) => {}

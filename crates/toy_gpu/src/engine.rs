@@ -2,12 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use gpu::{
-    Command, ContextError, ContextId, DevAddr, GpuError, QueueId, SEMAPHORE_HEADER, SEMAPHORE_SLOTS, SLOT_BYTES, SlotId,
-};
-use hostmem::Mapping;
+use gpu::{Command, Compare, ContextError, ContextId, DevAddr, GpuError, QueueId, SemaphoreArea, SlotId};
 
 use crate::ToyMachine;
 use crate::memory::Memory;
@@ -21,6 +17,7 @@ enum Work {
     Store { dst: DevAddr, data: Vec<u8>, height: u64, pitch: u64 },
     Signal { slot: SlotId, value: u64 },
     Wait { slot: SlotId, value: u64 },
+    WaitValue { at: DevAddr, value: u64, wide: bool, compare: Compare },
 }
 
 #[derive(Debug)]
@@ -92,13 +89,23 @@ impl Engine {
                 Command::Write { dst, data } => Work::Store { dst, data: data.to_vec(), height: 1, pitch: 0 },
                 Command::Signal { slot, value } => Work::Signal { slot, value },
                 Command::Wait { slot, value } => Work::Wait { slot, value },
+                Command::WriteValue { at, value, wide } => {
+                    let data = value.to_le_bytes()[..if wide { 8 } else { 4 }].to_vec();
+                    Work::Store { dst: at, data, height: 1, pitch: 0 }
+                }
+                Command::WaitValue { at, value, wide, compare } => Work::WaitValue { at, value, wide, compare },
             });
         }
         Ok(())
     }
 
+    /// Whether a queue waits for a word in memory: nobody tells when that changes.
+    pub(crate) fn waits_for_memory(&self) -> bool {
+        self.queues.values().any(|queue| matches!(queue.work.front(), Some(Work::WaitValue { .. })))
+    }
+
     /// Does at most one command of each queue; whether it did any.
-    pub(crate) fn step(&mut self, semaphores: &Mapping) -> bool {
+    pub(crate) fn step(&mut self, semaphores: &SemaphoreArea) -> bool {
         let mut progress = false;
         let mut faults = Vec::new();
         for queue in self.queues.values_mut() {
@@ -124,19 +131,14 @@ impl Engine {
         for (context, DevAddr(address)) in faults {
             let error = ContextError::IllegalAddress { address, write: true };
             self.contexts.entry(context).and_modify(|found| *found = found.take().or(Some(error)));
-            semaphores.u32_at(SEMAPHORE_HEADER + 8).fetch_add(1, Ordering::SeqCst);
-            interrupt(semaphores);
+            semaphores.count_error();
         }
         progress
     }
 }
 
 /// Does one command: whether it is done, or the address at which it faulted.
-fn perform(work: &Work, memory: &Memory, semaphores: &Mapping, time: u64) -> Result<bool, DevAddr> {
-    let slot_at = |slot: &SlotId| {
-        assert!(slot.0 < SEMAPHORE_SLOTS, "slot {}", slot.0);
-        slot.0 as usize * SLOT_BYTES
-    };
+fn perform(work: &Work, memory: &Memory, semaphores: &SemaphoreArea, time: u64) -> Result<bool, DevAddr> {
     match work {
         Work::Nothing => Ok(true),
         Work::Endless => Ok(false),
@@ -157,18 +159,14 @@ fn perform(work: &Work, memory: &Memory, semaphores: &Mapping, time: u64) -> Res
             Ok(true)
         }
         Work::Signal { slot, value } => {
-            semaphores.u64_at(slot_at(slot) + 8).store(time, Ordering::SeqCst);
-            semaphores.u64_at(slot_at(slot)).store(*value, Ordering::SeqCst);
-            interrupt(semaphores);
+            semaphores.signal(*slot, *value, time);
             Ok(true)
         }
-        Work::Wait { slot, value } => Ok(semaphores.u64_at(slot_at(slot)).load(Ordering::SeqCst) >= *value),
-    }
-}
-
-fn interrupt(semaphores: &Mapping) {
-    semaphores.u32_at(SEMAPHORE_HEADER).fetch_add(1, Ordering::SeqCst);
-    if semaphores.u32_at(SEMAPHORE_HEADER + 4).load(Ordering::SeqCst) > 0 {
-        semaphores.wake_all(SEMAPHORE_HEADER);
+        Work::Wait { slot, value } => Ok(semaphores.payload(*slot) >= *value),
+        Work::WaitValue { at, value, wide, compare } => {
+            let space = memory.window().map_err(|_| *at)?;
+            let word = space.load(*at, if *wide { 8 } else { 4 }).map_err(|_| *at)?;
+            Ok(compare.holds(word, *value, *wide))
+        }
     }
 }

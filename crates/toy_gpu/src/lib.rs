@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gpu::{
-    AllocId, Command, ContextId, DevAddr, Gpu, GpuError, KernelInfo, ModuleInfo, Properties, QueueId, Request,
-    Response, SEMAPHORE_AREA_BYTES, SEMAPHORE_HEADER, SEMAPHORE_SLOTS, SLOT_BYTES, SlotId,
+    AllocId, Command, ContextId, DevAddr, Gpu, GpuError, HostMemory, KernelInfo, Look, ModuleInfo, Properties, QueueId,
+    Request, Response, SemaphoreArea, SlotId,
 };
-use hostmem::{HostRange, Mapping, Memfd};
+use hostmem::{HostRange, Memfd};
 use parking_lot::{Condvar, Mutex};
 
 use crate::engine::Engine;
@@ -34,12 +34,13 @@ pub struct ToyGpu {
     machine: Arc<ToyMachine>,
     properties: Properties,
     semaphore_file: Arc<Memfd>,
-    shared: Arc<Shared>,
+    worker: Arc<Worker>,
 }
 
+/// What executes the client's commands, on a thread of its own.
 #[derive(Debug)]
-struct Shared {
-    semaphores: Mapping,
+struct Worker {
+    semaphores: SemaphoreArea,
     engine: Mutex<Engine>,
     work: Condvar,
 }
@@ -65,17 +66,18 @@ impl ToyGpu {
             memory_bus_bits: 64,
             l2_bytes: 1 << 20,
         };
-        let file = Memfd::create("toy-semaphores", SEMAPHORE_AREA_BYTES as u64).expect("a memory file");
+        let file = Memfd::create("toy-semaphores", SemaphoreArea::BYTES as u64).expect("a memory file");
         let semaphore_file = Arc::new(file);
-        let semaphores = semaphore_file.map().expect("a mapping");
+        let memory = Arc::new(semaphore_file.map().expect("a mapping"));
+        let semaphores = SemaphoreArea::new(memory).expect("long enough");
         // Every signal of the toy interrupts.
-        semaphores.u32_at(SEMAPHORE_HEADER + 12).store(1, Ordering::SeqCst);
+        semaphores.set_listening(true);
         machine.clients.fetch_add(1, Ordering::SeqCst);
         let engine = Mutex::new(Engine::new(Arc::clone(machine)));
-        let shared = Arc::new(Shared { semaphores, engine, work: Condvar::new() });
-        let worker = Arc::clone(&shared);
-        std::thread::Builder::new().name("toy".into()).spawn(move || worker.run()).expect("a thread");
-        ToyGpu { machine: Arc::clone(machine), properties, semaphore_file, shared }
+        let worker = Arc::new(Worker { semaphores, engine, work: Condvar::new() });
+        let running = Arc::clone(&worker);
+        std::thread::Builder::new().name("toy".into()).spawn(move || running.run()).expect("a thread");
+        ToyGpu { machine: Arc::clone(machine), properties, semaphore_file, worker }
     }
 
     /// The file of the semaphore area.
@@ -86,24 +88,24 @@ impl ToyGpu {
 
     /// Stops all work and ends what waits for it.
     pub fn abort(&self) {
-        self.shared.engine.lock().aborted = true;
-        self.shared.work.notify_all();
+        self.worker.engine.lock().aborted = true;
+        self.worker.work.notify_all();
     }
 
     /// Stops all work and gives all memory back.
     pub fn close(&self) {
         self.abort();
-        self.shared.engine.lock().memory.clear();
+        self.worker.engine.lock().memory.clear();
     }
 
     /// Waits until a queue is empty.
     fn drain(&self, queue: QueueId) -> Result<(), GpuError> {
-        let mut engine = self.shared.engine.lock();
+        let mut engine = self.worker.engine.lock();
         while engine.busy(queue) {
             if engine.aborted {
                 return Err(lost());
             }
-            self.shared.work.wait(&mut engine);
+            self.worker.work.wait(&mut engine);
         }
         Ok(())
     }
@@ -111,22 +113,24 @@ impl ToyGpu {
 
 impl Drop for ToyGpu {
     fn drop(&mut self) {
-        let mut engine = self.shared.engine.lock();
+        let mut engine = self.worker.engine.lock();
         engine.aborted = true;
         engine.ended = true;
         engine.memory.clear();
         self.machine.clients.fetch_sub(1, Ordering::SeqCst);
-        self.shared.work.notify_all();
+        self.worker.work.notify_all();
     }
 }
 
-impl Shared {
-    /// The worker's thread.
+impl Worker {
+    /// The thread.
     fn run(&self) {
         let mut engine = self.engine.lock();
         while !engine.ended {
             if engine.step(&self.semaphores) {
                 self.work.notify_all();
+            } else if engine.waits_for_memory() {
+                self.work.wait_for(&mut engine, Duration::from_millis(1));
             } else {
                 self.work.wait(&mut engine);
             }
@@ -143,7 +147,7 @@ impl Gpu for ToyGpu {
         if let Request::DestroyQueue { id } = request {
             self.drain(id)?;
         }
-        let mut engine = self.shared.engine.lock();
+        let mut engine = self.worker.engine.lock();
         match request {
             Request::SetAddressRange { lo, bytes } => engine.memory.reserve(lo, bytes)?,
             Request::MemoryInfo => {
@@ -160,30 +164,30 @@ impl Gpu for ToyGpu {
             Request::DestroyContext { id } => engine.destroy_context(id),
             Request::CreateQueue { id, context, .. } => engine.create_queue(id, context),
             Request::DestroyQueue { id } => engine.destroy_queue(id),
-            Request::LoadModule { ptx, .. } => {
+            Request::LoadModule { code, .. } => {
                 let kernel = |name: &str| KernelInfo { name: name.into(), ..KernelInfo::default() };
                 return Ok(Response::Module(ModuleInfo {
                     kernels: vec![kernel("nothing"), kernel("endless")],
                     globals: Vec::new(),
-                    log: format!("{} bytes", ptx.len()),
+                    log: format!("{} bytes", code.bytes.len()),
                 }));
             }
             Request::UnloadModule { .. } => (),
             Request::PrepareKernel { .. } => return Ok(Response::Kernel(KernelInfo::default())),
             Request::ContextError { id } => return Ok(Response::ContextError(engine.error(id))),
         };
-        self.shared.work.notify_all();
+        self.worker.work.notify_all();
         let () = ();
         Ok(Response::Done)
     }
 
     fn submit(&self, queue: QueueId, commands: &[Command<'_>]) -> Result<(), GpuError> {
-        let mut engine = self.shared.engine.lock();
+        let mut engine = self.worker.engine.lock();
         if engine.aborted {
             return Err(lost());
         }
         engine.submit(queue, commands)?;
-        self.shared.work.notify_all();
+        self.worker.work.notify_all();
         Ok(())
     }
 
@@ -191,47 +195,50 @@ impl Gpu for ToyGpu {
         Ok(())
     }
 
-    fn semaphores(&self) -> &Mapping {
-        &self.shared.semaphores
+    fn semaphores(&self) -> &SemaphoreArea {
+        &self.worker.semaphores
     }
 
-    fn kick(&self) -> Result<(), GpuError> {
+    fn release(&self, slot: SlotId, value: u64) -> Result<(), GpuError> {
+        SemaphoreArea::offset(slot)?;
+        self.worker.semaphores.raise(slot, value);
         // The lock orders us behind a worker that is about to sleep.
-        drop(self.shared.engine.lock());
-        self.shared.work.notify_all();
+        drop(self.worker.engine.lock());
+        self.worker.work.notify_all();
+        Ok(())
+    }
+
+    fn listen(&self) -> Result<(), GpuError> {
+        self.worker.semaphores.set_listening(true);
         Ok(())
     }
 
     fn wait(&self, context: ContextId, slot: SlotId, value: u64, timeout: Option<Duration>) -> Result<(), GpuError> {
-        assert!(slot.0 < SEMAPHORE_SLOTS, "slot {}", slot.0);
-        let start = Instant::now();
-        let area = &self.shared.semaphores;
-        loop {
-            let seen = area.u32_at(SEMAPHORE_HEADER).load(Ordering::SeqCst);
-            if area.u64_at(slot.0 as usize * SLOT_BYTES).load(Ordering::SeqCst) >= value {
-                return Ok(());
+        SemaphoreArea::offset(slot)?;
+        let area = &self.worker.semaphores;
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let look = |how| {
+            if area.payload(slot) >= value {
+                return Some(Ok(()));
             }
-            if let Some(error) = self.shared.engine.lock().error(context) {
-                return Err(GpuError::Context(error));
-            }
-            if timeout.is_some_and(|timeout| start.elapsed() >= timeout) {
-                return Err(GpuError::TimedOut);
-            }
-            area.wait(SEMAPHORE_HEADER, seen, Some(Duration::from_millis(20)));
-        }
+            let error = if how == Look::Close { self.worker.engine.lock().error(context) } else { None };
+            error.map(|error| Err(GpuError::Context(error)))
+        };
+        area.wait(deadline, look, || area.set_listening(true)).unwrap_or(Err(GpuError::TimedOut))
     }
 
-    fn write(&self, dst: DevAddr, src: HostRange) -> Result<(), GpuError> {
-        let memory = self.shared.engine.lock().memory.window()?;
+    fn write(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
+        let memory = self.worker.engine.lock().memory.window()?;
         memory.write(dst, src)
     }
 
-    fn read(&self, dst: HostRange, src: DevAddr) -> Result<(), GpuError> {
-        let memory = self.shared.engine.lock().memory.window()?;
+    fn read(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
+        let memory = self.worker.engine.lock().memory.window()?;
         memory.read(dst, src)
     }
 
-    fn host_memory(&self, id: AllocId) -> Result<Arc<Memfd>, GpuError> {
-        self.shared.engine.lock().memory.host_file(id)
+    fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {
+        let file = self.worker.engine.lock().memory.host_file(id)?;
+        Ok(HostMemory { file, offset: 0 })
     }
 }

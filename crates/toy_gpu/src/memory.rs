@@ -25,16 +25,23 @@ impl Space {
         at.0.checked_sub(self.lo).ok_or(invalid("below the range"))
     }
 
-    pub(crate) fn write(&self, dst: DevAddr, src: HostRange) -> Result<(), GpuError> {
+    pub(crate) fn write(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
         self.window.with(self.offset(dst)?, src.len() as u64, true, |to| to.copy_from(src)).map_err(invalid)
     }
 
-    pub(crate) fn read(&self, dst: HostRange, src: DevAddr) -> Result<(), GpuError> {
+    pub(crate) fn read(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
         self.window.with(self.offset(src)?, dst.len() as u64, false, |from| dst.copy_from(from)).map_err(invalid)
     }
 
     pub(crate) fn copy(&self, dst: DevAddr, src: DevAddr, bytes: u64) -> Result<(), GpuError> {
         self.window.copy(self.offset(dst)?, self.offset(src)?, bytes).map_err(invalid)
+    }
+
+    /// A word of at most 8 bytes.
+    pub(crate) fn load(&self, src: DevAddr, bytes: usize) -> Result<u64, GpuError> {
+        let mut word = [0; 8];
+        self.window.read(self.offset(src)?, &mut word[..bytes]).map_err(invalid)?;
+        Ok(u64::from_le_bytes(word))
     }
 
     pub(crate) fn store(&self, dst: DevAddr, data: &[u8]) -> Result<(), GpuError> {

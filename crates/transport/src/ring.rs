@@ -59,20 +59,20 @@ pub enum RingError {
 
 /// What both ends know.
 #[derive(Debug)]
-struct Shared {
+struct RingMemory {
     map: Arc<Mapping>,
     base: usize,
     capacity: usize,
 }
 
-impl Shared {
-    fn new(map: Arc<Mapping>, base: usize, capacity: usize) -> Shared {
+impl RingMemory {
+    fn new(map: Arc<Mapping>, base: usize, capacity: usize) -> RingMemory {
         assert!(
             capacity.is_power_of_two() && capacity >= 64 && base.is_multiple_of(64),
             "ring of {capacity} at {base}"
         );
         assert!(base + bytes(capacity) <= map.len(), "ring outside its mapping");
-        Shared { map, base, capacity }
+        RingMemory { map, base, capacity }
     }
 
     fn load(&self, index: usize) -> u64 {
@@ -133,7 +133,7 @@ impl Shared {
 /// The end that sends.
 #[derive(Debug)]
 pub struct Producer {
-    shared: Shared,
+    memory: RingMemory,
     // Invariant: `head - tail <= capacity`; both multiples of 8.
     head: u64,
     tail: u64,
@@ -143,7 +143,7 @@ pub struct Producer {
 /// The end that receives.
 #[derive(Debug)]
 pub struct Consumer {
-    shared: Shared,
+    memory: RingMemory,
     // Invariant: `head - tail <= capacity`; both multiples of 8.
     head: u64,
     tail: u64,
@@ -155,13 +155,13 @@ impl Producer {
     /// The sending end of a fresh (zeroed) ring at `base` (a multiple of 64) in `map`.
     #[must_use]
     pub fn new(map: Arc<Mapping>, base: usize, capacity: usize) -> Producer {
-        Producer { shared: Shared::new(map, base, capacity), head: 0, tail: 0, spin: Spin::default() }
+        Producer { memory: RingMemory::new(map, base, capacity), head: 0, tail: 0, spin: Spin::default() }
     }
 
     /// Longest frame, bytes.
     #[must_use]
     pub fn limit(&self) -> usize {
-        self.shared.capacity / 2 - FRAME_HEADER
+        self.memory.capacity / 2 - FRAME_HEADER
     }
 
     /// Sends one frame, the concatenation of `parts`; `Ok(false)` if there is no room now.
@@ -174,17 +174,17 @@ impl Producer {
             return Err(RingError::TooLong { bytes: length, limit: self.limit() });
         }
         let need = FRAME_HEADER + length.next_multiple_of(8);
-        let to_end = self.shared.capacity - self.place(self.head);
+        let to_end = self.memory.capacity - self.place(self.head);
         let skip = if need > to_end { to_end } else { 0 };
         if !self.room((skip + need) as u64)? {
             return Ok(false);
         }
-        let map = &self.shared.map;
+        let map = &self.memory.map;
         if skip > 0 {
-            map.write(self.shared.place(self.head), &header(SKIP));
+            map.write(self.memory.place(self.head), &header(SKIP));
             self.head += skip as u64;
         }
-        let mut at = self.shared.place(self.head);
+        let mut at = self.memory.place(self.head);
         // Lengths are below the capacity, which the limit keeps below 2^32.
         map.write(at, &header(length as u32));
         at += FRAME_HEADER;
@@ -193,8 +193,8 @@ impl Producer {
             at += part.len();
         }
         self.head += need as u64;
-        self.shared.publish(HEAD, self.head);
-        self.shared.wake(CONSUMER_SLEEPS);
+        self.memory.publish(HEAD, self.head);
+        self.memory.wake(CONSUMER_SLEEPS);
         Ok(true)
     }
 
@@ -208,28 +208,28 @@ impl Producer {
                 return Ok(());
             }
             let seen = self.tail;
-            let shared = &self.shared;
-            shared.wait(PRODUCER_SLEEPS, &mut self.spin, || shared.load(TAIL) != seen, peer)?;
+            let memory = &self.memory;
+            memory.wait(PRODUCER_SLEEPS, &mut self.spin, || memory.load(TAIL) != seen, peer)?;
         }
     }
 
     /// A handle that ends this producer's sleep from another thread of the same process.
     #[must_use]
     pub fn waker(&self) -> Waker {
-        Waker { map: Arc::clone(&self.shared.map), base: self.shared.base }
+        Waker { map: Arc::clone(&self.memory.map), base: self.memory.base }
     }
 
     fn place(&self, position: u64) -> usize {
-        (position % self.shared.capacity as u64) as usize
+        (position % self.memory.capacity as u64) as usize
     }
 
     /// Whether `need` bytes are free, looking at the consumer's index only if the last one known is not enough.
     fn room(&mut self, need: u64) -> Result<bool, RingError> {
-        let capacity = self.shared.capacity as u64;
+        let capacity = self.memory.capacity as u64;
         if self.head + need - self.tail <= capacity {
             return Ok(true);
         }
-        let tail = self.shared.load(TAIL);
+        let tail = self.memory.load(TAIL);
         if tail < self.tail || tail > self.head || !tail.is_multiple_of(8) {
             return Err(RingError::Corrupt);
         }
@@ -242,7 +242,7 @@ impl Consumer {
     /// The receiving end of a fresh (zeroed) ring at `base` (a multiple of 64) in `map`.
     #[must_use]
     pub fn new(map: Arc<Mapping>, base: usize, capacity: usize) -> Consumer {
-        Consumer { shared: Shared::new(map, base, capacity), head: 0, tail: 0, published: 0, spin: Spin::default() }
+        Consumer { memory: RingMemory::new(map, base, capacity), head: 0, tail: 0, published: 0, spin: Spin::default() }
     }
 
     /// Receives the next frame into `out`, replacing its content; `Ok(false)` if there is none now.
@@ -256,7 +256,7 @@ impl Consumer {
         }
         let mut length = self.length_at(self.tail);
         if length == SKIP {
-            let to_end = self.shared.capacity as u64 - self.tail % self.shared.capacity as u64;
+            let to_end = self.memory.capacity as u64 - self.tail % self.memory.capacity as u64;
             if self.head - self.tail <= to_end {
                 return Err(RingError::Corrupt);
             }
@@ -264,15 +264,15 @@ impl Consumer {
             length = self.length_at(self.tail);
         }
         let length = length as usize;
-        let to_end = self.shared.capacity - (self.tail % self.shared.capacity as u64) as usize;
+        let to_end = self.memory.capacity - (self.tail % self.memory.capacity as u64) as usize;
         let need = FRAME_HEADER + length.next_multiple_of(8);
-        if need > to_end || need as u64 > self.head - self.tail || length > self.shared.capacity / 2 - FRAME_HEADER {
+        if need > to_end || need as u64 > self.head - self.tail || length > self.memory.capacity / 2 - FRAME_HEADER {
             return Err(RingError::Corrupt);
         }
         out.resize(length, 0);
-        self.shared.map.read(self.shared.place(self.tail) + FRAME_HEADER, out);
+        self.memory.map.read(self.memory.place(self.tail) + FRAME_HEADER, out);
         self.tail += need as u64;
-        if self.tail - self.published >= self.shared.capacity as u64 / 4 {
+        if self.tail - self.published >= self.memory.capacity as u64 / 4 {
             self.give_back();
         }
         Ok(true)
@@ -285,8 +285,8 @@ impl Consumer {
     pub fn pop(&mut self, out: &mut Vec<u8>, peer: &dyn Fn() -> bool) -> Result<(), RingError> {
         while !self.try_pop(out)? {
             let seen = self.head;
-            let shared = &self.shared;
-            shared.wait(CONSUMER_SLEEPS, &mut self.spin, || shared.load(HEAD) != seen, peer)?;
+            let memory = &self.memory;
+            memory.wait(CONSUMER_SLEEPS, &mut self.spin, || memory.load(HEAD) != seen, peer)?;
         }
         Ok(())
     }
@@ -294,13 +294,13 @@ impl Consumer {
     /// A handle that ends this consumer's sleep from another thread of the same process.
     #[must_use]
     pub fn waker(&self) -> Waker {
-        Waker { map: Arc::clone(&self.shared.map), base: self.shared.base }
+        Waker { map: Arc::clone(&self.memory.map), base: self.memory.base }
     }
 
     /// Takes note of what the producer has published; whether there is anything.
     fn look(&mut self) -> Result<bool, RingError> {
-        let head = self.shared.load(HEAD);
-        if head < self.head || head - self.tail > self.shared.capacity as u64 || !head.is_multiple_of(8) {
+        let head = self.memory.load(HEAD);
+        if head < self.head || head - self.tail > self.memory.capacity as u64 || !head.is_multiple_of(8) {
             return Err(RingError::Corrupt);
         }
         self.head = head;
@@ -309,7 +309,7 @@ impl Consumer {
 
     fn length_at(&self, position: u64) -> u32 {
         let mut word = [0; 4];
-        self.shared.map.read(self.shared.place(position), &mut word);
+        self.memory.map.read(self.memory.place(position), &mut word);
         u32::from_le_bytes(word)
     }
 
@@ -317,8 +317,8 @@ impl Consumer {
     fn give_back(&mut self) {
         if self.published != self.tail {
             self.published = self.tail;
-            self.shared.publish(TAIL, self.tail);
-            self.shared.wake(PRODUCER_SLEEPS);
+            self.memory.publish(TAIL, self.tail);
+            self.memory.wake(PRODUCER_SLEEPS);
         }
     }
 }

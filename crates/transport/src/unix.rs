@@ -133,12 +133,23 @@ pub fn send(socket: impl AsFd, message: &[u8], fds: &[BorrowedFd<'_>], wait: boo
     }
 }
 
-/// Receives one message into `buffer`: its length (0: the peer has closed) and its descriptors.
+/// A message that was received.
+#[derive(Debug)]
+pub struct Received {
+    /// Its length; 0: the peer has closed.
+    pub length: usize,
+    /// The descriptors that came with it: all, or none if `fds_lost`.
+    pub fds: Vec<OwnedFd>,
+    /// There were more than [`MAX_FDS`], or more than this process has room for. Those that came through are closed: of
+    /// some descriptors nobody could tell which they are.
+    pub fds_lost: bool,
+}
+
+/// Receives one message into `buffer`.
 ///
 /// # Errors
-/// `InvalidData` if it was longer than the buffer, or carried too many descriptors; `WouldBlock` after the timeout; else
-/// what the operating system says.
-pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+/// `InvalidData` if it was longer than the buffer; `WouldBlock` after the timeout; else what the operating system says.
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -154,10 +165,14 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<O
                 fds.extend(received);
             }
         }
-        if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        if message.flags.contains(ReturnFlags::TRUNC) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "message longer than its limit"));
         }
-        return Ok((message.bytes, fds));
+        let fds_lost = message.flags.contains(ReturnFlags::CTRUNC);
+        if fds_lost {
+            fds.clear();
+        }
+        return Ok(Received { length: message.bytes, fds, fds_lost });
     }
 }
 

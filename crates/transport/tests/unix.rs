@@ -20,8 +20,8 @@ fn messages_carry_descriptors_and_name_the_peer() {
     file.map().unwrap().write(10, b"hello");
     unix::send(&client, b"take this", &[file.as_fd()], true).unwrap();
     let mut buffer = [0; 64];
-    let (length, fds) = unix::receive(&server, &mut buffer).unwrap();
-    assert_eq!(&buffer[..length], b"take this");
+    let unix::Received { length, fds, fds_lost } = unix::receive(&server, &mut buffer).unwrap();
+    assert_eq!((&buffer[..length], fds_lost), (&b"take this"[..], false));
     let received = Memfd::from_fd(fds.into_iter().next().unwrap()).unwrap();
     let mut text = [0; 5];
     received.map().unwrap().read(10, &mut text);
@@ -35,7 +35,7 @@ fn messages_carry_descriptors_and_name_the_peer() {
     assert!(!unix::hung_up(&server));
     drop(client);
     assert!(unix::hung_up(&server));
-    assert_eq!(unix::receive(&server, &mut buffer).unwrap().0, 0);
+    assert_eq!(unix::receive(&server, &mut buffer).unwrap().length, 0);
     std::fs::remove_dir_all(&directory).unwrap();
 }
 

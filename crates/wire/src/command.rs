@@ -2,7 +2,7 @@
 //!
 //! They are read in place from a private copy of the frame: nothing is allocated for a launch.
 
-use gpu::{Command, DevAddr, MAX_INLINE_BYTES, MAX_PARAM_BYTES, ModuleId, SEMAPHORE_SLOTS, SlotId};
+use gpu::{Command, Compare, DevAddr, MAX_INLINE_BYTES, MAX_PARAM_BYTES, ModuleId, SEMAPHORE_SLOTS, SlotId};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -15,6 +15,13 @@ const FILL: u32 = 3;
 const WRITE: u32 = 4;
 const SIGNAL: u32 = 5;
 const WAIT: u32 = 6;
+const WRITE_VALUE: u32 = 7;
+const WAIT_VALUE: u32 = 8;
+
+const CYCLIC_GEQ: u32 = 0;
+const EQUAL: u32 = 1;
+const AND: u32 = 2;
+const NOR: u32 = 3;
 
 /// In front of each command. `bytes` counts body and payload without padding.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -26,7 +33,7 @@ struct Header {
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Launch {
+struct LaunchBody {
     module: U32,
     kernel: U32,
     grid: [U32; 3],
@@ -37,7 +44,7 @@ struct Launch {
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Copy {
+struct CopyBody {
     dst: U64,
     src: U64,
     width: U64,
@@ -48,7 +55,7 @@ struct Copy {
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Fill {
+struct FillBody {
     dst: U64,
     width: U64,
     height: U64,
@@ -59,16 +66,26 @@ struct Fill {
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Write {
+struct WriteBody {
     dst: U64,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Semaphore {
+struct SemaphoreBody {
     value: U64,
     slot: U32,
     zero: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct WordBody {
+    at: U64,
+    value: U64,
+    /// 4 or 8.
+    bytes: U32,
+    compare: U32,
 }
 
 /// Appends a command to a frame.
@@ -79,7 +96,7 @@ pub fn encode_command(command: &Command<'_>, out: &mut Vec<u8>) -> Result<(), Wi
     match *command {
         Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, params } => {
             limit(params, MAX_PARAM_BYTES, "kernel parameters")?;
-            let body = Launch {
+            let body = LaunchBody {
                 module: module.0.into(),
                 kernel: kernel.into(),
                 grid: grid.map(U32::new),
@@ -90,7 +107,7 @@ pub fn encode_command(command: &Command<'_>, out: &mut Vec<u8>) -> Result<(), Wi
             put(out, LAUNCH, body.as_bytes(), params);
         }
         Command::Copy { dst, src, width, height, dst_pitch, src_pitch } => {
-            let body = Copy {
+            let body = CopyBody {
                 dst: dst.0.into(),
                 src: src.0.into(),
                 width: width.into(),
@@ -101,7 +118,7 @@ pub fn encode_command(command: &Command<'_>, out: &mut Vec<u8>) -> Result<(), Wi
             put(out, COPY, body.as_bytes(), &[]);
         }
         Command::Fill { dst, value, element, width, height, pitch } => {
-            let body = Fill {
+            let body = FillBody {
                 dst: dst.0.into(),
                 width: width.into(),
                 height: height.into(),
@@ -113,10 +130,20 @@ pub fn encode_command(command: &Command<'_>, out: &mut Vec<u8>) -> Result<(), Wi
         }
         Command::Write { dst, data } => {
             limit(data, MAX_INLINE_BYTES, "inline data")?;
-            put(out, WRITE, Write { dst: dst.0.into() }.as_bytes(), data);
+            put(out, WRITE, WriteBody { dst: dst.0.into() }.as_bytes(), data);
         }
         Command::Signal { slot, value } => put(out, SIGNAL, semaphore(slot, value).as_bytes(), &[]),
         Command::Wait { slot, value } => put(out, WAIT, semaphore(slot, value).as_bytes(), &[]),
+        Command::WriteValue { at, value, wide } => put(out, WRITE_VALUE, word(at, value, wide, 0).as_bytes(), &[]),
+        Command::WaitValue { at, value, wide, compare } => {
+            let compare = match compare {
+                Compare::CyclicGeq => CYCLIC_GEQ,
+                Compare::Equal => EQUAL,
+                Compare::And => AND,
+                Compare::Nor => NOR,
+            };
+            put(out, WAIT_VALUE, word(at, value, wide, compare).as_bytes(), &[]);
+        }
     }
     Ok(())
 }
@@ -132,8 +159,13 @@ pub fn encoded_bound(command: &Command<'_>) -> usize {
     size_of::<Header>() + 64 + payload
 }
 
-fn semaphore(slot: SlotId, value: u64) -> Semaphore {
-    Semaphore { value: value.into(), slot: slot.0.into(), zero: 0.into() }
+fn semaphore(slot: SlotId, value: u64) -> SemaphoreBody {
+    SemaphoreBody { value: value.into(), slot: slot.0.into(), zero: 0.into() }
+}
+
+fn word(at: DevAddr, value: u64, wide: bool, compare: u32) -> WordBody {
+    let bytes = if wide { 8u32 } else { 4 };
+    WordBody { at: at.0.into(), value: value.into(), bytes: bytes.into(), compare: compare.into() }
 }
 
 fn limit(payload: &[u8], limit: usize, what: &'static str) -> Result<(), WireError> {
@@ -195,7 +227,7 @@ impl<'a> Iterator for Commands<'a> {
 fn decode(operation: u32, content: &[u8]) -> Result<Command<'_>, WireError> {
     Ok(match operation {
         LAUNCH => {
-            let (body, params) = split::<Launch>(content, "launch")?;
+            let (body, params) = split::<LaunchBody>(content, "launch")?;
             limit(params, MAX_PARAM_BYTES, "kernel parameters")?;
             Command::Launch {
                 module: ModuleId(body.module.get()),
@@ -208,7 +240,7 @@ fn decode(operation: u32, content: &[u8]) -> Result<Command<'_>, WireError> {
             }
         }
         COPY => {
-            let body = exact::<Copy>(content, "copy")?;
+            let body = exact::<CopyBody>(content, "copy")?;
             Command::Copy {
                 dst: DevAddr(body.dst.get()),
                 src: DevAddr(body.src.get()),
@@ -219,7 +251,7 @@ fn decode(operation: u32, content: &[u8]) -> Result<Command<'_>, WireError> {
             }
         }
         FILL => {
-            let body = exact::<Fill>(content, "fill")?;
+            let body = exact::<FillBody>(content, "fill")?;
             Command::Fill {
                 dst: DevAddr(body.dst.get()),
                 value: body.value.get(),
@@ -230,7 +262,7 @@ fn decode(operation: u32, content: &[u8]) -> Result<Command<'_>, WireError> {
             }
         }
         WRITE => {
-            let (body, data) = split::<Write>(content, "write")?;
+            let (body, data) = split::<WriteBody>(content, "write")?;
             limit(data, MAX_INLINE_BYTES, "inline data")?;
             Command::Write { dst: DevAddr(body.dst.get()), data }
         }
@@ -242,12 +274,38 @@ fn decode(operation: u32, content: &[u8]) -> Result<Command<'_>, WireError> {
             let (slot, value) = decode_semaphore(content, "wait")?;
             Command::Wait { slot, value }
         }
+        WRITE_VALUE => {
+            let body = exact::<WordBody>(content, "write of a word")?;
+            if body.compare.get() != 0 {
+                return Err(WireError::Unknown { what: "kind of write", code: body.compare.get() });
+            }
+            Command::WriteValue { at: DevAddr(body.at.get()), value: body.value.get(), wide: is_wide(body)? }
+        }
+        WAIT_VALUE => {
+            let body = exact::<WordBody>(content, "wait for a word")?;
+            let compare = match body.compare.get() {
+                CYCLIC_GEQ => Compare::CyclicGeq,
+                EQUAL => Compare::Equal,
+                AND => Compare::And,
+                NOR => Compare::Nor,
+                code => return Err(WireError::Unknown { what: "comparison", code }),
+            };
+            Command::WaitValue { at: DevAddr(body.at.get()), value: body.value.get(), wide: is_wide(body)?, compare }
+        }
         code => return Err(WireError::Unknown { what: "command", code }),
     })
 }
 
+fn is_wide(body: &WordBody) -> Result<bool, WireError> {
+    match body.bytes.get() {
+        4 => Ok(false),
+        8 => Ok(true),
+        code => Err(WireError::Unknown { what: "size of a word", code }),
+    }
+}
+
 fn decode_semaphore(content: &[u8], what: &'static str) -> Result<(SlotId, u64), WireError> {
-    let body = exact::<Semaphore>(content, what)?;
+    let body = exact::<SemaphoreBody>(content, what)?;
     let slot = body.slot.get();
     // A slot beyond the area would become an access beyond its mapping.
     if slot >= SEMAPHORE_SLOTS {

@@ -3,18 +3,19 @@
 //! Each begins with `u32 kind, u32 argument`: the queue of a `SUBMIT`, the number of what will be answered, or of what is.
 //! The top bit of the kind of a `REQUEST` or `ANSWER` says that more fragments follow.
 
-use gpu::{DevAddr, GpuError, QueueId, Request, Response};
+use gpu::{DevAddr, QueueId, SEMAPHORE_SLOTS, SlotId};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::limits::{FRAGMENT_BYTES, MAX_HEAD_BYTES, MAX_REQUEST_BYTES, STAGING_BYTES};
+use crate::limits::{FRAGMENT_BYTES, STAGING_BYTES};
 use crate::{Commands, WireError};
 
 const SUBMIT: u32 = 1;
 const REQUEST: u32 = 2;
 const WRITE: u32 = 3;
 const READ: u32 = 4;
-const KICK: u32 = 5;
+const RELEASE: u32 = 5;
+const LISTEN: u32 = 6;
 const ANSWER: u32 = 16;
 const MORE: u32 = 1 << 31;
 
@@ -38,7 +39,7 @@ fn header(kind: u32, argument: u32) -> [u8; HEADER_BYTES] {
 /// A copy between GPU memory and a part of the staging area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transfer {
-    /// GPU address.
+    /// First byte on the GPU's side.
     pub at: DevAddr,
     /// Offset in the staging area.
     pub staging: u32,
@@ -57,7 +58,7 @@ struct TransferBody {
 /// A frame from a client.
 #[derive(Debug)]
 pub enum ClientFrame<'a> {
-    /// Commands.
+    /// Commands for one queue, behind those that came before.
     Submit {
         /// For which queue.
         queue: QueueId,
@@ -66,29 +67,36 @@ pub enum ClientFrame<'a> {
     },
     /// Part of a request.
     Request {
-        /// Its number.
+        /// The request's number, which its answer carries.
         number: u32,
         /// Whether it is the last part.
         last: bool,
-        /// The part.
+        /// What follows the parts before; together they are the request.
         body: &'a [u8],
     },
     /// Staging area to GPU.
     Write {
-        /// Its number.
+        /// The transfer's number, which its answer carries.
         number: u32,
-        /// What.
+        /// From where in the staging area, and where to.
         transfer: Transfer,
     },
     /// GPU to staging area.
     Read {
-        /// Its number.
+        /// The transfer's number, which its answer carries.
         number: u32,
-        /// What.
+        /// From where on the GPU, and where to in the staging area.
         transfer: Transfer,
     },
-    /// A payload was stored.
-    Kick,
+    /// Raises a slot's payload.
+    Release {
+        /// Slot; there is one.
+        slot: SlotId,
+        /// The payload that it has at least from then on.
+        value: u64,
+    },
+    /// Somebody is about to sleep: signals shall interrupt.
+    Listen,
 }
 
 /// The beginning of a `SUBMIT` frame; encoded commands follow.
@@ -97,10 +105,19 @@ pub fn submit_header(queue: QueueId) -> [u8; HEADER_BYTES] {
     header(SUBMIT, queue.0)
 }
 
-/// A `KICK` frame.
+/// A `RELEASE` frame.
 #[must_use]
-pub fn kick() -> [u8; HEADER_BYTES] {
-    header(KICK, 0)
+pub fn release(slot: SlotId, value: u64) -> [u8; HEADER_BYTES + 8] {
+    let mut bytes = [0; HEADER_BYTES + 8];
+    bytes[..HEADER_BYTES].copy_from_slice(&header(RELEASE, slot.0));
+    bytes[HEADER_BYTES..].copy_from_slice(&value.to_le_bytes());
+    bytes
+}
+
+/// A `LISTEN` frame.
+#[must_use]
+pub fn listen() -> [u8; HEADER_BYTES] {
+    header(LISTEN, 0)
 }
 
 /// A `WRITE` (to the GPU) or `READ` frame.
@@ -124,9 +141,19 @@ pub fn parse_client_frame(frame: &[u8]) -> Result<ClientFrame<'_>, WireError> {
         _ if kind == REQUEST | MORE => Ok(ClientFrame::Request { number: argument, last: false, body }),
         WRITE => Ok(ClientFrame::Write { number: argument, transfer: parse_transfer(body)? }),
         READ => Ok(ClientFrame::Read { number: argument, transfer: parse_transfer(body)? }),
-        KICK => Ok(ClientFrame::Kick),
+        RELEASE => parse_release(argument, body),
+        LISTEN => Ok(ClientFrame::Listen),
         code => Err(WireError::Unknown { what: "frame", code }),
     }
+}
+
+fn parse_release(slot: u32, body: &[u8]) -> Result<ClientFrame<'_>, WireError> {
+    // A slot beyond the area would become an access beyond its mapping.
+    if slot >= SEMAPHORE_SLOTS {
+        return Err(WireError::Limit { what: "semaphore slot", limit: SEMAPHORE_SLOTS as usize });
+    }
+    let value = body.try_into().map_err(|_| WireError::Length { what: "release" })?;
+    Ok(ClientFrame::Release { slot: SlotId(slot), value: u64::from_le_bytes(value) })
 }
 
 fn parse_transfer(body: &[u8]) -> Result<Transfer, WireError> {
@@ -181,6 +208,18 @@ impl Assembler {
         Assembler { parts: Vec::new(), limit }
     }
 
+    /// Bytes so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Whether nothing has come yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
     /// Adds a part; the whole if it was the last.
     ///
     /// # Errors
@@ -193,61 +232,4 @@ impl Assembler {
         self.parts.extend_from_slice(part);
         Ok(last.then(|| std::mem::take(&mut self.parts)))
     }
-}
-
-/// A request as bytes: postcard, the text of a module behind it.
-///
-/// # Errors
-/// `Limit` if it is too long.
-pub fn encode_request(request: &Request) -> Result<Vec<u8>, WireError> {
-    // Text is appended as it is: postcard would take it byte by byte.
-    let (head, text): (Result<Vec<u8>, _>, &[u8]) = match request {
-        Request::LoadModule { id, ptx, placed } => {
-            let head = Request::LoadModule { id: *id, ptx: Vec::new(), placed: placed.clone() };
-            (postcard::to_allocvec(&head), ptx)
-        }
-        other => (postcard::to_allocvec(other), &[]),
-    };
-    let mut bytes = head.map_err(|_| WireError::Malformed { what: "request" })?;
-    if bytes.len() > MAX_HEAD_BYTES {
-        return Err(WireError::Limit { what: "request without its text", limit: MAX_HEAD_BYTES });
-    }
-    if text.len() > MAX_REQUEST_BYTES - bytes.len() {
-        return Err(WireError::Limit { what: "request", limit: MAX_REQUEST_BYTES });
-    }
-    bytes.extend_from_slice(text);
-    Ok(bytes)
-}
-
-/// A request from bytes.
-///
-/// # Errors
-/// `Malformed`.
-pub fn decode_request(bytes: &[u8]) -> Result<Request, WireError> {
-    let malformed = WireError::Malformed { what: "request" };
-    let head = &bytes[..bytes.len().min(MAX_HEAD_BYTES)];
-    let (mut request, rest) = postcard::take_from_bytes(head).map_err(|_| malformed.clone())?;
-    let text = &bytes[head.len() - rest.len()..];
-    match &mut request {
-        Request::LoadModule { ptx, .. } if ptx.is_empty() => *ptx = text.to_vec(),
-        Request::LoadModule { .. } => return Err(malformed),
-        _ if !text.is_empty() => return Err(WireError::Length { what: "request" }),
-        _ => {}
-    }
-    Ok(request)
-}
-
-/// An answer as bytes.
-#[must_use]
-pub fn encode_answer(answer: &Result<Response, GpuError>) -> Vec<u8> {
-    // Writing plain data to a growing vector has no way to fail.
-    postcard::to_allocvec(answer).unwrap_or_default()
-}
-
-/// An answer from bytes.
-///
-/// # Errors
-/// `Malformed`.
-pub fn decode_answer(bytes: &[u8]) -> Result<Result<Response, GpuError>, WireError> {
-    postcard::from_bytes(bytes).map_err(|_| WireError::Malformed { what: "answer" })
 }

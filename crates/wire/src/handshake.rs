@@ -1,16 +1,16 @@
 //! The first message of each side.
 //!
 //! ```text
-//! hello: magic "SUNDIAL\0", u32 version, u32 zero, credential (32 bytes, zero: none)
-//! reply: magic "SUNDIAL\0", u32 version, u32 status (0 welcome, 1 refused), postcard body
+//! hello: magic "SUNDIAL\0", u32 version, u32 zero, credential (32 bytes, zero: none), u64 features
+//! reply: magic "SUNDIAL\0", u32 version, u32 status (0 welcome, 1 refused), fields of the welcome or a text
 //! ```
 //! The first twelve bytes never change, so that sides of different versions can tell each other so.
 
 use gpu::Properties;
-use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::fields::{Reader, Writer};
 use crate::limits::MAX_REASON_BYTES;
 use crate::{VERSION, WireError};
 
@@ -19,7 +19,7 @@ const WELCOME: u32 = 0;
 const REFUSED: u32 = 1;
 
 /// A secret that admits sessions to a registered tenant. All zero: none.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Credential(pub [u8; 32]);
 
 impl std::fmt::Debug for Credential {
@@ -82,35 +82,48 @@ impl Head {
     }
 }
 
+/// What sides of one version may differ in: bits.
+pub mod features {
+    /// Rings, staging area, semaphore area and host memory are memory files, sent as descriptors.
+    pub const SHARED_MEMORY: u64 = 1 << 0;
+    /// All that this crate knows.
+    pub const ALL: u64 = SHARED_MEMORY;
+}
+
 /// The client's first message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// Who it says to be.
     pub credential: Credential,
+    /// Which [`features`] it knows.
+    pub features: u64,
 }
 
 impl Hello {
-    /// As bytes.
+    /// The message as it goes over the socket: one packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        [Head::new(0).as_bytes(), &self.credential.0].concat()
+        [Head::new(0).as_bytes(), &self.credential.0, &self.features.to_le_bytes()].concat()
     }
 
-    /// From bytes.
+    /// Reads a packet that anybody may have sent.
     ///
     /// # Errors
-    /// `Magic`, `Version`, `Length`.
+    /// `Magic`, `Version`, `Malformed`.
     pub fn decode(data: &[u8]) -> Result<Hello, WireError> {
         let (_, body) = Head::split(data)?;
-        let credential = body.try_into().map_err(|_| WireError::Length { what: "hello" })?;
-        Ok(Hello { credential: Credential(credential) })
+        let mut from = Reader::new(body, "hello");
+        // What follows is a newer client's.
+        Ok(Hello { credential: Credential(from.array()?), features: from.u64()? })
     }
 }
 
 /// What a client is told when it is let in. Descriptors come with it: the rings' memory file (laid out as
 /// [`Welcome::command_ring`], [`Welcome::answer_ring`], [`Welcome::statistics`] say), the semaphore area, the staging area.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Welcome {
+    /// The [`features`] of this session: known to both.
+    pub features: u64,
     /// The GPU, as this client may use it.
     pub properties: Properties,
     /// Offset of the ring to the daemon, and its capacity.
@@ -123,41 +136,100 @@ pub struct Welcome {
     pub staging_block: u32,
 }
 
+impl Welcome {
+    fn put(&self, to: &mut Writer) {
+        to.u64(self.features);
+        for number in [self.command_ring.0, self.command_ring.1, self.answer_ring.0, self.answer_ring.1] {
+            to.u32(number);
+        }
+        to.u32(self.statistics);
+        to.u32(self.staging_block);
+        let gpu = &self.properties;
+        to.text(&gpu.name);
+        to.bytes.extend_from_slice(&gpu.uuid);
+        gpu.pci.into_iter().chain(gpu.compute_capability).for_each(|number| to.u32(number));
+        to.u64(gpu.memory_bytes);
+        for number in [
+            gpu.driver_version,
+            gpu.multiprocessors,
+            gpu.clock_khz,
+            gpu.memory_clock_khz,
+            gpu.memory_bus_bits,
+            gpu.l2_bytes,
+        ] {
+            to.u32(number);
+        }
+    }
+
+    fn take(from: &mut Reader<'_>) -> Result<Welcome, WireError> {
+        let features = from.u64()?;
+        let [commands_at, commands, answers_at, answers, statistics, staging_block] = from.u32s()?;
+        let name = from.text()?;
+        let uuid = from.array()?;
+        let (pci, compute_capability, memory_bytes) = (from.u32s()?, from.u32s()?, from.u64()?);
+        let [driver_version, multiprocessors, clock_khz, memory_clock_khz, memory_bus_bits, l2_bytes] = from.u32s()?;
+        Ok(Welcome {
+            features,
+            properties: Properties {
+                name,
+                uuid,
+                pci,
+                compute_capability,
+                driver_version,
+                multiprocessors,
+                memory_bytes,
+                clock_khz,
+                memory_clock_khz,
+                memory_bus_bits,
+                l2_bytes,
+            },
+            command_ring: (commands_at, commands),
+            answer_ring: (answers_at, answers),
+            statistics,
+            staging_block,
+        })
+    }
+}
+
 /// The daemon's first message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// Come in.
+    /// The session exists: what the GPU is, and where the rings lie.
     Welcome(Box<Welcome>),
-    /// Stay out.
+    /// There will be no session; why not, for the user.
     Refused(String),
 }
 
 impl Reply {
-    /// As bytes.
+    /// The message as it goes over the socket: one packet; long reasons are cut.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let (status, body) = match self {
-            Reply::Welcome(welcome) => (WELCOME, postcard::to_allocvec(&**welcome)),
+        let mut to = Writer::default();
+        let status = match self {
+            Reply::Welcome(welcome) => {
+                welcome.put(&mut to);
+                WELCOME
+            }
             Reply::Refused(reason) => {
                 let end = (0..=reason.len().min(MAX_REASON_BYTES)).rev().find(|&i| reason.is_char_boundary(i));
-                (REFUSED, postcard::to_allocvec(&reason[..end.unwrap_or(0)]))
+                to.text(&reason[..end.unwrap_or(0)]);
+                REFUSED
             }
         };
-        // Writing plain data to a growing vector has no way to fail.
-        let body = body.unwrap_or_default();
-        [Head::new(status).as_bytes(), &body].concat()
+        [Head::new(status).as_bytes(), &to.bytes].concat()
     }
 
-    /// From bytes.
+    /// Reads the packet that came in answer to a [`Hello`].
     ///
     /// # Errors
     /// `Magic`, `Version`, `Unknown`, `Malformed`.
     pub fn decode(data: &[u8]) -> Result<Reply, WireError> {
         let (status, body) = Head::split(data)?;
-        let malformed = |_| WireError::Malformed { what: "reply" };
+        let mut from = Reader::new(body, "reply");
+        // What follows is a newer daemon's.
         match status {
-            WELCOME => Ok(Reply::Welcome(Box::new(postcard::from_bytes(body).map_err(malformed)?))),
-            REFUSED => Ok(Reply::Refused(postcard::from_bytes(body).map_err(malformed)?)),
+            WELCOME => Ok(Reply::Welcome(Box::new(Welcome::take(&mut from)?))),
+            REFUSED => Ok(Reply::Refused(from.text()?)),
             code => Err(WireError::Unknown { what: "status", code }),
         }
     }

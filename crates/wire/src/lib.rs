@@ -9,30 +9,55 @@
 //! | `SUBMIT` | commands for one queue ([`command`]); not answered |
 //! | `REQUEST` | a [`gpu::Request`], in fragments if it is long; answered |
 //! | `WRITE`, `READ` | a copy through the staging area ([`Transfer`]); answered |
-//! | `KICK` | the client has stored a semaphore payload; not answered |
+//! | `RELEASE` | the client raises a semaphore's payload; not answered |
+//! | `LISTEN` | somebody is about to sleep: signals shall interrupt; not answered |
 //!
 //! | from the daemon | |
 //! |---|---|
 //! | `ANSWER` | `Result<Response, GpuError>`, in fragments if it is long |
 //!
-//! Answers come in the order of what they answer. The hot path (commands, transfers) has fixed little-endian layouts that
-//! are read in place; requests and answers are postcard. Every length and count has a limit ([`limits`]). Decoding accepts
-//! any bytes and fails with [`WireError`], never otherwise; [`fuzz`] is its entry for fuzzers.
+//! Host memory is the one thing that goes over the message socket later: after the answer to an `Alloc` of it, the daemon
+//! sends a [`HostPlace`], and the descriptor of the file it lies in if the client does not have that yet.
 //!
-//! The protocol is frozen per [`VERSION`]; a daemon refuses others with a message that names both.
+//! Answers come in the order of what they answer. Commands and transfers have fixed little-endian layouts that are read in
+//! place; requests and answers are a number and its fields ([`request`], [`answer`]). Every length and count has a limit
+//! ([`limits`]). Decoding accepts any bytes and fails with [`WireError`], never otherwise; [`fuzz`] is its entry for fuzzers.
+//!
+//! # What is promised
+//! - The first twelve bytes of hello and reply are for ever: sides of different versions can tell each other so.
+//! - Within a [`VERSION`], bytes never change their meaning. Every kind of frame, command, request, response and error has a
+//!   number written in this crate, which is never used for anything else; its fields keep their places. What needs another
+//!   field gets another number. Golden bytes of all of them stand in the tests.
+//! - What comes after a release is a *feature* ([`handshake::features`]): the client says in its hello which it knows, the
+//!   daemon says in its welcome which of them this session has, and neither side sends what belongs to a feature that the
+//!   session does not have.
+//! - Hello and welcome may grow at their ends; who does not know what stands there ignores it.
+//! - A request that the daemon does not know is answered with [`gpu::GpuError::Unsupported`]. Any other number that means
+//!   nothing ends the session.
+//! - Nothing depends on shared memory but what the feature of that name brings: a client's stores to semaphores, the wish to
+//!   be woken and all else that a session says are messages.
+//!
+//! A daemon refuses other versions with a message that names both.
 
+pub mod answer;
 pub mod command;
+mod fields;
 pub mod frame;
 pub mod handshake;
+pub mod host_memory;
 pub mod limits;
 pub mod place;
+pub mod request;
 
+pub use answer::{decode_answer, encode_answer};
 pub use command::{Commands, encode_command};
 pub use frame::{Assembler, ClientFrame, Transfer, fragments, parse_answer, parse_client_frame};
 pub use handshake::{Credential, Hello, Reply, Welcome};
+pub use host_memory::HostPlace;
+pub use request::{decode_request, encode_request};
 
 /// Version of everything behind the first twelve bytes of the handshake.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Bytes that mean nothing, or too much.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -48,7 +73,7 @@ pub enum WireError {
     Unknown {
         /// What was being read.
         what: &'static str,
-        /// The code.
+        /// The number that was there.
         code: u32,
     },
     /// More than the limit.
@@ -56,7 +81,7 @@ pub enum WireError {
     Limit {
         /// What was being read.
         what: &'static str,
-        /// The limit.
+        /// How much of it there may be.
         limit: usize,
     },
     /// Not from a Sundial client or daemon.
@@ -65,9 +90,9 @@ pub enum WireError {
     /// A peer of another version.
     #[error("protocol version {theirs}; this side speaks {ours}")]
     Version {
-        /// The peer's.
+        /// The version in the peer's message.
         theirs: u32,
-        /// Ours.
+        /// The version that this side speaks ([`VERSION`]).
         ours: u32,
     },
     /// A body that does not decode.
@@ -82,17 +107,18 @@ pub enum WireError {
 pub fn fuzz(data: &[u8]) {
     let _ = Hello::decode(data);
     let _ = Reply::decode(data);
+    let _ = HostPlace::decode(data);
     let mut assembler = Assembler::new(limits::MAX_REQUEST_BYTES);
     match parse_client_frame(data) {
         Ok(ClientFrame::Submit { commands, .. }) => commands.for_each(drop),
         Ok(ClientFrame::Request { last, body, .. }) => {
             if let Ok(Some(whole)) = assembler.add(last, body) {
-                let _ = frame::decode_request(&whole);
+                let _ = decode_request(&whole);
             }
         }
         _ => {}
     }
     if let Ok((_, _, body)) = parse_answer(data) {
-        let _ = frame::decode_answer(body);
+        let _ = decode_answer(body);
     }
 }

@@ -1,19 +1,20 @@
 //! Every message survives the way there and back; no bytes at all upset a decoder.
 
 use gpu::{
-    AllocId, Command, ContextError, ContextId, DevAddr, GlobalInfo, GpuError, KernelInfo, MAX_INLINE_BYTES,
-    MAX_PARAM_BYTES, MapAccess, MemoryKind, ModuleId, ModuleInfo, Properties, QueueId, Request, Response,
-    SEMAPHORE_SLOTS, SlotId,
+    AllocId, CodeFormat, CodeImage, Command, Compare, ContextError, ContextId, DevAddr, GlobalInfo, GpuError,
+    KernelInfo, MAX_INLINE_BYTES, MAX_PARAM_BYTES, MapAccess, MemoryKind, ModuleId, ModuleInfo, Properties, QueueId,
+    Request, Response, RuntimeMemory, SEMAPHORE_SLOTS, SlotId,
 };
 use proptest::prelude::*;
+use wire::handshake::features;
 use wire::{
-    Assembler, ClientFrame, Commands, Credential, Hello, Reply, Transfer, Welcome, WireError, command, encode_command,
-    frame, limits, parse_answer, parse_client_frame,
+    Assembler, ClientFrame, Commands, Credential, Hello, Reply, Transfer, Welcome, WireError, command, decode_answer,
+    decode_request, encode_answer, encode_command, encode_request, frame, limits, parse_answer, parse_client_frame,
 };
 
 /// A command whose payload, if it has one, is `payload`.
 fn command_of(pick: u8, n: [u32; 8], w: [u64; 6], payload: &[u8]) -> Command<'_> {
-    match pick % 6 {
+    match pick % 8 {
         0 => Command::Launch {
             module: ModuleId(n[0]),
             kernel: n[1],
@@ -34,6 +35,12 @@ fn command_of(pick: u8, n: [u32; 8], w: [u64; 6], payload: &[u8]) -> Command<'_>
         2 => Command::Fill { dst: DevAddr(w[0]), value: n[0], element: n[1], width: w[1], height: w[2], pitch: w[3] },
         3 => Command::Write { dst: DevAddr(w[0]), data: payload },
         4 => Command::Signal { slot: SlotId(n[0] % SEMAPHORE_SLOTS), value: w[0] },
+        5 => Command::WriteValue { at: DevAddr(w[0]), value: w[1], wide: n[0].is_multiple_of(2) },
+        6 => {
+            let all = [Compare::CyclicGeq, Compare::Equal, Compare::And, Compare::Nor];
+            let compare = all[n[1] as usize % 4];
+            Command::WaitValue { at: DevAddr(w[0]), value: w[1], wide: n[0].is_multiple_of(2), compare }
+        }
         _ => Command::Wait { slot: SlotId(n[0] % SEMAPHORE_SLOTS), value: w[0] },
     }
 }
@@ -67,7 +74,7 @@ proptest! {
             likely[8..12].copy_from_slice(&[operation, 0, 0, 0]);
         }
         wire::fuzz(&likely);
-        likely.splice(0..0, Hello { credential: Credential::default() }.encode());
+        likely.splice(0..0, Hello { credential: Credential::default(), features: 0 }.encode());
         wire::fuzz(&likely);
     }
 
@@ -103,33 +110,37 @@ fn requests_round_trip() {
         Request::Free { id: AllocId(1) },
         Request::Map { at: DevAddr(4096), id: AllocId(3), offset: 4096, bytes: 8192, access: MapAccess::Read },
         Request::Unmap { at: DevAddr(4096), bytes: 4096 },
-        Request::CreateContext { id: ContextId(1), printf: 5, heap: 6, heap_bytes: 7 },
+        Request::CreateContext { id: ContextId(1), runtime: RuntimeMemory { printf: 5, heap: 6, heap_bytes: 7 } },
         Request::DestroyContext { id: ContextId(1) },
         Request::CreateQueue { id: QueueId(1), context: ContextId(2), priority: -5 },
         Request::DestroyQueue { id: QueueId(1) },
-        Request::LoadModule { id: ModuleId(1), ptx: vec![b'x'; 100_000], placed: vec![] },
-        Request::LoadModule { id: ModuleId(1), ptx: vec![], placed: vec![] },
+        Request::LoadModule { id: ModuleId(1), code: CodeImage::ptx(vec![b'x'; 100_000]), placed: vec![] },
+        Request::LoadModule { id: ModuleId(1), code: CodeImage::ptx(vec![]), placed: vec![] },
         Request::LoadModule {
             id: ModuleId(1),
-            ptx: vec![b'x'; 2 << 20],
+            code: CodeImage { format: CodeFormat(9), bytes: vec![b'x'; 2 << 20] },
             placed: vec![("sum".into(), DevAddr(1 << 40)), (String::new(), DevAddr(0))],
         },
         Request::UnloadModule { id: ModuleId(1) },
-        Request::PrepareKernel { module: ModuleId(1), kernel: 3 },
+        Request::PrepareKernel { module: ModuleId(1), kernel: 3, stack_bytes: 4096 },
         Request::ContextError { id: ContextId(1) },
     ];
     for request in requests {
-        assert_eq!(frame::decode_request(&frame::encode_request(&request).unwrap()), Ok(request));
+        assert_eq!(decode_request(&encode_request(&request).unwrap()), Ok(request));
     }
-    let long = Request::LoadModule { id: ModuleId(1), ptx: vec![0; limits::MAX_REQUEST_BYTES], placed: vec![] };
-    assert!(matches!(frame::encode_request(&long), Err(WireError::Limit { .. })));
+    let long = Request::LoadModule {
+        id: ModuleId(1),
+        code: CodeImage::ptx(vec![0; limits::MAX_REQUEST_BYTES]),
+        placed: vec![],
+    };
+    assert!(matches!(encode_request(&long), Err(WireError::Limit { .. })));
     let placed = vec![(String::new(), DevAddr(0)); limits::MAX_HEAD_BYTES / 2];
-    let crowded = Request::LoadModule { id: ModuleId(1), ptx: vec![], placed };
-    assert!(matches!(frame::encode_request(&crowded), Err(WireError::Limit { .. })));
-    assert!(frame::decode_request(&postcard::to_allocvec(&crowded).unwrap()).is_err());
-    let mut extra = frame::encode_request(&Request::MemoryInfo).unwrap();
+    let crowded = Request::LoadModule { id: ModuleId(1), code: CodeImage::ptx(vec![]), placed };
+    assert!(matches!(encode_request(&crowded), Err(WireError::Limit { .. })));
+    assert_eq!(decode_request(&999u32.to_le_bytes()), Err(WireError::Unknown { what: "request", code: 999 }));
+    let mut extra = encode_request(&Request::MemoryInfo).unwrap();
     extra.push(0);
-    assert!(frame::decode_request(&extra).is_err());
+    assert!(decode_request(&extra).is_err());
 }
 
 #[test]
@@ -148,9 +159,21 @@ fn answers_round_trip() {
         Ok(Response::ContextError(Some(ContextError::IllegalAddress { address: 1, write: true }))),
         Err(GpuError::OutOfMemory { wanted: 1, free: 2, limit: 3 }),
         Err(GpuError::InvalidPtx { log: "line 1".into(), unsupported: true }),
+        Err(GpuError::TooMany { what: "queues".into(), limit: 7 }),
+        Err(GpuError::InvalidId { what: "context".into(), id: 7 }),
+        Err(GpuError::InvalidValue { what: "é".into() }),
+        Err(GpuError::Unsupported { what: "fat binaries".into() }),
+        Err(GpuError::Context(ContextError::Misaligned { address: 3 })),
+        Err(GpuError::Context(ContextError::LaunchFailed { reason: "trap".into() })),
+        Err(GpuError::Context(ContextError::Assert)),
+        Err(GpuError::Context(ContextError::InvalidKernel { log: "tex".into(), unsupported: true })),
+        Err(GpuError::Context(ContextError::IllegalCommand { reason: "no".into() })),
+        Err(GpuError::Lost { reason: "gone".into() }),
+        Err(GpuError::TimedOut),
+        Ok(Response::ContextError(None)),
     ];
     for answer in answers {
-        assert_eq!(frame::decode_answer(&frame::encode_answer(&answer)), Ok(answer));
+        assert_eq!(decode_answer(&encode_answer(&answer)), Ok(answer));
     }
 }
 
@@ -177,17 +200,21 @@ fn limits_hold_both_ways() {
 
 #[test]
 fn handshake_names_versions_and_keeps_secrets() {
-    let hello = Hello { credential: Credential([7; 32]) };
+    let hello = Hello { credential: Credential([7; 32]), features: features::ALL };
     let bytes = hello.encode();
     assert_eq!(Hello::decode(&bytes), Ok(hello.clone()));
     assert!(!format!("{hello:?}").contains('7'));
     assert_eq!(Credential::from_hex(&hello.credential.to_hex()), Some(hello.credential));
     assert_eq!(Credential::from_hex("zz"), None);
 
+    let longer = [&bytes[..], b"what a newer client says"].concat();
+    assert_eq!(Hello::decode(&longer), Ok(hello.clone()));
+    assert!(Hello::decode(&bytes[..bytes.len() - 1]).is_err());
+
     let mut newer = bytes.clone();
     newer[8] = 9;
     let error = Hello::decode(&newer).unwrap_err();
-    assert_eq!(error.to_string(), "protocol version 9; this side speaks 1");
+    assert_eq!(error.to_string(), "protocol version 9; this side speaks 2");
     assert_eq!(Hello::decode(b"GET / HTTP/1.1\r\n\r\n"), Err(WireError::Magic));
 
     let properties = Properties {
@@ -204,6 +231,7 @@ fn handshake_names_versions_and_keeps_secrets() {
         l2_bytes: 1,
     };
     let welcome = Welcome {
+        features: features::SHARED_MEMORY,
         properties,
         command_ring: (0, limits::COMMAND_RING_BYTES as u32),
         answer_ring: (1 << 20, limits::ANSWER_RING_BYTES as u32),
@@ -213,6 +241,8 @@ fn handshake_names_versions_and_keeps_secrets() {
     for reply in [Reply::Welcome(Box::new(welcome)), Reply::Refused("tenant limit".into())] {
         let bytes = reply.encode();
         assert!(bytes.len() <= limits::MAX_REPLY_BYTES);
+        let longer = [&bytes[..], b"what a newer daemon says"].concat();
+        assert_eq!(Reply::decode(&longer), Ok(reply.clone()));
         assert_eq!(Reply::decode(&bytes), Ok(reply));
     }
     let flood = Reply::Refused("é".repeat(5000)).encode();

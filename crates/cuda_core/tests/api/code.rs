@@ -1,11 +1,12 @@
 //! Modules, libraries, kernels, launches.
 
-use cuda_core::{CudaError, Device, Driver, Function, JitLog, Kernel, LaunchConfig, Params, Stream};
+use cuda_core::{CudaError, Device, Driver, Function, JitLog, JitOptions, Kernel, LaunchConfig, Params, Stream};
 use gpu::DevAddr;
 
 use crate::support::{Host, PRINTED, driver};
 
-const CODE: &[u8] = b".version 8.0\n.entry fill() .entry gaps() .entry big() .entry narrow() .entry shared()\n\
+const CODE: &[u8] =
+    b".version 8.0\n.entry fill() .entry gaps() .entry big() .entry narrow() .entry exact() .entry shared()\n\
     .entry nothing() .global table;\0";
 
 fn load(driver: &Driver, text: &[u8]) -> cuda_core::Result<cuda_core::Module> {
@@ -17,7 +18,7 @@ fn config(grid: [u32; 3], block: [u32; 3]) -> LaunchConfig {
 }
 
 fn launch(driver: &Driver, function: Function, config: &LaunchConfig) -> cuda_core::Result<()> {
-    driver.launch_kernel(function, config, Params::Each(&mut |_, _| {}))
+    driver.launch_kernel(function, config, Params::Each(&mut |_, _| true))
 }
 
 #[test]
@@ -26,7 +27,7 @@ fn modules_hold_kernels_and_variables() {
     let mut log = JitLog::default();
     let module = driver.module_load_data(&CODE, &mut log).unwrap();
     assert_eq!((log.info.as_str(), log.error.as_str()), ("fine", ""));
-    assert_eq!(driver.module_get_function_count(module), Ok(6));
+    assert_eq!(driver.module_get_function_count(module), Ok(7));
     let all = driver.module_enumerate_functions(module, 100).unwrap();
     assert_eq!(driver.module_get_function(module, "gaps"), Ok(all[1]));
     assert_eq!(driver.func_get_name(all[1]).unwrap(), "gaps");
@@ -66,7 +67,10 @@ fn parameters_arrive_where_the_kernel_has_them() {
     let (driver, fake) = driver();
     let module = load(&driver, CODE).unwrap();
     let gaps = driver.module_get_function(module, "gaps").unwrap();
-    let mut each = |index: usize, out: &mut [u8]| out.fill(index as u8 + 1);
+    let mut each = |index: usize, out: &mut [u8]| {
+        out.fill(index as u8 + 1);
+        true
+    };
     let mut shape = config([2, 3, 4], [32, 2, 1]);
     shape.shared_bytes = 100;
     driver.launch_kernel(gaps, &shape, Params::Each(&mut each)).unwrap();
@@ -93,7 +97,10 @@ fn a_kernel_computes_between_copies() {
     let fill = driver.module_get_function(load(&driver, CODE).unwrap(), "fill").unwrap();
     let at = driver.mem_alloc(4000).unwrap();
     let values = [at.0.to_le_bytes().to_vec(), 0xABCDu32.to_le_bytes().to_vec(), 1000u32.to_le_bytes().to_vec()];
-    let mut each = |index: usize, out: &mut [u8]| out.copy_from_slice(&values[index]);
+    let mut each = |index: usize, out: &mut [u8]| {
+        out.copy_from_slice(&values[index]);
+        true
+    };
     driver.launch_kernel(fill, &config([1; 3], [1; 3]), Params::Each(&mut each)).unwrap();
     let host = Host::new(4000);
     driver.memcpy_dtoh(host.range(0, 4000), at, Stream::NULL).unwrap();
@@ -119,8 +126,10 @@ fn shapes_are_checked() {
     for (grid, block, expect) in table {
         assert_eq!(launch(&driver, get("nothing"), &config(grid, block)), expect, "{grid:?} {block:?}");
     }
+    assert_eq!(launch(&driver, get("exact"), &config([1; 3], [64, 1, 1])), value);
+    launch(&driver, get("exact"), &config([1; 3], [32, 2, 1])).unwrap();
     let narrow = launch(&driver, get("narrow"), &config([1; 3], [129, 1, 1]));
-    assert_eq!(narrow, Err(CudaError::LAUNCH_OUT_OF_RESOURCES));
+    assert_eq!(narrow, Err(CudaError::INVALID_VALUE));
     // Shared memory: 48 KiB in all, more after asking for it.
     let shared = get("shared");
     let mut shape = config([1; 3], [1; 3]);
@@ -160,8 +169,75 @@ fn function_attributes_and_occupancy() {
     assert_eq!(active(0, 0), Err(CudaError::INVALID_VALUE));
     assert_eq!(driver.occupancy_max_potential_block_size(shared, &|_| 0, 0, 0), Ok((2, 768)));
     assert_eq!(driver.occupancy_max_potential_block_size(shared, &|_| 0, 100, 0), Ok((16, 96)));
-    let dynamic = driver.occupancy_available_dynamic_smem_per_block(shared, 2, 128).unwrap();
-    assert_eq!([active(128, dynamic), active(128, dynamic + 256)], [Ok(2), Ok(1)]);
+    let dynamic = driver.occupancy_available_dynamic_smem_per_block(shared, 3, 128).unwrap();
+    assert_eq!([active(128, dynamic), active(128, dynamic + 256)], [Ok(3), Ok(2)]);
+}
+
+#[test]
+fn what_is_reported_lets_one_block_run() {
+    let (driver, _) = driver();
+    let module = load(&driver, b".version 8 .entry greedy() .entry nothing()").unwrap();
+    let greedy = driver.module_get_function(module, "greedy").unwrap();
+    assert_eq!(driver.func_get_attribute(4, greedy), Ok(64), "1024 threads, 65,536 registers");
+    assert_eq!(driver.occupancy_max_active_blocks_per_multiprocessor(greedy, 1024, 0, 0), Ok(1));
+    // What a launch may ask for without asking for more before is the limit, however much there is.
+    let nothing = driver.module_get_function(module, "nothing").unwrap();
+    assert_eq!(driver.occupancy_available_dynamic_smem_per_block(nothing, 1, 32), Ok(48 << 10));
+    driver.func_set_attribute(nothing, 8, 99 << 10).unwrap();
+    assert_eq!(driver.occupancy_available_dynamic_smem_per_block(nothing, 1, 32), Ok(99 << 10));
+}
+
+#[test]
+fn a_kernel_that_cannot_run_is_refused_at_its_launch() {
+    let (driver, fake) = driver();
+    let module = load(&driver, b".version 8 .entry tensor() .entry nothing()").unwrap();
+    let get = |name| driver.module_get_function(module, name).unwrap();
+    fake.requests();
+    for _ in 0..3 {
+        assert_eq!(launch(&driver, get("tensor"), &config([1; 3], [1; 3])), Err(CudaError::NOT_SUPPORTED));
+        launch(&driver, get("nothing"), &config([1; 3], [1; 3])).unwrap();
+    }
+    assert_eq!(driver.func_load(get("tensor")), Err(CudaError::NOT_SUPPORTED));
+    assert_eq!(fake.requests().iter().filter(|name| *name == "PrepareKernel").count(), 2, "once for each kernel");
+    assert_eq!(fake.launched().len(), 3);
+    driver.ctx_synchronize().unwrap();
+}
+
+#[test]
+fn another_stack_is_told_before_the_next_launch() {
+    let (driver, fake) = driver();
+    let module = load(&driver, CODE).unwrap();
+    let nothing = driver.module_get_function(module, "nothing").unwrap();
+    for limit in [1024, 4096, 4096, 1024] {
+        driver.ctx_set_limit(0, limit).unwrap();
+        launch(&driver, nothing, &config([1; 3], [1; 3])).unwrap();
+        launch(&driver, nothing, &config([1; 3], [1; 3])).unwrap();
+        assert_eq!(u64::from(fake.stack()), limit);
+    }
+    assert_eq!(fake.requests().iter().filter(|name| *name == "PrepareKernel").count(), 3, "once for each change");
+}
+
+#[test]
+fn options_of_the_jit_are_a_pragma_in_the_text() {
+    let (driver, fake) = driver();
+    let mut log = JitLog { options: JitOptions { fma: false, max_registers: Some(32) }, ..JitLog::default() };
+    let text = [CODE, b"\0garbage"].concat();
+    driver.module_load_data(&&text[..], &mut log).unwrap();
+    let loaded = fake.text();
+    assert!(loaded.ends_with("\n.pragma \"sundial fma=0 maxrregcount=32\";\n"), "{loaded}");
+    assert!(!loaded.contains("garbage"));
+}
+
+#[test]
+fn missing_parameters_are_refused() {
+    let (driver, fake) = driver();
+    let module = load(&driver, CODE).unwrap();
+    let gaps = driver.module_get_function(module, "gaps").unwrap();
+    let missing = driver.launch_kernel(gaps, &config([1; 3], [1; 3]), Params::Each(&mut |index, _| index < 2));
+    assert_eq!(missing, Err(CudaError::INVALID_VALUE));
+    assert!(fake.launched().is_empty());
+    assert_eq!(driver.func_get_name(Function::NULL).err(), Some(CudaError::INVALID_VALUE));
+    assert_eq!(driver.kernel_get_name(Kernel::NULL).err(), Some(CudaError::INVALID_VALUE));
 }
 
 #[test]
@@ -177,7 +253,7 @@ fn libraries_are_loaded_in_each_context_at_first_use() {
     let image = [image, entry, CODE.to_vec()].concat();
     fake.requests();
     let library = driver.library_load_data(&&image[..], &mut JitLog::default()).unwrap();
-    assert_eq!(driver.library_get_kernel_count(library), Ok(6));
+    assert_eq!(driver.library_get_kernel_count(library), Ok(7));
     let kernel = driver.library_get_kernel(library, "nothing").unwrap();
     assert_eq!(driver.library_get_kernel(library, "nothing"), Ok(kernel));
     assert_eq!(driver.library_get_kernel(library, "absent"), Err(CudaError::NOT_FOUND));
@@ -212,7 +288,10 @@ fn what_kernels_print_appears_at_synchronizations() {
     let (driver, _) = driver();
     let print = driver.module_get_function(load(&driver, b".version 8 .entry print()").unwrap(), "print").unwrap();
     let run = |n: u32| {
-        let mut each = |_: usize, out: &mut [u8]| out.copy_from_slice(&n.to_le_bytes());
+        let mut each = |_: usize, out: &mut [u8]| {
+            out.copy_from_slice(&n.to_le_bytes());
+            true
+        };
         driver.launch_kernel(print, &config([1; 3], [1; 3]), Params::Each(&mut each)).unwrap();
     };
     PRINTED.lock().clear();

@@ -1,9 +1,12 @@
 //! Contexts: the stack, the primary context, errors that stick, the end.
 
-use crate::support::{ENDED, bare, driver};
-use cuda_core::{Context, CudaError, Device, JitLog, LaunchConfig, Params, PrimaryState, Stream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
 
-const CODE: &[u8] = b".version 8.0 .entry trap() .entry endless() .entry nothing()";
+use crate::support::{ENDED, bare, driver};
+use cuda_core::{Context, CudaError, Device, Driver, JitLog, LaunchConfig, Params, PrimaryState, Stream};
+
+const CODE: &[u8] = b".version 8.0 .entry trap() .entry nothing()";
 
 #[test]
 fn nothing_works_before_init_or_after_the_end() {
@@ -86,7 +89,7 @@ fn a_fault_sticks_to_its_context_only() {
     let event = driver.event_create(0).unwrap();
     let trap = driver.module_get_function(module, "trap").unwrap();
     let config = LaunchConfig::new([1; 3], [1; 3], 0, Stream::NULL);
-    driver.launch_kernel(trap, &config, Params::Each(&mut |_, _| {})).unwrap();
+    driver.launch_kernel(trap, &config, Params::Each(&mut |_, _| true)).unwrap();
     driver.event_record(event, Stream::NULL).ok();
     assert_eq!(driver.ctx_synchronize(), Err(CudaError::ILLEGAL_ADDRESS));
     assert_eq!(driver.mem_alloc(16), Err(CudaError::ILLEGAL_ADDRESS));
@@ -104,17 +107,67 @@ fn a_fault_sticks_to_its_context_only() {
 }
 
 #[test]
-fn an_endless_kernel_does_not_outlive_its_context() {
-    let (driver, _) = bare(1 << 30);
+fn a_context_ends_after_its_work() {
+    let (driver, fake) = bare(1 << 30);
     let context = driver.ctx_create(0, Device(0)).unwrap();
-    let module = driver.module_load_data(&CODE, &mut JitLog::default()).unwrap();
-    let endless = driver.module_get_function(module, "endless").unwrap();
-    let config = LaunchConfig::new([1; 3], [1; 3], 0, Stream::NULL);
-    driver.launch_kernel(endless, &config, Params::Each(&mut |_, _| {})).unwrap();
+    let (release, held) = mpsc::channel::<()>();
+    let over = Arc::new(AtomicBool::new(false));
+    let last = Arc::clone(&over);
+    let work = move || {
+        held.recv().unwrap_or_default();
+        last.store(true, Ordering::Release);
+    };
+    driver.launch_host_func(Stream::NULL, Box::new(work)).unwrap();
+    let memory = driver.mem_alloc(4).unwrap();
+    driver.memset_async(memory, 1, 4, 1, Stream::NULL).unwrap();
     assert_eq!(driver.stream_query(Stream::NULL), Err(CudaError::NOT_READY));
-    driver.ctx_destroy(context).unwrap();
-    driver.ctx_create(0, Device(0)).unwrap();
-    driver.ctx_synchronize().unwrap();
+    fake.requests();
+    std::thread::scope(|scope| {
+        let destroyed = scope.spawn(|| driver.ctx_destroy(context));
+        // Its handle is gone at once; the context is not.
+        while driver.ctx_get_id(context) != Err(CudaError::INVALID_CONTEXT) {
+            std::thread::yield_now();
+        }
+        for _ in 0..100 {
+            assert!(!destroyed.is_finished(), "its work goes on");
+            std::thread::yield_now();
+        }
+        assert!(!fake.requests().contains(&"DestroyContext".to_string()));
+        drop(release);
+        destroyed.join().unwrap().unwrap();
+    });
+    assert!(over.load(Ordering::Acquire));
+    assert!(fake.requests().contains(&"DestroyContext".to_string()));
+    assert_eq!(driver.mem_alloc(4), Err(CudaError::CONTEXT_IS_DESTROYED));
+}
+
+#[test]
+fn a_reset_leaves_the_primary_context_retained() {
+    let (driver, fake) = bare(1 << 30);
+    let all = fake.free();
+    let handle = driver.device_primary_ctx_retain(Device(0)).unwrap();
+    assert_eq!(driver.device_primary_ctx_retain(Device(0)), Ok(handle));
+    driver.ctx_set_current(handle).unwrap();
+    let memory = driver.mem_alloc(16).unwrap();
+    driver.memset(memory, 0, 1, 16, Stream::LEGACY).unwrap();
+    driver.device_primary_ctx_reset(Device(0)).unwrap();
+    assert_eq!(fake.free(), all, "a reset gives everything back");
+    assert!(!driver.device_primary_ctx_get_state(Device(0)).unwrap().active);
+    assert_eq!(driver.mem_alloc(16), Err(CudaError::CONTEXT_IS_DESTROYED));
+    // Nothing to reset is no error.
+    driver.device_primary_ctx_reset(Device(0)).unwrap();
+    // The third to retain it has a context again, that goes with the last of the three releases.
+    assert_eq!(driver.device_primary_ctx_retain(Device(0)), Ok(handle));
+    assert!(driver.device_primary_ctx_get_state(Device(0)).unwrap().active);
+    driver.mem_alloc(16).unwrap();
+    for _ in 0..2 {
+        driver.device_primary_ctx_release(Device(0)).unwrap();
+        driver.ctx_synchronize().unwrap();
+    }
+    driver.device_primary_ctx_release(Device(0)).unwrap();
+    assert_eq!(driver.ctx_synchronize(), Err(CudaError::CONTEXT_IS_DESTROYED));
+    assert_eq!(driver.device_primary_ctx_release(Device(0)), Err(CudaError::INVALID_CONTEXT));
+    assert_eq!(fake.free(), all);
 }
 
 #[test]
@@ -127,6 +180,7 @@ fn limits() {
     driver.ctx_set_limit(0, 4000).unwrap();
     assert_eq!(driver.ctx_get_limit(0), Ok(4000));
     assert_eq!(driver.ctx_set_limit(9, 0), Err(CudaError::INVALID_VALUE));
+    assert_eq!(driver.ctx_get_limit(8), Ok(0), "graphics share no context");
     assert_eq!(driver.ctx_get_limit(99), Err(CudaError::UNSUPPORTED_LIMIT));
     let memory = driver.mem_alloc(4).unwrap();
     assert!(!fake.requests().contains(&"CreateContext".to_string()), "limits can still be set");
@@ -149,4 +203,95 @@ fn threads_have_their_own_stacks() {
         });
     });
     driver.ctx_synchronize().unwrap();
+}
+
+#[test]
+fn a_context_that_the_gpu_refuses_leaves_nothing() {
+    let (driver, fake) = driver();
+    let memory = driver.mem_alloc(16).unwrap();
+    let all = fake.free();
+    fake.refuse_contexts(true);
+    for _ in 0..3 {
+        assert_eq!(driver.memset(memory, 0, 1, 16, Stream::NULL), Err(CudaError::OUT_OF_MEMORY));
+        assert_eq!(fake.free(), all, "its FIFO and heap are given back");
+    }
+    fake.refuse_contexts(false);
+    driver.memset(memory, 0, 1, 16, Stream::NULL).unwrap();
+}
+
+#[test]
+fn what_is_made_while_a_context_ends_ends_with_it() {
+    let (driver, fake) = bare(1 << 30);
+    driver.ctx_create(0, Device(0)).unwrap();
+    let all = fake.free();
+    for _ in 0..100 {
+        let context = driver.ctx_create(0, Device(0)).unwrap();
+        let begun = Barrier::new(4);
+        let make = |make: &dyn Fn() -> cuda_core::Result<u64>| {
+            driver.ctx_set_current(context).unwrap();
+            begun.wait();
+            let made: Vec<u64> = std::iter::from_fn(|| make().ok()).collect();
+            made
+        };
+        let streams = || driver.stream_create(0).map(u64::from);
+        let modules = || driver.module_load_data(&CODE, &mut JitLog::default()).map(u64::from);
+        let pinned = || driver.mem_host_alloc(1 << 20, 0);
+        let (streams, modules) = std::thread::scope(|scope| {
+            let streams = scope.spawn(|| make(&streams));
+            let modules = scope.spawn(|| make(&modules));
+            let pinned = scope.spawn(|| make(&pinned));
+            begun.wait();
+            driver.ctx_destroy(context).unwrap();
+            drop(pinned.join().unwrap());
+            (streams.join().unwrap(), modules.join().unwrap())
+        });
+        for stream in streams {
+            assert_eq!(driver.stream_get_flags(Stream(stream)), Err(CudaError::INVALID_HANDLE));
+        }
+        for module in modules {
+            assert_eq!(driver.module_unload(cuda_core::Module(module)), Err(CudaError::INVALID_HANDLE));
+        }
+        assert_eq!(fake.free(), all, "nothing is left");
+    }
+}
+
+#[test]
+fn threads_retain_reset_and_release_the_primary_context_at_once() {
+    const THREADS: usize = 4;
+    let (driver, fake) = bare(1 << 30);
+    use_once(&driver);
+    let all = fake.free();
+    let begun = Barrier::new(THREADS);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (driver, begun) = (&driver, &begun);
+            scope.spawn(move || {
+                begun.wait();
+                for round in 0..200 {
+                    let handle = driver.device_primary_ctx_retain(Device(0)).unwrap();
+                    driver.ctx_set_current(handle).unwrap();
+                    // Another thread's reset may come at any time; nothing but that may be wrong.
+                    let work = driver.mem_alloc(16).and_then(|at| driver.memset(at, 0, 1, 16, Stream::NULL));
+                    let expected = [Ok(()), Err(CudaError::CONTEXT_IS_DESTROYED), Err(CudaError::INVALID_VALUE)];
+                    assert!(expected.contains(&work), "{work:?}");
+                    if round % 4 == thread {
+                        driver.device_primary_ctx_reset(Device(0)).unwrap();
+                    }
+                    // However often it was reset, each who retains it releases it, once.
+                    driver.device_primary_ctx_release(Device(0)).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(driver.device_primary_ctx_release(Device(0)), Err(CudaError::INVALID_CONTEXT));
+    assert!(!driver.device_primary_ctx_get_state(Device(0)).unwrap().active);
+    assert_eq!(fake.free(), all, "nothing is left");
+}
+
+/// Uses the primary context and gives it back: what stays for the next time is there then.
+fn use_once(driver: &Driver) {
+    let handle = driver.device_primary_ctx_retain(Device(0)).unwrap();
+    driver.ctx_set_current(handle).unwrap();
+    driver.memset(driver.mem_alloc(16).unwrap(), 0, 1, 16, Stream::NULL).unwrap();
+    driver.device_primary_ctx_release(Device(0)).unwrap();
 }

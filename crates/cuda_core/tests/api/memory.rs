@@ -1,12 +1,16 @@
 //! Memory: allocation of every kind, copies, fills, what addresses tell.
 
-use crate::support::{Host, bare, driver, pattern};
+use std::sync::Barrier;
+
+use crate::support::{
+    Host, ProgramProtection, bare, driver, file_pages, nowhere, own_pages, part, pattern, permissions, shared_pages,
+};
 use cuda_core::{
-    AccessFlags, AttributeValue, Copy3D, CopyEnd, CopyMemory, CudaError, Driver, Location, MemoryProps, PoolAttribute,
-    Stream,
+    AccessFlags, AttributeValue, Copy3D, CopyEnd, CopyMemory, CudaError, Device, Driver, Location, MemoryProps,
+    PoolAttribute, Stream,
 };
 use gpu::DevAddr;
-use hostmem::HostRange;
+use hostmem::{Mapping, Memfd};
 use proptest::prelude::*;
 
 const NULL: Stream = Stream::NULL;
@@ -58,7 +62,7 @@ fn allocations_are_apart_aligned_and_given_back() {
 #[test]
 fn the_limit_can_be_used_up_to_a_few_pages() {
     let (driver, fake) = bare(5 << 20);
-    driver.ctx_create(0, cuda_core::Device(0)).unwrap();
+    driver.ctx_create(0, Device(0)).unwrap();
     let big = driver.mem_alloc(4 << 20).unwrap();
     let mut small = Vec::new();
     while let Ok(at) = driver.mem_alloc(4096) {
@@ -148,11 +152,11 @@ fn fills() {
 #[test]
 fn a_programs_own_pages_can_be_registered() {
     let (driver, _) = driver();
-    let host = Host::with(&pattern(20_000, 3));
-    let range = host.range(100, 12_000);
+    let pages = own_pages(&pattern(20_000, 3)[100..12_100]);
+    let range = pages.range();
     assert_eq!(driver.mem_host_get_device_pointer(range.address() as u64, 0), Err(CudaError::INVALID_VALUE));
-    driver.mem_host_register(range, 0).unwrap();
-    assert_eq!(driver.mem_host_register(host.range(11_000, 4), 0), Err(CudaError::HOST_MEMORY_ALREADY_REGISTERED));
+    driver.mem_host_register(pages, 0).unwrap();
+    assert_eq!(driver.mem_host_register(pages, 2), Err(CudaError::HOST_MEMORY_ALREADY_REGISTERED));
     let at = driver.mem_host_get_device_pointer(range.address() as u64 + 50, 0).unwrap();
     assert_ne!(at.0, range.address() as u64 + 50);
     assert_eq!(driver.mem_host_get_flags(range.address() as u64), Ok(2));
@@ -174,29 +178,231 @@ fn a_programs_own_pages_can_be_registered() {
         Ok(AttributeValue::U64(at.0)),
         "device pointer"
     );
-    assert_eq!(driver.mem_host_unregister(range.address() as u64 + 1), Err(CudaError::HOST_MEMORY_NOT_REGISTERED));
+    assert_eq!(driver.mem_host_unregister(range.address() as u64 + 1), Err(CudaError::INVALID_VALUE));
     driver.mem_host_unregister(range.address() as u64).unwrap();
     range.part(51, 1).read(&mut seen[..1]);
     assert_eq!(seen[0], 9);
     range.write(&[1]);
     assert_eq!(driver.mem_host_get_device_pointer(range.address() as u64, 0), Err(CudaError::INVALID_VALUE));
-    assert_eq!(driver.mem_host_register(range, 4), Err(CudaError::NOT_SUPPORTED));
+    assert_eq!(driver.mem_host_register(pages, 4), Err(CudaError::NOT_SUPPORTED));
+}
+
+#[test]
+fn shared_memory_stays_with_all_who_share_it() {
+    const BYTES: usize = 12_000;
+    let (driver, fake) = driver();
+    let file = Memfd::create("shm", 16_384).unwrap();
+    // As two processes map it.
+    let (mine, others): (&'static Mapping, _) = (Box::leak(Box::new(file.map().unwrap())), file.map().unwrap());
+    let pages = shared_pages(mine, 100, BYTES);
+    let free = fake.free();
+    // Without an address of the GPU's it can be had, for copies.
+    assert_eq!(driver.mem_host_register(pages, 2), Err(CudaError::NOT_SUPPORTED));
+    driver.mem_host_register(pages, 1).unwrap();
+    assert_eq!(driver.mem_host_register(pages, 1), Err(CudaError::HOST_MEMORY_ALREADY_REGISTERED));
+    let address = pages.address() as u64;
+    assert_eq!(driver.mem_host_get_device_pointer(address, 0), Err(CudaError::INVALID_VALUE));
+    assert_eq!(driver.pointer_get_attribute(2, address + 5), Ok(AttributeValue::U32(1)), "host memory");
+    assert_eq!(driver.pointer_get_attribute(4, address + 5), Ok(AttributeValue::U64(address + 5)));
+    assert_eq!(driver.pointer_get_attribute(3, address), Err(CudaError::INVALID_VALUE), "no device pointer");
+    let seen = |from: &Mapping| {
+        let mut bytes = vec![0; BYTES];
+        from.read(100, &mut bytes);
+        bytes
+    };
+    let vram = driver.mem_alloc(BYTES as u64).unwrap();
+    for round in 0..3 {
+        // What the other writes, the copy takes; what the copy writes, the other sees. Registered or not.
+        others.write(100, &pattern(BYTES, round));
+        driver.memcpy_htod_async(vram, pages.range(), NULL).unwrap();
+        assert_eq!(read(&driver, vram, BYTES), pattern(BYTES, round));
+        driver.memset(vram, u32::from(round) + 7, 1, BYTES as u64, NULL).unwrap();
+        driver.memcpy_dtoh_async(pages.range(), vram, NULL).unwrap();
+        driver.ctx_synchronize().unwrap();
+        assert_eq!(seen(&others), vec![round + 7; BYTES]);
+        assert_eq!(seen(mine), seen(&others));
+        match round {
+            0 => driver.mem_host_unregister(address).unwrap(),
+            1 => assert_eq!(driver.mem_host_unregister(address), Err(CudaError::INVALID_VALUE)),
+            _ => {}
+        }
+    }
+    driver.mem_free(vram).unwrap();
+    // What a context forgets is not registered any more.
+    driver.mem_host_register(pages, 0).unwrap();
+    driver.device_primary_ctx_reset(Device(0)).unwrap();
+    others.write(100, &[1, 2, 3]);
+    assert_eq!(seen(mine)[..3], [1, 2, 3]);
+    assert!(fake.free() >= free, "nothing was kept");
+}
+
+#[test]
+fn of_threads_that_register_the_same_one_does() {
+    const PAGE: usize = 4096;
+    let (driver, fake) = driver();
+    let pages = own_pages(&pattern(8 * PAGE, 1));
+    let all = fake.free();
+    let begun = Barrier::new(2);
+    let mut first = 0;
+    for round in 0..300 {
+        // Each has pages that the other has not.
+        let [one, two] = [part(pages, 0, 5 * PAGE), part(pages, 3 * PAGE, 5 * PAGE)];
+        let register = |pages| {
+            begun.wait();
+            driver.mem_host_register(pages, 0)
+        };
+        let results = std::thread::scope(|scope| {
+            let driver = &driver;
+            let current = driver.ctx_get_current().unwrap();
+            let other = scope.spawn(move || {
+                driver.ctx_set_current(current).unwrap();
+                register(two)
+            });
+            [register(one), other.join().unwrap()]
+        });
+        let refused = Err(CudaError::HOST_MEMORY_ALREADY_REGISTERED);
+        assert!(results == [Ok(()), refused] || results == [refused, Ok(())], "round {round}: {results:?}");
+        first += u32::from(results[0].is_ok());
+        let registered = if results[0].is_ok() { one } else { two };
+        // What the GPU has and what the program has are one.
+        let at = driver.mem_host_get_device_pointer(registered.address() as u64, 0).unwrap();
+        registered.range().part(PAGE, 1).write(&[round as u8]);
+        assert_eq!(read(&driver, DevAddr(at.0 + PAGE as u64), 1), [round as u8]);
+        driver.mem_host_unregister(registered.address() as u64).unwrap();
+    }
+    eprintln!("of 300 races the first thread won {first}");
+    assert_eq!(fake.free(), all);
+    let mut seen = [0; 3];
+    pages.range().part(7, 3).read(&mut seen);
+    assert_eq!(seen[..], pattern(8 * PAGE, 1)[7..10]);
+}
+
+#[test]
+fn registered_neighbours_in_one_page_are_both_right() {
+    let (driver, _) = driver();
+    let pages = own_pages(&pattern(8192, 1));
+    let [one, two] = [part(pages, 100, 900), part(pages, 1000, 3000)];
+    for unregistered_first in [one, two] {
+        driver.mem_host_register(one, 0).unwrap();
+        // Its first page has moved already.
+        assert_eq!(driver.mem_host_register(two, 2), Err(CudaError::NOT_SUPPORTED));
+        driver.mem_host_register(two, 0).unwrap();
+        let vram = driver.mem_alloc(4096).unwrap();
+        let check = |value: u8| {
+            for own in [one, two] {
+                own.range().write(&[value; 16]);
+                driver.memcpy_htod_async(vram, own.range(), NULL).unwrap();
+                assert_eq!(read(&driver, vram, 16), [value; 16]);
+                driver.memset(vram, u32::from(value) + 1, 1, 16, NULL).unwrap();
+                driver.memcpy_dtoh_async(own.range().part(0, 16), vram, NULL).unwrap();
+                driver.ctx_synchronize().unwrap();
+                let mut seen = [0; 16];
+                own.range().read(&mut seen);
+                assert_eq!(seen, [value + 1; 16]);
+            }
+        };
+        check(3);
+        driver.mem_host_unregister(unregistered_first.address() as u64).unwrap();
+        check(5);
+        let other = if unregistered_first == one { two } else { one };
+        driver.mem_host_unregister(other.address() as u64).unwrap();
+        check(7);
+        driver.mem_free(vram).unwrap();
+    }
+}
+
+#[test]
+fn memory_that_is_not_to_be_changed_is_not_changed_by_registering_it() {
+    const BYTES: usize = 8192;
+    let (driver, _) = driver();
+    let file = Memfd::create("file", BYTES as u64).unwrap();
+    file.map().unwrap().write(0, &pattern(BYTES, 4));
+    for protection in [ProgramProtection::None, ProgramProtection::Read, ProgramProtection::ReadExecute] {
+        let pages = file_pages(&file, BYTES, protection);
+        for flags in [0, 1, 2] {
+            assert_eq!(driver.mem_host_register(pages, flags), Err(CudaError::INVALID_VALUE), "{protection:?}");
+        }
+        assert_eq!(permissions(pages), protection.letters(), "as it was");
+        if protection == ProgramProtection::None {
+            assert_eq!(driver.mem_host_register(pages, 8), Err(CudaError::INVALID_VALUE));
+            continue;
+        }
+        // Read-only memory can be read from.
+        assert_eq!(driver.mem_host_register(pages, 8 | 2), Err(CudaError::NOT_SUPPORTED));
+        driver.mem_host_register(pages, 8).unwrap();
+        let vram = driver.mem_alloc(BYTES as u64).unwrap();
+        driver.memcpy_htod_async(vram, pages.range(), NULL).unwrap();
+        assert_eq!(read(&driver, vram, BYTES), pattern(BYTES, 4));
+        assert_eq!(permissions(pages), protection.letters());
+        driver.mem_host_unregister(pages.address() as u64).unwrap();
+        assert_eq!(permissions(pages), protection.letters());
+    }
+    // The file ends before the mapping does: an error, and no signal.
+    for protection in [ProgramProtection::Private, ProgramProtection::Shared] {
+        let pages = file_pages(&file, 2 * BYTES, protection);
+        for flags in [0, 2, 8] {
+            assert_eq!(driver.mem_host_register(pages, flags), Err(CudaError::INVALID_VALUE), "{protection:?}");
+        }
+        driver.mem_host_register(part(pages, 0, BYTES), 0).unwrap();
+        driver.mem_host_unregister(pages.address() as u64).unwrap();
+    }
+    // Nothing is there, or more than there can be.
+    for bytes in [1, usize::MAX - BYTES, usize::MAX] {
+        assert_eq!(driver.mem_host_register(nowhere(bytes), 0), Err(CudaError::INVALID_VALUE));
+    }
+}
+
+#[test]
+fn small_pinned_memory_is_apart_zero_and_shares_mappings() {
+    let (driver, fake) = driver();
+    let vram = driver.mem_alloc(4).unwrap();
+    write(&driver, vram, &[1; 4]);
+    assert_eq!(read(&driver, vram, 4), [1; 4]);
+    let all = fake.free();
+    fake.requests();
+    let mut made = Vec::new();
+    for index in 0..20_000_u64 {
+        let at = if index % 2 == 0 {
+            driver.mem_host_alloc(4096, 0).unwrap()
+        } else {
+            driver.mem_alloc_managed(4096, 1).unwrap().0
+        };
+        assert_eq!(at % 512, 0);
+        made.push(at);
+    }
+    let maps = fake.requests().iter().filter(|request| *request == "Map").count();
+    assert!(maps <= 40, "20,000 allocations in {maps} mappings");
+    let mut sorted = made.clone();
+    sorted.sort_unstable();
+    assert!(sorted.windows(2).all(|pair| pair[1] - pair[0] >= 4096), "they are apart");
+    write(&driver, DevAddr(made[7]), &[7; 4096]);
+    assert_eq!(driver.mem_free_host(made[7]), Err(CudaError::INVALID_VALUE), "managed memory");
+    driver.mem_free(DevAddr(made[7])).unwrap();
+    let again = driver.mem_host_alloc(4096, 0).unwrap();
+    assert_eq!(again, made[7]);
+    assert_eq!(read(&driver, DevAddr(again), 4096), [0; 4096], "what was there before is gone");
+    made[7] = again;
+    for (index, at) in made.into_iter().enumerate() {
+        if index % 2 == 0 || index == 7 { driver.mem_free_host(at) } else { driver.mem_free(DevAddr(at)) }.unwrap();
+    }
+    assert_eq!(fake.free(), all);
 }
 
 /// A copy of lines, done naively.
-fn naive(copy: &Copy3D, src: &[u8], dst: &mut [u8]) {
+fn naive(copy: &Copy3D<'_>, src: &[u8], dst: &mut [u8]) {
     for slice in 0..copy.depth {
         for line in 0..copy.height {
             for byte in 0..copy.width {
-                let at =
-                    |end: &CopyEnd| (((end.z + slice) * end.height + end.y + line) * end.pitch + end.x + byte) as usize;
+                let at = |end: &CopyEnd<'_>| {
+                    (((end.z + slice) * end.height + end.y + line) * end.pitch + end.x + byte) as usize
+                };
                 dst[at(&copy.dst)] = src[at(&copy.src)];
             }
         }
     }
 }
 
-fn end(memory: CopyMemory, x: u64, y: u64, z: u64, pitch: u64, height: u64) -> CopyEnd {
+fn end(memory: CopyMemory<'_>, x: u64, y: u64, z: u64, pitch: u64, height: u64) -> CopyEnd<'_> {
     CopyEnd { memory, x, y, z, pitch, height }
 }
 
@@ -212,27 +418,17 @@ proptest! {
         const BYTES: usize = 8192;
         let (driver, _) = driver();
         let (width, height, depth) = shape;
-        let place = |kind: u8, data: &[u8]| -> (CopyMemory, Option<Host>, DevAddr) {
-            match kind {
-                0 => {
-                    let at = driver.mem_alloc(BYTES as u64).unwrap();
-                    write(&driver, at, data);
-                    (CopyMemory::Device(at), None, at)
-                }
-                1 => {
-                    let host = Host::with(data);
-                    (CopyMemory::Host(host.range(0, BYTES)), Some(host), DevAddr(0))
-                }
-                _ => {
-                    let at = DevAddr(pinned(&driver, BYTES));
-                    write(&driver, at, data);
-                    (CopyMemory::Device(at), None, at)
-                }
-            }
+        // Device memory, the program's own, or what both see: where it is for a copy, and its content at last.
+        let place = |kind: u8, data: &[u8]| {
+            let at = if kind == 0 { driver.mem_alloc(BYTES as u64).unwrap() } else { DevAddr(pinned(&driver, BYTES)) };
+            write(&driver, at, data);
+            (kind == 1, Host::with(data), at)
         };
         let (src_data, mut expect) = (pattern(BYTES, 11), pattern(BYTES, 99));
-        let (src, _keep, _) = place(kinds.0, &src_data);
-        let (dst, host, at) = place(kinds.1, &expect);
+        let (from_program, src_host, src_at) = place(kinds.0, &src_data);
+        let (to_program, dst_host, dst_at) = place(kinds.1, &expect);
+        let src = if from_program { CopyMemory::Host(src_host.range(0, BYTES)) } else { CopyMemory::Device(src_at) };
+        let dst = if to_program { CopyMemory::Host(dst_host.range(0, BYTES)) } else { CopyMemory::Device(dst_at) };
         let copy = Copy3D {
             src: end(src, from.0, from.1, from.2, from.0 + width + from.3, from.1 + height + from.4),
             dst: end(dst, to.0, to.1, to.2, to.0 + width + to.3, to.1 + height + to.4),
@@ -242,10 +438,7 @@ proptest! {
         };
         driver.memcpy_3d(&copy, NULL).unwrap();
         naive(&copy, &src_data, &mut expect);
-        let got = match host {
-            Some(host) => host.bytes(0, BYTES),
-            None => read(&driver, at, BYTES),
-        };
+        let got = if to_program { dst_host.bytes(0, BYTES) } else { read(&driver, dst_at, BYTES) };
         prop_assert!(got == expect);
     }
 }
@@ -257,7 +450,7 @@ fn impossible_shapes_are_refused() {
     let host = Host::new(4096);
     let device = CopyMemory::Device(at);
     let range = |bytes| CopyMemory::Host(host.range(0, bytes));
-    let table: [(CopyEnd, CopyEnd, CudaError); 5] = [
+    let table: [(CopyEnd<'_>, CopyEnd<'_>, CudaError); 5] = [
         (end(device, 0, 0, 0, 15, 0), end(range(4096), 0, 0, 0, 16, 0), CudaError::INVALID_VALUE),
         (end(device, 0, 0, 0, 16, 0), end(range(100), 0, 0, 0, 16, 0), CudaError::INVALID_VALUE),
         (end(device, 0, 0, 0, 4096, 0), end(range(4096), 0, 0, 0, 16, 0), CudaError::INVALID_VALUE),
@@ -276,7 +469,7 @@ fn pools_reuse_in_stream_order_and_shrink() {
     driver.memset(driver.mem_alloc(4).unwrap(), 0, 4, 1, NULL).unwrap();
     let all = fake.free();
     let (a, b) = (driver.stream_create(1).unwrap(), driver.stream_create(1).unwrap());
-    let pool = driver.device_get_default_mem_pool(cuda_core::Device(0)).unwrap();
+    let pool = driver.device_get_default_mem_pool(Device(0)).unwrap();
     let (release, held) = std::sync::mpsc::channel::<()>();
     driver.launch_host_func(a, Box::new(move || held.recv().unwrap_or_default())).unwrap();
     let first = driver.mem_alloc_async(3 << 20, a).unwrap();
@@ -400,6 +593,7 @@ fn managed_memory() {
     driver.stream_attach_mem_async(NULL, at, 0, 4).unwrap();
     let vram = driver.mem_alloc(4).unwrap();
     assert_eq!(driver.stream_attach_mem_async(NULL, vram, 0, 4), Err(CudaError::INVALID_VALUE));
-    let range: HostRange = Host::new(4).range(0, 4);
+    let host = Host::new(4);
+    let range = host.range(0, 4);
     assert_eq!(driver.memcpy_htod(DevAddr(range.address() as u64), range, NULL), Err(CudaError::INVALID_VALUE));
 }

@@ -1,9 +1,12 @@
 //! Streams, events and functions of the host: who waits for whom.
 
+use std::collections::HashMap;
 use std::sync::mpsc;
 
-use crate::support::{Host, driver};
-use cuda_core::{CudaError, Driver, JitLog, LaunchConfig, Params, Stream};
+use std::time::{Duration, Instant};
+
+use crate::support::{Host, Submitted, driver};
+use cuda_core::{Copy3D, CopyEnd, CopyMemory, CudaError, Driver, JitLog, LaunchConfig, MemOp, Params, Stream};
 use gpu::DevAddr;
 use parking_lot::Mutex;
 
@@ -58,7 +61,7 @@ fn asking_again_and_again_adds_nothing() {
         while driver.stream_query(stream) == Err(CudaError::NOT_READY) {
             tries += 1;
             assert!(tries < 20_000);
-            std::thread::sleep(std::time::Duration::from_micros(500));
+            std::thread::sleep(Duration::from_micros(500));
         }
         driver.stream_query(stream).unwrap();
     }
@@ -107,6 +110,151 @@ fn the_legacy_stream_and_blocking_streams_wait_for_each_other() {
     driver.ctx_synchronize().unwrap();
 }
 
+/// Points of a queue's work, by what was submitted to it.
+struct History(Vec<Submitted>);
+
+impl History {
+    fn launches(&self) -> impl Iterator<Item = usize> {
+        (0..self.0.len()).filter(|&at| self.0[at] == Submitted::Launch)
+    }
+
+    /// For each point, how far the other queue is for certain when this one passes it.
+    fn knows_of(&self, other: &History) -> Vec<usize> {
+        let signals: HashMap<_, _> = other.0.iter().enumerate().map(|(at, submitted)| (*submitted, at)).collect();
+        let mut known = 0;
+        let mut follow = |submitted: &Submitted| {
+            if let Submitted::Wait(slot, value) = *submitted
+                && let Some(&at) = signals.get(&Submitted::Signal(slot, value))
+            {
+                known = known.max(at);
+            }
+            known
+        };
+        self.0.iter().map(&mut follow).collect()
+    }
+}
+
+#[test]
+fn threads_on_the_legacy_stream_and_on_a_blocking_stream_have_one_order() {
+    const LAUNCHES: usize = 3000;
+    let (driver, fake) = driver();
+    let context = driver.ctx_get_current().unwrap();
+    let module = driver.module_load_data(&&b".version 8 .entry nothing()"[..], &mut JitLog::default()).unwrap();
+    let nothing = driver.module_get_function(module, "nothing").unwrap();
+    let streams = [Stream::LEGACY, driver.stream_create(0).unwrap()];
+    // Nothing is reached before all is submitted, so that all order is in what is submitted.
+    let release = hold(&driver, streams[1]);
+    fake.submitted();
+    std::thread::scope(|scope| {
+        for stream in streams {
+            let driver = &driver;
+            scope.spawn(move || {
+                driver.ctx_set_current(context).unwrap();
+                let config = LaunchConfig::new([1; 3], [1; 3], 0, stream);
+                for _ in 0..LAUNCHES {
+                    driver.launch_kernel(nothing, &config, Params::Each(&mut |_, _| true)).unwrap();
+                }
+            });
+        }
+    });
+    let submitted = fake.submitted();
+    drop(release);
+    driver.ctx_synchronize().unwrap();
+    let mut queues: Vec<_> = submitted.iter().map(|(queue, _)| *queue).collect();
+    queues.sort();
+    queues.dedup();
+    let [a, b] = [0, 1].map(|at| {
+        let of_queue = submitted.iter().filter(|(queue, _)| *queue == queues[at]);
+        History(of_queue.map(|(_, submitted)| *submitted).collect())
+    });
+    let (a_knows, b_knows) = (a.knows_of(&b), b.knows_of(&a));
+    for in_a in a.launches() {
+        for in_b in b.launches() {
+            let (a_first, b_first) = (b_knows[in_b] > in_a, a_knows[in_a] > in_b);
+            assert!(a_first != b_first, "{in_a} and {in_b}: {a_first} {b_first}");
+        }
+    }
+    assert_eq!((a.launches().count(), b.launches().count()), (LAUNCHES, LAUNCHES));
+}
+
+#[test]
+fn a_copy_of_pageable_memory_has_its_place_among_other_threads_work() {
+    const BYTES: usize = 1 << 20;
+    let (driver, fake) = driver();
+    let context = driver.ctx_get_current().unwrap();
+    let stream = driver.stream_create(0).unwrap();
+    let memory = driver.mem_alloc(BYTES as u64).unwrap();
+    let release = hold(&driver, stream);
+    // The legacy stream knows of all before the copy, which it must learn of nevertheless.
+    driver.memset_async(memory, 1, 1, 16, Stream::LEGACY).unwrap();
+    let host = Host::with(&vec![7; BYTES]);
+    fake.submitted();
+    std::thread::scope(|scope| {
+        let copied = scope.spawn(|| {
+            driver.ctx_set_current(context).unwrap();
+            driver.memcpy_htod_async(memory, host.range(0, BYTES), stream).unwrap();
+        });
+        // The copy is in the stream before it is under way: what is submitted now comes after it, and does not wait here.
+        let start = Instant::now();
+        while !fake.submitted().iter().any(|(_, submitted)| matches!(submitted, Submitted::Wait(..))) {
+            assert!(start.elapsed() < Duration::from_secs(10), "nothing keeps later work behind the copy");
+            std::thread::yield_now();
+        }
+        driver.memset_async(memory, 9, 1, 16, Stream::LEGACY).unwrap();
+        assert!(!copied.is_finished());
+        drop(release);
+    });
+    driver.ctx_synchronize().unwrap();
+    let back = Host::new(BYTES);
+    driver.memcpy_dtoh(back.range(0, BYTES), memory, Stream::NULL).unwrap();
+    assert_eq!((back.bytes(0, 17), back.bytes(BYTES - 1, 1)), ([vec![9; 16], vec![7]].concat(), vec![7]));
+}
+
+/// Every other 16 bytes on the GPU, from those of the program without gaps.
+fn every_other<'a>(memory: DevAddr, host: &'a Host, lines: u64) -> Copy3D<'a> {
+    let end = |memory, pitch| CopyEnd { memory, x: 0, y: 0, z: 0, pitch, height: lines };
+    Copy3D {
+        src: end(CopyMemory::Host(host.range(0, 16 * lines as usize)), 16),
+        dst: end(CopyMemory::Device(memory), 32),
+        width: 16,
+        height: lines,
+        depth: 1,
+    }
+}
+
+#[test]
+fn a_copy_of_lines_has_its_place_too_and_delays_no_other_streams() {
+    const LINES: u64 = 64;
+    let (driver, fake) = driver();
+    let context = driver.ctx_get_current().unwrap();
+    let (held, other) = (driver.stream_create(0).unwrap(), driver.stream_create(1).unwrap());
+    let [memory, elsewhere] = [0; 2].map(|_| driver.mem_alloc(32 * LINES).unwrap());
+    let release = hold(&driver, held);
+    let host = Host::with(&vec![7; 16 * LINES as usize]);
+    fake.submitted();
+    std::thread::scope(|scope| {
+        let copied = scope.spawn(|| {
+            driver.ctx_set_current(context).unwrap();
+            driver.memcpy_3d_async(&every_other(memory, &host, LINES), held).unwrap();
+        });
+        let start = Instant::now();
+        while !fake.submitted().iter().any(|(_, submitted)| matches!(submitted, Submitted::Wait(..))) {
+            assert!(start.elapsed() < Duration::from_secs(10), "nothing keeps later work behind the copy");
+            std::thread::yield_now();
+        }
+        driver.memset_async(memory, 9, 1, 16, held).unwrap();
+        driver.memcpy_3d_async(&every_other(elsewhere, &host, LINES), other).unwrap();
+        assert!(!copied.is_finished());
+        drop(release);
+    });
+    driver.ctx_synchronize().unwrap();
+    for (memory, first) in [(memory, 9), (elsewhere, 7)] {
+        let back = Host::new(48);
+        driver.memcpy_dtoh(back.range(0, 48), memory, Stream::NULL).unwrap();
+        assert_eq!((back.bytes(0, 16), back.bytes(32, 16)), (vec![first; 16], vec![7; 16]));
+    }
+}
+
 #[test]
 fn a_destroyed_stream_still_does_its_work() {
     let (driver, fake) = driver();
@@ -123,7 +271,7 @@ fn a_destroyed_stream_still_does_its_work() {
         if done() {
             break;
         }
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     assert!(done());
     for _ in 0..2000 {
@@ -131,7 +279,7 @@ fn a_destroyed_stream_still_does_its_work() {
         if fake.requests().contains(&"DestroyQueue".to_string()) {
             return;
         }
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     panic!("the queue stays");
 }
@@ -157,7 +305,7 @@ fn a_launch_is_one_command() {
     let module = driver.module_load_data(&&b".version 8 .entry nothing()"[..], &mut JitLog::default()).unwrap();
     let function = driver.module_get_function(module, "nothing").unwrap();
     let config = LaunchConfig::new([1; 3], [1; 3], 0, Stream::NULL);
-    let launch = || driver.launch_kernel(function, &config, Params::Each(&mut |_, _| {})).unwrap();
+    let launch = || driver.launch_kernel(function, &config, Params::Each(&mut |_, _| true)).unwrap();
     launch();
     fake.requests();
     (0..100).for_each(|_| launch());
@@ -255,7 +403,7 @@ fn host_functions_run_in_order_even_across_streams() {
         if ORDER.lock().len() == 1 {
             break;
         }
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     drop(release);
     driver.ctx_synchronize().unwrap();
@@ -271,13 +419,13 @@ fn callbacks_learn_of_errors_host_functions_do_not_run() {
     let (tell, told) = mpsc::channel();
     let release = hold(&driver, Stream::NULL);
     let config = LaunchConfig::new([1; 3], [1; 3], 0, Stream::NULL);
-    driver.launch_kernel(trap, &config, Params::Each(&mut |_, _| {})).unwrap();
+    driver.launch_kernel(trap, &config, Params::Each(&mut |_, _| true)).unwrap();
     let (never, ran) = (tell.clone(), tell.clone());
     driver.launch_host_func(Stream::NULL, Box::new(move || never.send(None).unwrap())).unwrap();
     driver.stream_add_callback(Stream::NULL, Box::new(move |result| ran.send(Some(result)).unwrap())).unwrap();
     drop(release);
     assert_eq!(driver.ctx_synchronize(), Err(CudaError::ILLEGAL_ADDRESS));
-    let limit = std::time::Duration::from_secs(10);
+    let limit = Duration::from_secs(10);
     assert_eq!(told.recv_timeout(limit), Ok(Some(Err(CudaError::ILLEGAL_ADDRESS))));
 }
 
@@ -295,6 +443,14 @@ fn memory_operations() {
     driver.stream_synchronize(a).unwrap();
     assert_eq!(word(&driver, flag, a), 9);
     assert_eq!(driver.stream_write_value(a, DevAddr(flag.0 + 2), 7, false, 0), Err(CudaError::INVALID_VALUE));
+    // All operations of a batch, or none.
+    let write = |address, value| MemOp::Write { address, value, wide: false, flags: 0 };
+    let batch = [write(flag, 1), MemOp::Nothing, write(DevAddr(flag.0 + 2), 2)];
+    assert_eq!(driver.stream_batch_mem_op(a, &batch, 0), Err(CudaError::INVALID_VALUE));
+    assert_eq!(word(&driver, flag, a), 9);
+    let wait = MemOp::Wait { address: flag, value: 3, wide: false, flags: 1 };
+    driver.stream_batch_mem_op(a, &[write(flag, 3), wait, write(flag, 4)], 0).unwrap();
+    assert_eq!(word(&driver, flag, a), 4);
     assert_eq!(driver.stream_wait_value(a, flag, 7, false, 5), Err(CudaError::INVALID_VALUE));
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use cuda_core::{Context, Device, Driver, HostServices};
 use gpu::{
-    AllocId, Command, ContextId, DevAddr, GlobalInfo, Gpu, GpuError, KernelInfo, MapAccess, MemoryKind, ModuleId,
-    ModuleInfo, Properties, QueueId, Request, Response, SlotId, client_bytes,
+    AllocId, Command, ContextId, DevAddr, GlobalInfo, Gpu, GpuError, HostMemory, KernelInfo, MapAccess, MemoryKind,
+    ModuleId, ModuleInfo, Properties, QueueId, Request, Response, SemaphoreArea, SlotId, client_bytes,
 };
-use hostmem::{HostRange, Mapping, Memfd};
+use hostmem::{HostRange, Mapping, Memfd, ProgramPages};
 use parking_lot::Mutex;
+use rustix::mm::{MapFlags, ProtFlags};
 use toy_gpu::{ToyGpu, ToyMachine};
 
 /// A launch as it arrived.
@@ -32,6 +33,19 @@ struct State {
     range: (u64, u64),
     globals: u64,
     signals: u32,
+    submitted: Vec<(QueueId, Submitted)>,
+    /// Text of the last module, and stack of the kernel prepared last.
+    text: String,
+    stack: u32,
+    refuses_contexts: bool,
+}
+
+/// What orders the work of queues, and the launches that are to be ordered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Submitted {
+    Launch,
+    Signal(SlotId, u64),
+    Wait(SlotId, u64),
 }
 
 /// The fake. Kernels of a module text: every `.entry NAME`; variables: every `.global NAME`.
@@ -49,9 +63,27 @@ impl FakeGpu {
         std::mem::take(&mut self.state.lock().requests)
     }
 
+    pub(crate) fn text(&self) -> String {
+        self.state.lock().text.clone()
+    }
+
+    pub(crate) fn stack(&self) -> u32 {
+        self.state.lock().stack
+    }
+
+    /// Whether contexts can be made on it.
+    pub(crate) fn refuse_contexts(&self, refuse: bool) {
+        self.state.lock().refuses_contexts = refuse;
+    }
+
     /// Signals since the last call.
     pub(crate) fn signals(&self) -> u32 {
         std::mem::take(&mut self.state.lock().signals)
+    }
+
+    /// What was submitted since the last call, that of each queue in order.
+    pub(crate) fn submitted(&self) -> Vec<(QueueId, Submitted)> {
+        std::mem::take(&mut self.state.lock().submitted)
     }
 
     /// Memory that a client could get.
@@ -62,12 +94,18 @@ impl FakeGpu {
         }
     }
 
+    fn name(&self, module: ModuleId, kernel: u32) -> String {
+        let state = self.state.lock();
+        let (_, kernels) = state.kernels.iter().find(|(id, _)| *id == module).unwrap();
+        kernels[kernel as usize].name.clone()
+    }
+
     fn kernel(name: &str) -> KernelInfo {
         let params = match name {
             "fill" => vec![(0, 8), (8, 4), (12, 4)],
             "gaps" => vec![(0, 1), (8, 8), (16, 2)],
             "big" => vec![(0, 4000), (4000, 4)],
-            "print" => vec![(0, 4)],
+            "print" | "tensor" => vec![(0, 4)],
             _ => Vec::new(),
         };
         let param_bytes = params.iter().map(|&(at, bytes)| at + bytes).max().unwrap_or(0);
@@ -76,8 +114,10 @@ impl FakeGpu {
             params,
             param_bytes,
             shared_bytes: if name == "shared" { 1024 } else { 0 },
-            registers: 32,
+            registers: if name == "greedy" { 255 } else { 32 },
             max_threads: if name == "narrow" { 128 } else { 1024 },
+            max_ntid: (name == "exact").then_some([32, 2, 1]),
+            exact_ntid: name == "exact",
             ptx_version: 90,
             target: 75,
             ..KernelInfo::default()
@@ -134,12 +174,6 @@ impl FakeGpu {
                 )?;
             }
             "trap" => self.toy.submit(queue, &[Command::Write { dst: DevAddr(16), data: &[1] }])?,
-            "endless" => {
-                let (module, params) = (ModuleId(0), &[][..]);
-                let (grid, block, kernel, shared_bytes, cooperative) = ([1; 3], [1; 3], 1, 0, false);
-                let endless = Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, params };
-                self.toy.submit(queue, &[endless])?;
-            }
             _ => {}
         }
         self.state.lock().launched.push(launch);
@@ -156,8 +190,21 @@ impl Gpu for FakeGpu {
         let text = format!("{request:?}");
         self.state.lock().requests.push(text[..text.find([' ', '{']).unwrap_or(text.len())].to_string());
         match &request {
-            Request::LoadModule { id, ptx, .. } => return self.load(*id, ptx),
-            Request::CreateContext { printf, .. } => self.state.lock().printf = *printf,
+            Request::LoadModule { id, code, .. } => {
+                self.state.lock().text = String::from_utf8_lossy(&code.bytes).into_owned();
+                return self.load(*id, &code.bytes);
+            }
+            Request::PrepareKernel { module, kernel, stack_bytes } => {
+                self.state.lock().stack = *stack_bytes;
+                let name = self.name(*module, *kernel);
+                if name == "tensor" {
+                    return Err(GpuError::InvalidPtx { log: "line 7: no tensors here".into(), unsupported: true });
+                }
+            }
+            Request::CreateContext { .. } if self.state.lock().refuses_contexts => {
+                return Err(GpuError::TooMany { what: "contexts".into(), limit: 0 });
+            }
+            Request::CreateContext { runtime, .. } => self.state.lock().printf = runtime.printf,
             Request::SetAddressRange { lo, bytes } => self.state.lock().range = (*lo, *bytes),
             _ => {}
         }
@@ -166,12 +213,20 @@ impl Gpu for FakeGpu {
 
     fn submit(&self, queue: QueueId, commands: &[Command<'_>]) -> Result<(), GpuError> {
         for command in commands {
+            let submitted = match *command {
+                Command::Launch { .. } => Some(Submitted::Launch),
+                Command::Signal { slot, value } => Some(Submitted::Signal(slot, value)),
+                Command::Wait { slot, value } => Some(Submitted::Wait(slot, value)),
+                _ => None,
+            };
+            self.state.lock().submitted.extend(submitted.map(|submitted| (queue, submitted)));
+            if matches!(submitted, Some(Submitted::Wait(..))) {
+                // Other threads get their chance between what work has to wait for and the work.
+                std::thread::yield_now();
+            }
             match *command {
                 Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, params } => {
-                    let state = self.state.lock();
-                    let kernels = state.kernels.iter().find(|(id, _)| *id == module).map(|(_, kernels)| kernels);
-                    let name = kernels.unwrap()[kernel as usize].name.clone();
-                    drop(state);
+                    let name = self.name(module, kernel);
                     let params = params.to_vec();
                     self.launch(queue, Launched { name, grid, block, shared_bytes, cooperative, params })?;
                 }
@@ -188,27 +243,31 @@ impl Gpu for FakeGpu {
         self.toy.flush()
     }
 
-    fn semaphores(&self) -> &Mapping {
+    fn semaphores(&self) -> &SemaphoreArea {
         self.toy.semaphores()
     }
 
-    fn kick(&self) -> Result<(), GpuError> {
-        self.toy.kick()
+    fn release(&self, slot: SlotId, value: u64) -> Result<(), GpuError> {
+        self.toy.release(slot, value)
+    }
+
+    fn listen(&self) -> Result<(), GpuError> {
+        self.toy.listen()
     }
 
     fn wait(&self, context: ContextId, slot: SlotId, value: u64, timeout: Option<Duration>) -> Result<(), GpuError> {
         self.toy.wait(context, slot, value, timeout.or(Some(Duration::from_secs(20))))
     }
 
-    fn write(&self, dst: DevAddr, src: HostRange) -> Result<(), GpuError> {
+    fn write(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
         self.toy.write(dst, src)
     }
 
-    fn read(&self, dst: HostRange, src: DevAddr) -> Result<(), GpuError> {
+    fn read(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
         self.toy.read(dst, src)
     }
 
-    fn host_memory(&self, id: AllocId) -> Result<Arc<Memfd>, GpuError> {
+    fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {
         self.toy.host_memory(id)
     }
 }
@@ -252,7 +311,7 @@ impl Host {
         host
     }
 
-    pub(crate) fn range(&self, at: usize, bytes: usize) -> HostRange {
+    pub(crate) fn range(&self, at: usize, bytes: usize) -> HostRange<'_> {
         self.0.range(at, bytes)
     }
 
@@ -261,6 +320,86 @@ impl Host {
         self.0.read(at, &mut out);
         out
     }
+}
+
+/// A part of some pages of the program.
+#[expect(unsafe_code, reason = "a program promises that its memory is there")]
+pub(crate) fn part(pages: ProgramPages, at: usize, bytes: usize) -> ProgramPages {
+    // SAFETY: a part of what is there for ever.
+    unsafe { ProgramPages::new(pages.range().part(at, bytes).address(), bytes) }
+}
+
+/// Memory of the program's own, as `malloc` gives it, for as long as the process lives; so much that nothing else is in its
+/// pages.
+#[expect(unsafe_code, reason = "a program promises that its memory is there")]
+pub(crate) fn own_pages(content: &[u8]) -> ProgramPages {
+    const ALONE: usize = 1 << 20;
+    let memory = vec![0_u8; ALONE + content.len()].leak();
+    memory[ALONE / 2..][..content.len()].copy_from_slice(content);
+    let address = memory[ALONE / 2..].as_mut_ptr().expose_provenance();
+    // SAFETY: leaked, and used by nobody else from here on.
+    unsafe { ProgramPages::new(address, content.len()) }
+}
+
+/// A part of memory that is mapped shared, as `shm_open` gives it, for as long as the process lives.
+#[expect(unsafe_code, reason = "a program promises that its memory is there")]
+pub(crate) fn shared_pages(memory: &'static Mapping, at: usize, bytes: usize) -> ProgramPages {
+    // SAFETY: mapped for ever, and used by copies only.
+    unsafe { ProgramPages::new(memory.range(at, bytes).address(), bytes) }
+}
+
+/// How a program may map a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ProgramProtection {
+    None,
+    Read,
+    ReadExecute,
+    Private,
+    Shared,
+}
+
+impl ProgramProtection {
+    /// As `/proc/self/maps` has it.
+    pub(crate) fn letters(self) -> &'static str {
+        match self {
+            ProgramProtection::None => "---p",
+            ProgramProtection::Read => "r--p",
+            ProgramProtection::ReadExecute => "r-xp",
+            ProgramProtection::Private => "rw-p",
+            ProgramProtection::Shared => "rw-s",
+        }
+    }
+}
+
+/// A file that the program maps, for as long as the process lives.
+#[expect(unsafe_code, reason = "a program maps a file, and promises that it stays")]
+pub(crate) fn file_pages(file: &Memfd, bytes: usize, protection: ProgramProtection) -> ProgramPages {
+    let letter = |letter, flag| if protection.letters().contains(letter) { flag } else { ProtFlags::empty() };
+    let prot = letter('r', ProtFlags::READ) | letter('w', ProtFlags::WRITE) | letter('x', ProtFlags::EXEC);
+    let flags = if protection == ProgramProtection::Shared { MapFlags::SHARED } else { MapFlags::PRIVATE };
+    // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
+    let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, prot, flags, file, 0) }.unwrap();
+    // SAFETY: mapped for ever; a test of what the driver makes of memory that cannot be used.
+    unsafe { ProgramPages::new(at.expose_provenance(), bytes) }
+}
+
+/// What no process has.
+#[expect(unsafe_code, reason = "a program's promise, broken")]
+pub(crate) fn nowhere(bytes: usize) -> ProgramPages {
+    // SAFETY: refused before it is used, which is what is tested.
+    unsafe { ProgramPages::new(4096, bytes) }
+}
+
+/// What may be done with a page, as the kernel says it.
+pub(crate) fn permissions(pages: ProgramPages) -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let found = maps.lines().find_map(|line| {
+        let (addresses, rest) = line.split_once(' ')?;
+        let (start, end) = addresses.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        (number(start)..number(end)).contains(&pages.address()).then(|| rest[..4].to_string())
+    });
+    found.unwrap()
 }
 
 /// A pattern that repeats nowhere near.

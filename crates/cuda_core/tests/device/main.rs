@@ -5,13 +5,16 @@
 use std::sync::Arc;
 
 use cuda_core::{
-    CudaError, Device, Driver, Function, HostServices, JitLog, LaunchConfig, Location, Module, Params, Stream,
+    CudaError, Device, Driver, Function, HostServices, JitLog, JitOptions, LaunchConfig, Location, Module, Params,
+    Stream,
 };
 use gpu::{DevAddr, Gpu};
 use gpu_driver::ClientConfig;
-use hostmem::{Mapping, Memfd};
+use hostmem::{Mapping, Memfd, ProgramPages};
 use parking_lot::Mutex;
 use softgpu::{Config, SoftGpu};
+
+mod streams;
 
 const KERNELS: &str = include_str!("kernels.ptx");
 const MANAGED: &str = include_str!("managed.ptx");
@@ -33,7 +36,11 @@ fn start() -> (Driver, Module) {
 }
 
 fn launch(driver: &Driver, function: Function, config: &LaunchConfig, params: &[&[u8]]) -> cuda_core::Result<()> {
-    driver.launch_kernel(function, config, Params::Each(&mut |index, out| out.copy_from_slice(params[index])))
+    let mut each = |index: usize, out: &mut [u8]| {
+        out.copy_from_slice(params[index]);
+        true
+    };
+    driver.launch_kernel(function, config, Params::Each(&mut each))
 }
 
 fn shape(blocks: u32, threads: u32, stream: Stream) -> LaunchConfig {
@@ -44,6 +51,18 @@ fn memory(data: &[u8]) -> Mapping {
     let mapping = Memfd::create("program", data.len() as u64).unwrap().map().unwrap();
     mapping.write(0, data);
     mapping
+}
+
+/// Memory of the program's own, as `malloc` gives it, for as long as the process lives; so much that nothing else is in its
+/// pages.
+#[expect(unsafe_code, reason = "a program promises that its memory is there")]
+fn own_pages(content: &[u8]) -> ProgramPages {
+    const ALONE: usize = 1 << 20;
+    let memory = vec![0_u8; ALONE + content.len()].leak();
+    memory[ALONE / 2..][..content.len()].copy_from_slice(content);
+    let address = memory[ALONE / 2..].as_mut_ptr().expose_provenance();
+    // SAFETY: leaked, and used by nobody else from here on.
+    unsafe { ProgramPages::new(address, content.len()) }
 }
 
 fn words(values: impl Iterator<Item = u32>) -> Vec<u8> {
@@ -84,8 +103,9 @@ fn shared_memory_is_shared_device() {
     let add = driver.module_get_function(module, "add").unwrap();
     let managed = driver.mem_alloc_managed(4096, 1).unwrap();
     let pinned = DevAddr(driver.mem_alloc_host(4096).unwrap());
-    let own = memory(&words(100..200));
-    driver.mem_host_register(own.range(0, 400), 0).unwrap();
+    let pages = own_pages(&words(100..200));
+    let own = pages.range();
+    driver.mem_host_register(pages, 0).unwrap();
     let registered = driver.mem_host_get_device_pointer(own.address() as u64, 0).unwrap();
     driver.memset(managed, 1, 4, 100, Stream::NULL).unwrap();
     let addresses = [managed, registered, pinned].map(|at| at.0.to_le_bytes());
@@ -97,11 +117,11 @@ fn shared_memory_is_shared_device() {
     launch(&driver, add, &shape(1, 128, Stream::NULL), &[&a, &b, &c, &count]).unwrap();
     driver.ctx_synchronize().unwrap();
     let mut got = vec![0; 400];
-    own.read(0, &mut got);
+    own.read(&mut got);
     assert_eq!(got, words(102..202));
     driver.mem_host_unregister(own.address() as u64).unwrap();
-    driver.memcpy_dtoh(own.range(0, 400), pinned, Stream::NULL).unwrap();
-    own.read(0, &mut got);
+    driver.memcpy_dtoh(own, pinned, Stream::NULL).unwrap();
+    own.read(&mut got);
     assert_eq!(got, words(101..201));
 }
 
@@ -184,7 +204,7 @@ fn kernels_print_device() {
 }
 
 #[test]
-fn faults_and_endless_kernels_end_their_context_only_device() {
+fn faults_end_their_context_only_and_a_context_ends_after_its_work_device() {
     let (driver, module) = start();
     let primary = driver.ctx_get_current().unwrap();
     let context = driver.ctx_create(0, Device(0)).unwrap();
@@ -197,8 +217,10 @@ fn faults_and_endless_kernels_end_their_context_only_device() {
     driver.ctx_destroy(context).unwrap();
     let context = driver.ctx_create(0, Device(0)).unwrap();
     let mine = driver.module_load_data(&KERNELS.as_bytes(), &mut JitLog::default()).unwrap();
-    let spin = driver.module_get_function(mine, "spin").unwrap();
-    launch(&driver, spin, &shape(4, 32, Stream::NULL), &[]).unwrap();
+    // It runs until its flag is set.
+    let flag = driver.mem_alloc_managed(4, 1).unwrap();
+    let hold = driver.module_get_function(mine, "hold").unwrap();
+    launch(&driver, hold, &shape(4, 32, Stream::NULL), &[&flag.0.to_le_bytes()]).unwrap();
     assert_eq!(driver.stream_query(Stream::NULL), Err(CudaError::NOT_READY));
     // The other context goes on meanwhile.
     driver.ctx_push_current(primary).unwrap();
@@ -206,7 +228,18 @@ fn faults_and_endless_kernels_end_their_context_only_device() {
     let out = driver.mem_alloc(16).unwrap();
     launch(&driver, lookup, &shape(1, 4, Stream::NULL), &[&out.0.to_le_bytes()]).unwrap();
     driver.ctx_synchronize().unwrap();
-    driver.ctx_destroy(context).unwrap();
+    // Longer than anybody's patience: a context ends after its work.
+    let start = std::time::Instant::now();
+    let long = std::time::Duration::from_millis(2_500);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(long);
+            driver.ctx_set_current(primary).unwrap();
+            driver.memset(flag, 1, 4, 1, Stream::PER_THREAD).unwrap();
+        });
+        driver.ctx_destroy(context).unwrap();
+    });
+    assert!(start.elapsed() >= long, "it ended after {:?}", start.elapsed());
     launch(&driver, lookup, &shape(1, 4, Stream::NULL), &[&out.0.to_le_bytes()]).unwrap();
     driver.ctx_synchronize().unwrap();
 }
@@ -239,4 +272,119 @@ fn streams_run_at_once_and_events_order_them_device() {
     let mut got = vec![0; 400];
     host.read(0, &mut got);
     assert_eq!(got, words([200; 100].into_iter()));
+}
+
+#[test]
+fn a_kernel_that_cannot_run_here_leaves_its_context_in_good_health_device() {
+    let (driver, module) = start();
+    let text = ".version 8.0\n.target sm_80\n.address_size 64\n\
+        .visible .entry tensor(.param .u64 out) { .reg .b32 %r<9>; .reg .f32 %f<9>;\n\
+        mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f0,%f1,%f2,%f3}, {%r0,%r1,%r2,%r3}, {%r4,%r5}, {%f4,%f5,%f6,%f7};\n\
+        ret; }\n.visible .entry plain() { ret; }\n.visible .entry exact() .reqntid 32 { ret; }\n";
+    let mut log = JitLog::default();
+    let mixed = driver.module_load_data(&text.as_bytes(), &mut log).unwrap_or_else(|error| panic!("{error}: {log:?}"));
+    // Who asks is told at the load; it is no error.
+    assert_eq!(log, JitLog::default());
+    log.ask = true;
+    let asked = driver.module_load_data(&text.as_bytes(), &mut log).unwrap_or_else(|error| panic!("{error}: {log:?}"));
+    driver.module_unload(asked).unwrap();
+    let [line] = log.info.lines().collect::<Vec<_>>()[..] else { panic!("{log:?}") };
+    assert!(line.starts_with("tensor: ") && line.contains("mma") && log.error.is_empty(), "{log:?}");
+    let get = |name| driver.module_get_function(mixed, name).unwrap();
+    for _ in 0..2 {
+        let refused = launch(&driver, get("tensor"), &shape(1, 32, Stream::NULL), &[&[0; 8]]);
+        assert_eq!(refused, Err(CudaError::NOT_SUPPORTED));
+        assert_eq!(driver.func_load(get("tensor")), Err(CudaError::NOT_SUPPORTED));
+    }
+    launch(&driver, get("plain"), &shape(1, 32, Stream::NULL), &[]).unwrap();
+    assert_eq!(launch(&driver, get("exact"), &shape(1, 31, Stream::NULL), &[]), Err(CudaError::INVALID_VALUE));
+    launch(&driver, get("exact"), &shape(1, 32, Stream::NULL), &[]).unwrap();
+    driver.ctx_synchronize().unwrap();
+    let out = driver.mem_alloc(16).unwrap();
+    let lookup = driver.module_get_function(module, "lookup").unwrap();
+    launch(&driver, lookup, &shape(1, 4, Stream::NULL), &[&out.0.to_le_bytes()]).unwrap();
+    driver.mem_free(out).unwrap();
+}
+
+#[test]
+fn a_stream_waits_for_what_the_host_stores_device() {
+    let (driver, _) = start();
+    let stream = driver.stream_create(1).unwrap();
+    let pages = own_pages(&[0; 4096]);
+    let own = pages.range();
+    driver.mem_host_register(pages, 0).unwrap();
+    let flag = driver.mem_host_get_device_pointer(own.address() as u64, 0).unwrap();
+    let managed = driver.mem_alloc_managed(8, 1).unwrap();
+    driver.memset(managed, 0, 4, 2, Stream::NULL).unwrap();
+    // No thread of this process looks for the value.
+    let looking = || {
+        let names = std::fs::read_dir("/proc/self/task")
+            .unwrap()
+            .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "cuda-host-fn").count()
+    };
+    for (round, wide) in [false, true, false, true].into_iter().enumerate() {
+        let value = round as u64 + 1;
+        driver.stream_wait_value(stream, flag, value, wide, 0).unwrap();
+        driver.stream_write_value(stream, managed, value << 33 | value, wide, 0).unwrap();
+        assert_eq!(driver.stream_query(stream), Err(CudaError::NOT_READY));
+        assert_eq!(looking(), 0);
+        own.write(&value.to_le_bytes());
+        driver.stream_synchronize(stream).unwrap();
+        let seen = memory(&[0; 8]);
+        driver.memcpy_dtoh(seen.range(0, 8), managed, Stream::NULL).unwrap();
+        let mut word = [0; 8];
+        seen.read(0, &mut word);
+        let word = u64::from_le_bytes(word);
+        assert_eq!(if wide { word } else { word & 0xffff_ffff }, if wide { value << 33 | value } else { value });
+    }
+    driver.mem_host_unregister(own.address() as u64).unwrap();
+}
+
+#[test]
+fn the_compiler_heeds_what_a_load_asks_for_device() {
+    let (driver, _) = start();
+    let text = ".version 8.0\n.target sm_75\n.address_size 64\n\
+        .visible .entry square(.param .u64 out, .param .f32 a, .param .f32 c) {\n\
+        .reg .b64 %rd; .reg .f32 %f<4>;\n\
+        ld.param.u64 %rd, [out]; ld.param.f32 %f0, [a]; ld.param.f32 %f1, [c];\n\
+        mul.f32 %f2, %f0, %f0; add.f32 %f2, %f2, %f1; st.global.f32 [%rd], %f2; ret; }\n";
+    let out = driver.mem_alloc(4).unwrap();
+    // a * a + c is 2^-24 without a rounding between, and 0 with one.
+    let (a, c) = (1.0 + 2.0_f32.powi(-12), -(1.0 + 2.0_f32.powi(-11)));
+    for (fma, expected) in [(true, 2.0_f32.powi(-24)), (false, 0.0)] {
+        let mut log = JitLog { options: JitOptions { fma, max_registers: None }, ..JitLog::default() };
+        let module = driver.module_load_data(&text.as_bytes(), &mut log).unwrap();
+        let square = driver.module_get_function(module, "square").unwrap();
+        let params: [&[u8]; 3] = [&out.0.to_le_bytes(), &a.to_le_bytes(), &c.to_le_bytes()];
+        launch(&driver, square, &shape(1, 1, Stream::NULL), &params).unwrap();
+        let host = memory(&[0; 4]);
+        driver.memcpy_dtoh(host.range(0, 4), out, Stream::NULL).unwrap();
+        let mut result = [0; 4];
+        host.read(0, &mut result);
+        assert_eq!(f32::from_le_bytes(result), expected, "fma: {fma}");
+    }
+}
+
+#[test]
+fn many_small_pinned_buffers_cost_few_map_entries_device() {
+    let (driver, _) = start();
+    let limit = gpu_driver::HostCost::default().maps as usize;
+    let buffers: Vec<u64> = (0..20_000).map(|_| driver.mem_alloc_host(4096).unwrap()).collect();
+    assert!(buffers.len() > limit, "more than there may be mappings");
+    let at = |index: usize| DevAddr(buffers[index]);
+    for index in [0, 1, 511, 512, 19_999] {
+        driver.memset_async(at(index), index as u32 + 1, 4, 1024, Stream::NULL).unwrap();
+    }
+    driver.ctx_synchronize().unwrap();
+    for index in [0, 1, 2, 511, 512, 19_999] {
+        let host = memory(&[9; 4]);
+        driver.memcpy_dtoh(host.range(0, 4), at(index), Stream::NULL).unwrap();
+        let mut seen = [0; 4];
+        host.read(0, &mut seen);
+        assert_eq!(u32::from_le_bytes(seen), if index == 2 { 0 } else { index as u32 + 1 });
+    }
+    for buffer in buffers {
+        driver.mem_free_host(buffer).unwrap();
+    }
 }

@@ -13,6 +13,8 @@ pub(crate) struct Load {
     pub(crate) error: f64,
     /// Work that cannot be interrupted, ns: its turn ends at a multiple; what it overran is deducted from the next turn.
     pub(crate) grain_ns: u64,
+    /// Part of the looks that find it between two kernels: it has work again at once, but none just then.
+    pub(crate) between: f64,
 }
 
 /// The device: turns in order, by slices.
@@ -21,6 +23,7 @@ pub(crate) struct Device {
     slices: BTreeMap<Key, u64>,
     overrun: BTreeMap<Key, i64>,
     next: Key,
+    looks: u64,
     pub(crate) used: BTreeMap<Key, u64>,
 }
 
@@ -48,12 +51,15 @@ impl Device {
         for (key, ns) in &used {
             *self.used.entry(*key).or_default() += ns;
         }
+        self.looks += 1;
+        // Spread evenly, and in no step with anything else.
+        let chance = |tenant: Key| (self.looks as f64 * 0.618_034 + tenant as f64 * 0.414_214).fract();
         loads
             .iter()
             .map(|(&tenant, load)| Demand {
                 tenant,
                 used_ns: used.get(&tenant).copied().unwrap_or(0),
-                backlogged: load.busy,
+                backlogged: load.busy && chance(tenant) >= load.between,
             })
             .collect()
     }

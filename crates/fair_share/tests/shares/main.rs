@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 /// One script:
 /// ```text
-/// tenant <name> [share%] [error=<fraction>] [grain=<ms>]
+/// tenant <name> [share%] [error=<fraction>] [grain=<ms>] [between=<fraction>]
 /// leave <name>
 /// run <seconds> <busy names>
 /// expect <name>=<percent> …      # of the last run's GPU time, within 2
@@ -28,13 +28,15 @@ fn play(script: &str) {
         match words.as_slice() {
             [] => {}
             ["tenant", name, options @ ..] => {
-                let mut load = Load { busy: false, error: 0.0, grain_ns: 10_000 };
+                let mut load = Load { busy: false, error: 0.0, grain_ns: 10_000, between: 0.0 };
                 let mut share = None;
                 for option in options {
                     if let Some(error) = option.strip_prefix("error=") {
                         load.error = error.parse().unwrap();
                     } else if let Some(grain) = option.strip_prefix("grain=") {
                         load.grain_ns = (grain.parse::<f64>().unwrap() * 1e6) as u64;
+                    } else if let Some(between) = option.strip_prefix("between=") {
+                        load.between = between.parse().unwrap();
                     } else {
                         share = Some(option.trim_end_matches('%').parse().unwrap());
                     }
@@ -76,6 +78,7 @@ fn scripts() {
         include_str!("scripts/grain.txt"),
         include_str!("scripts/idle.txt"),
         include_str!("scripts/full.txt"),
+        include_str!("scripts/between.txt"),
     ] {
         play(script);
     }
@@ -98,7 +101,7 @@ proptest! {
         for (key, &(weight, error, grain_ns)) in tenants.iter().enumerate() {
             let share = 100.0 * weight / all.max(100.0);
             policy.set(key as u64, Some(share));
-            loads.insert(key as u64, Load { busy: true, error, grain_ns });
+            loads.insert(key as u64, Load { busy: true, error, grain_ns, between: 0.0 });
         }
         run(&mut policy, &mut gpu, &loads, 2_000_000_000);
         let before = gpu.used.clone();
@@ -112,6 +115,31 @@ proptest! {
         }
     }
 
+    /// Every second of GPU time is divided to two points, once the policy has seen how the device errs.
+    #[test]
+    fn shares_of_every_second_are_exact(tenants in mixture()) {
+        let mut policy = FairShare::new(Tuning::default());
+        let mut gpu = Device::default();
+        let mut loads = BTreeMap::new();
+        let all: f64 = tenants.iter().map(|(weight, ..)| weight).sum();
+        for (key, &(weight, error, grain_ns)) in tenants.iter().enumerate() {
+            policy.set(key as u64, Some(100.0 * weight / all.max(100.0)));
+            loads.insert(key as u64, Load { busy: true, error, grain_ns, between: 0.0 });
+        }
+        run(&mut policy, &mut gpu, &loads, 2_000_000_000);
+        for second in 0..5 {
+            let before = gpu.used.clone();
+            run(&mut policy, &mut gpu, &loads, 1_000_000_000);
+            let spent: BTreeMap<u64, u64> = gpu.used.iter().map(|(key, ns)| (*key, ns - before[key])).collect();
+            let total: u64 = spent.values().sum();
+            for (key, (weight, ..)) in tenants.iter().enumerate() {
+                let got = 100.0 * spent[&(key as u64)] as f64 / total as f64;
+                let want = 100.0 * weight / all;
+                prop_assert!((got - want).abs() < 2.0, "second {second}, tenant {key}: {got:.2} % of {want:.2} %");
+            }
+        }
+    }
+
     /// Whoever wakes after any idle time neither locks others out nor starves: within half a second of waking, everybody
     /// has between a quarter and four times its share.
     #[test]
@@ -121,7 +149,7 @@ proptest! {
         let mut loads = BTreeMap::new();
         for (key, share) in shares.iter().enumerate() {
             policy.set(key as u64, Some(*share));
-            loads.insert(key as u64, Load { busy: key != 0, error: 0.0, grain_ns: 50_000 });
+            loads.insert(key as u64, Load { busy: key != 0, error: 0.0, grain_ns: 50_000, between: 0.0 });
         }
         run(&mut policy, &mut gpu, &loads, (idle * 1e9) as u64);
         loads.get_mut(&0).unwrap().busy = true;

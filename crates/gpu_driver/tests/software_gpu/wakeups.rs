@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use gpu::{Command, ContextId, Gpu, QueueId};
 use gpu_driver::{ClientConfig, Driver};
-use softgpu::{Config, SoftGpu};
 
-use crate::support::{BOUND, PTX, Tenant, kernel};
+use super::support::{BOUND, PTX, Tenant, kernel};
 
 const ROUNDS: u64 = 600;
 
@@ -22,8 +21,7 @@ fn pause(round: u64) {
 #[test]
 fn every_wait_ends() {
     for lend in [false, true] {
-        let config = Config { vram_bytes: 256 << 20, workers: 2, lend, ..Config::default() };
-        let driver = Driver::start(SoftGpu::new(&config).unwrap()).unwrap();
+        let driver = Driver::start(crate::device::make(256 << 20, lend)).unwrap();
         let tenants: Vec<Tenant> = (0..3).map(|_| Tenant::new(&driver, ClientConfig::default())).collect();
         std::thread::scope(|scope| {
             for tenant in &tenants {

@@ -11,7 +11,7 @@ use cuda_core::{Copy3D, CopyEnd, CopyMemory, Driver};
 use gpu::DevAddr;
 
 use crate::calls::memory::location;
-use crate::decode::{Core, Out, range};
+use crate::decode::{Core, In, Out, range};
 use crate::entry::{Answer, Refusal, refuse};
 
 /// Batches are for streams of the program's own.
@@ -22,20 +22,23 @@ fn own(stream: CUstream) -> Answer {
 #[expect(clippy::too_many_arguments, reason = "the interface's arguments")]
 pub(crate) fn memcpy_batch_async(
     driver: &Driver,
-    dsts: Out<CUdeviceptr>,
-    srcs: Out<CUdeviceptr>,
-    sizes: Out<usize>,
+    dsts: In<CUdeviceptr>,
+    srcs: In<CUdeviceptr>,
+    sizes: In<usize>,
     count: usize,
-    _attributes: Out<CUmemcpyAttributes>,
-    _of_operation: Out<usize>,
+    _attributes: In<CUmemcpyAttributes>,
+    _of_operation: In<usize>,
     _attribute_count: usize,
     stream: CUstream,
 ) -> Answer {
     own(stream)?;
     for index in 0..count {
-        let bytes = sizes.as_in().get_at(index)?;
-        let (dst, src) = (dsts.as_in().get_at(index)?, srcs.as_in().get_at(index)?);
-        driver.memcpy_async(range(dst, bytes)?, range(src, bytes)?, stream.core())?;
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        let bytes = unsafe { sizes.get_at(index) }?;
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        let (dst, src) = (unsafe { dsts.get_at(index) }?, unsafe { srcs.get_at(index) }?);
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        driver.memcpy_async(unsafe { range(dst, bytes) }?, unsafe { range(src, bytes) }?, stream.core())?;
     }
     Ok(())
 }
@@ -44,12 +47,12 @@ pub(crate) fn memcpy_batch_async(
 #[expect(clippy::too_many_arguments, reason = "the interface's arguments")]
 pub(crate) fn memcpy_batch_async_v1(
     driver: &Driver,
-    dsts: Out<CUdeviceptr>,
-    srcs: Out<CUdeviceptr>,
-    sizes: Out<usize>,
+    dsts: In<CUdeviceptr>,
+    srcs: In<CUdeviceptr>,
+    sizes: In<usize>,
     count: usize,
-    attributes: Out<CUmemcpyAttributes>,
-    of_operation: Out<usize>,
+    attributes: In<CUmemcpyAttributes>,
+    of_operation: In<usize>,
     attribute_count: usize,
     failed: Out<usize>,
     stream: CUstream,
@@ -63,14 +66,15 @@ pub(crate) fn memcpy_with_attributes_async(
     dst: CUdeviceptr,
     src: CUdeviceptr,
     bytes: usize,
-    _attributes: Out<CUmemcpyAttributes>,
+    _attributes: In<CUmemcpyAttributes>,
     stream: CUstream,
 ) -> Answer {
-    Ok(driver.memcpy_async(range(dst, bytes)?, range(src, bytes)?, stream.core())?)
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    Ok(driver.memcpy_async(unsafe { range(dst, bytes) }?, unsafe { range(src, bytes) }?, stream.core())?)
 }
 
 /// A pointer operand: {u64 address, usize line length, usize lines in a slice, location}; 0 means as long as the copy.
-fn end(of: &CUmemcpy3DOperand, width: u64, height: u64, depth: u64) -> Result<CopyEnd, Refusal> {
+fn end<'a>(of: &CUmemcpy3DOperand, width: u64, height: u64, depth: u64) -> Result<CopyEnd<'a>, Refusal> {
     if of.kind != CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_POINTER {
         return refuse(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
@@ -86,7 +90,8 @@ fn end(of: &CUmemcpy3DOperand, width: u64, height: u64, depth: u64) -> Result<Co
     let Some(extent) = end.extent(width, height, depth).and_then(|extent| usize::try_from(extent).ok()) else {
         return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
     };
-    end.memory = CopyMemory::Unified(range(address, extent)?);
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    end.memory = CopyMemory::Unified(unsafe { range(address, extent) }?);
     Ok(end)
 }
 
@@ -100,7 +105,7 @@ fn copy(driver: &Driver, operation: &CUDA_MEMCPY3D_BATCH_OP, stream: CUstream) -
 pub(crate) fn memcpy_3d_batch_async(
     driver: &Driver,
     count: usize,
-    operations: Out<CUDA_MEMCPY3D_BATCH_OP>,
+    operations: In<CUDA_MEMCPY3D_BATCH_OP>,
     flags: u64,
     stream: CUstream,
 ) -> Answer {
@@ -108,13 +113,14 @@ pub(crate) fn memcpy_3d_batch_async(
     if flags != 0 {
         return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
-    (0..count).try_for_each(|index| copy(driver, &operations.as_in().get_at(index)?, stream))
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    (0..count).try_for_each(|index| copy(driver, &unsafe { operations.get_at(index) }?, stream))
 }
 
 pub(crate) fn memcpy_3d_batch_async_v1(
     driver: &Driver,
     count: usize,
-    operations: Out<CUDA_MEMCPY3D_BATCH_OP>,
+    operations: In<CUDA_MEMCPY3D_BATCH_OP>,
     failed: Out<usize>,
     flags: u64,
     stream: CUstream,
@@ -125,40 +131,43 @@ pub(crate) fn memcpy_3d_batch_async_v1(
 
 pub(crate) fn memcpy_3d_with_attributes_async(
     driver: &Driver,
-    operation: Out<CUDA_MEMCPY3D_BATCH_OP>,
+    operation: In<CUDA_MEMCPY3D_BATCH_OP>,
     flags: u64,
     stream: CUstream,
 ) -> Answer {
     if flags != 0 {
         return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
-    copy(driver, &operation.as_in().get()?, stream)
+    copy(driver, &operation.get()?, stream)
 }
 
 /// Location `k` holds from operation `of_operation[k]` on, until the next.
 #[expect(clippy::too_many_arguments, reason = "the interface's arguments")]
 pub(crate) fn mem_prefetch_batch_async(
     driver: &Driver,
-    addresses: Out<CUdeviceptr>,
-    sizes: Out<usize>,
+    addresses: In<CUdeviceptr>,
+    sizes: In<usize>,
     count: usize,
-    locations: Out<CUmemLocation>,
-    of_operation: Out<usize>,
+    locations: In<CUmemLocation>,
+    of_operation: In<usize>,
     location_count: usize,
     flags: u64,
     stream: CUstream,
 ) -> Answer {
     own(stream)?;
-    if flags != 0 || location_count == 0 || location_count > count || of_operation.as_in().get()? != 0 {
+    if flags != 0 || location_count == 0 || location_count > count || of_operation.get()? != 0 {
         return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
     let mut current = 0;
     for index in 0..count {
-        if current + 1 < location_count && of_operation.as_in().get_at(current + 1)? == index {
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        if current + 1 < location_count && unsafe { of_operation.get_at(current + 1) }? == index {
             current += 1;
         }
-        let to = location(locations.as_in().get_at(current)?);
-        let (address, bytes) = (addresses.as_in().get_at(index)?, sizes.as_in().get_at(index)?);
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        let to = location(unsafe { locations.get_at(current) }?);
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        let (address, bytes) = (unsafe { addresses.get_at(index) }?, unsafe { sizes.get_at(index) }?);
         driver.mem_prefetch_async(DevAddr(address), bytes as u64, to, stream.core())?;
     }
     Ok(())
@@ -167,8 +176,8 @@ pub(crate) fn mem_prefetch_batch_async(
 /// Discarding allows to forget contents, and does not ask for it.
 pub(crate) fn mem_discard_batch_async(
     driver: &Driver,
-    addresses: Out<CUdeviceptr>,
-    _sizes: Out<usize>,
+    addresses: In<CUdeviceptr>,
+    _sizes: In<usize>,
     count: usize,
     flags: u64,
     stream: CUstream,
@@ -179,7 +188,8 @@ pub(crate) fn mem_discard_batch_async(
     }
     driver.stream_get_flags(stream.core())?;
     for index in 0..count {
-        driver.mem_get_address_range(DevAddr(addresses.as_in().get_at(index)?))?;
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        driver.mem_get_address_range(DevAddr(unsafe { addresses.get_at(index) }?))?;
     }
     Ok(())
 }

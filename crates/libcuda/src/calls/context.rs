@@ -1,4 +1,4 @@
-//! Contexts.
+//! Glue of contexts: the stack of them, limits, what they are set to.
 
 use cuda_abi::{
     CUcontext, CUctxCreateParams, CUdevice, CUevent, CUexecAffinityParam, CUexecAffinityType, CUfunc_cache, CUlimit,
@@ -6,7 +6,7 @@ use cuda_abi::{
 };
 use cuda_core::{Device, Driver};
 
-use crate::decode::{Core, Out};
+use crate::decode::{Core, In, Out};
 use crate::entry::{Answer, refuse};
 
 pub(crate) fn ctx_create(driver: &Driver, ctx: Out<CUcontext>, flags: u32, dev: CUdevice) -> Answer {
@@ -18,7 +18,7 @@ pub(crate) fn ctx_create(driver: &Driver, ctx: Out<CUcontext>, flags: u32, dev: 
 pub(crate) fn ctx_create_v3(
     driver: &Driver,
     ctx: Out<CUcontext>,
-    affinities: Out<CUexecAffinityParam>,
+    affinities: In<CUexecAffinityParam>,
     count: i32,
     flags: u32,
     dev: CUdevice,
@@ -35,12 +35,12 @@ pub(crate) fn ctx_create_v3(
 pub(crate) fn ctx_create_v4(
     driver: &Driver,
     ctx: Out<CUcontext>,
-    params: Out<CUctxCreateParams>,
+    params: In<CUctxCreateParams>,
     flags: u32,
     dev: CUdevice,
 ) -> Answer {
     if !params.is_null() {
-        let params = params.as_in().get()?;
+        let params = params.get()?;
         if !params.cig_params.is_null() {
             return refuse(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }

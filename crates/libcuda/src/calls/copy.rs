@@ -14,7 +14,8 @@ use crate::decode::{Core, In, range};
 use crate::entry::{Answer, Refusal, refuse};
 
 pub(crate) fn memcpy(driver: &Driver, stream: CUstream, dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> Answer {
-    Ok(driver.memcpy(range(dst, bytes)?, range(src, bytes)?, stream.core())?)
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    Ok(driver.memcpy(unsafe { range(dst, bytes) }?, unsafe { range(src, bytes) }?, stream.core())?)
 }
 
 pub(crate) fn memcpy_async(
@@ -24,11 +25,13 @@ pub(crate) fn memcpy_async(
     bytes: usize,
     stream: CUstream,
 ) -> Answer {
-    Ok(driver.memcpy_async(range(dst, bytes)?, range(src, bytes)?, stream.core())?)
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    Ok(driver.memcpy_async(unsafe { range(dst, bytes) }?, unsafe { range(src, bytes) }?, stream.core())?)
 }
 
 pub(crate) fn memcpy_htod(driver: &Driver, stream: CUstream, dst: CUdeviceptr, src: HostAddr, bytes: usize) -> Answer {
-    Ok(driver.memcpy_htod(DevAddr(dst), range(src.0, bytes)?, stream.core())?)
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    Ok(driver.memcpy_htod(DevAddr(dst), unsafe { range(src.0, bytes) }?, stream.core())?)
 }
 
 pub(crate) fn memcpy_htod_async(
@@ -38,11 +41,13 @@ pub(crate) fn memcpy_htod_async(
     bytes: usize,
     stream: CUstream,
 ) -> Answer {
-    Ok(driver.memcpy_htod_async(DevAddr(dst), range(src.0, bytes)?, stream.core())?)
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    Ok(driver.memcpy_htod_async(DevAddr(dst), unsafe { range(src.0, bytes) }?, stream.core())?)
 }
 
 pub(crate) fn memcpy_dtoh(driver: &Driver, stream: CUstream, dst: HostAddr, src: CUdeviceptr, bytes: usize) -> Answer {
-    Ok(driver.memcpy_dtoh(range(dst.0, bytes)?, DevAddr(src), stream.core())?)
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    Ok(driver.memcpy_dtoh(unsafe { range(dst.0, bytes) }?, DevAddr(src), stream.core())?)
 }
 
 pub(crate) fn memcpy_dtoh_async(
@@ -52,7 +57,8 @@ pub(crate) fn memcpy_dtoh_async(
     bytes: usize,
     stream: CUstream,
 ) -> Answer {
-    Ok(driver.memcpy_dtoh_async(range(dst.0, bytes)?, DevAddr(src), stream.core())?)
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    Ok(driver.memcpy_dtoh_async(unsafe { range(dst.0, bytes) }?, DevAddr(src), stream.core())?)
 }
 
 pub(crate) fn memcpy_dtod(
@@ -112,7 +118,7 @@ struct End {
     height: usize,
 }
 
-fn end(of: &End, width: u64, height: u64, depth: u64) -> Result<CopyEnd, Refusal> {
+fn end<'a>(of: &End, width: u64, height: u64, depth: u64) -> Result<CopyEnd<'a>, Refusal> {
     let mut end = CopyEnd {
         memory: CopyMemory::Device(DevAddr(of.device)),
         x: of.skip[0] as u64,
@@ -125,16 +131,18 @@ fn end(of: &End, width: u64, height: u64, depth: u64) -> Result<CopyEnd, Refusal
         return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
     };
     end.memory = match of.kind {
-        CUmemorytype::CU_MEMORYTYPE_HOST => CopyMemory::Host(range(of.host.0, extent)?),
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        CUmemorytype::CU_MEMORYTYPE_HOST => CopyMemory::Host(unsafe { range(of.host.0, extent) }?),
         CUmemorytype::CU_MEMORYTYPE_DEVICE => end.memory,
-        CUmemorytype::CU_MEMORYTYPE_UNIFIED => CopyMemory::Unified(range(of.device, extent)?),
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        CUmemorytype::CU_MEMORYTYPE_UNIFIED => CopyMemory::Unified(unsafe { range(of.device, extent) }?),
         CUmemorytype::CU_MEMORYTYPE_ARRAY => CopyMemory::Array(of.array.0),
         _ => return refuse(CUresult::CUDA_ERROR_INVALID_VALUE),
     };
     Ok(end)
 }
 
-fn lines(copy: &CUDA_MEMCPY2D) -> Result<Copy3D, Refusal> {
+fn lines<'a>(copy: &CUDA_MEMCPY2D) -> Result<Copy3D<'a>, Refusal> {
     let (width, height) = (copy.width_in_bytes as u64, copy.height as u64);
     let src = End {
         kind: copy.src_memory_type,
@@ -157,7 +165,7 @@ fn lines(copy: &CUDA_MEMCPY2D) -> Result<Copy3D, Refusal> {
     Ok(Copy3D { src: end(&src, width, height, 1)?, dst: end(&dst, width, height, 1)?, width, height, depth: 1 })
 }
 
-fn slices(copy: &CUDA_MEMCPY3D) -> Result<Copy3D, Refusal> {
+fn slices<'a>(copy: &CUDA_MEMCPY3D) -> Result<Copy3D<'a>, Refusal> {
     let (width, height, depth) = (copy.width_in_bytes as u64, copy.height as u64, copy.depth as u64);
     let src = End {
         kind: copy.src_memory_type,

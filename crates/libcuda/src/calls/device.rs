@@ -22,7 +22,9 @@ pub(crate) fn device_get_count(driver: &Driver, count: Out<i32>) -> Answer {
 }
 
 pub(crate) fn device_get_name(driver: &Driver, name: Out<u8>, len: i32, dev: CUdevice) -> Answer {
-    name.set_text(driver.device_get_name(Device(dev))?, len)
+    let text = driver.device_get_name(Device(dev))?;
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    unsafe { name.set_text(text, len) }
 }
 
 pub(crate) fn device_get_uuid(driver: &Driver, uuid: Out<CUuuid>, dev: CUdevice) -> Answer {
@@ -35,7 +37,8 @@ pub(crate) fn device_get_luid(driver: &Driver, luid: Out<u8>, node_mask: Out<u32
     luid.required()?;
     let (bytes, mask) = driver.device_get_luid(Device(dev))?;
     for (index, byte) in bytes.into_iter().enumerate() {
-        luid.set_at(index, byte);
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        unsafe { luid.set_at(index, byte) };
     }
     node_mask.set(mask);
     Ok(())
@@ -86,7 +89,9 @@ pub(crate) fn device_get_properties(driver: &Driver, prop: Out<CUdevprop>, dev: 
 }
 
 pub(crate) fn device_get_pci_bus_id(driver: &Driver, id: Out<u8>, len: i32, dev: CUdevice) -> Answer {
-    id.set_text(&driver.device_get_pci_bus_id(Device(dev))?, len)
+    let text = driver.device_get_pci_bus_id(Device(dev))?;
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    unsafe { id.set_text(&text, len) }
 }
 
 pub(crate) fn device_get_by_pci_bus_id(driver: &Driver, dev: Out<CUdevice>, id: Text) -> Answer {
@@ -171,7 +176,8 @@ pub(crate) fn device_get_graph_mem_attribute(
     attribute: CUgraphMem_attribute,
     value: HostAddr,
 ) -> Answer {
-    let value = out_at::<u64>(value);
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    let value = unsafe { out_at::<u64>(value) };
     value.required()?;
     value.set(driver.device_get_graph_mem_attribute(Device(dev), attribute.0 as i32)?);
     Ok(())

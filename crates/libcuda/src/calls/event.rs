@@ -1,4 +1,4 @@
-//! Events.
+//! Glue of events.
 
 use cuda_abi::{CUevent, CUstream};
 use cuda_core::Driver;

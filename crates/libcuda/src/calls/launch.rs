@@ -23,25 +23,27 @@ fn launch(
     driver: &Driver,
     function: CUfunction,
     config: &LaunchConfig,
-    params: Out<HostAddr>,
-    extra: Out<HostAddr>,
+    params: In<HostAddr>,
+    extra: In<HostAddr>,
 ) -> Answer {
     let function = function.core();
     if !extra.is_null() {
         if !params.is_null() {
             return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        return Ok(driver.launch_kernel(function, config, packed(extra.as_in())?)?);
+        return Ok(driver.launch_kernel(function, config, packed(extra)?)?);
     }
     if params.is_null() {
-        return Ok(driver.launch_kernel(function, config, Params::Packed(range(0u64, 0)?))?);
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        return Ok(driver.launch_kernel(function, config, Params::Packed(unsafe { range(0u64, 0) }?))?);
     }
-    let params = params.as_in();
     let mut each = |index: usize, out: &mut [u8]| {
-        let value = params.get_at(index).and_then(|at| range(at.0, out.len()));
-        if let Ok(value) = value {
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        let value = unsafe { params.get_at(index) }.and_then(|at| unsafe { range(at.0, out.len()) });
+        value.is_ok_and(|value| {
             value.read(out);
-        }
+            true
+        })
     };
     Ok(driver.launch_kernel(function, config, Params::Each(&mut each))?)
 }
@@ -49,11 +51,15 @@ fn launch(
 fn packed(extra: In<HostAddr>) -> Result<Params<'static>, Refusal> {
     let (mut block, mut bytes) = (HostAddr::NULL, 0);
     for index in (0..MAX_EXTRA).step_by(2) {
-        let value = || extra.get_at(index + 1);
-        match extra.get_at(index)?.0 {
-            LAUNCH_PARAM_END => return Ok(Params::Packed(range(block.0, bytes)?)),
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        let value = || unsafe { extra.get_at(index + 1) };
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        match unsafe { extra.get_at(index) }?.0 {
+            // SAFETY: the C caller promised memory there, so much of it (`decode`).
+            LAUNCH_PARAM_END => return Ok(Params::Packed(unsafe { range(block.0, bytes) }?)),
             LAUNCH_PARAM_BUFFER_POINTER => block = value()?,
-            LAUNCH_PARAM_BUFFER_SIZE => bytes = in_at::<usize>(value()?).get()?,
+            // SAFETY: the C caller promised memory there, so much of it (`decode`).
+            LAUNCH_PARAM_BUFFER_SIZE => bytes = unsafe { in_at::<usize>(value()?) }.get()?,
             _ => return refuse(CUresult::CUDA_ERROR_INVALID_VALUE),
         }
     }
@@ -72,8 +78,8 @@ pub(crate) fn launch_kernel(
     block_z: u32,
     shared_bytes: u32,
     stream: CUstream,
-    params: Out<HostAddr>,
-    extra: Out<HostAddr>,
+    params: In<HostAddr>,
+    extra: In<HostAddr>,
 ) -> Answer {
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     launch(driver, function, &LaunchConfig::new(grid, block, shared_bytes, stream.core()), params, extra)
@@ -91,12 +97,12 @@ pub(crate) fn launch_cooperative_kernel(
     block_z: u32,
     shared_bytes: u32,
     stream: CUstream,
-    params: Out<HostAddr>,
+    params: In<HostAddr>,
 ) -> Answer {
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     let mut config = LaunchConfig::new(grid, block, shared_bytes, stream.core());
     config.cooperative = true;
-    launch(driver, function, &config, params, Out::none())
+    launch(driver, function, &config, params, In::none())
 }
 
 pub(crate) fn launch_kernel_ex(
@@ -104,8 +110,8 @@ pub(crate) fn launch_kernel_ex(
     default: CUstream,
     config: In<CUlaunchConfig>,
     function: CUfunction,
-    params: Out<HostAddr>,
-    extra: Out<HostAddr>,
+    params: In<HostAddr>,
+    extra: In<HostAddr>,
 ) -> Answer {
     launch(driver, function, &launch_config(config, default)?, params, extra)
 }
@@ -120,9 +126,11 @@ fn launch_config(config: In<CUlaunchConfig>, default: CUstream) -> Result<Launch
     if config.num_attrs > MAX_ATTRIBUTES {
         return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
-    let attributes = in_at::<CUlaunchAttribute>(config.attrs);
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    let attributes = unsafe { in_at::<CUlaunchAttribute>(config.attrs) };
     for index in 0..config.num_attrs as usize {
-        let attribute = attributes.get_at(index)?;
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        let attribute = unsafe { attributes.get_at(index) }?;
         let [first, second, ..] = attribute.value.words;
         match attribute.id {
             CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => decoded.cooperative = first as u32 != 0,

@@ -7,7 +7,7 @@ use cuda_abi::{
 use cuda_core::{Device, Driver, Image};
 
 use crate::calls::module::Bytes;
-use crate::decode::{Core, Out, Text, set_run};
+use crate::decode::{Core, In, InOut, Out, Text, set_run};
 use crate::entry::Answer;
 use crate::image::{HostImage, JitOptions, file};
 use crate::names;
@@ -24,14 +24,15 @@ pub(crate) fn library_load_data(
     driver: &Driver,
     library: Out<CUlibrary>,
     image: HostAddr,
-    options: Out<CUjit_option>,
-    values: Out<HostAddr>,
+    options: In<CUjit_option>,
+    values: InOut<HostAddr>,
     count: u32,
-    _library_options: Out<CUlibraryOption>,
-    _library_values: Out<HostAddr>,
+    _library_options: In<CUlibraryOption>,
+    _library_values: In<HostAddr>,
     _library_count: u32,
 ) -> Answer {
-    load(driver, library, &HostImage::at(image)?, &JitOptions::read(count, options, values)?)
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    load(driver, library, &unsafe { HostImage::at(image) }?, &JitOptions::read(count, options, values)?)
 }
 
 #[expect(clippy::too_many_arguments, reason = "the interface's arguments")]
@@ -39,11 +40,11 @@ pub(crate) fn library_load_from_file(
     driver: &Driver,
     library: Out<CUlibrary>,
     path: Text,
-    options: Out<CUjit_option>,
-    values: Out<HostAddr>,
+    options: In<CUjit_option>,
+    values: InOut<HostAddr>,
     count: u32,
-    _library_options: Out<CUlibraryOption>,
-    _library_values: Out<HostAddr>,
+    _library_options: In<CUlibraryOption>,
+    _library_values: In<HostAddr>,
     _library_count: u32,
 ) -> Answer {
     load(driver, library, &Bytes(file(path.get()?)?), &JitOptions::read(count, options, values)?)
@@ -73,7 +74,8 @@ pub(crate) fn library_enumerate_kernels(
 ) -> Answer {
     kernels.required()?;
     for (index, kernel) in driver.library_enumerate_kernels(library.core(), most as usize)?.into_iter().enumerate() {
-        kernels.set_at(index, kernel);
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        unsafe { kernels.set_at(index, kernel) };
     }
     Ok(())
 }

@@ -6,8 +6,9 @@ use cuda_abi::{
 };
 use cuda_core::{AttributeValue, Driver, Location};
 use gpu::DevAddr;
+use hostmem::ProgramPages;
 
-use crate::decode::{Core, Out, in_at, out_at, range, set_run};
+use crate::decode::{Core, In, Out, in_at, out_at, set_run};
 use crate::entry::{Answer, refuse};
 
 /// What the lists of accessing devices are filled up with: `CU_DEVICE_INVALID`.
@@ -77,7 +78,12 @@ pub(crate) fn mem_free_host(driver: &Driver, address: HostAddr) -> Answer {
 }
 
 pub(crate) fn mem_host_register(driver: &Driver, address: HostAddr, bytes: usize, flags: u32) -> Answer {
-    Ok(driver.mem_host_register(range(address.0, bytes)?, flags)?)
+    if address.is_null() || (address.0 as usize).checked_add(bytes).is_none() {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: the C caller promised that memory until it is unregistered, and to be prepared for the GPU's seeing its pages.
+    let pages = unsafe { ProgramPages::new(address.0 as usize, bytes) };
+    Ok(driver.mem_host_register(pages, flags)?)
 }
 
 pub(crate) fn mem_host_unregister(driver: &Driver, address: HostAddr) -> Answer {
@@ -175,7 +181,8 @@ pub(crate) fn mem_range_get_attribute(
     address: CUdeviceptr,
     bytes: usize,
 ) -> Answer {
-    let data = out_at::<i32>(data);
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    let data = unsafe { out_at::<i32>(data) };
     data.required()?;
     let many = attribute == CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY;
     let count = data_bytes / 4;
@@ -184,24 +191,28 @@ pub(crate) fn mem_range_get_attribute(
     }
     data.set(driver.mem_range_get_attribute(attribute.0, DevAddr(address), bytes as u64)?);
     for index in 1..count {
-        data.set_at(index, DEVICE_INVALID);
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        unsafe { data.set_at(index, DEVICE_INVALID) };
     }
     Ok(())
 }
 
 pub(crate) fn mem_range_get_attributes(
     driver: &Driver,
-    data: Out<HostAddr>,
-    data_bytes: Out<usize>,
-    attributes: Out<CUmem_range_attribute>,
+    data: In<HostAddr>,
+    data_bytes: In<usize>,
+    attributes: In<CUmem_range_attribute>,
     count: usize,
     address: CUdeviceptr,
     bytes: usize,
 ) -> Answer {
     for index in 0..count {
-        let into = data.as_in().get_at(index)?;
-        let room = data_bytes.as_in().get_at(index)?;
-        mem_range_get_attribute(driver, into, room, attributes.as_in().get_at(index)?, address, bytes)?;
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        let into = unsafe { data.get_at(index) }?;
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        let room = unsafe { data_bytes.get_at(index) }?;
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        mem_range_get_attribute(driver, into, room, unsafe { attributes.get_at(index) }?, address, bytes)?;
     }
     Ok(())
 }
@@ -209,13 +220,18 @@ pub(crate) fn mem_range_get_attributes(
 /// Stores an attribute in the width that CUDA gives it.
 fn store(data: HostAddr, value: AttributeValue) {
     match value {
-        AttributeValue::U32(value) => out_at::<u32>(data).set(value),
-        AttributeValue::U64(value) => out_at::<u64>(data).set(value),
-        AttributeValue::Bool(value) => out_at::<u8>(data).set(u8::from(value)),
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        AttributeValue::U32(value) => unsafe { out_at::<u32>(data) }.set(value),
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        AttributeValue::U64(value) => unsafe { out_at::<u64>(data) }.set(value),
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        AttributeValue::Bool(value) => unsafe { out_at::<u8>(data) }.set(u8::from(value)),
         AttributeValue::Pair(first, second) => {
-            let pair = out_at::<u64>(data);
+            // SAFETY: the C caller promised memory there, so much of it (`decode`).
+            let pair = unsafe { out_at::<u64>(data) };
             pair.set(first);
-            pair.set_at(1, second);
+            // SAFETY: the C caller promised memory there, so much of it (`decode`).
+            unsafe { pair.set_at(1, second) };
         }
     }
 }
@@ -236,13 +252,18 @@ pub(crate) fn pointer_get_attribute(
 pub(crate) fn pointer_get_attributes(
     driver: &Driver,
     count: u32,
-    attributes: Out<CUpointer_attribute>,
-    data: Out<HostAddr>,
+    attributes: In<CUpointer_attribute>,
+    data: In<HostAddr>,
     address: CUdeviceptr,
 ) -> Answer {
     for index in 0..count as usize {
-        let attribute = attributes.as_in().get_at(index)?;
-        let into = data.as_in().get_at(index)?;
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        let attribute = unsafe { attributes.get_at(index) }?;
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        let into = unsafe { data.get_at(index) }?;
+        if into.is_null() {
+            return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
         store(into, driver.pointer_get_attribute_or_default(attribute.0 as i32, address)?);
     }
     Ok(())
@@ -254,6 +275,7 @@ pub(crate) fn pointer_set_attribute(
     attribute: CUpointer_attribute,
     address: CUdeviceptr,
 ) -> Answer {
-    let value = in_at::<u32>(value).get()?;
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    let value = unsafe { in_at::<u32>(value) }.get()?;
     Ok(driver.pointer_set_attribute(attribute.0 as i32, value != 0, address)?)
 }

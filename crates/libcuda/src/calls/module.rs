@@ -8,7 +8,7 @@ use cuda_abi::{
 };
 use cuda_core::{Driver, Image};
 
-use crate::decode::{Core, Out, Text, set_run};
+use crate::decode::{Core, In, InOut, Out, Text, set_run};
 use crate::entry::{Answer, refuse};
 use crate::image::{HostImage, JitOptions, file};
 use crate::names;
@@ -24,7 +24,8 @@ pub(crate) fn module_load(driver: &Driver, module: Out<CUmodule>, path: Text) ->
 }
 
 pub(crate) fn module_load_data(driver: &Driver, module: Out<CUmodule>, image: HostAddr) -> Answer {
-    load(driver, module, &HostImage::at(image)?, &JitOptions::none())
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    load(driver, module, &unsafe { HostImage::at(image) }?, &JitOptions::none())
 }
 
 pub(crate) fn module_load_data_ex(
@@ -32,10 +33,11 @@ pub(crate) fn module_load_data_ex(
     module: Out<CUmodule>,
     image: HostAddr,
     count: u32,
-    options: Out<CUjit_option>,
-    values: Out<HostAddr>,
+    options: In<CUjit_option>,
+    values: InOut<HostAddr>,
 ) -> Answer {
-    load(driver, module, &HostImage::at(image)?, &JitOptions::read(count, options, values)?)
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    load(driver, module, &unsafe { HostImage::at(image) }?, &JitOptions::read(count, options, values)?)
 }
 
 pub(crate) fn module_load_fat_binary(driver: &Driver, module: Out<CUmodule>, image: HostAddr) -> Answer {
@@ -85,7 +87,8 @@ pub(crate) fn module_enumerate_functions(
 ) -> Answer {
     functions.required()?;
     for (index, function) in driver.module_enumerate_functions(module.core(), most as usize)?.into_iter().enumerate() {
-        functions.set_at(index, function);
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        unsafe { functions.set_at(index, function) };
     }
     Ok(())
 }
@@ -104,8 +107,8 @@ pub(crate) fn module_get_global(
 pub(crate) fn link_create(
     driver: &Driver,
     count: u32,
-    options: Out<CUjit_option>,
-    values: Out<HostAddr>,
+    options: In<CUjit_option>,
+    values: InOut<HostAddr>,
     state: Out<CUlinkState>,
 ) -> Answer {
     state.required()?;
@@ -125,11 +128,12 @@ pub(crate) fn link_add_data(
     bytes: usize,
     _name: Text,
     _count: u32,
-    _options: Out<CUjit_option>,
-    _values: Out<HostAddr>,
+    _options: In<CUjit_option>,
+    _values: InOut<HostAddr>,
 ) -> Answer {
     linkable(kind)?;
-    let image = HostImage::sized(data, bytes)?;
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    let image = unsafe { HostImage::sized(data, bytes) }?;
     crate::links::log(state.core(), |log| driver.link_add_data(state.core(), &image, log))
 }
 
@@ -139,8 +143,8 @@ pub(crate) fn link_add_file(
     kind: CUjitInputType,
     path: Text,
     _count: u32,
-    _options: Out<CUjit_option>,
-    _values: Out<HostAddr>,
+    _options: In<CUjit_option>,
+    _values: InOut<HostAddr>,
 ) -> Answer {
     linkable(kind)?;
     let image = Bytes(file(path.get()?)?);

@@ -84,13 +84,16 @@ pub(crate) fn mem_pool_get_attribute(
     attr: CUmemPool_attribute,
     value: HostAddr,
 ) -> Answer {
-    out_at::<u8>(value).required()?;
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    unsafe { out_at::<u8>(value) }.required()?;
     let (attr, narrow) = attribute(attr)?;
     let found = driver.mem_pool_get_attribute(pool.core(), attr)?;
     if narrow {
-        out_at::<u32>(value).set(found as u32);
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        unsafe { out_at::<u32>(value) }.set(found as u32);
     } else {
-        out_at::<u64>(value).set(found);
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        unsafe { out_at::<u64>(value) }.set(found);
     }
     Ok(())
 }
@@ -102,7 +105,13 @@ pub(crate) fn mem_pool_set_attribute(
     value: HostAddr,
 ) -> Answer {
     let (attr, narrow) = attribute(attr)?;
-    let wanted = if narrow { u64::from(in_at::<u32>(value).get()?) } else { in_at::<u64>(value).get()? };
+    let wanted = if narrow {
+        // SAFETY: the C caller promised a number there, which this attribute has in 32 bits.
+        unsafe { in_at::<u32>(value) }.get()?.into()
+    } else {
+        // SAFETY: the C caller promised a number there, which this attribute has in 64 bits.
+        unsafe { in_at::<u64>(value) }.get()?
+    };
     Ok(driver.mem_pool_set_attribute(pool.core(), attr, wanted)?)
 }
 
@@ -127,17 +136,21 @@ fn accesses(list: In<CUmemAccessDesc>, count: usize) -> Result<Vec<(Location, Ac
     if count > MAX_ACCESSES {
         return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
-    list.list(count)?.into_iter().map(|access| Ok((location(access.location), rights(access.flags)?))).collect()
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    unsafe { list.list(count) }?
+        .into_iter()
+        .map(|access| Ok((location(access.location), rights(access.flags)?)))
+        .collect()
 }
 
 pub(crate) fn mem_pool_get_access(
     driver: &Driver,
     access: Out<CUmemAccess_flags>,
     pool: CUmemoryPool,
-    from: Out<CUmemLocation>,
+    from: In<CUmemLocation>,
 ) -> Answer {
     access.required()?;
-    access.set(flags(driver.mem_pool_get_access(pool.core(), location(from.as_in().get()?))?));
+    access.set(flags(driver.mem_pool_get_access(pool.core(), location(from.get()?))?));
     Ok(())
 }
 
@@ -151,8 +164,8 @@ pub(crate) fn mem_pool_set_access(
 }
 
 /// The device of a location that has a current pool.
-fn pool_device(at: Out<CUmemLocation>, kind: CUmemAllocationType) -> Result<Device, Refusal> {
-    match (location(at.as_in().get()?), kind) {
+fn pool_device(at: In<CUmemLocation>, kind: CUmemAllocationType) -> Result<Device, Refusal> {
+    match (location(at.get()?), kind) {
         (Location::Device(device), CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED) => Ok(Device(device)),
         (Location::Invalid, _) => refuse(CUresult::CUDA_ERROR_INVALID_VALUE),
         _ => refuse(CUresult::CUDA_ERROR_NOT_SUPPORTED),
@@ -162,7 +175,7 @@ fn pool_device(at: Out<CUmemLocation>, kind: CUmemAllocationType) -> Result<Devi
 pub(crate) fn mem_get_default_mem_pool(
     driver: &Driver,
     pool: Out<CUmemoryPool>,
-    at: Out<CUmemLocation>,
+    at: In<CUmemLocation>,
     kind: CUmemAllocationType,
 ) -> Answer {
     pool.required()?;
@@ -173,7 +186,7 @@ pub(crate) fn mem_get_default_mem_pool(
 pub(crate) fn mem_get_mem_pool(
     driver: &Driver,
     pool: Out<CUmemoryPool>,
-    at: Out<CUmemLocation>,
+    at: In<CUmemLocation>,
     kind: CUmemAllocationType,
 ) -> Answer {
     pool.required()?;
@@ -183,7 +196,7 @@ pub(crate) fn mem_get_mem_pool(
 
 pub(crate) fn mem_set_mem_pool(
     driver: &Driver,
-    at: Out<CUmemLocation>,
+    at: In<CUmemLocation>,
     kind: CUmemAllocationType,
     pool: CUmemoryPool,
 ) -> Answer {

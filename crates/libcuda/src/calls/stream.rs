@@ -1,4 +1,4 @@
-//! Streams.
+//! Glue of streams: attributes, capture, operations on values in memory.
 
 use cuda_abi::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgreenCtx, CUlaunchAttributeID, CUlaunchAttributeValue,
@@ -8,7 +8,7 @@ use cuda_abi::{
 use cuda_core::{Driver, MemOp};
 use gpu::DevAddr;
 
-use crate::decode::{Core, In, Out};
+use crate::decode::{Core, In, InOut, Out};
 use crate::entry::{Answer, Refusal, refuse};
 
 /// Most operations of one `cuStreamBatchMemOp`, as CUDA has it.
@@ -194,9 +194,9 @@ pub(crate) fn stream_get_capture_info_v3(
     Ok(())
 }
 
-pub(crate) fn thread_exchange_stream_capture_mode(driver: &Driver, mode: Out<CUstreamCaptureMode>) -> Answer {
-    let wanted = mode.as_in().get()?;
-    mode.set(driver.thread_exchange_stream_capture_mode(wanted.0)?);
+pub(crate) fn thread_exchange_stream_capture_mode(driver: &Driver, mode: InOut<CUstreamCaptureMode>) -> Answer {
+    let wanted = mode.input().get()?;
+    mode.output().set(driver.thread_exchange_stream_capture_mode(wanted.0)?);
     Ok(())
 }
 
@@ -244,13 +244,14 @@ pub(crate) fn stream_batch_mem_op(
     driver: &Driver,
     stream: CUstream,
     count: u32,
-    operations: Out<CUstreamBatchMemOpParams>,
+    operations: In<CUstreamBatchMemOpParams>,
     flags: u32,
 ) -> Answer {
     if count > MAX_BATCH {
         return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
-    let operations = operations.as_in().list(count as usize)?;
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    let operations = unsafe { operations.list(count as usize) }?;
     let operations: Vec<MemOp> = operations.iter().map(mem_op).collect::<Result<_, _>>()?;
     Ok(driver.stream_batch_mem_op(stream.core(), &operations, flags)?)
 }

@@ -3,17 +3,17 @@
 use cuda_abi::{CUDA_MEMCPY3D_BATCH_OP, CUdeviceptr, CUmemLocation, CUmemcpyAttributes, CUresult, CUstream};
 
 use crate::calls::batch;
-use crate::decode::Out;
+use crate::decode::{In, Out};
 use crate::entry::Entry;
 use crate::start::per_thread;
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemDiscardAndPrefetchBatchAsync(
-    dptrs: Out<CUdeviceptr>,
-    sizes: Out<usize>,
+    dptrs: In<CUdeviceptr>,
+    sizes: In<usize>,
     count: usize,
-    prefetch_locs: Out<CUmemLocation>,
-    prefetch_loc_idxs: Out<usize>,
+    prefetch_locs: In<CUmemLocation>,
+    prefetch_loc_idxs: In<usize>,
     num_prefetch_locs: usize,
     flags: u64,
     h_stream: CUstream,
@@ -36,11 +36,11 @@ pub(super) extern "C" fn cuMemDiscardAndPrefetchBatchAsync(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemDiscardAndPrefetchBatchAsync_ptsz(
-    dptrs: Out<CUdeviceptr>,
-    sizes: Out<usize>,
+    dptrs: In<CUdeviceptr>,
+    sizes: In<usize>,
     count: usize,
-    prefetch_locs: Out<CUmemLocation>,
-    prefetch_loc_idxs: Out<usize>,
+    prefetch_locs: In<CUmemLocation>,
+    prefetch_loc_idxs: In<usize>,
     num_prefetch_locs: usize,
     flags: u64,
     h_stream: CUstream,
@@ -63,8 +63,8 @@ pub(super) extern "C" fn cuMemDiscardAndPrefetchBatchAsync_ptsz(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemDiscardBatchAsync(
-    dptrs: Out<CUdeviceptr>,
-    sizes: Out<usize>,
+    dptrs: In<CUdeviceptr>,
+    sizes: In<usize>,
     count: usize,
     flags: u64,
     h_stream: CUstream,
@@ -75,8 +75,8 @@ pub(super) extern "C" fn cuMemDiscardBatchAsync(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemDiscardBatchAsync_ptsz(
-    dptrs: Out<CUdeviceptr>,
-    sizes: Out<usize>,
+    dptrs: In<CUdeviceptr>,
+    sizes: In<usize>,
     count: usize,
     flags: u64,
     h_stream: CUstream,
@@ -87,11 +87,11 @@ pub(super) extern "C" fn cuMemDiscardBatchAsync_ptsz(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemPrefetchBatchAsync(
-    dptrs: Out<CUdeviceptr>,
-    sizes: Out<usize>,
+    dptrs: In<CUdeviceptr>,
+    sizes: In<usize>,
     count: usize,
-    prefetch_locs: Out<CUmemLocation>,
-    prefetch_loc_idxs: Out<usize>,
+    prefetch_locs: In<CUmemLocation>,
+    prefetch_loc_idxs: In<usize>,
     num_prefetch_locs: usize,
     flags: u64,
     h_stream: CUstream,
@@ -114,11 +114,11 @@ pub(super) extern "C" fn cuMemPrefetchBatchAsync(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemPrefetchBatchAsync_ptsz(
-    dptrs: Out<CUdeviceptr>,
-    sizes: Out<usize>,
+    dptrs: In<CUdeviceptr>,
+    sizes: In<usize>,
     count: usize,
-    prefetch_locs: Out<CUmemLocation>,
-    prefetch_loc_idxs: Out<usize>,
+    prefetch_locs: In<CUmemLocation>,
+    prefetch_loc_idxs: In<usize>,
     num_prefetch_locs: usize,
     flags: u64,
     h_stream: CUstream,
@@ -142,7 +142,7 @@ pub(super) extern "C" fn cuMemPrefetchBatchAsync_ptsz(
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemcpy3DBatchAsync(
     num_ops: usize,
-    op_list: Out<CUDA_MEMCPY3D_BATCH_OP>,
+    op_list: In<CUDA_MEMCPY3D_BATCH_OP>,
     fail_idx: Out<usize>,
     flags: u64,
     h_stream: CUstream,
@@ -154,7 +154,7 @@ pub(super) extern "C" fn cuMemcpy3DBatchAsync(
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemcpy3DBatchAsync_v2(
     num_ops: usize,
-    op_list: Out<CUDA_MEMCPY3D_BATCH_OP>,
+    op_list: In<CUDA_MEMCPY3D_BATCH_OP>,
     flags: u64,
     h_stream: CUstream,
 ) -> CUresult {
@@ -165,7 +165,7 @@ pub(super) extern "C" fn cuMemcpy3DBatchAsync_v2(
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemcpy3DBatchAsync_ptsz(
     num_ops: usize,
-    op_list: Out<CUDA_MEMCPY3D_BATCH_OP>,
+    op_list: In<CUDA_MEMCPY3D_BATCH_OP>,
     fail_idx: Out<usize>,
     flags: u64,
     h_stream: CUstream,
@@ -178,7 +178,7 @@ pub(super) extern "C" fn cuMemcpy3DBatchAsync_ptsz(
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemcpy3DBatchAsync_v2_ptsz(
     num_ops: usize,
-    op_list: Out<CUDA_MEMCPY3D_BATCH_OP>,
+    op_list: In<CUDA_MEMCPY3D_BATCH_OP>,
     flags: u64,
     h_stream: CUstream,
 ) -> CUresult {
@@ -188,7 +188,7 @@ pub(super) extern "C" fn cuMemcpy3DBatchAsync_v2_ptsz(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemcpy3DWithAttributesAsync(
-    op: Out<CUDA_MEMCPY3D_BATCH_OP>,
+    op: In<CUDA_MEMCPY3D_BATCH_OP>,
     flags: u64,
     h_stream: CUstream,
 ) -> CUresult {
@@ -198,7 +198,7 @@ pub(super) extern "C" fn cuMemcpy3DWithAttributesAsync(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemcpy3DWithAttributesAsync_ptsz(
-    op: Out<CUDA_MEMCPY3D_BATCH_OP>,
+    op: In<CUDA_MEMCPY3D_BATCH_OP>,
     flags: u64,
     h_stream: CUstream,
 ) -> CUresult {
@@ -208,12 +208,12 @@ pub(super) extern "C" fn cuMemcpy3DWithAttributesAsync_ptsz(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemcpyBatchAsync(
-    dsts: Out<CUdeviceptr>,
-    srcs: Out<CUdeviceptr>,
-    sizes: Out<usize>,
+    dsts: In<CUdeviceptr>,
+    srcs: In<CUdeviceptr>,
+    sizes: In<usize>,
     count: usize,
-    attrs: Out<CUmemcpyAttributes>,
-    attrs_idxs: Out<usize>,
+    attrs: In<CUmemcpyAttributes>,
+    attrs_idxs: In<usize>,
     num_attrs: usize,
     fail_idx: Out<usize>,
     h_stream: CUstream,
@@ -226,12 +226,12 @@ pub(super) extern "C" fn cuMemcpyBatchAsync(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemcpyBatchAsync_v2(
-    dsts: Out<CUdeviceptr>,
-    srcs: Out<CUdeviceptr>,
-    sizes: Out<usize>,
+    dsts: In<CUdeviceptr>,
+    srcs: In<CUdeviceptr>,
+    sizes: In<usize>,
     count: usize,
-    attrs: Out<CUmemcpyAttributes>,
-    attrs_idxs: Out<usize>,
+    attrs: In<CUmemcpyAttributes>,
+    attrs_idxs: In<usize>,
     num_attrs: usize,
     h_stream: CUstream,
 ) -> CUresult {
@@ -243,12 +243,12 @@ pub(super) extern "C" fn cuMemcpyBatchAsync_v2(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemcpyBatchAsync_ptsz(
-    dsts: Out<CUdeviceptr>,
-    srcs: Out<CUdeviceptr>,
-    sizes: Out<usize>,
+    dsts: In<CUdeviceptr>,
+    srcs: In<CUdeviceptr>,
+    sizes: In<usize>,
     count: usize,
-    attrs: Out<CUmemcpyAttributes>,
-    attrs_idxs: Out<usize>,
+    attrs: In<CUmemcpyAttributes>,
+    attrs_idxs: In<usize>,
     num_attrs: usize,
     fail_idx: Out<usize>,
     h_stream: CUstream,
@@ -272,12 +272,12 @@ pub(super) extern "C" fn cuMemcpyBatchAsync_ptsz(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemcpyBatchAsync_v2_ptsz(
-    dsts: Out<CUdeviceptr>,
-    srcs: Out<CUdeviceptr>,
-    sizes: Out<usize>,
+    dsts: In<CUdeviceptr>,
+    srcs: In<CUdeviceptr>,
+    sizes: In<usize>,
     count: usize,
-    attrs: Out<CUmemcpyAttributes>,
-    attrs_idxs: Out<usize>,
+    attrs: In<CUmemcpyAttributes>,
+    attrs_idxs: In<usize>,
     num_attrs: usize,
     h_stream: CUstream,
 ) -> CUresult {
@@ -292,7 +292,7 @@ pub(super) extern "C" fn cuMemcpyWithAttributesAsync(
     dst: CUdeviceptr,
     src: CUdeviceptr,
     size: usize,
-    attr: Out<CUmemcpyAttributes>,
+    attr: In<CUmemcpyAttributes>,
     h_stream: CUstream,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuMemcpyWithAttributesAsync");
@@ -304,7 +304,7 @@ pub(super) extern "C" fn cuMemcpyWithAttributesAsync_ptsz(
     dst: CUdeviceptr,
     src: CUdeviceptr,
     size: usize,
-    attr: Out<CUmemcpyAttributes>,
+    attr: In<CUmemcpyAttributes>,
     h_stream: CUstream,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuMemcpyWithAttributesAsync_ptsz");

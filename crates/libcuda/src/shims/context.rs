@@ -6,7 +6,7 @@ use cuda_abi::{
 };
 
 use crate::calls::context;
-use crate::decode::Out;
+use crate::decode::{In, Out};
 use crate::entry::Entry;
 
 #[unsafe(no_mangle)]
@@ -30,7 +30,7 @@ pub(super) extern "C" fn cuCtxCreate_v2(pctx: Out<CUcontext>, flags: u32, dev: C
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuCtxCreate_v3(
     pctx: Out<CUcontext>,
-    params_array: Out<CUexecAffinityParam>,
+    params_array: In<CUexecAffinityParam>,
     num_params: i32,
     flags: u32,
     dev: CUdevice,
@@ -42,7 +42,7 @@ pub(super) extern "C" fn cuCtxCreate_v3(
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuCtxCreate_v4(
     pctx: Out<CUcontext>,
-    ctx_create_params: Out<CUctxCreateParams>,
+    ctx_create_params: In<CUctxCreateParams>,
     flags: u32,
     dev: CUdevice,
 ) -> CUresult {

@@ -18,7 +18,7 @@ pub(super) extern "C" fn cuLaunchCooperativeKernel(
     block_dim_z: u32,
     shared_mem_bytes: u32,
     h_stream: CUstream,
-    kernel_params: Out<HostAddr>,
+    kernel_params: In<HostAddr>,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuLaunchCooperativeKernel");
     ENTRY.call(|driver| {
@@ -49,7 +49,7 @@ pub(super) extern "C" fn cuLaunchCooperativeKernel_ptsz(
     block_dim_z: u32,
     shared_mem_bytes: u32,
     h_stream: CUstream,
-    kernel_params: Out<HostAddr>,
+    kernel_params: In<HostAddr>,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuLaunchCooperativeKernel_ptsz");
     ENTRY.call(|driver| {
@@ -118,8 +118,8 @@ pub(super) extern "C" fn cuLaunchKernel(
     block_dim_z: u32,
     shared_mem_bytes: u32,
     h_stream: CUstream,
-    kernel_params: Out<HostAddr>,
-    extra: Out<HostAddr>,
+    kernel_params: In<HostAddr>,
+    extra: In<HostAddr>,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuLaunchKernel");
     ENTRY.call(|driver| {
@@ -151,8 +151,8 @@ pub(super) extern "C" fn cuLaunchKernel_ptsz(
     block_dim_z: u32,
     shared_mem_bytes: u32,
     h_stream: CUstream,
-    kernel_params: Out<HostAddr>,
-    extra: Out<HostAddr>,
+    kernel_params: In<HostAddr>,
+    extra: In<HostAddr>,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuLaunchKernel_ptsz");
     ENTRY.call(|driver| {
@@ -177,8 +177,8 @@ pub(super) extern "C" fn cuLaunchKernel_ptsz(
 pub(super) extern "C" fn cuLaunchKernelEx(
     config: In<CUlaunchConfig>,
     f: CUfunction,
-    kernel_params: Out<HostAddr>,
-    extra: Out<HostAddr>,
+    kernel_params: In<HostAddr>,
+    extra: In<HostAddr>,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuLaunchKernelEx");
     ENTRY.call(|driver| launch::launch_kernel_ex(driver, DEFAULT_STREAM, config, f, kernel_params, extra))
@@ -188,8 +188,8 @@ pub(super) extern "C" fn cuLaunchKernelEx(
 pub(super) extern "C" fn cuLaunchKernelEx_ptsz(
     config: In<CUlaunchConfig>,
     f: CUfunction,
-    kernel_params: Out<HostAddr>,
-    extra: Out<HostAddr>,
+    kernel_params: In<HostAddr>,
+    extra: In<HostAddr>,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuLaunchKernelEx_ptsz");
     ENTRY.call(|driver| launch::launch_kernel_ex(driver, CUstream::PER_THREAD, config, f, kernel_params, extra))

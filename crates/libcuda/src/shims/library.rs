@@ -6,7 +6,7 @@ use cuda_abi::{
 };
 
 use crate::calls::library;
-use crate::decode::{Out, Text};
+use crate::decode::{In, InOut, Out, Text};
 use crate::entry::Entry;
 
 #[unsafe(no_mangle)]
@@ -136,11 +136,11 @@ pub(super) extern "C" fn cuLibraryGetUnifiedFunction(
 pub(super) extern "C" fn cuLibraryLoadData(
     library: Out<CUlibrary>,
     code: HostAddr,
-    jit_options: Out<CUjit_option>,
-    jit_options_values: Out<HostAddr>,
+    jit_options: In<CUjit_option>,
+    jit_options_values: InOut<HostAddr>,
     num_jit_options: u32,
-    library_options: Out<CUlibraryOption>,
-    library_option_values: Out<HostAddr>,
+    library_options: In<CUlibraryOption>,
+    library_option_values: In<HostAddr>,
     num_library_options: u32,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuLibraryLoadData");
@@ -163,11 +163,11 @@ pub(super) extern "C" fn cuLibraryLoadData(
 pub(super) extern "C" fn cuLibraryLoadFromFile(
     library: Out<CUlibrary>,
     file_name: Text,
-    jit_options: Out<CUjit_option>,
-    jit_options_values: Out<HostAddr>,
+    jit_options: In<CUjit_option>,
+    jit_options_values: InOut<HostAddr>,
     num_jit_options: u32,
-    library_options: Out<CUlibraryOption>,
-    library_option_values: Out<HostAddr>,
+    library_options: In<CUlibraryOption>,
+    library_option_values: In<HostAddr>,
     num_library_options: u32,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuLibraryLoadFromFile");

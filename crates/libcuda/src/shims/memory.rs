@@ -6,7 +6,7 @@ use cuda_abi::{
 };
 
 use crate::calls::memory;
-use crate::decode::Out;
+use crate::decode::{In, Out};
 use crate::entry::Entry;
 use crate::start::per_thread;
 
@@ -186,9 +186,9 @@ pub(super) extern "C" fn cuMemRangeGetAttribute(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemRangeGetAttributes(
-    data: Out<HostAddr>,
-    data_sizes: Out<usize>,
-    attributes: Out<CUmem_range_attribute>,
+    data: In<HostAddr>,
+    data_sizes: In<usize>,
+    attributes: In<CUmem_range_attribute>,
     num_attributes: usize,
     dev_ptr: CUdeviceptr,
     count: usize,
@@ -212,8 +212,8 @@ pub(super) extern "C" fn cuPointerGetAttribute(
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuPointerGetAttributes(
     num_attributes: u32,
-    attributes: Out<CUpointer_attribute>,
-    data: Out<HostAddr>,
+    attributes: In<CUpointer_attribute>,
+    data: In<HostAddr>,
     ptr: CUdeviceptr,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuPointerGetAttributes");

@@ -6,7 +6,7 @@ use cuda_abi::{
 };
 
 use crate::calls::module;
-use crate::decode::{Out, Text};
+use crate::decode::{In, InOut, Out, Text};
 use crate::entry::Entry;
 
 #[unsafe(no_mangle)]
@@ -82,8 +82,8 @@ pub(super) extern "C" fn cuLinkAddData(
     size: usize,
     name: Text,
     num_options: u32,
-    options: Out<CUjit_option>,
-    option_values: Out<HostAddr>,
+    options: In<CUjit_option>,
+    option_values: InOut<HostAddr>,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuLinkAddData");
     ENTRY.call(|driver| {
@@ -99,8 +99,8 @@ pub(super) extern "C" fn cuLinkAddData_v2(
     size: usize,
     name: Text,
     num_options: u32,
-    options: Out<CUjit_option>,
-    option_values: Out<HostAddr>,
+    options: In<CUjit_option>,
+    option_values: InOut<HostAddr>,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuLinkAddData_v2");
     ENTRY.call(|driver| {
@@ -114,8 +114,8 @@ pub(super) extern "C" fn cuLinkAddFile(
     kind: CUjitInputType,
     path: Text,
     num_options: u32,
-    options: Out<CUjit_option>,
-    option_values: Out<HostAddr>,
+    options: In<CUjit_option>,
+    option_values: InOut<HostAddr>,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuLinkAddFile");
     ENTRY.call(|driver| module::link_add_file(driver, state, kind, path, num_options, options, option_values))
@@ -127,8 +127,8 @@ pub(super) extern "C" fn cuLinkAddFile_v2(
     kind: CUjitInputType,
     path: Text,
     num_options: u32,
-    options: Out<CUjit_option>,
-    option_values: Out<HostAddr>,
+    options: In<CUjit_option>,
+    option_values: InOut<HostAddr>,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuLinkAddFile_v2");
     ENTRY.call(|driver| module::link_add_file(driver, state, kind, path, num_options, options, option_values))
@@ -147,8 +147,8 @@ pub(super) extern "C" fn cuLinkComplete(
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuLinkCreate(
     num_options: u32,
-    options: Out<CUjit_option>,
-    option_values: Out<HostAddr>,
+    options: In<CUjit_option>,
+    option_values: InOut<HostAddr>,
     state_out: Out<CUlinkState>,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuLinkCreate");
@@ -158,8 +158,8 @@ pub(super) extern "C" fn cuLinkCreate(
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuLinkCreate_v2(
     num_options: u32,
-    options: Out<CUjit_option>,
-    option_values: Out<HostAddr>,
+    options: In<CUjit_option>,
+    option_values: InOut<HostAddr>,
     state_out: Out<CUlinkState>,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuLinkCreate_v2");
@@ -228,8 +228,8 @@ pub(super) extern "C" fn cuModuleLoadDataEx(
     module: Out<CUmodule>,
     image: HostAddr,
     num_options: u32,
-    options: Out<CUjit_option>,
-    option_values: Out<HostAddr>,
+    options: In<CUjit_option>,
+    option_values: InOut<HostAddr>,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuModuleLoadDataEx");
     ENTRY.call(|driver| module::module_load_data_ex(driver, module, image, num_options, options, option_values))

@@ -114,7 +114,7 @@ pub(super) extern "C" fn cuMemGetAllocationPropertiesFromHandle(
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemGetDefaultMemPool(
     pool_out: Out<CUmemoryPool>,
-    location: Out<CUmemLocation>,
+    location: In<CUmemLocation>,
     kind: CUmemAllocationType,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuMemGetDefaultMemPool");
@@ -124,7 +124,7 @@ pub(super) extern "C" fn cuMemGetDefaultMemPool(
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemGetMemPool(
     pool: Out<CUmemoryPool>,
-    location: Out<CUmemLocation>,
+    location: In<CUmemLocation>,
     kind: CUmemAllocationType,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuMemGetMemPool");
@@ -159,7 +159,7 @@ pub(super) extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
 pub(super) extern "C" fn cuMemPoolGetAccess(
     flags: Out<CUmemAccess_flags>,
     mem_pool: CUmemoryPool,
-    location: Out<CUmemLocation>,
+    location: In<CUmemLocation>,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuMemPoolGetAccess");
     ENTRY.call(|driver| pool::mem_pool_get_access(driver, flags, mem_pool, location))
@@ -225,7 +225,7 @@ pub(super) extern "C" fn cuMemSetAccess(
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemSetMemPool(
-    location: Out<CUmemLocation>,
+    location: In<CUmemLocation>,
     kind: CUmemAllocationType,
     pool: CUmemoryPool,
 ) -> CUresult {

@@ -6,7 +6,7 @@ use cuda_abi::{
 };
 
 use crate::calls::stream;
-use crate::decode::{In, Out};
+use crate::decode::{In, InOut, Out};
 use crate::entry::Entry;
 use crate::start::per_thread;
 
@@ -36,7 +36,7 @@ pub(super) extern "C" fn cuStreamAttachMemAsync_ptsz(
 pub(super) extern "C" fn cuStreamBatchMemOp(
     stream: CUstream,
     count: u32,
-    param_array: Out<CUstreamBatchMemOpParams>,
+    param_array: In<CUstreamBatchMemOpParams>,
     flags: u32,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuStreamBatchMemOp");
@@ -47,7 +47,7 @@ pub(super) extern "C" fn cuStreamBatchMemOp(
 pub(super) extern "C" fn cuStreamBatchMemOp_v2(
     stream: CUstream,
     count: u32,
-    param_array: Out<CUstreamBatchMemOpParams>,
+    param_array: In<CUstreamBatchMemOpParams>,
     flags: u32,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuStreamBatchMemOp_v2");
@@ -58,7 +58,7 @@ pub(super) extern "C" fn cuStreamBatchMemOp_v2(
 pub(super) extern "C" fn cuStreamBatchMemOp_ptsz(
     stream: CUstream,
     count: u32,
-    param_array: Out<CUstreamBatchMemOpParams>,
+    param_array: In<CUstreamBatchMemOpParams>,
     flags: u32,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuStreamBatchMemOp_ptsz");
@@ -69,7 +69,7 @@ pub(super) extern "C" fn cuStreamBatchMemOp_ptsz(
 pub(super) extern "C" fn cuStreamBatchMemOp_v2_ptsz(
     stream: CUstream,
     count: u32,
-    param_array: Out<CUstreamBatchMemOpParams>,
+    param_array: In<CUstreamBatchMemOpParams>,
     flags: u32,
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuStreamBatchMemOp_v2_ptsz");
@@ -601,7 +601,7 @@ pub(super) extern "C" fn cuStreamWriteValue64_v2_ptsz(
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn cuThreadExchangeStreamCaptureMode(mode: Out<CUstreamCaptureMode>) -> CUresult {
+pub(super) extern "C" fn cuThreadExchangeStreamCaptureMode(mode: InOut<CUstreamCaptureMode>) -> CUresult {
     static ENTRY: Entry = Entry::new("cuThreadExchangeStreamCaptureMode");
     ENTRY.call(|driver| stream::thread_exchange_stream_capture_mode(driver, mode))
 }

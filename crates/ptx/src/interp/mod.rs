@@ -27,7 +27,7 @@ use barrier::Barrier;
 /// Instructions of a warp between two looks at the control word and the other warps.
 const SLICE: u32 = 256;
 /// Slices of one [`Cta::resume`] that a CTA may use up while it loops: then others get a turn.
-const SLICES_PER_RESUME: u32 = 1024;
+const SLICES_PER_RESUME: u32 = 16;
 /// Backward branches of the lowest threads while others wait above, before one of these gets a slice.
 const PATIENCE: u32 = 64;
 
@@ -201,6 +201,10 @@ impl Cta {
                 continue;
             };
             let together = ready().all(|t| t.pc == lowest);
+            if together {
+                // Those who wait have met again: nobody is ahead of the others any more.
+                favoured = None;
+            }
             let patient = self.spins[warp] <= PATIENCE;
             let pc = match favoured {
                 Some(thread) if self.is_ready(thread) => self.threads[thread].pc,
@@ -246,7 +250,7 @@ impl Cta {
                 } else if is_collective(&inst.op) {
                     self.set_pcs(first, group & !active, Pc { inst: at.inst + 1, ..at });
                     self.set_pcs(first, active, at);
-                    self.collective(kernel, warp, active, &inst.op, false)?;
+                    self.collective(kernel, warp, active, &inst.op)?;
                     break;
                 } else {
                     let mut rest = active;

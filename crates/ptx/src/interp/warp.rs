@@ -1,9 +1,10 @@
 //! Operations of several lanes of a warp.
 
 use super::{Cta, State};
-use crate::ir::{Kernel, Op, Operand, ReduxOp, ShflMode, Ty, VoteMode};
+use crate::ir::{Kernel, Op, ReduxOp, Ty, VoteMode};
 use crate::launch::{Exception, WARP};
 use crate::math::int;
+use crate::warp::{self, shuffle_source};
 
 /// Iterates over the set bits.
 fn bits(mut mask: u32) -> impl Iterator<Item = u32> {
@@ -16,61 +17,35 @@ fn bits(mut mask: u32) -> impl Iterator<Item = u32> {
     })
 }
 
-fn mask_operand(op: &Op) -> Option<Operand> {
-    match op {
-        Op::BarWarp { mask }
-        | Op::Shfl { mask, .. }
-        | Op::Vote { mask, .. }
-        | Op::Match { mask, .. }
-        | Op::Redux { mask, .. }
-        | Op::Elect { mask, .. } => Some(*mask),
-        _ => None,
-    }
-}
-
 impl Cta {
     /// Threads `active` of a warp, their counters at the instruction, reach an operation of several threads. It is done for
-    /// those whose partners are all there (or at once with `force`); the others wait.
-    pub(super) fn collective(
-        &mut self,
-        kernel: &Kernel,
-        warp: usize,
-        active: u32,
-        op: &Op,
-        force: bool,
-    ) -> Result<(), Exception> {
-        let Some(mask) = mask_operand(op) else { return self.arrive(warp, active, op) };
+    /// those whose partners are all there; the others wait.
+    pub(super) fn collective(&mut self, kernel: &Kernel, warp: usize, active: u32, op: &Op) -> Result<(), Exception> {
+        if warp::mask(op).is_none() {
+            return self.arrive(warp, active, op);
+        }
         let first = warp * WARP as usize;
-        let thread = |lane: u32| first + lane as usize;
-        let pc = self.threads[thread(active.trailing_zeros())].pc;
+        let pc = self.threads[first + active.trailing_zeros() as usize].pc;
+        for lane in bits(active) {
+            self.threads[first + lane as usize].state = State::Warp;
+        }
         let alive = self.lanes(warp, |t| t.state != State::Exited);
-        let mut rest = active | self.lanes(warp, |t| t.state == State::Warp && t.pc == pc);
+        // All at this instruction, whatever their masks.
+        let here = self.lanes(warp, |t| t.state == State::Warp && t.pc == pc);
+        let going = bits(here).filter(|&l| self.named(kernel, first, l) & alive & !here == 0);
+        let going = going.fold(0, |lanes, l| lanes | 1 << l);
+        self.perform(kernel, first, going)?;
+        // At this instruction and others, with one mask.
+        let mut rest = here & !going;
         while rest != 0 {
-            let named = self.operand(thread(rest.trailing_zeros()), mask) as u32;
-            let here = bits(rest).filter(|&l| self.operand(thread(l), mask) as u32 == named).fold(0, |m, l| m | 1 << l);
-            rest &= !here;
-            let mut arrived = here;
-            if matches!(op, Op::BarWarp { .. }) {
-                // Barriers may be met at different places.
-                for lane in bits(self.lanes(warp, |t| t.state == State::Warp)) {
-                    let at = self.threads[thread(lane)].pc;
-                    if let Op::BarWarp { mask } = kernel.blocks[at.block as usize].insts[at.inst as usize].op
-                        && self.operand(thread(lane), mask) as u32 == named
-                    {
-                        arrived |= 1 << lane;
-                    }
-                }
-            }
-            if named & alive & !arrived == 0 || force {
-                self.perform(first, here, op)?;
-                for lane in bits(arrived) {
-                    self.threads[thread(lane)].state = State::Ready;
-                    self.threads[thread(lane)].pc.inst += 1;
-                }
-            } else {
-                for lane in bits(here) {
-                    self.threads[thread(lane)].state = State::Warp;
-                }
+            let named = self.named(kernel, first, rest.trailing_zeros());
+            let waiting = self.lanes(warp, |t| t.state == State::Warp);
+            let alike =
+                |&l: &u32| warp::agree(op, self.waits_at(kernel, first, l)) && self.named(kernel, first, l) == named;
+            let group = bits(waiting).filter(alike).fold(0, |lanes, l| lanes | 1 << l);
+            rest &= !group;
+            if named & alive & !group == 0 {
+                self.perform(kernel, first, group)?;
             }
         }
         Ok(())
@@ -81,73 +56,101 @@ impl Cta {
         let waiting = self.threads[self.warp_threads(warp)].iter().filter(|t| t.state == State::Warp);
         let Some(pc) = waiting.map(|t| t.pc).min() else { return Ok(()) };
         let lanes = self.lanes(warp, |t| t.state == State::Warp && t.pc == pc);
-        let op = &kernel.blocks[pc.block as usize].insts[pc.inst as usize].op;
-        self.collective(kernel, warp, lanes, op, true)
+        self.perform(kernel, warp * WARP as usize, lanes)
     }
 
-    /// The operation itself, for lanes with one mask.
-    fn perform(&mut self, first: usize, lanes: u32, op: &Op) -> Result<(), Exception> {
-        let thread = |lane: u32| first + lane as usize;
+    /// The operation at which a lane waits.
+    fn waits_at<'k>(&self, kernel: &'k Kernel, first: usize, lane: u32) -> &'k Op {
+        let at = self.threads[first + lane as usize].pc;
+        &kernel.blocks[at.block as usize].insts[at.inst as usize].op
+    }
+
+    /// The lanes that this waiting lane's mask names.
+    fn named(&self, kernel: &Kernel, first: usize, lane: u32) -> u32 {
+        let mask = warp::mask(self.waits_at(kernel, first, lane));
+        mask.map_or(0, |mask| self.operand(first + lane as usize, mask) as u32)
+    }
+
+    /// Performs the operation at which `lanes` wait, each with its own registers, and lets them go on.
+    fn perform(&mut self, kernel: &Kernel, first: usize, lanes: u32) -> Result<(), Exception> {
+        let mut values = [0; WARP as usize];
+        for lane in bits(lanes) {
+            let thread = first + lane as usize;
+            values[lane as usize] = match self.waits_at(kernel, first, lane) {
+                Op::Vote { p, .. } => self.pred(thread, *p).into(),
+                Op::Match { a, ty, .. } => self.operand(thread, *a) & int::mask(*ty),
+                Op::Shfl { a, .. } | Op::Redux { a, .. } => self.operand(thread, *a),
+                _ => 0,
+            };
+        }
+        for lane in bits(lanes) {
+            let thread = first + lane as usize;
+            // A mask without any lane that is here leaves the lane itself.
+            let members = match self.named(kernel, first, lane) & lanes {
+                0 => 1 << lane,
+                members => members,
+            };
+            self.finish(thread, lane, self.waits_at(kernel, first, lane), &values, lanes, members)?;
+        }
+        for lane in bits(lanes) {
+            let thread = &mut self.threads[first + lane as usize];
+            thread.state = State::Ready;
+            thread.pc.inst += 1;
+        }
+        Ok(())
+    }
+
+    /// The operation for one lane: of `values`, those of `lanes` are there, and those of `members` take part.
+    fn finish(
+        &mut self,
+        thread: usize,
+        lane: u32,
+        op: &Op,
+        values: &[u64; WARP as usize],
+        lanes: u32,
+        members: u32,
+    ) -> Result<(), Exception> {
+        let own = values[lane as usize];
+        let having = |value: u64| bits(members).filter(|&l| values[l as usize] == value).fold(0, |m, l| m | 1 << l);
         match *op {
             Op::BarWarp { .. } => {}
-            Op::Shfl { mode, dst, pred, a, b, c, .. } => {
-                let values = bits(lanes).fold([0; WARP as usize], |mut values, lane| {
-                    values[lane as usize] = self.operand(thread(lane), a);
-                    values
-                });
-                for lane in bits(lanes) {
-                    let (b, c) = (self.operand(thread(lane), b) as u32, self.operand(thread(lane), c) as u32);
-                    let (source, inside) = shuffle_source(mode, lane, b, c);
-                    let from = if lanes >> source & 1 != 0 { source } else { lane };
-                    self.set(thread(lane), dst, values[from as usize]);
-                    if let Some(pred) = pred {
-                        self.set(thread(lane), pred, inside.into());
-                    }
+            Op::Shfl { mode, dst, pred, b, c, .. } => {
+                let (b, c) = (self.operand(thread, b) as u32, self.operand(thread, c) as u32);
+                let (source, inside) = shuffle_source(mode, lane, b, c);
+                let from = if lanes >> source & 1 != 0 { source } else { lane };
+                self.set(thread, dst, values[from as usize]);
+                if let Some(pred) = pred {
+                    self.set(thread, pred, inside.into());
                 }
             }
-            Op::Vote { mode, dst, p, .. } => {
-                let ayes = self.filter(first, lanes, p);
+            Op::Vote { mode, dst, .. } => {
+                let ayes = having(1);
                 let result = match mode {
-                    VoteMode::All => u32::from(ayes == lanes),
+                    VoteMode::All => u32::from(ayes == members),
                     VoteMode::Any => u32::from(ayes != 0),
-                    VoteMode::Uni => u32::from(ayes == lanes || ayes == 0),
+                    VoteMode::Uni => u32::from(ayes == members || ayes == 0),
                     VoteMode::Ballot => ayes,
                 };
-                for lane in bits(lanes) {
-                    self.set(thread(lane), dst, result.into());
+                self.set(thread, dst, result.into());
+            }
+            Op::Match { all, dst, pred, .. } => {
+                let equal = having(own);
+                let agree = equal == members;
+                self.set(thread, dst, if all && !agree { 0 } else { equal }.into());
+                if let Some(pred) = pred {
+                    self.set(thread, pred, agree.into());
                 }
             }
-            Op::Match { all, ty, dst, pred, a, .. } => {
-                let mut values = [0; WARP as usize];
-                for lane in bits(lanes) {
-                    values[lane as usize] = self.operand(thread(lane), a) & int::mask(ty);
-                }
-                for lane in bits(lanes) {
-                    let own = values[lane as usize];
-                    let equal = bits(lanes).filter(|&l| values[l as usize] == own).fold(0, |m, l| m | 1 << l);
-                    let agree = equal == lanes;
-                    self.set(thread(lane), dst, if all && !agree { 0 } else { equal }.into());
-                    if let Some(pred) = pred {
-                        self.set(thread(lane), pred, agree.into());
-                    }
-                }
-            }
-            Op::Redux { op, ty, dst, a, .. } => {
-                let mut values = bits(lanes).map(|lane| self.operand(thread(lane), a));
-                let Some(start) = values.next() else { return Ok(()) };
-                let result = values.fold(start, |x, y| reduce(op, ty, x, y));
-                for lane in bits(lanes) {
-                    self.set(thread(lane), dst, result);
-                }
+            Op::Redux { op, ty, dst, .. } => {
+                let result = bits(members).map(|l| values[l as usize]).reduce(|x, y| reduce(op, ty, x, y));
+                self.set(thread, dst, result.unwrap_or(own));
             }
             Op::Elect { dst, pred, .. } => {
-                let leader = lanes.trailing_zeros();
-                for lane in bits(lanes) {
-                    if let Some(dst) = dst {
-                        self.set(thread(lane), dst, leader.into());
-                    }
-                    self.set(thread(lane), pred, u64::from(lane == leader));
+                let leader = members.trailing_zeros();
+                if let Some(dst) = dst {
+                    self.set(thread, dst, leader.into());
                 }
+                self.set(thread, pred, u64::from(lane == leader));
             }
             _ => return Err(Exception::Illegal),
         }
@@ -165,23 +168,4 @@ fn reduce(op: ReduxOp, ty: Ty, x: u64, y: u64) -> u64 {
         ReduxOp::Max if int::value(ty, y) > int::value(ty, x) => y,
         ReduxOp::Min | ReduxOp::Max => x,
     }
-}
-
-/// The lane that `lane` reads from in a shuffle, and whether it lies in the segment (else it is `lane` itself).
-#[must_use]
-pub(crate) fn shuffle_source(mode: ShflMode, lane: u32, b: u32, c: u32) -> (u32, bool) {
-    let (b, clamp, segment) = (b & 31, c & 31, c >> 8 & 31);
-    let highest = (lane & segment) | (clamp & !segment);
-    let lowest = lane & segment;
-    let (source, inside) = match mode {
-        // The comparison is of signed numbers: a source below lane 0 is outside.
-        ShflMode::Up => (lane.wrapping_sub(b), lane.cast_signed() - b.cast_signed() >= highest.cast_signed()),
-        ShflMode::Down => (lane + b, lane + b <= highest),
-        ShflMode::Bfly => (lane ^ b, (lane ^ b) <= highest),
-        ShflMode::Idx => {
-            let source = lowest | (b & !segment);
-            (source, source <= highest)
-        }
-    };
-    if inside { (source & 31, true) } else { (lane, false) }
 }

@@ -126,7 +126,7 @@ impl Body<'_, '_> {
         self.count(4..=4)?;
         let (dst, a, b, c) = (self.dst(0, ty)?, self.src(1, ty)?, self.src(2, ty)?, self.src(3, ty)?);
         let (cc_in, cc_out) = self.carry(takes, gives)?;
-        self.emit(Op::MadCarry { part, sub: false, ty, dst, a, b, c, cc_in, cc_out })?;
+        self.emit(Op::MadCarry { part, ty, dst, a, b, c, cc_in, cc_out })?;
         Ok(())
     }
 
@@ -173,10 +173,11 @@ impl Body<'_, '_> {
 
     fn float2(&mut self, m: &mut Mods<'_>, op: FloatOp, ty: Ty) -> Result<(), PtxError> {
         self.count(3..=3)?;
-        let round = match op {
-            FloatOp::Add | FloatOp::Sub | FloatOp::Mul => m.round().unwrap_or(Round::Rn),
-            _ => Round::Rn,
+        let written = match op {
+            FloatOp::Add | FloatOp::Sub | FloatOp::Mul => m.round(),
+            _ => Some(Round::Rn),
         };
+        let round = written.unwrap_or(Round::Rn);
         if round == Round::Rna || (round != Round::Rn && !matches!(ty, Ty::F32 | Ty::F64 | Ty::F32x2)) {
             return Err(self.invalid("this rounding is not allowed here"));
         }
@@ -184,8 +185,11 @@ impl Body<'_, '_> {
         let saturates = matches!(op, FloatOp::Add | FloatOp::Sub | FloatOp::Mul) && saturable(ty);
         let sat = saturates && m.take("sat");
         let (dst, a, b) = (self.dst(0, ty)?, self.src(1, ty)?, self.src(2, ty)?);
-        self.emit(Op::Float { op, ty, round, ftz, sat, dst, a, b })?;
-        Ok(())
+        let op = Op::Float { op, ty, round, ftz, sat, dst, a, b };
+        match written {
+            Some(_) => self.emit(op).map(|_| ()),
+            None => self.emit_loose(op),
+        }
     }
 
     pub(super) fn fma(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
@@ -214,23 +218,23 @@ impl Body<'_, '_> {
 
     pub(super) fn min_max(&mut self, m: &mut Mods<'_>, max: bool) -> Result<(), PtxError> {
         if let Some(signed) = m.find(packed_ints) {
-            if m.take("relu") {
-                return Err(self.unsupported("min and max with .relu are not supported"));
-            }
-            return self.packed(if max { VideoOp::Max } else { VideoOp::Min }, signed);
+            let relu = signed && m.take("relu");
+            self.packed(if max { VideoOp::Max } else { VideoOp::Min }, signed)?;
+            return if relu { self.packed_relu() } else { Ok(()) };
         }
         let ty = self.any_ty(m)?;
         if INTS.contains(&ty) {
-            if m.take("relu") {
-                return Err(self.unsupported("min and max with .relu are not supported"));
+            let relu = ty == Ty::S32 && m.take("relu");
+            self.int2_of(if max { IntOp::Max } else { IntOp::Min }, ty, false)?;
+            if relu {
+                let dst = self.dst(0, ty)?;
+                let (a, b) = (Operand::Reg(dst), Operand::Imm(0));
+                self.emit(Op::Int { op: IntOp::Max, ty, sat: false, dst, a, b })?;
             }
-            return self.int2_of(if max { IntOp::Max } else { IntOp::Min }, ty, false);
+            return Ok(());
         }
         if !FLOATS.contains(&ty) || ty == Ty::F32x2 {
             return Err(self.invalid(format!("type {ty:?} is not allowed")));
-        }
-        if m.take("xorsign") {
-            return Err(self.unsupported("min and max with .xorsign are not supported"));
         }
         let op = match (max, ty != Ty::F64 && m.take("NaN")) {
             (false, false) => FloatOp::Min,
@@ -238,6 +242,9 @@ impl Body<'_, '_> {
             (false, true) => FloatOp::MinNan,
             (true, true) => FloatOp::MaxNan,
         };
+        if m.take("xorsign") {
+            return self.xorsign(m, op, ty);
+        }
         if self.args.len() != 4 {
             return self.float2(m, op, ty);
         }
@@ -250,10 +257,47 @@ impl Body<'_, '_> {
         Ok(())
     }
 
+    /// `min.xorsign.abs d, a, b`: of the magnitudes, with the product's sign.
+    fn xorsign(&mut self, m: &mut Mods<'_>, op: FloatOp, ty: Ty) -> Result<(), PtxError> {
+        if !m.take("abs") || ty == Ty::F64 {
+            return Err(self.invalid(".xorsign goes with .abs, and not with f64"));
+        }
+        let ftz = self.ftz(m, ty);
+        self.count(3..=3)?;
+        let (dst, a, b) = (self.dst(0, ty)?, self.src(1, ty)?, self.src(2, ty)?);
+        let (bits, sign) = match ty {
+            Ty::F32 => (Ty::B32, 0x8000_0000),
+            Ty::F16x2 | Ty::BF16x2 => (Ty::B32, 0x8000_8000),
+            _ => (Ty::B16, 0x8000),
+        };
+        let [x, y, r, s, t] = [(); 5].map(|()| self.new_reg(ty.reg()));
+        let [x, y, r, s, t] = [x?, y?, r?, s?, t?];
+        let absolute = |dst, a| Op::FloatUn { op: FloatUnOp::Abs, ty, ftz, dst, a };
+        self.emit(absolute(x, a))?;
+        self.emit(absolute(y, b))?;
+        let (x, y) = (Operand::Reg(x), Operand::Reg(y));
+        self.emit(Op::Float { op, ty, round: Round::Rn, ftz, sat: false, dst: r, a: x, b: y })?;
+        let logic = |op, dst, a, b| Op::Int { op, ty: bits, sat: false, dst, a, b };
+        self.emit(logic(IntOp::Xor, s, a, b))?;
+        self.emit(logic(IntOp::And, t, Operand::Reg(s), Operand::Imm(sign)))?;
+        self.emit(logic(IntOp::Or, dst, Operand::Reg(r), Operand::Reg(t)))?;
+        Ok(())
+    }
+
+    /// Negative lanes of the packed destination to zero.
+    fn packed_relu(&mut self) -> Result<(), PtxError> {
+        let dst = self.dst(0, Ty::B32)?;
+        self.packed_of(VideoOp::Max, true, dst, Operand::Reg(dst), Operand::Imm(0))
+    }
+
     /// Two 16-bit lanes in a b32 register.
     fn packed(&mut self, op: VideoOp, signed: bool) -> Result<(), PtxError> {
         self.count(3..=3)?;
         let (dst, a, b) = (self.dst(0, Ty::B32)?, self.src(1, Ty::B32)?, self.src(2, Ty::B32)?);
+        self.packed_of(op, signed, dst, a, b)
+    }
+
+    fn packed_of(&mut self, op: VideoOp, signed: bool, dst: Reg, a: Operand, b: Operand) -> Result<(), PtxError> {
         self.emit(Op::Video {
             op,
             lanes: 2,

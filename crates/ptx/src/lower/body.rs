@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 
+use super::calls::Plan;
 use super::graph::{Graph, Target};
 use super::layout::Layout;
 use super::mods::Mods;
 use super::opcodes;
 use super::operand::Arg;
 use super::slots::{Slot, Slots};
+use super::units::Units;
 use crate::decl::{DeclSpace, Declarator, Elem, Head, Linkage};
 use crate::error::{PtxError, PtxErrorKind};
 use crate::ir::{Inst, Op, PredRef, Reg, RegTy, Term};
@@ -34,6 +36,8 @@ pub(super) struct Instance<'a> {
     pub(super) layout: &'a Layout,
     pub(super) graph: Graph,
     pub(super) slots: Slots,
+    pub(super) units: Units,
+    pub(super) plan: Plan,
     /// Functions being inlined, outermost first.
     pub(super) calls: Vec<usize>,
     pub(super) statements: usize,
@@ -47,6 +51,7 @@ impl<'a> Instance<'a> {
         program: &'a Program,
         symbols: &'a dyn Fn(&str) -> Option<u64>,
         layout: &'a Layout,
+        plan: Plan,
     ) -> Instance<'a> {
         Instance {
             program,
@@ -54,6 +59,8 @@ impl<'a> Instance<'a> {
             layout,
             graph: Graph::new(),
             slots: Slots::default(),
+            units: Units::default(),
+            plan,
             calls: Vec::new(),
             statements: MAX_STATEMENTS,
             param_copy: None,
@@ -67,9 +74,11 @@ impl<'a> Instance<'a> {
 pub(super) enum Name {
     /// A register.
     Reg(Reg),
+    /// So many registers from there: the elements of a vector.
+    Vector(Reg, u32),
     /// Shared memory at this offset.
     Shared(u32),
-    /// Local memory at this offset.
+    /// Local memory at this offset of the unit's frame.
     Local(u64),
     /// The kernel's parameter at this offset.
     Param(u32),
@@ -130,7 +139,7 @@ impl<'a, 'i> Body<'a, 'i> {
         Ok(body)
     }
 
-    /// A body to be inlined; its formal parameters are not declared yet.
+    /// A function's body; its formal parameters are not declared yet.
     pub(super) fn function(
         inst: &'i mut Instance<'a>,
         function: usize,
@@ -142,7 +151,7 @@ impl<'a, 'i> Body<'a, 'i> {
             return Err(PtxError::unsupported(callee.line, format!("'{}' has no body", clip(&callee.name))));
         };
         if inst.calls.contains(&function) {
-            let text = format!("recursion is not supported: '{}' calls itself", clip(&callee.name));
+            let text = format!("internal compiler error: '{}' inlined into itself", clip(&callee.name));
             return Err(PtxError::unsupported(callee.line, text));
         }
         if inst.calls.len() >= MAX_CALL_DEPTH {
@@ -407,8 +416,15 @@ impl<'a, 'i> Body<'a, 'i> {
         let Some(class) = head.elem.and_then(Elem::reg) else {
             return Err(self.invalid("syntax error: a register without a type"));
         };
-        if head.vector > 1 || d.dims > 0 {
-            return Err(self.unsupported("vector registers are not supported"));
+        if d.dims > 0 || (head.vector > 1 && d.range.is_some()) {
+            return Err(self.unsupported("arrays of registers, and ranges of vectors, are not supported"));
+        }
+        if head.vector > 1 {
+            let first = self.new_reg(class)?;
+            for _ in 1..head.vector {
+                self.new_reg(class)?;
+            }
+            return self.declare(d.name, Name::Vector(first, head.vector));
         }
         match d.range {
             Some(count) => {
@@ -460,7 +476,23 @@ impl<'a, 'i> Body<'a, 'i> {
                 return Ok(Some(Name::Reg(reg)));
             }
         }
-        Ok(None)
+        Ok(self.element(text))
+    }
+
+    /// `v.x`: an element of a vector register.
+    fn element(&self, text: &str) -> Option<Name> {
+        let (stem, element) = text.rsplit_once('.')?;
+        let at = match element {
+            "x" | "r" => 0,
+            "y" | "g" => 1,
+            "z" | "b" => 2,
+            "w" | "a" => 3,
+            _ => return None,
+        };
+        match self.scopes.iter().rev().find_map(|scope| scope.names.get(stem))? {
+            Name::Vector(first, lanes) if at < *lanes => Some(Name::Reg(Reg(first.0 + at))),
+            _ => None,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::mods::Mods;
 use super::operand::Arg;
 use super::slots::Slot;
 use crate::error::PtxError;
-use crate::ir::{Address, Builtin, Cmp, Op, Operand, Order, PredRef, Reg, RegTy, Space, Term, Ty};
+use crate::ir::{Builtin, Cmp, Op, Operand, Order, PredRef, Reg, RegTy, Space, Term, Ty};
 use crate::lexer::{Token, clip};
 use crate::program::{Formal, Function, Item, handle};
 
@@ -22,8 +22,8 @@ enum Callee {
 }
 
 /// An argument or result of a call, at the caller's side.
-#[derive(Clone, Copy)]
-enum Actual<'a> {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Actual<'a> {
     Slot(Slot),
     Reg(Reg),
     Imm(&'a str, Token<'a>),
@@ -160,13 +160,13 @@ impl<'a> Body<'a, '_> {
             return Err(self.invalid(format!("'{name}' is called with the wrong number of arguments")));
         }
         match function.body {
-            Some(_) => self.inline(index, function, rets, args),
+            Some(_) => self.call_body(index, function, rets, args),
             None => self.builtin(function, rets, args),
         }
     }
 
-    /// A call through a pointer: each function whose address the kernel can have and whose signature fits is inlined
-    /// behind a comparison. Any other pointer traps, and so does one that would call a function within itself.
+    /// A call through a pointer: each function whose address the kernel can have and whose signature fits is called
+    /// behind a comparison. Any other pointer traps.
     fn call_pointer(&mut self, pointer: Reg, rets: &[Actual<'a>], args: &[Actual<'a>]) -> Result<(), PtxError> {
         let (program, layout) = (self.inst.program, self.inst.layout);
         let after = self.inst.graph.target();
@@ -174,7 +174,6 @@ impl<'a> Body<'a, '_> {
         for index in &layout.pointees {
             let function = &program.functions[*index];
             let fits = function.body.is_some()
-                && !self.inst.calls.contains(index)
                 && function.rets.len() == rets.len()
                 && function.params.len() == args.len()
                 && function.rets.iter().zip(rets).all(|(formal, actual)| self.matches(formal, actual))
@@ -188,7 +187,7 @@ impl<'a> Body<'a, '_> {
             let p = PredRef { reg: dst, negate: false };
             self.inst.graph.terminate(Term::CondBra { p, then: here.id(), els: next.id(), uniform: false });
             self.inst.graph.bind(here);
-            self.inline(*index, function, rets, args)?;
+            self.call_body(*index, function, rets, args)?;
             self.inst.graph.terminate(Term::Bra(after.id()));
             self.inst.graph.bind(next);
         }
@@ -231,6 +230,19 @@ impl<'a> Body<'a, '_> {
         Ok(actuals)
     }
 
+    fn call_body(
+        &mut self,
+        index: usize,
+        function: &'a Function,
+        rets: &[Actual<'a>],
+        args: &[Actual<'a>],
+    ) -> Result<(), PtxError> {
+        if self.inst.plan.is_out(index) {
+            return self.call_out(index, rets, args);
+        }
+        self.inline(index, function, rets, args)
+    }
+
     /// Puts the function's body here.
     fn inline(
         &mut self,
@@ -259,9 +271,11 @@ impl<'a> Body<'a, '_> {
                 callee.pass(formal, *actual, to)?;
             }
         }
+        let saved = callee.open_stack(index)?;
         callee.run()?;
         self.inst.slots.top = top;
         self.inst.graph.bind(after);
+        self.close_stack(saved)?;
         for (from, actual, formal) in results {
             match actual {
                 Actual::Reg(to) => self.move_reg(formal, from, to)?,
@@ -289,7 +303,7 @@ impl<'a> Body<'a, '_> {
     }
 
     /// Copies an argument to the register `to`.
-    fn pass(&mut self, formal: &Formal, actual: Actual<'a>, to: Reg) -> Result<(), PtxError> {
+    pub(super) fn pass(&mut self, formal: &Formal, actual: Actual<'a>, to: Reg) -> Result<(), PtxError> {
         match actual {
             Actual::Reg(from) => self.move_reg(formal, from, to),
             Actual::Imm(_, Token::Int(value)) => {
@@ -302,7 +316,7 @@ impl<'a> Body<'a, '_> {
         }
     }
 
-    fn move_reg(&mut self, formal: &Formal, from: Reg, to: Reg) -> Result<(), PtxError> {
+    pub(super) fn move_reg(&mut self, formal: &Formal, from: Reg, to: Reg) -> Result<(), PtxError> {
         if self.inst.graph.ty(from) != self.inst.graph.ty(to) {
             return Err(self.mismatch(formal));
         }
@@ -310,7 +324,7 @@ impl<'a> Body<'a, '_> {
         Ok(())
     }
 
-    fn mismatch(&self, formal: &Formal) -> PtxError {
+    pub(super) fn mismatch(&self, formal: &Formal) -> PtxError {
         self.invalid(format!("the argument for '{}' does not match", clip(&formal.name)))
     }
 
@@ -343,7 +357,7 @@ impl<'a> Body<'a, '_> {
         let (Some(dst), Some(ty), [actual]) = (dst, result, rets) else { return Ok(()) };
         match *actual {
             Actual::Slot(slot) if self.inst.slots.size(slot) >= u64::from(ty.bytes()) => {
-                let addr = Address { base: Operand::Imm(self.inst.slots.offset(slot)), offset: 0 };
+                let addr = self.slot_address(slot);
                 let srcs = vec![Operand::Reg(dst)];
                 let at = self.emit(Op::St { space: Space::Local, ty, order: Order::Weak, srcs, addr })?;
                 self.inst.slots.access(at, slot, 0);
@@ -360,7 +374,7 @@ impl<'a> Body<'a, '_> {
         match actual {
             Actual::Slot(slot) if self.inst.slots.size(slot) >= u64::from(ty.bytes()) => {
                 let value = self.new_reg(ty.reg())?;
-                let addr = Address { base: Operand::Imm(self.inst.slots.offset(slot)), offset: 0 };
+                let addr = self.slot_address(slot);
                 let dsts = vec![Some(value)];
                 let at = self.emit(Op::Ld { space: Space::Local, ty, order: Order::Weak, dsts, addr })?;
                 self.inst.slots.access(at, slot, 0);

@@ -3,6 +3,7 @@
 use super::arith::INTS;
 use super::body::{Body, Name};
 use super::mods::Mods;
+use super::narrow::fp8;
 use super::operand::{Arg, special};
 use crate::error::PtxError;
 use crate::ir::{BoolOp, Cmp, IntOp, Op, Operand, PredRef, Reg, RegTy, Round, Space, Ty};
@@ -263,6 +264,9 @@ impl<'a> Body<'a, '_> {
                     let dst = self.reg_of(name, ty.reg())?;
                     self.emit(Op::Mov { ty, dst, src: Operand::Reg(copy) })?;
                 }
+                Arg::Reg(dst) if self.inst.graph.ty(dst) == ty.reg() => {
+                    self.emit(Op::Mov { ty, dst, src: Operand::Reg(copy) })?;
+                }
                 _ => return Err(self.invalid("the destination is not a register")),
             }
         }
@@ -320,6 +324,9 @@ impl<'a> Body<'a, '_> {
         let integral = m.round_integral();
         let round = m.round();
         let (ftz, mut sat, relu) = (m.take("ftz"), m.take("sat"), m.take("relu"));
+        if let Some(format) = m.find(fp8) {
+            return self.cvt_fp8(m, format, round, relu);
+        }
         let narrow = m.find(|w| {
             (w.starts_with("e4m3")
                 || w.starts_with("e5m2")
@@ -331,7 +338,7 @@ impl<'a> Body<'a, '_> {
                 .then_some(())
         });
         if narrow.is_some() {
-            return Err(self.unsupported("conversions of 8-bit and narrower floats are not supported"));
+            return Err(self.unsupported("conversions of these narrow floats are not supported"));
         }
         if m.take("tf32") {
             return self.cvt_tf32(m, round, relu);
@@ -353,6 +360,9 @@ impl<'a> Body<'a, '_> {
         }
         if !scalar(dst_ty) || !scalar(src_ty) {
             return Err(self.invalid(format!("no conversion from {src_ty:?} to {dst_ty:?}")));
+        }
+        if m.take("satfinite") {
+            return self.cvt_satfinite(dst_ty, src_ty, round, relu);
         }
         let round = self.check_rounding(dst_ty, src_ty, round, integral)?;
         let to_integral = integral.is_some() && dst_ty.is_float();
@@ -430,42 +440,6 @@ impl<'a> Body<'a, '_> {
                 _ => Err(self.invalid("this rounding is not allowed here")),
             },
         }
-    }
-
-    /// f32 to tf32: the mantissa cut to 10 bits, by integer arithmetic on the bits. NaN and infinity stay.
-    fn cvt_tf32(&mut self, m: &mut Mods<'_>, round: Option<Round>, relu: bool) -> Result<(), PtxError> {
-        m.take("satfinite");
-        if relu {
-            return Err(self.unsupported("cvt.relu to tf32 is not supported"));
-        }
-        self.ty_in(m, &[Ty::F32])?;
-        self.count(2..=2)?;
-        let (dst, a) = (self.dst(0, Ty::B32)?, self.src(1, Ty::F32)?);
-        let (sum, odd) = (self.new_reg(RegTy::B32)?, self.new_reg(RegTy::B32)?);
-        let (whole, finite) = (self.new_reg(RegTy::B32)?, self.new_reg(RegTy::Pred)?);
-        self.emit(Op::Testp { class: 0, ty: Ty::F32, dst: finite, a })?;
-        match round {
-            Some(Round::Rna) => self.int_op(IntOp::Add, sum, a, Operand::Imm(0x1000))?,
-            Some(Round::Rn) => {
-                self.emit(Op::Bfe { ty: Ty::U32, dst: odd, a, pos: Operand::Imm(13), len: Operand::Imm(1) })?;
-                self.int_op(IntOp::Add, sum, Operand::Reg(odd), Operand::Imm(0xfff))?;
-                self.int_op(IntOp::Add, sum, Operand::Reg(sum), a)?;
-            }
-            Some(Round::Rz) => {
-                self.emit(Op::Mov { ty: Ty::B32, dst: sum, src: a })?;
-            }
-            _ => return Err(self.invalid("rounding modifier required for instruction 'cvt'")),
-        }
-        self.int_op(IntOp::And, whole, Operand::Reg(sum), Operand::Imm(0xffff_e000))?;
-        let p = PredRef { reg: finite, negate: false };
-        self.emit(Op::Selp { ty: Ty::B32, dst, a: Operand::Reg(whole), b: a, p })?;
-        Ok(())
-    }
-
-    fn int_op(&mut self, op: IntOp, dst: Reg, a: Operand, b: Operand) -> Result<(), PtxError> {
-        let ty = if op == IntOp::And { Ty::B32 } else { Ty::U32 };
-        self.emit(Op::Int { op, ty, sat: false, dst, a, b })?;
-        Ok(())
     }
 
     /// Addresses of global and constant memory are generic addresses already; of the others, shared and local memory

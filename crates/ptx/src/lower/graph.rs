@@ -1,7 +1,10 @@
 //! The control-flow graph while it is built, and its clean-up.
 
+use std::collections::HashMap;
+
+use super::contract::Contraction;
 use crate::error::PtxError;
-use crate::ir::{Block, BlockId, Inst, Op, Operand, Reg, RegTy, Term};
+use crate::ir::{Block, BlockId, Inst, Op, Operand, Reg, RegTy, Term, Ty};
 
 /// Most registers of a kernel. Engines keep a register per thread in memory, so a declaration must not be a way to
 /// make them allocate gigabytes. (Large matrix kernels have some 10,000.)
@@ -35,11 +38,23 @@ pub(super) struct Graph {
     /// The block of each target.
     targets: Vec<Option<u32>>,
     insts: usize,
+    /// The unit that new registers belong to, and that of each register.
+    pub(super) owner: u32,
+    owners: Vec<u32>,
+    pub(super) contraction: Contraction,
 }
 
 impl Graph {
     pub(super) fn new() -> Graph {
-        Graph { regs: Vec::new(), nodes: vec![Node { insts: Vec::new(), term: None }], targets: Vec::new(), insts: 0 }
+        Graph {
+            regs: Vec::new(),
+            nodes: vec![Node { insts: Vec::new(), term: None }],
+            targets: Vec::new(),
+            insts: 0,
+            owner: 0,
+            owners: Vec::new(),
+            contraction: Contraction::default(),
+        }
     }
 
     /// A new register.
@@ -48,6 +63,8 @@ impl Graph {
             return Err(PtxError::unsupported(line, format!("more than {MAX_REGS} registers in a kernel")));
         }
         self.regs.push(ty);
+        self.owners.push(self.owner);
+        self.contraction.register();
         Ok(Reg(self.regs.len() as u32 - 1))
     }
 
@@ -77,14 +94,77 @@ impl Graph {
 
     /// Appends an instruction; returns where it stands.
     pub(super) fn push(&mut self, inst: Inst) -> Result<(usize, usize), PtxError> {
-        self.insts += 1;
-        if self.insts > MAX_INSTS {
-            let text = format!("more than {MAX_INSTS} instructions in a kernel, called functions included");
-            return Err(PtxError::unsupported(inst.line, text));
-        }
+        self.count(1, inst.line)?;
         let block = self.open();
+        self.contraction.written(&inst.op);
         self.nodes[block].insts.push(inst);
         Ok((block, self.nodes[block].insts.len() - 1))
+    }
+
+    /// Counts instructions against the limit.
+    pub(super) fn count(&mut self, more: usize, line: u32) -> Result<(), PtxError> {
+        self.insts += more;
+        if self.insts > MAX_INSTS {
+            let text = format!("more than {MAX_INSTS} instructions in a kernel, called functions included");
+            return Err(PtxError::unsupported(line, text));
+        }
+        Ok(())
+    }
+
+    /// The unit that each register belongs to.
+    pub(super) fn owners(&self) -> &[u32] {
+        &self.owners
+    }
+
+    /// How many blocks there are so far.
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Instructions of a block.
+    pub(super) fn insts(&self, block: usize) -> &[Inst] {
+        &self.nodes[block].insts
+    }
+
+    /// How a block ends, once it does.
+    pub(super) fn term(&self, block: usize) -> Option<&Term> {
+        self.nodes[block].term.as_ref()
+    }
+
+    /// Gives a block another end.
+    pub(super) fn set_term(&mut self, block: usize, term: Term) {
+        self.nodes[block].term = Some(term);
+    }
+
+    /// The block at which a target is bound.
+    pub(super) fn block_of(&self, target: BlockId) -> Option<usize> {
+        self.targets.get(target.0 as usize).copied().flatten().map(|block| block as usize)
+    }
+
+    /// An instruction to stand for others: see [`Graph::replace_marks`].
+    pub(super) fn mark(&mut self, line: u32) -> Result<Reg, PtxError> {
+        let mark = self.reg(RegTy::B32, line)?;
+        self.push(Inst { guard: None, op: Op::Mov { ty: Ty::U32, dst: mark, src: Operand::Reg(mark) }, line })?;
+        Ok(mark)
+    }
+
+    /// Puts operations where marks stand.
+    pub(super) fn replace_marks(&mut self, mut ops: HashMap<Reg, Vec<Op>>, line: u32) -> Result<(), PtxError> {
+        self.count(ops.values().map(Vec::len).sum(), line)?;
+        for node in &mut self.nodes {
+            if !node.insts.iter().any(|i| marked(i).is_some_and(|mark| ops.contains_key(&mark))) {
+                continue;
+            }
+            let mut insts = Vec::with_capacity(node.insts.len());
+            for inst in std::mem::take(&mut node.insts) {
+                match marked(&inst).and_then(|mark| ops.remove(&mark)) {
+                    Some(sequence) => insts.extend(sequence.into_iter().map(|op| Inst { op, ..inst.clone() })),
+                    None => insts.push(inst),
+                }
+            }
+            node.insts = insts;
+        }
+        Ok(())
     }
 
     /// Ends the open block.
@@ -96,6 +176,11 @@ impl Graph {
     /// Is there an open block?
     pub(super) fn is_open(&self) -> bool {
         self.nodes.last().is_some_and(|n| n.term.is_none())
+    }
+
+    /// The block that is open.
+    pub(super) fn block(&self) -> Option<usize> {
+        self.is_open().then(|| self.nodes.len() - 1)
     }
 
     fn open(&mut self) -> usize {
@@ -166,8 +251,16 @@ fn successors_mut(term: &mut Term, mut f: impl FnMut(&mut BlockId)) {
     }
 }
 
+/// The register of a move onto itself.
+pub(super) fn marked(inst: &Inst) -> Option<Reg> {
+    match inst.op {
+        Op::Mov { dst, src: Operand::Reg(src), .. } if dst == src => Some(dst),
+        _ => None,
+    }
+}
+
 /// Calls `f` with each successor.
-fn successors(term: &Term, mut f: impl FnMut(BlockId)) {
+pub(super) fn successors(term: &Term, mut f: impl FnMut(BlockId)) {
     match term {
         Term::Bra(to) => f(*to),
         Term::CondBra { then, els, .. } => {
@@ -182,7 +275,7 @@ fn successors(term: &Term, mut f: impl FnMut(BlockId)) {
 /// Moves of a register onto itself do nothing.
 fn drop_self_moves(blocks: &mut [Block]) {
     for block in blocks {
-        block.insts.retain(|i| !matches!(&i.op, Op::Mov { dst, src: Operand::Reg(src), .. } if dst == src));
+        block.insts.retain(|i| marked(i).is_none());
     }
 }
 

@@ -3,17 +3,22 @@
 //! A function is scanned once, whatever calls it: the driver asks for the resources of all kernels of a module at once,
 //! and a thousand kernels that call one large function must not scan it a thousand times.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::calls::Plan;
 use crate::decl::{DeclSpace, Declarator, Elem, Head, Linkage, MAX_VARIABLE_BYTES};
 use crate::error::PtxError;
-use crate::launch::MAX_SHARED_BYTES;
+use crate::launch::{MAX_SHARED_BYTES, MAX_THREADS_PER_CTA, WARP};
 use crate::lexer::{Lexer, Token, clip};
 use crate::program::{Entry, Item, Program, Resources, VarSpace};
 
 /// Bytes at each of `%reserved_smem_offset_0` and `_1`.
 pub(super) const RESERVED_BYTES: u32 = 1024;
+
+/// Registers of a multiprocessor, and how many warps of a block get theirs together (compute capability 12.0).
+const REGISTERS_PER_SM: u32 = 1 << 16;
+const WARP_GRANULARITY: u32 = 4;
 
 /// Stands for the position of the reserved memory's declaration, which no text has.
 const RESERVED: usize = usize::MAX;
@@ -32,6 +37,10 @@ pub(super) struct Layout {
     pub(super) reserved: Option<u32>,
     /// Functions whose address the kernel may have, if it calls any through a pointer.
     pub(super) pointees: Vec<usize>,
+    /// Those of its functions that take memory from the thread's stack.
+    pub(super) allocators: BTreeSet<usize>,
+    /// All functions that it reaches, itself included.
+    functions: Vec<(usize, Arc<Facts>)>,
 }
 
 /// A shared variable that a function declares or names.
@@ -50,12 +59,17 @@ pub(crate) struct Facts {
     shared: Vec<Shared>,
     /// Functions named, in calls or otherwise.
     named: BTreeSet<usize>,
+    /// How often each is called.
+    pub(super) calls: BTreeMap<usize, u32>,
+    pub(super) statements: u64,
     local: u64,
     /// Declared registers in units of 32 bits.
     words: u64,
     copies_params: bool,
+    /// Does it take memory from the thread's stack?
+    allocates: bool,
     /// Calls through pointers.
-    indirect: bool,
+    pub(super) indirect: u32,
 }
 
 impl Layout {
@@ -67,6 +81,8 @@ impl Layout {
             copies_params: false,
             reserved: None,
             pointees: Vec::new(),
+            allocators: BTreeSet::new(),
+            functions: Vec::new(),
         };
         let mut reached = BTreeSet::from([entry.function]);
         let mut work = vec![entry.function];
@@ -78,7 +94,7 @@ impl Layout {
                     work.push(at);
                 }
             };
-            if facts.indirect && !std::mem::replace(&mut indirect, true) {
+            if facts.indirect > 0 && !std::mem::replace(&mut indirect, true) {
                 facts.named.iter().chain(pointed(program)).copied().for_each(name);
             } else {
                 facts.named.iter().copied().for_each(name);
@@ -93,6 +109,10 @@ impl Layout {
             local = local.saturating_add(facts.local).next_multiple_of(16).min(MAX_VARIABLE_BYTES);
             words = words.saturating_add(facts.words);
             layout.copies_params |= facts.copies_params;
+            if facts.allocates {
+                layout.allocators.insert(function);
+            }
+            layout.functions.push((function, facts));
         }
         layout.reserved = layout.offsets.get(&RESERVED).copied();
         if indirect {
@@ -100,11 +120,18 @@ impl Layout {
             layout.pointees = reached.into_iter().collect();
         }
         // Hardware allocates by liveness; declared virtual registers of nvcc's output exceed it some six-fold.
-        let limit = entry.max_registers.unwrap_or(255).clamp(16, 255);
+        let allowed = [entry.max_registers, program.max_registers].into_iter().flatten().min().unwrap_or(255);
+        let limit = allowed.clamp(16, 255).min(resident(entry));
         layout.resources.registers = (16 + words / 6).next_multiple_of(8).min(u64::from(limit)) as u32;
         layout.resources.shared_bytes = shared as u32;
         layout.resources.local_bytes = u32::try_from(local).unwrap_or(u32::MAX);
         Ok(layout)
+    }
+
+    /// Which of the functions are inlined into the kernel whose body is `kernel`.
+    pub(super) fn plan(&self, kernel: usize) -> Plan {
+        let facts = self.functions.iter().map(|(function, facts)| (*function, &**facts)).collect();
+        Plan::of(kernel, &facts, &self.pointees)
     }
 
     /// Offset of the shared variable declared at this position.
@@ -131,6 +158,14 @@ impl Layout {
     }
 }
 
+/// Most registers per thread with which as many of the largest blocks as the author wants, at least one, are resident.
+fn resident(entry: &Entry) -> u32 {
+    let threads = entry.max_ntid.map_or(MAX_THREADS_PER_CTA, |n| n.into_iter().fold(1, u32::saturating_mul));
+    let warps = threads.clamp(1, MAX_THREADS_PER_CTA).div_ceil(WARP).next_multiple_of(WARP_GRANULARITY);
+    let all = warps.saturating_mul(entry.min_ctas_per_sm.unwrap_or(1).max(1)).saturating_mul(WARP);
+    (REGISTERS_PER_SM / all / 8 * 8).clamp(16, 255)
+}
+
 /// The functions that initial values of variables hold.
 fn pointed(program: &Program) -> &[usize] {
     program.pointed.get_or_init(|| {
@@ -155,14 +190,21 @@ fn scan(program: &Program, function: usize) -> Result<Facts, PtxError> {
     let mut lexer = Lexer::at(&program.text, body);
     let mut seen = BTreeSet::new();
     let mut depth = 0u32;
+    // Within a call, from its opcode to its end.
+    let mut called = false;
     loop {
         match lexer.next()? {
+            Token::Punct(b';') => {
+                facts.statements += 1;
+                called = false;
+            }
             Token::Punct(b'{') => depth += 1,
             Token::Punct(b'}') if depth == 0 => return Ok(facts),
             Token::Punct(b'}') => depth -= 1,
             Token::End => return Ok(facts),
             Token::Word(".loc" | ".file") => lexer.skip_line(),
-            Token::Word(".callprototype") => facts.indirect = true,
+            Token::Word(".callprototype") => facts.indirect = facts.indirect.saturating_add(1),
+            Token::Word("call" | "call.uni") => called = true,
             Token::Word(word) if word.starts_with("%reserved_smem_offset_") => {
                 let size = u64::from(2 * RESERVED_BYTES);
                 if seen.insert(RESERVED) {
@@ -177,9 +219,14 @@ fn scan(program: &Program, function: usize) -> Result<Facts, PtxError> {
                 }
             }
             Token::Word(word) if word.starts_with("cvta.param") => facts.copies_params = true,
+            Token::Word(word) if is_allocation(word) => facts.allocates = true,
             Token::Word(word) => match program.names.get(word) {
                 Some(Item::Function(callee)) => {
                     facts.named.insert(*callee);
+                    if called {
+                        let times = facts.calls.entry(*callee).or_default();
+                        *times = times.saturating_add(1);
+                    }
                 }
                 Some(Item::Variable(at)) => {
                     let v = &program.variables[*at];
@@ -194,6 +241,11 @@ fn scan(program: &Program, function: usize) -> Result<Facts, PtxError> {
             _ => {}
         }
     }
+}
+
+/// Does the opcode ask for the thread's stack?
+fn is_allocation(opcode: &str) -> bool {
+    ["alloca.", "stacksave.", "stackrestore."].iter().any(|base| opcode.starts_with(base))
 }
 
 impl Facts {

@@ -12,7 +12,7 @@
 //!
 //! Each operation is one atomic addition. The one after which nothing is pending and no bytes are outstanding ends the
 //! phase by a second addition, which restores the count and turns the phase over. Arrivals between the two are counted
-//! right, because additions commute. A state is the phase at the arrival. Copies are made at once, by the thread that
+//! right, because additions commute. A state is the phase at the arrival, and what was pending before it. Copies are made at once, by the thread that
 //! asks for them; so they may complete before they are waited for, but never late.
 
 use super::body::Body;
@@ -38,11 +38,26 @@ enum Part {
 }
 
 impl Body<'_, '_> {
+    /// `mbarrier.pending_count.b64 count, state`
+    fn pending_count(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        self.ty_in(m, &[Ty::B64])?;
+        self.count(2..=2)?;
+        let (dst, state) = (self.dst(0, Ty::U32)?, self.src(1, Ty::B64)?);
+        let pending = self.int64(IntOp::And, state, Operand::Imm(COUNT))?;
+        let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
+        let (dst_ty, src_ty) = (Ty::U32, Ty::U64);
+        self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst, a: pending })?;
+        Ok(())
+    }
+
     pub(super) fn mbarrier(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
-        let actions = ["init", "inval", "arrive", "expect_tx", "complete_tx", "test_wait", "try_wait"];
+        let actions = ["init", "inval", "arrive", "expect_tx", "complete_tx", "test_wait", "try_wait", "pending_count"];
         let action = m.find(|w| actions.iter().position(|a| *a == w));
         let action =
             action.map(|at| actions[at]).ok_or_else(|| self.unsupported("this mbarrier operation is not supported"))?;
+        if action == "pending_count" {
+            return self.pending_count(m);
+        }
         let expect = action == "arrive" && m.take("expect_tx");
         let parity = action.ends_with("wait") && m.take("parity");
         if m.take("noComplete") {
@@ -78,7 +93,7 @@ impl Body<'_, '_> {
                     (false, count) => self.int64(IntOp::Sub, Operand::Imm(0), count.unwrap_or(Operand::Imm(1)))?,
                 };
                 let old = self.update(space, address, delta)?;
-                let (ty, a, b) = (Ty::B64, Operand::Reg(old), Operand::Imm(1 << PHASE));
+                let (ty, a, b) = (Ty::B64, Operand::Reg(old), Operand::Imm(1 << PHASE | COUNT));
                 self.emit(Op::Int { op: IntOp::And, ty, sat: false, dst: state, a, b })?;
             }
             "expect_tx" | "complete_tx" => {
@@ -110,7 +125,8 @@ impl Body<'_, '_> {
             let low = self.int64(IntOp::And, wide, Operand::Imm(1))?;
             self.int64(IntOp::Shl, low, Operand::Imm(PHASE))?
         } else {
-            self.src(2, Ty::B64)?
+            let state = self.src(2, Ty::B64)?;
+            self.int64(IntOp::And, state, Operand::Imm(1 << PHASE))?
         };
         self.compare(Cmp::Ne, Ty::B64, done, now, then, None)
     }

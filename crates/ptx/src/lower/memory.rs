@@ -3,7 +3,7 @@
 use super::body::Body;
 use super::mods::Mods;
 use super::opcodes::atom_op;
-use super::operand::{Arg, Place};
+use super::operand::{Arg, Place, fits};
 use crate::error::PtxError;
 use crate::ir::{Address, AtomOp, Op, Operand, Order, RegTy, Space, Ty};
 
@@ -44,12 +44,17 @@ impl Body<'_, '_> {
         if !matches!(order, Order::Weak | Order::Volatile | Order::Relaxed | Order::Acquire) {
             return Err(self.invalid("no load has this memory order"));
         }
+        // What nobody writes while the kernel runs.
+        let constant = m.take("nc");
         let policy = usize::from(m.cache());
         let space = m.space();
         let (ty, lanes) = self.elements_ty(m)?;
         self.count(2..=2 + policy)?;
         let place = self.address(1)?;
-        let space = self.access_space(space, &place)?;
+        let space = match self.access_space(space, &place)? {
+            Space::Global if constant => Space::Const,
+            space => space,
+        };
         let parts = self.elements(0)?;
         if parts.len() != lanes {
             return Err(self.invalid("the vector does not have the instruction's length"));
@@ -59,6 +64,7 @@ impl Body<'_, '_> {
             dsts.push(match arg {
                 Arg::Word("_") => None,
                 Arg::Word(name) => Some(self.wide_reg(name, ty)?),
+                Arg::Reg(reg) if fits(ty, self.inst.graph.ty(reg)) => Some(reg),
                 _ => return Err(self.invalid("the destination is not a register")),
             });
         }
@@ -108,9 +114,7 @@ impl Body<'_, '_> {
         let policy = usize::from(m.cache());
         let space = m.space();
         let noftz = m.take("noftz");
-        if m.vector() > 1 {
-            return Err(self.unsupported("vector atomics are not supported"));
-        }
+        let lanes = m.vector();
         let ty = m.ty().map_err(|e| self.invalid(e))?;
         self.check_atom(op, ty, red)?;
         // Atomic addition of f32 flushes subnormals in global memory only; engines keep them, as `.noftz` does.
@@ -127,6 +131,9 @@ impl Body<'_, '_> {
         if !matches!(space, Space::Generic | Space::Global | Space::Shared) {
             return Err(self.unsupported("atomics on this state space are not supported"));
         }
+        if lanes > 1 {
+            return self.atom_vector(op, ty, space, order, lanes, red, &place);
+        }
         let dst = match (red, self.arg(0)?) {
             (true, _) | (false, Arg::Word("_")) => None,
             _ => Some(self.dst(0, ty)?),
@@ -134,6 +141,58 @@ impl Body<'_, '_> {
         let b = self.src(first + 1, ty)?;
         let c = if cas { Some(self.src(first + 2, ty)?) } else { None };
         self.emit(Op::Atom { op, space, ty, order, ftz: false, dst, addr: place.address, b, c })?;
+        Ok(())
+    }
+
+    /// `red.v4.f32.add [a], {…}` and the like: each element is atomic, the vector is not.
+    #[expect(clippy::too_many_arguments, reason = "the modifiers of one instruction")]
+    fn atom_vector(
+        &mut self,
+        op: AtomOp,
+        ty: Ty,
+        space: Space,
+        order: Order,
+        lanes: usize,
+        red: bool,
+        place: &Place,
+    ) -> Result<(), PtxError> {
+        if !ty.is_float() || !matches!(op, AtomOp::Add | AtomOp::Min | AtomOp::Max) || lanes as u32 * ty.bits() > 128 {
+            return Err(self.invalid("no vector atomic of this type and length"));
+        }
+        let srcs = self.elements(usize::from(!red) + 1)?;
+        let dsts = if red { vec![Arg::Word("_"); lanes] } else { self.elements(0)? };
+        if srcs.len() != lanes || dsts.len() != lanes {
+            return Err(self.invalid("the vector does not have the instruction's length"));
+        }
+        // All sources are read before the first destination is written.
+        let mut values = Vec::with_capacity(lanes);
+        for src in srcs {
+            let (value, src) = (self.new_reg(ty.reg())?, self.source(src, ty)?);
+            self.emit(Op::Mov { ty, dst: value, src })?;
+            values.push(Operand::Reg(value));
+        }
+        let base = match place.address.base {
+            Operand::Reg(reg) if red => Operand::Reg(reg),
+            Operand::Imm(at) => Operand::Imm(at),
+            // A destination may be the address itself.
+            Operand::Reg(reg) => {
+                let class = self.inst.graph.ty(reg);
+                let (copy, ty) = (self.new_reg(class)?, if class == RegTy::B32 { Ty::B32 } else { Ty::B64 });
+                self.emit(Op::Mov { ty, dst: copy, src: Operand::Reg(reg) })?;
+                Operand::Reg(copy)
+            }
+        };
+        for (at, (dst, b)) in dsts.into_iter().zip(values).enumerate() {
+            let dst = match dst {
+                Arg::Word("_") => None,
+                Arg::Word(name) => Some(self.reg_of(name, ty.reg())?),
+                Arg::Reg(reg) if self.inst.graph.ty(reg) == ty.reg() => Some(reg),
+                _ => return Err(self.invalid("the destination is not a register")),
+            };
+            let offset = place.address.offset.wrapping_add(i64::from(ty.bytes()) * at as i64);
+            let addr = Address { base, offset };
+            self.emit(Op::Atom { op, space, ty, order, ftz: false, dst, addr, b, c: None })?;
+        }
         Ok(())
     }
 

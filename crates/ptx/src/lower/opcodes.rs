@@ -70,6 +70,9 @@ pub(super) enum Form {
     Isspacep,
     Ld,
     St,
+    Alloca,
+    Stacksave,
+    Stackrestore,
     Atom {
         red: bool,
     },
@@ -102,6 +105,7 @@ static FORMS: &[(&str, Form)] = &[
     ("activemask", Form::Activemask),
     ("add", Form::AddSub { sub: false }),
     ("addc", Form::AddSubCarry { sub: false }),
+    ("alloca", Form::Alloca),
     ("and", Form::Logic(IntOp::And)),
     ("applypriority", Form::Hint),
     ("atom", Form::Atom { red: false }),
@@ -180,6 +184,8 @@ static FORMS: &[(&str, Form)] = &[
     ("slct", Form::Slct),
     ("sqrt", Form::Sqrt),
     ("st", Form::St),
+    ("stackrestore", Form::Stackrestore),
+    ("stacksave", Form::Stacksave),
     ("sub", Form::AddSub { sub: true }),
     ("subc", Form::AddSubCarry { sub: true }),
     ("szext", Form::Szext),
@@ -204,7 +210,6 @@ static FORMS: &[(&str, Form)] = &[
 
 /// PTX's other opcodes, sorted, with the name of what they belong to.
 static UNSUPPORTED: &[(&str, &str)] = &[
-    ("alloca", "stack allocations"),
     ("getctarank", "cluster instructions"),
     ("istypep", "texture queries"),
     ("ldmatrix", "matrix instructions"),
@@ -212,8 +217,6 @@ static UNSUPPORTED: &[(&str, &str)] = &[
     ("mma", "matrix instructions"),
     ("movmatrix", "matrix instructions"),
     ("multimem", "multimem instructions"),
-    ("stackrestore", "stack allocations"),
-    ("stacksave", "stack allocations"),
     ("stmatrix", "matrix instructions"),
     ("suld", "surfaces"),
     ("suq", "surfaces"),
@@ -305,6 +308,9 @@ impl<'a> Body<'a, '_> {
             Form::Isspacep => self.isspacep(m),
             Form::Ld => self.ld(m),
             Form::St => self.st(m),
+            Form::Alloca => self.alloca(m),
+            Form::Stacksave => self.stacksave(m),
+            Form::Stackrestore => self.stackrestore(m),
             Form::Atom { red } => self.atom(m, red),
             Form::CpAsync => self.cp_async(m),
             Form::LaunchControl => self.launch_control(m),

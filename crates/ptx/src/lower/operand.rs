@@ -3,8 +3,9 @@
 use super::body::{Body, Name};
 use super::layout::RESERVED_BYTES;
 use super::slots::Slot;
+use crate::constant::{self, Constant};
 use crate::error::PtxError;
-use crate::ir::{Address, Op, Operand, PredRef, Reg, RegTy, SReg, Space, Ty};
+use crate::ir::{Address, IntOp, Op, Operand, PredRef, Reg, RegTy, SReg, Space, Ty};
 use crate::lexer::{Token, clip};
 use crate::program::{Item, VarSpace, handle};
 
@@ -16,6 +17,8 @@ const MOST: usize = 16;
 pub(super) enum Arg<'a> {
     /// A register, special register, symbol, label, or `_`.
     Word(&'a str),
+    /// An element of a vector register that is named whole.
+    Reg(Reg),
     /// `symbol+4`.
     Sum(&'a str, i64),
     /// `!%p`.
@@ -103,22 +106,10 @@ impl<'a> Body<'a, '_> {
 
     fn scalar(&mut self, token: Token<'a>) -> Result<Arg<'a>, PtxError> {
         Ok(match token {
-            Token::Int(v) => Arg::Int(v),
-            Token::Single(v) => Arg::Single(v),
-            Token::Double(v) => Arg::Double(v),
-            Token::Punct(b'!') => match self.lexer.next()? {
-                Token::Word(w) => Arg::Not(w),
-                Token::Int(v) => Arg::Int(u64::from(v == 0)),
-                other => return Err(self.lexer.unexpected(&other, "a predicate")),
-            },
-            Token::Punct(b'~') => Arg::Int(!self.lexer.int("an integer")?),
-            Token::Punct(b'-') => match self.lexer.next()? {
-                Token::Int(v) => Arg::Int(v.wrapping_neg()),
-                Token::Single(v) => Arg::Single(v ^ 1 << 31),
-                Token::Double(v) => Arg::Double(v ^ 1 << 63),
-                other => return Err(self.lexer.unexpected(&other, "a number")),
-            },
-            Token::Word(word) => {
+            Token::Punct(b'!') if matches!(self.lexer.peek()?, Token::Word(w) if w != "WARP_SZ") => {
+                Arg::Not(self.lexer.word("a predicate")?)
+            }
+            Token::Word(word) if word != "WARP_SZ" => {
                 if self.lexer.eat(b'|')? {
                     return Ok(Arg::Pair(word, self.lexer.word("a predicate")?));
                 }
@@ -127,7 +118,11 @@ impl<'a> Body<'a, '_> {
                     None => Arg::Word(word),
                 }
             }
-            other => return Err(self.lexer.unexpected(&other, "an operand")),
+            first => match constant::parse(&mut self.lexer, first)? {
+                Constant::Int { bits, .. } => Arg::Int(bits),
+                Constant::Single(bits) => Arg::Single(bits),
+                Constant::Double(bits) => Arg::Double(bits),
+            },
         })
     }
 
@@ -141,9 +136,8 @@ impl<'a> Body<'a, '_> {
                 _ => return Ok(sum),
             };
             self.lexer.next()?;
-            let minus = self.lexer.eat(b'-')?;
-            let value = self.lexer.int("an offset")?.cast_signed();
-            let value = if negative == minus { value } else { value.wrapping_neg() };
+            let value = constant::term(&mut self.lexer)?;
+            let value = if negative { value.wrapping_neg() } else { value };
             sum = Some(sum.unwrap_or(0i64).wrapping_add(value));
         }
     }
@@ -152,9 +146,10 @@ impl<'a> Body<'a, '_> {
         let token = self.lexer.next()?;
         let (base, first) = match token {
             Token::Word(w) => (Base::Word(w), 0),
-            Token::Int(v) => (Base::Absolute, v.cast_signed()),
-            Token::Punct(b'-') => (Base::Absolute, self.lexer.int("an address")?.cast_signed().wrapping_neg()),
-            other => return Err(self.lexer.unexpected(&other, "an address")),
+            first => match constant::parse(&mut self.lexer, first)? {
+                Constant::Int { bits, .. } => (Base::Absolute, bits.cast_signed()),
+                _ => return Err(self.lexer.unexpected(&first, "an address")),
+            },
         };
         let offset = self.offset()?.unwrap_or(0).wrapping_add(first);
         self.lexer.expect(b']')?;
@@ -177,6 +172,10 @@ impl<'a> Body<'a, '_> {
     /// The register of that name; its class must be `class`.
     pub(super) fn reg_of(&mut self, name: &'a str, class: RegTy) -> Result<Reg, PtxError> {
         let reg = self.any_reg(name)?;
+        self.checked_class(name, reg, class)
+    }
+
+    fn checked_class(&self, name: &str, reg: Reg, class: RegTy) -> Result<Reg, PtxError> {
         if self.inst.graph.ty(reg) == class {
             Ok(reg)
         } else {
@@ -246,12 +245,10 @@ impl<'a> Body<'a, '_> {
     pub(super) fn source(&mut self, arg: Arg<'a>, ty: Ty) -> Result<Operand, PtxError> {
         match arg {
             Arg::Word(name) => match self.lookup(name)? {
-                Some(Name::Reg(reg)) if self.inst.graph.ty(reg) == ty.reg() => Ok(Operand::Reg(reg)),
-                Some(Name::Reg(_)) => {
-                    Err(self.invalid(format!("register '{}' has the wrong type for this instruction", clip(name))))
-                }
+                Some(Name::Reg(reg)) => Ok(Operand::Reg(self.checked_class(name, reg, ty.reg())?)),
                 found => self.symbol_or_special(name, found, ty),
             },
+            Arg::Reg(reg) => Ok(Operand::Reg(self.checked_class("of a vector", reg, ty.reg())?)),
             Arg::Not(name) if ty == Ty::Pred => {
                 let reg = self.reg_of(name, RegTy::Pred)?;
                 let dst = self.new_reg(RegTy::Pred)?;
@@ -260,11 +257,35 @@ impl<'a> Body<'a, '_> {
             }
             Arg::Sum(name, offset) => {
                 let found = self.lookup(name)?;
+                if let Some(Name::Reg(reg)) = found {
+                    let reg = self.checked_class(name, reg, ty.reg())?;
+                    return self.register_plus(name, reg, offset, ty);
+                }
                 let base = self.address_of(name, found)?;
-                self.address_imm(base.wrapping_add_signed(offset), ty)
+                self.address_operand(base, offset, ty)
             }
             _ => self.immediate(arg, ty),
         }
+    }
+
+    /// `%r1 + 4`: the sum in a register of its own, of the register's class where `ty` is narrower.
+    fn register_plus(&mut self, name: &str, reg: Reg, offset: i64, ty: Ty) -> Result<Operand, PtxError> {
+        let class = self.inst.graph.ty(reg);
+        let sum = match class {
+            RegTy::B16 => Ty::U16,
+            RegTy::B32 => Ty::U32,
+            RegTy::B64 => Ty::U64,
+            RegTy::Pred | RegTy::B128 => {
+                return Err(self.invalid(format!("an offset from register '{}', which is no integer", clip(name))));
+            }
+        };
+        if ty.is_float() {
+            return Err(self.invalid("a register and an offset in a floating-point instruction"));
+        }
+        let dst = self.new_reg(class)?;
+        let b = self.immediate(Arg::Int(offset.cast_unsigned()), sum)?;
+        self.emit(Op::Int { op: IntOp::Add, ty: sum, sat: false, dst, a: Operand::Reg(reg), b })?;
+        Ok(Operand::Reg(dst))
     }
 
     /// Operand `at` as a source at least as wide as `ty`, and its class.
@@ -275,13 +296,21 @@ impl<'a> Body<'a, '_> {
 
     /// An operand as a source at least as wide as `ty`.
     pub(super) fn wide_source(&mut self, arg: Arg<'a>, ty: Ty) -> Result<Operand, PtxError> {
-        if let Arg::Word(name) = arg
+        if let Arg::Reg(reg) = arg
+            && fits(ty, self.inst.graph.ty(reg))
+        {
+            return Ok(Operand::Reg(reg));
+        }
+        if let Arg::Word(name) | Arg::Sum(name, _) = arg
             && let Some(Name::Reg(reg)) = self.lookup(name)?
         {
-            if fits(ty, self.inst.graph.ty(reg)) {
-                return Ok(Operand::Reg(reg));
+            if !fits(ty, self.inst.graph.ty(reg)) {
+                return Err(self.invalid(format!("register '{}' is too narrow for this instruction", clip(name))));
             }
-            return Err(self.invalid(format!("register '{}' is too narrow for this instruction", clip(name))));
+            return match arg {
+                Arg::Sum(_, offset) => self.register_plus(name, reg, offset, ty),
+                _ => Ok(Operand::Reg(reg)),
+            };
         }
         self.source(arg, ty)
     }
@@ -301,8 +330,14 @@ impl<'a> Body<'a, '_> {
     }
 
     /// The elements of operand `at`, a vector; a scalar is a vector of one.
-    pub(super) fn elements(&self, at: usize) -> Result<Vec<Arg<'a>>, PtxError> {
-        match self.arg(at)? {
+    pub(super) fn elements(&mut self, at: usize) -> Result<Vec<Arg<'a>>, PtxError> {
+        let arg = self.arg(at)?;
+        if let Arg::Word(name) = arg
+            && let Some(Name::Vector(first, lanes)) = self.lookup(name)?
+        {
+            return Ok((0..lanes).map(|lane| Arg::Reg(Reg(first.0 + lane))).collect());
+        }
+        match arg {
             Arg::Vector(from, len) => Ok(self.pool[from..from + len].to_vec()),
             arg => Ok(vec![arg]),
         }
@@ -332,9 +367,6 @@ impl<'a> Body<'a, '_> {
 
     fn symbol_or_special(&mut self, name: &'a str, found: Option<Name>, ty: Ty) -> Result<Operand, PtxError> {
         if found.is_none() {
-            if name == "WARP_SZ" {
-                return self.immediate(Arg::Int(32), ty);
-            }
             if let Some(offset) = self.reserved(name) {
                 return self.address_imm(offset, ty);
             }
@@ -345,7 +377,7 @@ impl<'a> Body<'a, '_> {
             }
         }
         let address = self.address_of(name, found)?;
-        self.address_imm(address, ty)
+        self.address_operand(address, 0, ty)
     }
 
     /// `%reserved_smem_offset_…`: offsets in the shared memory kept for cooperative groups.
@@ -380,18 +412,47 @@ impl<'a> Body<'a, '_> {
     }
 
     /// The address of a named variable in its own space.
-    fn address_of(&mut self, name: &str, found: Option<Name>) -> Result<u64, PtxError> {
+    fn address_of(&mut self, name: &str, found: Option<Name>) -> Result<Address, PtxError> {
+        let fixed = |at: u64| Address { base: Operand::Imm(at), offset: 0 };
         match found {
-            Some(Name::Shared(offset)) => Ok(u64::from(offset)),
-            Some(Name::Local(offset)) => Ok(offset),
-            Some(Name::Param(offset)) => Ok(u64::from(offset)),
+            Some(Name::Shared(offset)) => Ok(fixed(u64::from(offset))),
+            Some(Name::Local(offset)) => Ok(self.inst.slots.address(offset)),
+            Some(Name::Param(offset)) => Ok(fixed(u64::from(offset))),
             Some(Name::Slot(slot)) => {
                 self.inst.slots.escape(slot);
-                Ok(self.inst.slots.offset(slot))
+                Ok(self.slot_address(slot))
             }
-            Some(Name::Reg(_)) => Err(self.invalid(format!("'{}' is a register", clip(name)))),
-            None => self.module_symbol(name).map(|(address, _)| address),
+            Some(Name::Reg(_) | Name::Vector(..)) => Err(self.invalid(format!("'{}' is a register", clip(name)))),
+            None => self.module_symbol(name).map(|(address, _)| fixed(address)),
         }
+    }
+
+    /// An address, and something added to it, as an operand.
+    fn address_operand(&mut self, address: Address, offset: i64, ty: Ty) -> Result<Operand, PtxError> {
+        let base = match address.base {
+            Operand::Imm(base) => return self.address_imm(base.wrapping_add_signed(offset), ty),
+            Operand::Reg(base) => base,
+        };
+        // On the stack: an offset of 32 bits in local memory.
+        let b = self.address_imm(address.offset.wrapping_add(offset).cast_unsigned(), Ty::U32)?;
+        let sum = self.new_reg(RegTy::B32)?;
+        self.emit(Op::Int { op: IntOp::Add, ty: Ty::U32, sat: false, dst: sum, a: Operand::Reg(base), b })?;
+        match ty.bits() {
+            32 => Ok(Operand::Reg(sum)),
+            64 => {
+                let dst = self.new_reg(RegTy::B64)?;
+                let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
+                let (dst_ty, src_ty, a) = (Ty::U64, Ty::U32, Operand::Reg(sum));
+                self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst, a })?;
+                Ok(Operand::Reg(dst))
+            }
+            _ => Err(self.invalid("an address in an instruction of this type")),
+        }
+    }
+
+    /// Where a slot of the unit at hand lies, if it is memory.
+    pub(super) fn slot_address(&self, slot: Slot) -> Address {
+        self.inst.slots.address(self.inst.slots.offset(slot))
     }
 
     fn module_symbol(&mut self, name: &str) -> Result<(u64, Space), PtxError> {
@@ -433,24 +494,30 @@ impl<'a> Body<'a, '_> {
             }
             Base::Word(name) => name,
         };
-        let (base, space, slot) = match self.lookup(name)? {
+        let (base, space) = match self.lookup(name)? {
+            Some(Name::Vector(..)) => return Err(self.invalid("an address register is no vector")),
             Some(Name::Reg(reg)) => match self.inst.graph.ty(reg) {
-                RegTy::B32 | RegTy::B64 => (Operand::Reg(reg), None, None),
+                RegTy::B32 | RegTy::B64 => (Operand::Reg(reg), None),
                 _ => return Err(self.invalid("an address register has 32 or 64 bits")),
             },
-            Some(Name::Shared(at)) => (Operand::Imm(u64::from(at)), Some(Space::Shared), None),
-            Some(Name::Local(at)) => (Operand::Imm(at), Some(Space::Local), None),
-            Some(Name::Param(at)) => (Operand::Imm(u64::from(at)), Some(Space::Param), None),
+            Some(Name::Shared(at)) => (Operand::Imm(u64::from(at)), Some(Space::Shared)),
+            Some(Name::Local(at)) => {
+                let Address { base, offset: at } = self.inst.slots.address(at);
+                let address = Address { base, offset: offset.wrapping_add(at) };
+                return Ok(Place { address, space: Some(Space::Local), slot: None });
+            }
+            Some(Name::Param(at)) => (Operand::Imm(u64::from(at)), Some(Space::Param)),
             Some(Name::Slot(slot)) => {
-                let base = Operand::Imm(self.inst.slots.offset(slot));
-                (base, Some(Space::Local), Some((slot, offset)))
+                let Address { base, offset: at } = self.slot_address(slot);
+                let address = Address { base, offset: offset.wrapping_add(at) };
+                return Ok(Place { address, space: Some(Space::Local), slot: Some((slot, offset)) });
             }
             None => {
                 let (address, space) = self.module_symbol(name)?;
-                (Operand::Imm(address), Some(space), None)
+                (Operand::Imm(address), Some(space))
             }
         };
-        Ok(Place { address: Address { base, offset }, space, slot })
+        Ok(Place { address: Address { base, offset }, space, slot: None })
     }
 }
 

@@ -60,7 +60,8 @@ fn float_to_integer(c: Conversion, from: Format, a: u64) -> u64 {
 }
 
 fn float_to_float(c: Conversion, to: Format, from: Format, a: u64) -> u64 {
-    let a = if c.ftz && from == soft::F32 { from.flush(a) } else { a };
+    // To f16 only the result could be flushed, and f16 is not: the least f32 still decides a directed rounding.
+    let a = if c.ftz && from == soft::F32 && to != soft::F16 { from.flush(a) } else { a };
     let mode = c.round.unwrap_or(Round::Rn);
     let r = if to == from && !c.to_integral {
         to.canonical(a)

@@ -2,7 +2,7 @@
 
 use super::convert::{self, Conversion};
 use super::video::{self, Video};
-use super::{float, int};
+use super::{float, fp8, int};
 use crate::ir::{BoolOp, Cmp, Op, Operand, PredRef, Reg, Ty};
 
 /// Where an operand of an instruction comes from.
@@ -38,7 +38,8 @@ pub fn shape(op: &Op) -> Option<Shape> {
         | Op::Bmsk { dst, a, b, .. }
         | Op::Szext { dst, a, b, .. }
         | Op::Float { dst, a, b, .. }
-        | Op::CvtPack { dst, a, b, .. } => (two(a, b), dst, None),
+        | Op::CvtPack { dst, a, b, .. }
+        | Op::CvtToFp8 { dst, a, b, .. } => (two(a, b), dst, None),
         Op::Mad { dst, a, b, c, .. }
         | Op::Sad { dst, a, b, c, .. }
         | Op::Prmt { dst, a, b, c, .. }
@@ -60,9 +61,11 @@ pub fn shape(op: &Op) -> Option<Shape> {
         }
         Op::MadCarry { dst, a, b, c, cc_in, cc_out, .. } => (four(three(a, b, c), flag(cc_in)), dst, *cc_out),
         Op::Bfi { dst, a, b, pos, len, .. } => (four(three(a, b, pos), Some(Source::Operand(*len))), dst, None),
-        Op::IntUn { dst, a, .. } | Op::FloatUn { dst, a, .. } | Op::Testp { dst, a, .. } | Op::Cvt { dst, a, .. } => {
-            (one(a), dst, None)
-        }
+        Op::IntUn { dst, a, .. }
+        | Op::FloatUn { dst, a, .. }
+        | Op::Testp { dst, a, .. }
+        | Op::Cvt { dst, a, .. }
+        | Op::CvtFromFp8 { dst, a, .. } => (one(a), dst, None),
         Op::Setp { dst, dst2, a, b, combine, .. } => {
             let [a, b, ..] = two(a, b);
             ([a, b, combine.map(|(_, p)| Source::Pred(p)), None], dst, *dst2)
@@ -89,13 +92,14 @@ pub fn eval(op: &Op, v: [u64; 4]) -> Option<[u64; 2]> {
         Op::Mul { part, ty, .. } => int::mul(part, ty, a, b),
         Op::Mad { part, ty, sat, .. } => int::mad(part, ty, sat, a, b, c),
         Op::Mad24 { part, ty, sat, .. } => int::mad24(part, ty, sat, a, b, c),
-        Op::AddCarry { sub, ty, .. } => {
-            let (r, carry) = int::add_carry(sub, ty, a, b, c & 1 != 0);
+        Op::AddCarry { sub, ty, cc_in, .. } => {
+            // A difference without carry in has no borrow.
+            let (r, carry) = int::add_carry(sub, ty, a, b, if cc_in.is_some() { c & 1 != 0 } else { sub });
             return Some([r, carry.into()]);
         }
-        Op::MadCarry { part, sub, ty, .. } => {
+        Op::MadCarry { part, ty, .. } => {
             let product = int::mul(part, ty, a, b);
-            let (r, carry) = int::add_carry(sub, ty, product, c, d & 1 != 0);
+            let (r, carry) = int::add_carry(false, ty, product, c, d & 1 != 0);
             return Some([r, carry.into()]);
         }
         Op::Sad { ty, .. } => int::sad(ty, a, b, c),
@@ -145,6 +149,8 @@ pub fn eval(op: &Op, v: [u64; 4]) -> Option<[u64; 2]> {
             convert::convert(Conversion { dst: dst_ty, src: src_ty, round, to_integral, ftz, sat, relu }, a)?
         }
         Op::CvtPack { dst_ty, src_ty, round, sat, relu, .. } => convert::pack(dst_ty, src_ty, round, sat, relu, a, b)?,
+        Op::CvtToFp8 { format, src_ty, relu, .. } => fp8::pack(format, src_ty, relu, a, b)?,
+        Op::CvtFromFp8 { format, relu, .. } => fp8::unpack(format, relu, a),
         _ => return None,
     };
     Some([result, 0])

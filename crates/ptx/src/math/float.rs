@@ -179,7 +179,8 @@ pub fn testp(class: u8, ty: Ty, a: u64) -> Option<bool> {
         1 => magnitude == f.infinity(false),
         2 => magnitude <= f.infinity(false),
         3 => magnitude > f.infinity(false),
-        4 => normal.contains(&magnitude),
+        // Zero counts as normal.
+        4 => magnitude == 0 || normal.contains(&magnitude),
         5 => magnitude != 0 && magnitude < normal.start,
         _ => return None,
     })

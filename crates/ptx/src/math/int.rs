@@ -124,12 +124,13 @@ pub fn mad24(part: MulPart, ty: Ty, sat: bool, a: u64, b: u64, c: u64) -> u64 {
     product.wrapping_add(c) & mask(ty)
 }
 
-/// `a + b + carry`, or `a - b - carry`: the result and the carry (borrow) out.
+/// `a + b + carry`, or `a + !b + carry` (`sub`): the result and the carry out. A subtraction's carry is the complement of its
+/// borrow, as hardware has it.
 #[must_use]
 pub fn add_carry(sub: bool, ty: Ty, a: u64, b: u64, carry: bool) -> (u64, bool) {
-    let (a, b) = (i128::from(a & mask(ty)), i128::from(b & mask(ty)));
-    let r = if sub { a - b - i128::from(carry) } else { a + b + i128::from(carry) };
-    (r as u64 & mask(ty), r < 0 || r > i128::from(mask(ty)))
+    let (a, b) = (u128::from(a & mask(ty)), u128::from(if sub { !b } else { b } & mask(ty)));
+    let r = a + b + u128::from(carry);
+    (r as u64 & mask(ty), r > u128::from(mask(ty)))
 }
 
 /// `c + |a - b|`.
@@ -138,15 +139,21 @@ pub fn sad(ty: Ty, a: u64, b: u64, c: u64) -> u64 {
     c.wrapping_add((value(ty, a) - value(ty, b)).unsigned_abs() as u64) & mask(ty)
 }
 
+/// Position and length of a bit field: their low 8 bits, but in 64-bit types all 32.
+fn field(ty: Ty, pos: u64, len: u64) -> (u32, u32) {
+    let kept = if ty.bits() == 64 { u32::MAX } else { 0xff };
+    (pos as u32 & kept, len as u32 & kept)
+}
+
 /// Bit field extract.
 #[must_use]
 pub fn bfe(ty: Ty, a: u64, pos: u64, len: u64) -> u64 {
-    let (pos, len) = (pos as u32 & 0xff, len as u32 & 0xff);
+    let (pos, len) = field(ty, pos, len);
     if len == 0 {
         return 0;
     }
     // Above the top of the operand there are copies of the sign, or zeros.
-    let end = (pos + len).min(ty.bits());
+    let end = pos.saturating_add(len).min(ty.bits());
     let x = value(ty, a);
     let field = x >> pos.min(ty.bits());
     let kept = end.saturating_sub(pos);
@@ -166,7 +173,7 @@ pub fn bfe(ty: Ty, a: u64, pos: u64, len: u64) -> u64 {
 /// Bit field insert.
 #[must_use]
 pub fn bfi(ty: Ty, a: u64, b: u64, pos: u64, len: u64) -> u64 {
-    let (pos, len) = (pos as u32 & 0xff, len as u32 & 0xff);
+    let (pos, len) = field(ty, pos, len);
     let ones = if len >= 64 { u128::from(u64::MAX) } else { (1 << len) - 1 };
     let field = if pos >= 64 { 0 } else { (ones << pos) as u64 };
     let moved = if pos >= 64 { 0 } else { a << pos };

@@ -9,12 +9,16 @@
 //! old value: a write on one side of a divergent branch makes the register varying if it is live on another side or
 //! where the sides meet.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use ptx::ir::{Cmp, Inst, IntOp, Kernel, MulPart, Op, Operand, PredRef, Reg, RegTy, SReg, Space, Ty};
 use ptx::launch::WARP;
 
 use super::graph::{Node, NodeId, NodeTerm};
-use super::liveness::{Liveness, RegSet};
-use super::operands;
+use super::liveness::Liveness;
+use super::regset::RegSet;
+use super::{PATIENCE, operands};
 
 /// Level of a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,20 +77,33 @@ pub(crate) fn special(sreg: SReg, shape: Shape) -> Class {
     }
 }
 
-/// Computes the class of every register, and which nodes end in a branch that may split a chunk.
+/// Times that classes are found anew because a branch was found to split chunks.
+const MAX_ROUNDS: usize = 32;
+
+/// Computes the class of every register, and which nodes end in a branch that may split a chunk. The nodes are visited in
+/// `order`.
 pub(crate) fn classify(
     kernel: &Kernel,
     nodes: &[Node],
+    order: &[NodeId],
     live: &Liveness,
     post: &[Option<NodeId>],
     shape: Shape,
     strict: bool,
 ) -> (Vec<Class>, Vec<bool>) {
     let successors: Vec<Vec<NodeId>> = nodes.iter().map(Node::successors).collect();
-    let mut forced = RegSet::new(kernel.regs.len());
+    let mut force = Force {
+        successors: &successors,
+        live,
+        forced: RegSet::default(),
+        seen: vec![0; nodes.len()],
+        stamp: 0,
+        patience: PATIENCE,
+    };
+    let flow = Flow::new(kernel, nodes, order);
     let mut divergent = vec![false; nodes.len()];
-    loop {
-        let classes = propagate(kernel, nodes, live, &forced, shape);
+    for round in 0.. {
+        let (classes, _) = propagate(&flow, live, &force.forced, shape);
         let mut changed = false;
         for (n, node) in nodes.iter().enumerate() {
             let reg = match &node.term {
@@ -98,58 +115,165 @@ pub(crate) fn classify(
             if splits && !divergent[n] {
                 divergent[n] = true;
                 let end = if strict { None } else { post[n] };
-                changed |= force(kernel, &successors, live, &successors[n], end, &mut forced);
+                changed |= force.branch(&successors[n], end);
             }
+        }
+        if force.patience == 0 || round == MAX_ROUNDS {
+            changed |= force.everything();
         }
         if !changed {
             return (classes, divergent);
         }
     }
+    unreachable!("classes are found in {MAX_ROUNDS} rounds, and one more in which all registers vary")
 }
 
-/// Makes varying what one side of a branch writes and another side, or the meeting point, still reads.
-fn force(
-    kernel: &Kernel,
-    successors: &[Vec<NodeId>],
-    live: &Liveness,
-    sides: &[NodeId],
-    end: Option<NodeId>,
-    forced: &mut RegSet,
-) -> bool {
-    let regs = kernel.regs.len();
-    let mut written = Vec::new();
-    let mut wanted = Vec::new();
-    for &side in sides {
-        let (mut w, mut l) = (RegSet::new(regs), RegSet::new(regs));
-        if let Some(end) = end {
-            l.add(&live.live_in[end]);
+/// Makes varying what lanes that have parted must not share.
+struct Force<'a> {
+    successors: &'a [Vec<NodeId>],
+    live: &'a Liveness,
+    forced: RegSet,
+    /// By node, the search that has seen it last.
+    seen: Vec<usize>,
+    stamp: usize,
+    patience: usize,
+}
+
+impl Force<'_> {
+    /// At a branch: what one side of it writes and another side, or the meeting point, still reads.
+    fn branch(&mut self, sides: &[NodeId], end: Option<NodeId>) -> bool {
+        let found: Vec<(RegSet, RegSet)> = sides.iter().map(|&side| self.side(side, end)).collect();
+        // What is wanted by the sides before each, and then by those behind it.
+        let mut changed = false;
+        let mut wanted = RegSet::default();
+        for (w, l) in &found {
+            changed |= self.forced.add(&w.and(&wanted));
+            wanted.add(l);
         }
-        let mut seen = vec![false; successors.len()];
+        wanted = RegSet::default();
+        for (w, l) in found.iter().rev() {
+            changed |= self.forced.add(&w.and(&wanted));
+            wanted.add(l);
+        }
+        changed
+    }
+
+    /// What one side of a branch writes until the sides meet, and what it or the code behind it reads.
+    fn side(&mut self, side: NodeId, end: Option<NodeId>) -> (RegSet, RegSet) {
+        let (mut written, mut wanted) = (RegSet::default(), RegSet::default());
+        if let Some(end) = end {
+            wanted.add(&self.live.live_in[end]);
+        }
+        self.stamp += 1;
         let mut work = vec![side];
         while let Some(n) = work.pop() {
-            if Some(n) == end || std::mem::replace(&mut seen[n], true) {
+            if Some(n) == end || std::mem::replace(&mut self.seen[n], self.stamp) == self.stamp || self.patience == 0 {
                 continue;
             }
-            w.add(&live.defined[n]);
-            l.add(&live.live_in[n]);
-            work.extend(&successors[n]);
+            let (defined, live_in) = (&self.live.defined[n], &self.live.live_in[n]);
+            self.patience = self.patience.saturating_sub(1 + (defined.words() + live_in.words()) / 8);
+            written.add(defined);
+            wanted.add(live_in);
+            work.extend(&self.successors[n]);
         }
-        written.push(w);
-        wanted.push(l);
+        (written, wanted)
     }
-    let mut changed = false;
-    for (i, w) in written.iter().enumerate() {
-        for (j, l) in wanted.iter().enumerate() {
-            if i != j {
-                changed |= forced.add(&w.and(l));
-            }
+
+    /// All that is written anywhere.
+    fn everything(&mut self) -> bool {
+        self.patience = 0;
+        let mut changed = false;
+        for set in &self.live.defined {
+            changed |= self.forced.add(set);
         }
+        changed
     }
-    changed
 }
 
-fn propagate(kernel: &Kernel, nodes: &[Node], live: &Liveness, forced: &RegSet, shape: Shape) -> Vec<Class> {
-    let mut classes = vec![Class::Unknown; kernel.regs.len()];
+/// Registers that hold nothing but the thread index x.
+fn indices(kernel: &Kernel) -> RegSet {
+    let (mut index, mut other) = (RegSet::default(), RegSet::default());
+    for inst in kernel.blocks.iter().flat_map(|block| &block.insts) {
+        for r in operands::writes(&inst.op) {
+            let whole = matches!(inst.op, Op::Special { sreg: SReg::Tid(0), ty, .. } if ty.bits() == 32);
+            if whole && inst.guard.is_none() {
+                index.insert(r)
+            } else {
+                other.insert(r)
+            };
+        }
+    }
+    other.iter().for_each(|r| _ = index.remove(r));
+    index
+}
+
+/// Is the result the same for the threads of a chunk because they lie in one row, side by side from a multiple of their
+/// number on? So are the number of their warp, and comparisons of their index with such multiples.
+fn same_by_place(op: &Op, index: &RegSet, shape: Shape) -> bool {
+    let is_index = |o: &Operand| matches!(o, Operand::Reg(r) if index.contains(*r));
+    let multiple = |n: u64| n.is_multiple_of(shape.lanes.into());
+    shape.rowed()
+        && match op {
+            Op::Int { op: IntOp::Shr, a, b: Operand::Imm(n @ 0..32), .. } => is_index(a) && multiple(1 << n),
+            Op::Int { op: IntOp::Div, a, b: Operand::Imm(n @ 1..), .. } => is_index(a) && multiple(*n),
+            Op::Setp { cmp, ty, a, b: Operand::Imm(n), combine: None, .. } if is_index(a) && ty.bits() == 32 => {
+                match cmp {
+                    Cmp::Lt | Cmp::Ge => multiple(*n),
+                    Cmp::Le | Cmp::Gt => multiple(*n + 1),
+                    _ => false,
+                }
+            }
+            _ => false,
+        }
+}
+
+/// The instructions of a kernel in the order of its nodes, and where registers are read.
+struct Flow<'k> {
+    kernel: &'k Kernel,
+    /// Each with whether it joins lanes.
+    insts: Vec<(&'k Inst, bool)>,
+    /// Instructions that read, register by register.
+    readers: Vec<usize>,
+    /// By register, where its readers begin; they end where the next one's begin.
+    first: Vec<usize>,
+    /// Registers that hold nothing but the thread index x.
+    index: RegSet,
+}
+
+impl<'k> Flow<'k> {
+    fn new(kernel: &'k Kernel, nodes: &[Node], order: &[NodeId]) -> Flow<'k> {
+        let mut insts = Vec::new();
+        for node in order.iter().map(|&n| &nodes[n]) {
+            let list = kernel.blocks[node.block].insts[node.begin..node.end].iter().enumerate();
+            insts.extend(list.map(|(at, inst)| (inst, node.sync && at == 0)));
+        }
+        let mut first = vec![0; kernel.regs.len() + 1];
+        for (inst, _) in &insts {
+            operands::inst_reads(inst, &mut |r| first[r.0 as usize + 1] += 1);
+        }
+        for r in 1..first.len() {
+            first[r] += first[r - 1];
+        }
+        let mut next = first.clone();
+        let mut readers = vec![0; first[kernel.regs.len()]];
+        for (at, (inst, _)) in insts.iter().enumerate() {
+            operands::inst_reads(inst, &mut |r| {
+                readers[next[r.0 as usize]] = at;
+                next[r.0 as usize] += 1;
+            });
+        }
+        Flow { kernel, insts, readers, first, index: indices(kernel) }
+    }
+
+    fn readers(&self, r: Reg) -> &[usize] {
+        &self.readers[self.first[r.0 as usize]..self.first[r.0 as usize + 1]]
+    }
+}
+
+/// The classes, if the registers of `forced` vary; and how many instructions were looked at to find them: each once, and
+/// again where what it reads has changed since.
+fn propagate(flow: &Flow<'_>, live: &Liveness, forced: &RegSet, shape: Shape) -> (Vec<Class>, usize) {
+    let mut classes = vec![Class::Unknown; flow.kernel.regs.len()];
     for r in forced.iter() {
         classes[r.0 as usize] = Class::Varying;
     }
@@ -158,29 +282,43 @@ fn propagate(kernel: &Kernel, nodes: &[Node], live: &Liveness, forced: &RegSet, 
         let c = &mut classes[r.0 as usize];
         *c = c.meet(Class::Same);
     }
-    let mut changed = true;
-    while changed {
-        changed = false;
-        for node in nodes {
-            for (at, inst) in kernel.blocks[node.block].insts[node.begin..node.end].iter().enumerate() {
-                let joint = node.sync && at == 0;
-                let guard = if joint { Class::Same } else { guard_class(&classes, inst.guard) };
-                for dst in operands::writes(&inst.op) {
-                    let new = match guard {
-                        Class::Varying => Class::Varying,
-                        _ => result(kernel, &classes, &inst.op, dst, shape),
-                    };
-                    let old = classes[dst.0 as usize];
-                    let met = old.meet(new);
-                    if met != old {
-                        classes[dst.0 as usize] = met;
-                        changed = true;
-                    }
+    let mut again = BinaryHeap::new();
+    let mut queued = vec![false; flow.insts.len()];
+    // Instructions before this one have been looked at.
+    let mut seen = 0;
+    let mut looks = 0;
+    loop {
+        let at = if seen < flow.insts.len() {
+            seen += 1;
+            seen - 1
+        } else if let Some(Reverse(at)) = again.pop() {
+            queued[at] = false;
+            at
+        } else {
+            return (classes, looks);
+        };
+        looks += 1;
+        let (inst, joint) = flow.insts[at];
+        let guard = if joint { Class::Same } else { guard_class(&classes, inst.guard) };
+        for dst in operands::writes(&inst.op) {
+            let new = match guard {
+                Class::Varying => Class::Varying,
+                _ if same_by_place(&inst.op, &flow.index, shape) => Class::Same,
+                _ => result(flow.kernel, &classes, &inst.op, dst, shape),
+            };
+            let old = classes[dst.0 as usize];
+            let met = old.meet(new);
+            if met == old {
+                continue;
+            }
+            classes[dst.0 as usize] = met;
+            for &reader in flow.readers(dst) {
+                if reader < seen && !std::mem::replace(&mut queued[reader], true) {
+                    again.push(Reverse(reader));
                 }
             }
         }
     }
-    classes
 }
 
 fn guard_class(classes: &[Class], guard: Option<PredRef>) -> Class {
@@ -353,5 +491,40 @@ fn raw_result(kernel: &Kernel, classes: &[Class], op: &Op, dst: Reg, shape: Shap
         | Op::Elect { .. }
         | Op::Bar { .. } => Class::Varying,
         _ => all,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+    use crate::analysis::lockstep::Cuts;
+    use crate::analysis::{graph, liveness};
+
+    /// Each register is a copy of the one that is written behind it.
+    #[test]
+    fn chains_against_the_order_of_the_text_are_followed_once() {
+        let count = 3000;
+        let mut text = format!(
+            ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() {{ .reg .b32 %r<{}>; .reg .pred %p;\nL:",
+            count + 1
+        );
+        for i in 0..count {
+            writeln!(text, "mov.u32 %r{i}, %r{};", i + 1).unwrap();
+        }
+        write!(text, "mov.u32 %r{count}, %tid.x; setp.eq.u32 %p, %r0, 0; @%p bra L; ret; }}").unwrap();
+        let program = ptx::Program::parse(text.as_bytes()).unwrap();
+        let kernel = program.lower(0, &|_| None).unwrap();
+        let nodes = graph::cut(&kernel, &Cuts::default());
+        let successors: Vec<Vec<NodeId>> = nodes.iter().map(Node::successors).collect();
+        let ordering = graph::order(&successors).unwrap();
+        let live = liveness::liveness(&kernel, &nodes, &ordering.nodes);
+        let flow = Flow::new(&kernel, &nodes, &ordering.nodes);
+        let shape = Shape { block: [64, 1, 1], lanes: 8 };
+        let (classes, looks) = propagate(&flow, &live, &RegSet::default(), shape);
+        let copies = classes.iter().filter(|&&class| class == Class::Varying).count();
+        assert!(copies >= count, "{copies} of {count} vary");
+        assert!(looks <= 4 * flow.insts.len(), "{looks} looks at {} instructions", flow.insts.len());
     }
 }

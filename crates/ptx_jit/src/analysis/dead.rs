@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ptx::ir::{Inst, Kernel, Op, Operand, Term};
 
-use super::liveness::RegSet;
 use super::operands;
+use super::regset::RegSet;
 
 /// Does the operation nothing but write registers? Loads may fault, and what joins lanes may make them wait.
 fn only_computes(op: &Op) -> bool {
@@ -23,7 +23,7 @@ fn only_computes(op: &Op) -> bool {
 
 /// The kernel without computations whose results are never used, wherever control flows.
 pub(crate) fn without_dead_code(kernel: Arc<Kernel>) -> Arc<Kernel> {
-    let mut used = RegSet::new(kernel.regs.len());
+    let mut used = RegSet::default();
     for block in &kernel.blocks {
         match &block.term {
             Term::CondBra { p, .. } => _ = used.insert(p.reg),

@@ -1,6 +1,8 @@
 //! The kernel as nodes: blocks, cut so that every operation that joins the lanes of a warp or CTA begins a node.
 
-use ptx::ir::{AtomOp, Inst, Kernel, Op, Operand, Order, PredRef, Term};
+use ptx::ir::{Inst, Kernel, Op, Operand, PredRef, Term};
+
+use super::lockstep::Cuts;
 
 /// An index of a [`Node`].
 pub(crate) type NodeId = usize;
@@ -9,8 +11,18 @@ pub(crate) type NodeId = usize;
 #[derive(Clone, Debug)]
 pub(crate) enum NodeTerm {
     Jump(NodeId),
-    Cond { p: PredRef, then: NodeId, els: NodeId },
-    Index { index: Operand, targets: Vec<NodeId> },
+    Cond {
+        p: PredRef,
+        then: NodeId,
+        els: NodeId,
+    },
+    /// Goes to the target whose number is `(index - base) >> shift`, or the last one if there is none with it.
+    Index {
+        index: Operand,
+        base: u32,
+        shift: u32,
+        targets: Vec<NodeId>,
+    },
     Exit,
 }
 
@@ -23,6 +35,8 @@ pub(crate) struct Node {
     /// Its first instruction is performed for all lanes of a warp (or the CTA) at once, whatever its guard: the branch
     /// to this node has taken care of that.
     pub(crate) sync: bool,
+    /// Lanes of a warp wait for one another before it: it begins a region.
+    pub(crate) together: bool,
     pub(crate) term: NodeTerm,
 }
 
@@ -50,7 +64,7 @@ impl Node {
 }
 
 /// Does the operation need lanes beyond its own?
-fn joins_lanes(op: &Op) -> bool {
+pub(super) fn joins_lanes(op: &Op) -> bool {
     matches!(
         op,
         Op::Bar { .. }
@@ -64,25 +78,23 @@ fn joins_lanes(op: &Op) -> bool {
     )
 }
 
-/// Can a loop around this operation be waiting for another thread?
-pub(crate) fn may_wait(op: &Op) -> bool {
-    match op {
-        Op::Ld { order, .. } => *order != Order::Weak,
-        Op::Atom { op, dst, .. } => dst.is_some() && matches!(op, AtomOp::Cas | AtomOp::Exch),
-        Op::Nanosleep { .. } => true,
-        _ => false,
-    }
-}
-
-/// Cuts the blocks of `kernel`; node 0 is the entry.
-pub(crate) fn cut(kernel: &Kernel) -> Vec<Node> {
+/// Cuts the blocks of `kernel`, at operations that join lanes and at `cuts`; node 0 is the entry.
+pub(crate) fn cut(kernel: &Kernel, cuts: &Cuts) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
     let mut first = Vec::with_capacity(kernel.blocks.len());
     for (index, block) in kernel.blocks.iter().enumerate() {
         first.push(nodes.len());
         let mut begin = 0;
         let mut sync = false;
+        let mut together = false;
         for (at, inst) in block.insts.iter().enumerate() {
+            if cuts.contains(index, at) {
+                if at > begin || sync {
+                    let term = NodeTerm::Jump(nodes.len() + 1);
+                    nodes.push(Node { block: index, begin, end: at, sync, together, term });
+                }
+                (begin, sync, together) = (at, false, true);
+            }
             if !joins_lanes(&inst.op) {
                 continue;
             }
@@ -93,18 +105,16 @@ pub(crate) fn cut(kernel: &Kernel) -> Vec<Node> {
                     Some(p) => NodeTerm::Cond { p, then: next, els: next + 1 },
                     None => NodeTerm::Jump(next),
                 };
-                nodes.push(Node { block: index, begin, end: at, sync, term });
+                nodes.push(Node { block: index, begin, end: at, sync, together, term });
             }
-            begin = at;
-            sync = true;
+            (begin, sync, together) = (at, true, false);
             if inst.guard.is_some() {
                 let next = nodes.len() + 1;
-                nodes.push(Node { block: index, begin, end: at + 1, sync, term: NodeTerm::Jump(next) });
-                begin = at + 1;
-                sync = false;
+                nodes.push(Node { block: index, begin, end: at + 1, sync, together, term: NodeTerm::Jump(next) });
+                (begin, sync) = (at + 1, false);
             }
         }
-        nodes.push(Node { block: index, begin, end: block.insts.len(), sync, term: NodeTerm::Exit });
+        nodes.push(Node { block: index, begin, end: block.insts.len(), sync, together, term: NodeTerm::Exit });
     }
     let last: Vec<NodeId> = (0..first.len()).map(|b| first.get(b + 1).copied().unwrap_or(nodes.len()) - 1).collect();
     for (block, &node) in last.iter().enumerate() {
@@ -115,12 +125,76 @@ pub(crate) fn cut(kernel: &Kernel) -> Vec<Node> {
                 NodeTerm::Cond { p: *p, then: first[then.0 as usize], els: first[els.0 as usize] }
             }
             Term::BrIdx { index, targets } => {
-                NodeTerm::Index { index: *index, targets: targets.iter().map(|t| first[t.0 as usize]).collect() }
+                let targets = targets.iter().map(|t| first[t.0 as usize]).collect();
+                NodeTerm::Index { index: *index, base: 0, shift: 0, targets }
             }
             Term::Exit => NodeTerm::Exit,
         };
     }
     nodes
+}
+
+/// Targets of one branch by index, as a power of two; one with more goes by way of groups of so many.
+const GROUP_SHIFT: u32 = 6;
+
+/// The same graph, but without nodes that are large beside `limit` instructions: long ones become several, and branches
+/// with many targets go in two steps.
+pub(crate) fn shortened(nodes: Vec<Node>, limit: usize) -> Vec<Node> {
+    let most = (limit / 4).max(1);
+    let is_large = |node: &Node| {
+        let wide = matches!(&node.term, NodeTerm::Index { targets, .. } if targets.len() > 1 << GROUP_SHIFT);
+        node.end - node.begin > most || wide
+    };
+    if limit == usize::MAX || !nodes.iter().any(is_large) {
+        return nodes;
+    }
+    let mut out: Vec<Node> = Vec::with_capacity(nodes.len());
+    let mut first = Vec::with_capacity(nodes.len());
+    for mut node in nodes {
+        first.push(out.len());
+        while node.end - node.begin > most {
+            let middle = node.begin + most;
+            // Where it goes is known at once, and stays: it is no node of the old graph.
+            out.push(Node { end: middle, term: NodeTerm::Exit, ..node });
+            node = Node { begin: middle, sync: false, together: false, ..node };
+        }
+        out.push(node);
+    }
+    let mut last: Vec<NodeId> = first.iter().skip(1).map(|&n| n - 1).collect();
+    last.extend(out.len().checked_sub(1));
+    for (n, node) in out.iter_mut().enumerate() {
+        if last.binary_search(&n).is_err() {
+            node.term = NodeTerm::Jump(n + 1);
+        }
+    }
+    for n in last {
+        match &mut out[n].term {
+            NodeTerm::Jump(to) => *to = first[*to],
+            NodeTerm::Cond { then, els, .. } => (*then, *els) = (first[*then], first[*els]),
+            NodeTerm::Index { targets, .. } => targets.iter_mut().for_each(|to| *to = first[*to]),
+            NodeTerm::Exit => {}
+        }
+        group(&mut out, n);
+    }
+    out
+}
+
+/// Lets a branch with many targets go to new nodes, each of which goes on to some of them.
+fn group(nodes: &mut Vec<Node>, n: NodeId) {
+    let NodeTerm::Index { index, base, shift: 0, targets } = &nodes[n].term else { return };
+    if targets.len() <= 1 << GROUP_SHIFT {
+        return;
+    }
+    let (index, base, targets) = (*index, *base, targets.clone());
+    let (block, end) = (nodes[n].block, nodes[n].end);
+    let mut groups = Vec::new();
+    for (at, targets) in targets.chunks(1 << GROUP_SHIFT).enumerate() {
+        groups.push(nodes.len());
+        let base = base + ((at as u32) << GROUP_SHIFT);
+        let term = NodeTerm::Index { index, base, shift: 0, targets: targets.to_vec() };
+        nodes.push(Node { block, begin: end, end, sync: false, together: false, term });
+    }
+    nodes[n].term = NodeTerm::Index { index, base, shift: GROUP_SHIFT, targets: groups };
 }
 
 /// Nodes in an order in which loops are contiguous and forward edges go forward (a weak topological order).
@@ -142,33 +216,47 @@ pub(crate) fn order(successors: &[Vec<NodeId>]) -> Option<Ordering> {
     let count = successors.len();
     let mut out = Ordering { nodes: Vec::with_capacity(count), position: vec![0; count], loops: Vec::new() };
     let all: Vec<NodeId> = (0..count).collect();
-    let mut member = vec![0_usize; count];
-    let mut stamp = 0;
-    emit(successors, &all, &mut member, &mut stamp, 0, &mut out)?;
+    let mut search = Search {
+        member: vec![0; count],
+        stamp: 0,
+        index: vec![usize::MAX; count],
+        low: vec![0; count],
+        on_stack: vec![false; count],
+    };
+    emit(successors, &all, &mut search, 0, &mut out)?;
     for (at, &node) in out.nodes.iter().enumerate() {
         out.position[node] = at;
     }
     Some(out)
 }
 
+/// What searches for components share, by node.
+struct Search {
+    /// The set that the node is in.
+    member: Vec<usize>,
+    stamp: usize,
+    index: Vec<usize>,
+    low: Vec<usize>,
+    on_stack: Vec<bool>,
+}
+
 /// Appends `set` in order: its strongly connected components in topological order, each header first, then the rest.
 fn emit(
     successors: &[Vec<NodeId>],
     set: &[NodeId],
-    member: &mut [usize],
-    stamp: &mut usize,
+    search: &mut Search,
     depth: usize,
     out: &mut Ordering,
 ) -> Option<()> {
     if depth > MAX_NESTING {
         return None;
     }
-    *stamp += 1;
-    let mine = *stamp;
+    search.stamp += 1;
+    let mine = search.stamp;
     for &n in set {
-        member[n] = mine;
+        search.member[n] = mine;
     }
-    let components = components(successors, set, &|n| member[n] == mine);
+    let components = components(successors, set, search, mine);
     for component in components {
         let header = *component.first()?;
         let cyclic = component.len() > 1 || successors[header].contains(&header);
@@ -180,11 +268,8 @@ fn emit(
             let rest: Vec<NodeId> = component.iter().copied().filter(|&n| n != header).collect();
             // The rest in an order that begins at the header's successors, so that inner headers are entries.
             let rest = reachable_first(successors, header, &rest);
-            emit(successors, &rest, member, stamp, depth + 1, out)?;
+            emit(successors, &rest, search, depth + 1, out)?;
             out.loops[slot].1 = out.nodes.len() - 1;
-            for &n in set {
-                member[n] = mine;
-            }
         }
     }
     Some(())
@@ -207,11 +292,11 @@ fn reachable_first(successors: &[Vec<NodeId>], from: NodeId, rest: &[NodeId]) ->
 }
 
 /// Tarjan's strongly connected components of the nodes in `set`, in topological order; no recursion.
-fn components(successors: &[Vec<NodeId>], set: &[NodeId], inside: &dyn Fn(NodeId) -> bool) -> Vec<Vec<NodeId>> {
-    let count = successors.len();
-    let mut index = vec![usize::MAX; count];
-    let mut low = vec![0; count];
-    let mut on_stack = vec![false; count];
+fn components(successors: &[Vec<NodeId>], set: &[NodeId], search: &mut Search, mine: usize) -> Vec<Vec<NodeId>> {
+    let Search { member, index, low, on_stack, .. } = search;
+    for &n in set {
+        index[n] = usize::MAX;
+    }
     let mut stack = Vec::new();
     let mut found = Vec::new();
     let mut next = 0;
@@ -230,7 +315,7 @@ fn components(successors: &[Vec<NodeId>], set: &[NodeId], inside: &dyn Fn(NodeId
             }
             if let Some(&s) = successors[n].get(*edge) {
                 *edge += 1;
-                if !inside(s) {
+                if member[s] != mine {
                     continue;
                 }
                 if index[s] == usize::MAX {

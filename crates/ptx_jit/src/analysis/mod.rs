@@ -2,17 +2,30 @@
 
 pub(crate) mod classes;
 pub(crate) mod dead;
+mod dominators;
 pub(crate) mod graph;
 pub(crate) mod liveness;
+pub(crate) mod lockstep;
+pub(crate) mod meeting;
 pub(crate) mod operands;
+mod regions;
+pub(crate) mod regset;
+pub(crate) mod waiting;
 pub(crate) mod width;
 
-use ptx::ir::{Kernel, Op, Reg, RegTy};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use ptx::ir::{Kernel, Op, Reg};
 use ptx::launch::WARP;
 
+use crate::abi::lane_bytes;
 use classes::{Class, Shape};
 use graph::{Node, NodeId, Ordering};
 use liveness::Liveness;
+use meeting::Meetings;
+use regions::Graph;
+use regset::RegSet;
 
 /// Kernels with more nodes are left to the interpreter (real ones have some thousands).
 const MAX_NODES: usize = 60_000;
@@ -31,6 +44,11 @@ pub(crate) struct Region {
     /// Its head is a loop in which threads may wait for others.
     pub(crate) waits: bool,
 }
+
+/// Bytes of a warp's frame from which on registers share places in it.
+const LARGE_FRAME: u64 = 16 << 10;
+/// Steps of a search that is done once more for every branch; behind that, what it would find at worst is taken for granted.
+const PATIENCE: usize = 4 << 20;
 
 /// Where a register lives in the frame of its warp while no code holds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +71,7 @@ pub(crate) struct Plan {
     pub(crate) masked: bool,
     /// Lanes of a chunk may run in any order, whatever region others are in.
     pub(crate) strict: bool,
+    pub(crate) meetings: Meetings,
     pub(crate) regions: Vec<Region>,
     /// Region by head node.
     pub(crate) region_of_head: Vec<Option<usize>>,
@@ -63,38 +82,32 @@ pub(crate) struct Plan {
     pub(crate) zeroed: Vec<(u32, u32)>,
 }
 
-/// Bytes of a lane of a register in memory; predicates and 16-bit registers take 32 bits, as in vectors.
-pub(crate) fn lane_bytes(ty: RegTy) -> u32 {
-    match ty {
-        RegTy::Pred | RegTy::B16 | RegTy::B32 => 4,
-        RegTy::B64 => 8,
-        RegTy::B128 => 16,
-    }
-}
-
 /// Analyses `kernel`; an error says what is beyond the engine.
-pub(crate) fn plan(kernel: &Kernel, shape: Shape) -> Result<Plan, String> {
+///
+/// Regions have about `limit` instructions at most.
+pub(crate) fn plan(kernel: &Kernel, shape: Shape, limit: usize) -> Result<Plan, String> {
     if kernel.regs.len() > MAX_REGISTERS {
         return Err(format!("{} registers", kernel.regs.len()));
     }
-    let nodes = graph::cut(kernel);
+    let nodes = graph::shortened(graph::cut(kernel, &lockstep::cuts(kernel, shape)), limit);
     if nodes.len() > MAX_NODES {
         return Err(format!("{} basic blocks", nodes.len()));
     }
     let successors: Vec<Vec<NodeId>> = nodes.iter().map(Node::successors).collect();
     let ordering = graph::order(&successors).ok_or("loops nested too deeply")?;
     let live = liveness::liveness(kernel, &nodes, &ordering.nodes);
-    let post = liveness::post_dominators(&successors, &ordering.nodes);
+    let post = dominators::post_dominators(&successors);
 
-    let waiting = waiting_headers(kernel, &nodes, &ordering);
-    let (mut classes, mut divergent) = classes::classify(kernel, &nodes, &live, &post, shape, false);
+    let waiting = waiting::headers(kernel, &nodes, &successors, &ordering, &post);
+    let (mut classes, mut divergent) = classes::classify(kernel, &nodes, &ordering.nodes, &live, &post, shape, false);
     // Where lanes can be held back (at a barrier, or in a loop that waits) the order of nodes is no longer fixed.
     let held: Vec<bool> = (0..nodes.len())
         .map(|n| waiting[n] || nodes[n].joint(kernel).is_some_and(|i| matches!(i.op, Op::Bar { .. })))
         .collect();
-    let strict = held_under_divergence(&successors, &divergent, &post, &held);
+    let meetings = meeting::meetings(kernel, &nodes, &successors, &ordering.nodes, &divergent, &post);
+    let strict = meetings.beyond || held_under_divergence(&successors, &divergent, &post, &held);
     if strict {
-        (classes, divergent) = classes::classify(kernel, &nodes, &live, &post, shape, true);
+        (classes, divergent) = classes::classify(kernel, &nodes, &ordering.nodes, &live, &post, shape, true);
     }
     for c in &mut classes {
         if *c == Class::Unknown {
@@ -103,7 +116,16 @@ pub(crate) fn plan(kernel: &Kernel, shape: Shape) -> Result<Plan, String> {
     }
     let masked = divergent.iter().any(|&d| d) || !shape.threads().is_multiple_of(shape.lanes);
 
-    let (regions, region_of_head) = regions(&nodes, &successors, &ordering, &waiting);
+    let graph = Graph {
+        nodes: &nodes,
+        successors: &successors,
+        ordering: &ordering,
+        waiting: &waiting,
+        divergent: if strict { &[] } else { &divergent },
+        post: &post,
+        limit,
+    };
+    let (regions, region_of_head) = graph.regions();
     let mut plan = Plan {
         shape,
         nodes,
@@ -113,6 +135,7 @@ pub(crate) fn plan(kernel: &Kernel, shape: Shape) -> Result<Plan, String> {
         divergent,
         masked,
         strict,
+        meetings,
         regions,
         region_of_head,
         homes: vec![None; kernel.regs.len()],
@@ -135,6 +158,7 @@ fn held_under_divergence(
         return false;
     }
     let mut seen = vec![0_usize; successors.len()];
+    let mut left = PATIENCE;
     for branch in (0..successors.len()).filter(|&n| divergent[n]) {
         let Some(end) = post[branch] else { continue };
         let mut work = successors[branch].clone();
@@ -142,103 +166,14 @@ fn held_under_divergence(
             if n == end || std::mem::replace(&mut seen[n], branch + 1) == branch + 1 {
                 continue;
             }
-            if held[n] {
+            left = left.saturating_sub(1);
+            if held[n] || left == 0 {
                 return true;
             }
             work.extend(&successors[n]);
         }
     }
     false
-}
-
-/// Headers of innermost loops that hold an operation by which threads wait for others.
-fn waiting_headers(kernel: &Kernel, nodes: &[Node], ordering: &Ordering) -> Vec<bool> {
-    let mut header = vec![false; nodes.len()];
-    for (at, &n) in ordering.nodes.iter().enumerate() {
-        if nodes[n].body(kernel).iter().any(|i| graph::may_wait(&i.op)) {
-            let innermost = ordering.loops.iter().filter(|&&(b, e)| b <= at && at <= e).max_by_key(|&&(b, _)| b);
-            if let Some(&(begin, _)) = innermost {
-                header[ordering.nodes[begin]] = true;
-            }
-        }
-    }
-    header
-}
-
-/// Divides the nodes into regions.
-fn regions(
-    nodes: &[Node],
-    successors: &[Vec<NodeId>],
-    ordering: &Ordering,
-    waiting: &[bool],
-) -> (Vec<Region>, Vec<Option<usize>>) {
-    let mut head: Vec<bool> = (0..nodes.len()).map(|n| n == 0 || nodes[n].sync || waiting[n]).collect();
-    let mut predecessors = vec![Vec::new(); nodes.len()];
-    for (n, list) in successors.iter().enumerate() {
-        for &s in list {
-            predecessors[s].push(n);
-        }
-    }
-    // Owner of each node: the one head from which it is reached. A node reached from two becomes a head itself.
-    let mut owner: Vec<Option<NodeId>> = vec![None; nodes.len()];
-    loop {
-        for n in 0..nodes.len() {
-            owner[n] = head[n].then_some(n);
-        }
-        let mut changed = true;
-        let mut new_head = false;
-        while changed {
-            changed = false;
-            for &n in &ordering.nodes {
-                if head[n] {
-                    continue;
-                }
-                let mut found = owner[n];
-                for &p in &predecessors[n] {
-                    match (found, owner[p]) {
-                        (None, o) => found = o,
-                        (Some(a), Some(b)) if a != b => {
-                            head[n] = true;
-                            new_head = true;
-                            found = Some(n);
-                            break;
-                        }
-                        _ => {}
-                    }
-                }
-                if found != owner[n] {
-                    owner[n] = found;
-                    changed = true;
-                }
-            }
-        }
-        if !new_head {
-            break;
-        }
-    }
-    let mut regions = Vec::new();
-    let mut region_of_head = vec![None; nodes.len()];
-    for &n in &ordering.nodes {
-        if head[n] {
-            region_of_head[n] = Some(regions.len());
-            regions.push(Region { head: n, nodes: Vec::new(), exits: Vec::new(), waits: waiting[n] });
-        }
-    }
-    for &n in &ordering.nodes {
-        let Some(region) = owner[n].and_then(|o| region_of_head[o]) else { continue };
-        let region: &mut Region = &mut regions[region];
-        if n == region.head {
-            region.nodes.insert(0, n);
-        } else {
-            region.nodes.push(n);
-        }
-        for &s in &successors[n] {
-            if head[s] && !region.exits.contains(&s) {
-                region.exits.push(s);
-            }
-        }
-    }
-    (regions, region_of_head)
 }
 
 impl Plan {
@@ -254,7 +189,7 @@ impl Plan {
 
     /// Gives every register that outlives a node a home in the frame.
     fn place(&mut self, kernel: &Kernel) {
-        let mut need = liveness::RegSet::new(kernel.regs.len());
+        let mut need = RegSet::default();
         for n in 0..self.nodes.len() {
             if n != 0 && (self.masked || self.is_head(n)) {
                 need.add(&self.live.live_in[n]);
@@ -270,25 +205,57 @@ impl Plan {
             }
         }
         need.add(&self.live.live_in[0]);
-        let chunks = WARP / self.lanes();
+        let need: Vec<Reg> = need.iter().collect();
+        let bytes = |classes: &[Class], r: Reg| match classes[r.0 as usize] {
+            Class::Varying => WARP * lane_bytes(kernel.regs[r.0 as usize]),
+            _ => 16 * (WARP / self.shape.lanes),
+        };
+        let whole: u64 = need.iter().map(|&r| u64::from(bytes(&self.classes, r))).sum();
+        let spans = if whole > LARGE_FRAME { self.spans() } else { HashMap::new() };
+        // Places that are free again, by size, from the position of a node on.
+        let mut free: HashMap<u32, BinaryHeap<Reverse<(usize, u32)>>> = HashMap::new();
+        let mut order: Vec<Reg> = need;
+        order.sort_by_key(|r| spans.get(r).map_or(0, |span| span.0));
         let mut offset = 0;
-        let mut zeroed = Vec::new();
-        let list: Vec<Reg> = need.iter().collect();
-        for r in list {
-            let at = r.0 as usize;
-            let bytes = match self.classes[at] {
-                Class::Varying => WARP * lane_bytes(kernel.regs[at]),
-                _ => 16 * chunks,
+        for r in order {
+            let bytes = bytes(&self.classes, r);
+            let zeroed = self.live.live_in[0].contains(r);
+            // Only what has a place for every lane can share it: lanes of a chunk may be at different nodes.
+            let span = spans.get(&r).filter(|_| self.classes[r.0 as usize] == Class::Varying && !zeroed);
+            let places = free.entry(bytes).or_default();
+            let at = match (span, places.peek()) {
+                (Some(&(begin, _)), Some(&Reverse((from, at)))) if from < begin => {
+                    places.pop();
+                    at
+                }
+                _ => {
+                    offset += bytes;
+                    offset - bytes
+                }
             };
-            self.homes[at] = Some(Home { offset });
-            if self.live.live_in[0].contains(r) {
-                zeroed.push((offset, bytes));
+            if let Some(&(_, end)) = span {
+                places.push(Reverse((end, at)));
             }
-            offset += bytes;
+            if zeroed {
+                self.zeroed.push((at, bytes));
+            }
+            self.homes[r.0 as usize] = Some(Home { offset: at });
         }
         // Odd multiples of a cache line, so that the frames of warps do not fall on the same cache sets.
         self.frame_bytes = (offset.next_multiple_of(64) | 64).max(64);
-        self.zeroed = zeroed;
+    }
+
+    /// From which position of a node to which one registers are alive, or written.
+    fn spans(&self) -> HashMap<Reg, (usize, usize)> {
+        let mut spans: HashMap<Reg, (usize, usize)> = HashMap::new();
+        for (at, &n) in self.ordering.nodes.iter().enumerate() {
+            for set in [&self.live.live_in[n], &self.live.exposed[n], &self.live.defined[n]] {
+                for r in set.iter() {
+                    spans.entry(r).or_insert((at, at)).1 = at;
+                }
+            }
+        }
+        spans
     }
 
     /// The home of a register that has one.

@@ -6,8 +6,8 @@ use ptx::ir::{IntOp, MulPart, Op, Operand, Reg, RegTy, Ty};
 use ptx::math::{Source, shape};
 
 use super::{Emit, Val};
+use crate::abi::Helper;
 use crate::analysis::classes::{self, Class};
-use crate::run::helpers;
 
 /// Cranelift values of an operand: one scalar, or the vectors of a chunk.
 pub(super) type Parts = Vec<Value>;
@@ -51,6 +51,7 @@ impl Emit<'_, '_> {
             Op::Bfe { .. } if i > 0 => RegTy::B32,
             Op::Bfi { .. } if i > 1 => RegTy::B32,
             Op::Slct { cty, .. } if i == 2 => cty.reg(),
+            Op::CvtFromFp8 { .. } => RegTy::B16,
             Op::Cvt { src_ty, .. } | Op::CvtPack { src_ty, .. } => src_ty.reg(),
             Op::Int { ty, .. }
             | Op::Mul { ty, .. }
@@ -163,13 +164,11 @@ impl Emit<'_, '_> {
             let Some((parts, ty)) = source.and_then(|_| given.next()) else { continue };
             self.store_row(parts, *ty, base, vector);
         }
-        self.attached.ops.push(Box::new(op.clone()));
-        let address = self.attached.ops.last().map_or(0, |b| std::ptr::from_ref::<Op>(b).addr());
-        let address = self.i64(address as i64);
+        let op = self.op_key(op);
         let present = order.iter().enumerate().filter(|(_, s)| s.is_some()).fold(0, |m, (i, _)| m | 1 << i);
         let present = self.i64(present);
         let (args, lanes_value) = (self.scratch_address(0), self.i64(lanes as i64));
-        self.call(helpers::eval as *const () as usize, &[address, args, lanes_value, present], &[]);
+        self.call(Helper::Eval, &[self.inv.ctx, op, args, lanes_value, present], &[]);
         let mut results = Vec::new();
         for (i, dst) in dests.iter().enumerate() {
             let base = row * (4 + i as i32);

@@ -7,7 +7,7 @@ use ptx::ir::{Address, AtomOp, Op, Operand, Reg, RegTy, Space, Ty};
 use super::alu::Parts;
 use super::memory::tenant;
 use super::{Emit, Val};
-use crate::run::helpers;
+use crate::abi::Helper;
 
 impl Emit<'_, '_> {
     #[expect(clippy::too_many_arguments, reason = "the fields of one instruction")]
@@ -39,12 +39,12 @@ impl Emit<'_, '_> {
         if let Some(c) = c {
             self.operand_row(c, ty.reg(), 2 * row);
         }
-        let site = self.op_address(op);
+        let site = self.op_key(op);
         let bits = self.mask_bits_or_full();
         let rows = self.scratch_address(0);
         let lanes = self.i64(self.lanes_per_chunk() as i64);
         let args = [self.inv.ctx, site, bits, self.chunk.thread, rows, lanes];
-        self.call_rarely(helpers::atomic as *const () as usize, &args);
+        self.call_rarely(Helper::Atomic, &args);
         let parts = dst.map_or(Vec::new(), |dst| self.load_row(self.reg_ty(dst), 3 * row, true));
         self.jump_with(merge, &parts);
         self.b.switch_to_block(merge);
@@ -126,7 +126,7 @@ impl Emit<'_, '_> {
     /// Tells the fault handler that an atomic is under way, or over.
     fn note_atomic(&mut self, on: i64) {
         let on = self.i32(on);
-        self.b.ins().store(super::trusted(), on, self.inv.ctx, crate::run::context::at::ATOMIC);
+        self.b.ins().store(super::trusted(), on, self.inv.ctx, crate::abi::context::at::ATOMIC);
     }
 
     /// What an atomic leaves in memory; with `c`, a compare-and-swap.

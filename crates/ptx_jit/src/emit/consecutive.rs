@@ -7,23 +7,21 @@ use ptx::ir::{Reg, RegTy, Ty};
 use super::alu::Parts;
 use super::memory::tenant;
 use super::{Emit, Val, arg};
-use crate::run::context::{Run, Site};
-use crate::run::helpers;
+use crate::abi::{Helper, Run, Site};
 
 impl Emit<'_, '_> {
     /// Copies between the context's elements and the addresses of a run, for the active lanes.
-    fn copy_run(&mut self, helper: usize, site: Site, val: &Val) {
+    fn copy_run(&mut self, helper: Helper, site: Site, val: &Val) {
         let zero = self.i64(0);
         let (b, c, run) = match *val {
             Val::Affine { base, stride } => (base, zero, Run { site, stride, k: 1, signed: false }),
             Val::Wide { b, c, stride, k, signed } => (b, c, Run { site, stride, k, signed }),
             _ => return,
         };
-        self.attached.runs.push(Box::new(run));
-        let run = self.attached.runs.last().map_or(0, |r| std::ptr::from_ref::<Run>(r).addr());
-        let run = self.i64(run as i64);
+        let key = self.key(self.attached.runs.len());
+        self.attached.runs.push(run);
         let bits = self.mask_bits_or_full();
-        self.call_rarely(helper, &[self.inv.ctx, run, bits, self.chunk.thread, b, c]);
+        self.call_rarely(helper, &[self.inv.ctx, key, bits, self.chunk.thread, b, c]);
     }
 
     /// Loads consecutive elements, if they may be: from where they are, or if that cannot be done at once, from the
@@ -35,7 +33,7 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
         let ty = site.ty;
-        self.copy_run(helpers::collect as *const () as usize, site, val);
+        self.copy_run(Helper::Collect, site, val);
         self.b.ins().jump(on, &[arg(self.inv.ctx)]);
         self.b.switch_to_block(on);
         let mut elements = self.vector_load(ty, dsts, from).into_iter();
@@ -56,7 +54,7 @@ impl Emit<'_, '_> {
         self.b.ins().brif(stored, done, &[], slow, &[]);
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
-        self.copy_run(helpers::scatter as *const () as usize, site, val);
+        self.copy_run(Helper::Scatter, site, val);
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(done);
     }

@@ -15,13 +15,14 @@ use cranelift_frontend::{FunctionBuilder, Switch};
 use ptx::ir::{Cmp, Kernel, Operand, PredRef, Reg, RegTy};
 use ptx::launch::WARP;
 
-use super::{Attached, Chunk, Emit, Mask, Unsupported, Val, int, invariants, own, slot, trusted};
+use super::{Chunk, Emit, Mask, Unsupported, Val, int, invariants, own, slot, trusted};
+use crate::abi::context::at;
+use crate::abi::{Attached, Helper};
 use crate::analysis::Plan;
 use crate::analysis::classes::{self, Class};
 use crate::analysis::graph::{NodeId, NodeTerm};
 use crate::analysis::operands;
-use crate::run::context::at;
-use crate::run::helpers;
+use crate::analysis::regset::RegSet;
 
 /// The blocks of a region's code.
 struct Blocks {
@@ -34,6 +35,26 @@ struct Blocks {
     /// Pending words, by index of the node in the region.
     pending: StackSlot,
     index: HashMap<NodeId, i32>,
+    /// Loops by their last node in the region, inner ones first.
+    loops: HashMap<NodeId, Vec<(usize, usize)>>,
+}
+
+/// The loops of a region by the last of their nodes that belong to it, inner ones first.
+fn loops_by_end(plan: &Plan, nodes: &[NodeId]) -> HashMap<NodeId, Vec<(usize, usize)>> {
+    let mut found: HashMap<NodeId, Vec<(usize, usize)>> = HashMap::new();
+    let position = |n: NodeId| plan.ordering.position[n];
+    let (Some(first), Some(last)) =
+        (nodes.iter().map(|&n| position(n)).min(), nodes.iter().map(|&n| position(n)).max())
+    else {
+        return found;
+    };
+    for &(begin, end) in plan.ordering.loops.iter().rev().filter(|l| l.0 <= last && l.1 >= first) {
+        let inside = nodes.iter().copied().filter(|&n| begin <= position(n) && position(n) <= end);
+        if let Some(n) = inside.max_by_key(|&n| position(n)) {
+            found.entry(n).or_default().push((begin, end));
+        }
+    }
+    found
 }
 
 /// Emits the function of region `index` of the plan into `b`.
@@ -96,11 +117,13 @@ pub(crate) fn emit_region(
         k,
         plan,
         region,
+        number: index,
         attached,
+        functions: HashMap::new(),
         b,
         inv,
         chunk: placeholder,
-        vars: vec![Vec::new(); k.regs.len()],
+        vars: HashMap::new(),
         exec: None,
         guard: None,
         scratch,
@@ -111,8 +134,15 @@ pub(crate) fn emit_region(
         checked: Vec::new(),
         upcoming: &[],
         skippable: false,
-        float_only: float_only.to_vec(),
+        float_only,
+        written: RegSet::default(),
+        touched: RegSet::default(),
     };
+    for &n in &region.nodes {
+        e.written.add(&plan.live.defined[n]);
+        e.touched.add(&plan.live.exposed[n]);
+    }
+    e.touched.add(&e.written);
     if let Some(inst) = plan.nodes[region.head].joint(k) {
         e.line = inst.line;
         e.joint(&inst.op, bits);
@@ -131,6 +161,7 @@ pub(crate) fn emit_region(
         next_chunk,
         pending,
         index: nodes.iter().enumerate().map(|(i, &n)| (n, i as i32)).collect(),
+        loops: if plan.masked { loops_by_end(plan, &nodes) } else { HashMap::new() },
     };
     for &n in &nodes {
         blocks.full.insert(n, e.b.create_block());
@@ -187,8 +218,9 @@ impl Emit<'_, '_> {
         self.chunk = Chunk { warp, frame, index: sub, base4, base8, scalars, thread, entry };
     }
 
+    /// Registers that have a value at the node's beginning and are of concern to the region.
     fn live_in(&self, n: NodeId) -> Vec<Reg> {
-        self.plan.live.live_in[n].iter().collect()
+        self.plan.live.live_in[n].and(&self.touched).iter().collect()
     }
 
     /// Enters the region's head with the chunk's lanes, if there are any.
@@ -268,8 +300,8 @@ impl Emit<'_, '_> {
                     self.full_edge(n, target, blocks);
                 }
             }
-            NodeTerm::Index { index, targets } => {
-                let val = self.operand(index, RegTy::B32);
+            NodeTerm::Index { index, base, shift, targets } => {
+                let val = self.selector(index, base, shift);
                 if let Val::Lanes(_) | Val::Affine { .. } = val {
                     let all = self.i32(full);
                     let parts = self.index_parts(&val, &targets, all);
@@ -342,6 +374,25 @@ impl Emit<'_, '_> {
         }
     }
 
+    /// The number of the target of an indexed branch.
+    fn selector(&mut self, index: Operand, base: u32, shift: u32) -> Val {
+        let val = self.operand(index, RegTy::B32);
+        if (base, shift) == (0, 0) {
+            return val;
+        }
+        if let Val::Same(v) = val {
+            let v = self.b.ins().iadd_imm_s(v, -i64::from(base));
+            return Val::Same(self.b.ins().ushr_imm_u(v, i64::from(shift)));
+        }
+        let base = self.vector_const([base; 4]);
+        let lanes = self.lanes(&val, RegTy::B32);
+        let number = |e: &mut Self, lane| {
+            let lane = e.b.ins().isub(lane, base);
+            e.b.ins().ushr_imm_u(lane, i64::from(shift))
+        };
+        Val::Lanes(lanes.into_iter().map(|lane| number(self, lane)).collect())
+    }
+
     /// The lanes of `all` that go to each target of an indexed branch.
     fn index_parts(&mut self, index: &Val, targets: &[NodeId], all: Value) -> Vec<(NodeId, Value)> {
         let lanes = self.lanes(index, RegTy::B32);
@@ -383,13 +434,9 @@ impl Emit<'_, '_> {
         for &t in &targets[1..] {
             set.add(&self.plan.live.live_in[t]);
         }
-        let mut changed = crate::analysis::liveness::RegSet::new(self.k.regs.len());
-        for &n in &self.region.nodes {
-            changed.add(&self.plan.live.defined[n]);
-        }
         // The joint operation at the head has written its results to the frame, and they were loaded from there; but a
         // kernel's entry has loaded nothing: its frame is zero where it matters.
-        let set = set.and(&changed);
+        let set = set.and(&self.written);
         for r in set.iter().collect::<Vec<_>>() {
             self.spill(r);
         }
@@ -486,7 +533,7 @@ impl Emit<'_, '_> {
         }
         self.exec = Some(Mask { bits, lanes });
         self.body(n);
-        let mut out = crate::analysis::liveness::RegSet::new(self.k.regs.len());
+        let mut out = RegSet::default();
         for s in self.plan.nodes[n].successors() {
             out.add(&self.plan.live.live_in[s]);
         }
@@ -509,8 +556,8 @@ impl Emit<'_, '_> {
                 let (yes, no) = if p.negate { (no, yes) } else { (yes, no) };
                 self.distribute(&[(then, yes), (els, no)], blocks);
             }
-            NodeTerm::Index { index, targets } => {
-                let val = self.operand(index, RegTy::B32);
+            NodeTerm::Index { index, base, shift, targets } => {
+                let val = self.selector(index, base, shift);
                 let parts = self.index_parts(&val, &targets, bits);
                 self.distribute(&parts, blocks);
             }
@@ -519,17 +566,7 @@ impl Emit<'_, '_> {
         self.b.ins().jump(after, &[]);
         self.b.switch_to_block(after);
         // Loops that end here: back while lanes are pending at an earlier node of theirs.
-        let position = self.plan.ordering.position[n];
-        let loops: Vec<(usize, usize)> = self
-            .plan
-            .ordering
-            .loops
-            .iter()
-            .rev()
-            .copied()
-            .filter(|&(_, end)| self.loop_end(end) == Some(position))
-            .collect();
-        for (begin, end) in loops {
+        for (begin, end) in blocks.loops.remove(&n).unwrap_or_default() {
             for target in self.back_targets(begin, end, nodes) {
                 let (back, on) = (self.b.create_block(), self.b.create_block());
                 let at = 4 * blocks.index[&target];
@@ -543,13 +580,6 @@ impl Emit<'_, '_> {
         }
         let to = next.map_or(blocks.next_chunk, |next| blocks.masked[&next]);
         self.b.ins().jump(to, &[]);
-    }
-
-    /// The last position in the loop that belongs to this region.
-    fn loop_end(&self, end: usize) -> Option<usize> {
-        let begin = self.plan.ordering.loops.iter().find(|l| l.1 == end).map(|l| l.0)?;
-        let inside = self.region.nodes.iter().map(|&n| self.plan.ordering.position[n]);
-        inside.filter(|&p| begin <= p && p <= end).max()
     }
 
     /// Nodes of the region in the loop that are reached from a later node of the loop.
@@ -577,7 +607,7 @@ impl Emit<'_, '_> {
         self.b.ins().brif(word, stop, &[], on, &[]);
         self.b.switch_to_block(stop);
         self.b.set_cold_block(stop);
-        self.call_rarely(helpers::preempt as *const () as usize, &[self.inv.ctx]);
+        self.call_rarely(Helper::Preempt, &[self.inv.ctx]);
         self.b.ins().jump(on, &[]);
         self.b.switch_to_block(on);
     }

@@ -130,7 +130,9 @@ impl Emit<'_, '_> {
             }
             Op::IntUn { op, ty, .. } => one(self.int_unary(*op, *ty, &v[0], vector)?),
             Op::Bfe { ty, pos: Operand::Imm(pos), len: Operand::Imm(len), .. } => {
-                let (pos, len, bits) = (*pos & 0xff, *len & 0xff, u64::from(ty.bits()));
+                let bits = u64::from(ty.bits());
+                let kept = if bits == 64 { u64::from(u32::MAX) } else { 0xff };
+                let (pos, len) = (*pos & kept, *len & kept);
                 if len == 0 || pos + len > bits {
                     return None;
                 }
@@ -162,7 +164,7 @@ impl Emit<'_, '_> {
                 }))
             }
             Op::AddCarry { sub, ty, cc_in, cc_out, .. } if matches!(ty.bits(), 32 | 64) => {
-                Some(self.add_carry(*sub, v, cc_in.is_some(), cc_out.is_some()))
+                Some(self.add_carry(*sub, v, cc_in.is_some(), cc_out.is_some(), vector))
             }
             Op::Setp { cmp, ty, ftz, combine, .. } => {
                 let hit = self.comparison(*cmp, *ty, *ftz, &v[0], &v[1])?;
@@ -491,13 +493,20 @@ impl Emit<'_, '_> {
         self.b.ins().bor(set, clear)
     }
 
-    pub(super) fn add_carry(&mut self, sub: bool, v: &[Parts], carry_in: bool, carry_out: bool) -> Vec<Parts> {
+    pub(super) fn add_carry(
+        &mut self,
+        sub: bool,
+        v: &[Parts],
+        carry_in: bool,
+        carry_out: bool,
+        vector: bool,
+    ) -> Vec<Parts> {
         let (mut sums, mut carries) = (Vec::new(), Vec::new());
         for (i, (&a, &b)) in v[0].iter().zip(&v[1]).enumerate() {
-            // The carry as a number of the operands' type: 0 or 1; as a mask, 0 or -1.
+            // The carry, of a subtraction the borrow, as a mask of the operands' type: 0 or -1.
             let carry = carry_in.then(|| {
                 let ty: Type = self.b.func.dfg.value_type(a);
-                match ty {
+                let mask = match ty {
                     types::I32X4 => v[2][i],
                     types::I64X2 => {
                         let mask = v[2][i / 2];
@@ -507,7 +516,8 @@ impl Emit<'_, '_> {
                         let wide = self.b.ins().uextend(ty, v[2][0]);
                         self.b.ins().ineg(wide)
                     }
-                }
+                };
+                if sub { self.b.ins().bnot(mask) } else { mask }
             });
             let first = if sub { self.b.ins().isub(a, b) } else { self.b.ins().iadd(a, b) };
             let overflow = |e: &mut Self, result: Value, before: Value| {
@@ -529,7 +539,11 @@ impl Emit<'_, '_> {
             }
             sums.push(sum);
             if let Some(f) = flag {
-                carries.push(f);
+                carries.push(match (sub, vector) {
+                    (false, _) => f,
+                    (true, true) => self.b.ins().bnot(f),
+                    (true, false) => self.b.ins().bxor_imm_u(f, 1),
+                });
             }
         }
         let carries = self.as_predicate(carries);

@@ -11,8 +11,9 @@ use ptx::ir::{Address, Op, Operand, Reg, RegTy, Space, Ty};
 use super::alu::Parts;
 use super::consecutive::vectorable;
 use super::{Emit, Mask, Val, arg, trusted};
-use crate::run::context::{Site, at};
-use crate::run::helpers;
+use crate::abi::Helper;
+use crate::abi::Site;
+use crate::abi::context::at;
 
 /// Flags of an access to tenant memory: it may fault, and is aligned only as elements are.
 pub(super) fn tenant() -> MemFlagsData {
@@ -111,9 +112,9 @@ impl Emit<'_, '_> {
     }
 
     fn site(&mut self, space: Space, ty: Ty, count: usize) -> Value {
-        self.attached.sites.push(Box::new(Site { space, ty, count: count as u32 }));
-        let address = self.attached.sites.last().map_or(0, |s| std::ptr::from_ref::<Site>(s).addr());
-        self.i64(address as i64)
+        let key = self.key(self.attached.sites.len());
+        self.attached.sites.push(Site { space, ty, count: count as u32 });
+        key
     }
 
     /// An address with its offset. Spaces of 32-bit offsets give 32-bit values.
@@ -281,7 +282,7 @@ impl Emit<'_, '_> {
         };
         let write = self.i64(i64::from(write));
         let args = [self.inv.ctx, site, wide, write];
-        self.call_rarely(helpers::resolve as *const () as usize, &args);
+        self.call_rarely(Helper::Resolve, &args);
         let host = self.b.ins().load(types::I64, trusted(), self.inv.ctx, at::RESOLVED);
         self.b.ins().jump(on, &[arg(host)]);
         self.b.switch_to_block(on);
@@ -341,7 +342,7 @@ impl Emit<'_, '_> {
         let row = 8 * self.lanes_per_chunk() as i32;
         let (from, to) = (self.scratch_address(0), self.scratch_address(row));
         let args = [self.inv.ctx, site, bits, self.chunk.thread, from, to];
-        self.call_rarely(helpers::load as *const () as usize, &args);
+        self.call_rarely(Helper::Load, &args);
         let mut elements = Vec::new();
         for (i, dst) in dsts.iter().enumerate() {
             if let Some(dst) = *dst {
@@ -467,7 +468,7 @@ impl Emit<'_, '_> {
         let bits = self.mask_bits_or_full();
         let (at, from) = (self.scratch_address(0), self.scratch_address(row));
         let args = [self.inv.ctx, site, bits, self.chunk.thread, at, from];
-        self.call_rarely(helpers::store as *const () as usize, &args);
+        self.call_rarely(Helper::Store, &args);
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(done);
     }
@@ -597,10 +598,11 @@ impl Emit<'_, '_> {
         (lanes.map(|lane| self.extract(&hosts, RegTy::B64, lane)).collect(), bad)
     }
 
-    pub(super) fn op_address(&mut self, op: &Op) -> Value {
-        self.attached.ops.push(Box::new(op.clone()));
-        let address = self.attached.ops.last().map_or(0, |b| std::ptr::from_ref::<Op>(b).addr());
-        self.i64(address as i64)
+    /// Attaches an operation for a helper.
+    pub(super) fn op_key(&mut self, op: &Op) -> Value {
+        let key = self.key(self.attached.ops.len());
+        self.attached.ops.push(op.clone());
+        key
     }
 
     pub(super) fn operand_row(&mut self, o: Operand, imm: RegTy, base: i32) {
@@ -622,12 +624,12 @@ impl Emit<'_, '_> {
         if let Some(bytes) = src_bytes {
             self.operand_row(bytes, RegTy::B32, 2 * row);
         }
-        let site = self.op_address(op);
+        let site = self.op_key(op);
         let bits = self.mask_bits_or_full();
         let rows = self.scratch_address(0);
         let lanes = self.i64(self.lanes_per_chunk() as i64);
         let args = [self.inv.ctx, site, bits, self.chunk.thread, rows, lanes];
-        self.call(helpers::copy_async as *const () as usize, &args, &[]);
+        self.call(Helper::CopyAsync, &args, &[]);
     }
 
     /// Builtins, sleep and trap.
@@ -640,12 +642,12 @@ impl Emit<'_, '_> {
             }
             result = *dst;
         }
-        let site = self.op_address(op);
+        let site = self.op_key(op);
         let bits = self.mask_bits_or_full();
         let rows = self.scratch_address(0);
         let lanes = self.i64(self.lanes_per_chunk() as i64);
         let args = [self.inv.ctx, site, bits, self.chunk.thread, rows, lanes];
-        self.call(helpers::service as *const () as usize, &args, &[]);
+        self.call(Helper::Service, &args, &[]);
         if let Some(dst) = result {
             let parts = self.load_row(self.reg_ty(dst), 6 * row, true);
             self.set(dst, Val::Lanes(parts));

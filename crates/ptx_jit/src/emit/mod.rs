@@ -7,23 +7,27 @@ mod convert;
 mod float;
 mod flow;
 mod int;
-mod joint;
+pub(crate) mod joint;
 mod memory;
 mod moves;
+pub(crate) mod transparent;
 mod value;
 
+use std::collections::HashMap;
+
 use cranelift_codegen::ir::{
-    AbiParam, BlockArg, Endianness, InstBuilder, MemFlagsData, SigRef, Signature, StackSlot, StackSlotData,
-    StackSlotKind, Type, Value, types,
+    AbiParam, BlockArg, Endianness, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, MemFlagsData, Signature,
+    StackSlot, StackSlotData, StackSlotKind, Type, UserExternalName, Value, types,
 };
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
 use ptx::ir::{Kernel, Reg, RegTy};
 
+use crate::abi::context::at;
+use crate::abi::{Attached, Helper, Key};
 use crate::analysis::classes::Class;
+use crate::analysis::regset::RegSet;
 use crate::analysis::{Plan, Region};
-use crate::run::context::{Run, Site, at};
-use crate::transparent;
 
 pub(crate) use value::Val;
 
@@ -32,16 +36,6 @@ pub(crate) use value::Val;
 pub(crate) struct Unsupported {
     pub(crate) line: u32,
     pub(crate) what: String,
-}
-
-/// Things that machine code refers to by address and that live as long as the code.
-#[derive(Debug, Default)]
-#[expect(clippy::vec_box, reason = "machine code holds the addresses of the elements")]
-pub(crate) struct Attached {
-    pub(crate) sites: Vec<Box<Site>>,
-    pub(crate) runs: Vec<Box<Run>>,
-    pub(crate) ops: Vec<Box<ptx::ir::Op>>,
-    pub(crate) joints: Vec<Box<crate::run::joint::Site>>,
 }
 
 // Invariants of the function, loaded at its entry.
@@ -86,11 +80,15 @@ pub(crate) struct Emit<'a, 'f> {
     k: &'a Kernel,
     plan: &'a Plan,
     region: &'a Region,
+    /// The region's number.
+    number: usize,
     attached: &'a mut Attached,
+    /// Functions outside that the region calls so far: helpers, and their entries that change no register.
+    functions: HashMap<(Helper, bool), FuncRef>,
     b: FunctionBuilder<'f>,
     inv: Invariants,
     chunk: Chunk,
-    vars: Vec<Vec<Variable>>,
+    vars: HashMap<Reg, Vec<Variable>>,
     /// Active lanes of the node being emitted; none: all.
     exec: Option<Mask>,
     /// Lanes for which the guard of the current instruction holds; none: all.
@@ -109,7 +107,11 @@ pub(crate) struct Emit<'a, 'f> {
     /// Inside code that a scalar guard may skip.
     skippable: bool,
     /// Registers all of whose readers are floating-point operations: their NaNs need not be canonical.
-    float_only: Vec<bool>,
+    float_only: &'a [bool],
+    /// Registers that the region may write.
+    written: RegSet,
+    /// These, and registers that it reads before it writes them.
+    touched: RegSet,
 }
 
 /// Bytes of the stack slot for arguments and results of helpers.
@@ -187,11 +189,12 @@ impl Emit<'_, '_> {
     }
 
     fn variables(&mut self, r: Reg) -> Vec<Variable> {
-        if self.vars[r.0 as usize].is_empty() {
-            let list = self.component_types(r).into_iter().map(|ty| self.b.declare_var(ty)).collect();
-            self.vars[r.0 as usize] = list;
+        if let Some(list) = self.vars.get(&r) {
+            return list.clone();
         }
-        self.vars[r.0 as usize].clone()
+        let list: Vec<Variable> = self.component_types(r).into_iter().map(|ty| self.b.declare_var(ty)).collect();
+        self.vars.insert(r, list.clone());
+        list
     }
 
     /// The current value of a register.
@@ -357,38 +360,39 @@ impl Emit<'_, '_> {
 
     // Helpers.
 
-    fn signature(&mut self, params: &[Type], returns: &[Type]) -> SigRef {
-        let mut signature = Signature::new(CallConv::SystemV);
-        signature.params.extend(params.iter().map(|&t| AbiParam::new(t)));
-        signature.returns.extend(returns.iter().map(|&t| AbiParam::new(t)));
-        self.b.import_signature(signature)
+    /// A function of the engine, or the entry to it that changes no register, with what it takes and returns.
+    fn function(&mut self, helper: Helper, entry: bool, args: &[Value], returns: &[Type]) -> FuncRef {
+        if let Some(&function) = self.functions.get(&(helper, entry)) {
+            return function;
+        }
+        let params: Vec<Type> = args.iter().map(|&a| self.b.func.dfg.value_type(a)).collect();
+        let signature = if entry { transparent::signature(&params) } else { ordinary(&params, returns) };
+        let function = import(self.b.func, helper, entry, signature);
+        self.functions.insert((helper, entry), function);
+        function
     }
 
     /// Calls a Rust function.
-    fn call(&mut self, function: usize, args: &[Value], returns: &[Type]) -> Option<Value> {
-        let params: Vec<Type> = args.iter().map(|&a| self.b.func.dfg.value_type(a)).collect();
-        let signature = self.signature(&params, returns);
-        let address = self.i64(function as i64);
-        let call = self.b.ins().call_indirect(signature, address, args);
+    fn call(&mut self, helper: Helper, args: &[Value], returns: &[Type]) -> Option<Value> {
+        let function = self.function(helper, false, args, returns);
+        let call = self.b.ins().call(function, args);
         self.b.inst_results(call).first().copied()
     }
 
     /// Calls a Rust function that returns nothing, from where it is rarely called: all registers stay as they are. But
     /// where registers keep their values for long, a large kernel takes longer to compile.
-    fn call_rarely(&mut self, function: usize, args: &[Value]) {
-        if self.vectors == 1 {
-            self.call(function, args, &[]);
-            return;
-        }
-        let params: Vec<Type> = args.iter().map(|&a| self.b.func.dfg.value_type(a)).collect();
-        match transparent::entry(function, &params) {
-            Ok(entry) => {
-                let signature = self.b.import_signature(transparent::signature(&params));
-                let address = self.i64(entry as i64);
-                self.b.ins().call_indirect(signature, address, args);
-            }
-            Err(error) => self.fail(error),
-        }
+    fn call_rarely(&mut self, helper: Helper, args: &[Value]) {
+        let function = self.function(helper, self.vectors > 1, args, &[]);
+        self.b.ins().call(function, args);
+    }
+
+    /// The key of what is attached next to a list of this length.
+    fn key(&mut self, list: usize) -> Value {
+        let Some(key) = Key::next(self.number, list) else {
+            self.fail("more memory accesses and rare operations in a region than can be counted");
+            return self.i32(0);
+        };
+        self.i32(key.0.into())
     }
 
     fn scratch_address(&mut self, offset: i32) -> Value {
@@ -399,6 +403,26 @@ impl Emit<'_, '_> {
         let line = self.line;
         self.unsupported.get_or_insert(Unsupported { line, what: what.into() });
     }
+}
+
+/// The signature of a Rust function.
+pub(crate) fn ordinary(params: &[Type], returns: &[Type]) -> Signature {
+    let mut signature = Signature::new(CallConv::SystemV);
+    signature.params.extend(params.iter().map(|&t| AbiParam::new(t)));
+    signature.returns.extend(returns.iter().map(|&t| AbiParam::new(t)));
+    signature
+}
+
+/// Names of functions outside: helpers, and entries to them.
+pub(crate) const HELPERS: u32 = 0;
+pub(crate) const ENTRIES: u32 = 1;
+
+/// Declares a function outside, at any distance.
+fn import(func: &mut Function, helper: Helper, entry: bool, signature: Signature) -> FuncRef {
+    let namespace = if entry { ENTRIES } else { HELPERS };
+    let name = func.declare_imported_user_function(UserExternalName::new(namespace, helper as u32));
+    let signature = func.import_signature(signature);
+    func.import_function(ExtFuncData { name: ExternalName::user(name), signature, colocated: false, patchable: false })
 }
 
 fn slot(b: &mut FunctionBuilder<'_>, bytes: u32) -> StackSlot {

@@ -7,9 +7,9 @@ use ptx::launch::{LOCAL_WINDOW, LOCAL_WINDOW_BYTES, SHARED_WINDOW, SHARED_WINDOW
 
 use super::alu::Parts;
 use super::{Emit, Val, own, trusted};
+use crate::abi::Helper;
+use crate::abi::context::{self, at};
 use crate::analysis::classes::{self, Class};
-use crate::run::context::{self, at};
-use crate::run::helpers;
 
 impl Emit<'_, '_> {
     /// A special register.
@@ -70,8 +70,8 @@ impl Emit<'_, '_> {
             | SReg::GlobalTimerLo
             | SReg::GlobalTimerHi => {
                 let global = matches!(sreg, SReg::GlobalTimer | SReg::GlobalTimerLo | SReg::GlobalTimerHi);
-                let function = if global { helpers::global_timer as *const () } else { helpers::clock as *const () };
-                let Some(mut v) = self.call(function as usize, &[], &[types::I64]) else { return Val::Lanes(vec![]) };
+                let function = if global { Helper::GlobalTimer } else { Helper::Clock };
+                let Some(mut v) = self.call(function, &[], &[types::I64]) else { return Val::Lanes(vec![]) };
                 if matches!(sreg, SReg::ClockHi | SReg::GlobalTimerHi) {
                     v = self.b.ins().ushr_imm_u(v, 32);
                 }

@@ -3,7 +3,8 @@
 use ptx::ir::{BarKind, BarRed, Op};
 use ptx::launch::{Exception, WARP};
 
-use super::joint::{Site, write_lane};
+use super::joint::write_lane;
+use crate::abi::joint::Site;
 
 /// Barriers of a CTA, as PTX numbers them.
 pub(crate) const BARRIERS: usize = 16;

@@ -1,41 +1,37 @@
 //! CTAs that run one after another on one coroutine and one piece of memory, and the scheduling of a CTA's warps over the
 //! kernel's regions.
 //!
-//! Lanes are always pending at the head of some region. The scheduler takes the first region in program order that has
-//! pending lanes, and runs it for all of them; the region's code leaves them pending at other heads, or ends them. So
-//! diverged lanes meet as soon as they can. Lanes at a barrier are set aside until it is complete, lanes at a warp operation
-//! until those that its mask names have come (`meet`).
+//! Lanes are always pending at the head of some region. The scheduler takes the next region in program order that has
+//! pending lanes, inside a loop as long as there is one, and runs it for all of them; the region's code leaves them pending
+//! at other heads, or ends them. So diverged lanes meet as soon as they can. Lanes at a barrier are set aside until it is
+//! complete, lanes at a warp operation until those that its mask names have come (`meet`).
 
 pub(crate) mod meet;
 
 use std::sync::Arc;
 
+use corosensei::stack::Stack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use ptx::launch::{AccessError, Exception, GlobalMemory, Step, WARP};
 
-use super::arena::{self, Arena};
+use super::arena::Arena;
 use super::barrier::{self, BARRIERS, Barrier, Threads};
-use super::context::{self, Context};
+use super::stack::CtaStack;
 use super::trap;
+use crate::abi::context::{self, Context, Suspend};
+use crate::abi::joint::{Site, Slot};
 use crate::code::Compiled;
 use crate::{Grid, Progress};
 
-/// How machine code and helpers stop for a while.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Suspend(*const Yielder<(), ()>);
-
-impl Suspend {
-    pub(crate) fn suspend(self) {
-        // SAFETY: set when the coroutine started, whose yielder lives on its stack until it ends; only code on that stack
-        // calls this.
-        unsafe { &*self.0 }.suspend(());
-    }
-}
-
 /// Picks of a region whose threads wait for others before some other region gets a turn.
 const PATIENCE: u32 = 32;
+/// Such picks from then on until the next one gets a turn.
+const TURN: u32 = 8;
 /// Such picks in one resume before other CTAs get a turn.
 const WAITS_PER_RESUME: u32 = 256;
+
+/// Bytes of a CTA's memory that are cleared before it is seen whether it is to stop.
+const PART_BYTES: usize = 256 << 10;
 
 /// All that running code refers to; does not move while the batch lives.
 struct State {
@@ -53,20 +49,30 @@ struct State {
     ready: Vec<u64>,
     /// Those whose lanes wait for others at a warp operation: passed over until something has run.
     held: Vec<u64>,
-    /// Lanes whose barrier is complete; they run next.
+    /// Lanes whose barrier is complete, or who have met at different places; they run next.
     released: Vec<barrier::Waiting>,
     /// None if the kernel has none.
     barriers: Vec<Barrier>,
     live: Vec<u32>,
+    /// Picks of a region whose threads wait.
     waits: u32,
+    /// The region that had a turn last while others wait.
+    turn: usize,
     waits_this_resume: u32,
+    /// The region that has run last.
+    last: usize,
+    /// Behind the last byte of the stack.
+    stack_base: usize,
 }
+
+/// What CTAs run on.
+type Run = (Box<State>, Coroutine<(), (), Step, CtaStack>);
 
 /// CTAs that run machine code.
 pub(crate) struct JitBatch {
     grid: Arc<Grid>,
     code: Arc<Compiled>,
-    run: Option<(Box<State>, Coroutine<(), (), Step>)>,
+    run: Option<Run>,
     ended: Option<Step>,
 }
 
@@ -92,7 +98,11 @@ impl JitBatch {
         if self.run.is_none() {
             match self.start(progress.rest.start) {
                 Ok(run) => self.run = Some(run),
-                Err(_) => return self.end(Step::Exception(Exception::Illegal)),
+                // The kernel is not to blame, and nothing was begun.
+                Err(error) => {
+                    log_limit::warn!(%error, "no memory for a CTA now");
+                    return Step::Preempted;
+                }
             }
         }
         let Some((state, coroutine)) = &mut self.run else { return Step::Exception(Exception::Illegal) };
@@ -104,6 +114,7 @@ impl JitBatch {
             window: Arc::as_ptr(&self.grid.window),
             window_lo: self.grid.window_lo,
             atomic: &raw const state.context.atomic,
+            stack_base: state.stack_base,
         };
         let result = trap::guarded(&current, || coroutine.resume(()));
         *progress = state.progress.clone();
@@ -148,23 +159,23 @@ impl JitBatch {
             unsafe { coroutine.force_reset() };
         }
         if coroutine.done() {
-            arena::give_back_stack(coroutine.into_stack());
+            self.code.spare.keep_stack(coroutine.into_stack());
         }
         if let Some(arena) = state.arena.take() {
-            arena.give_back();
+            self.code.spare.keep_arena(arena);
         }
     }
 
     /// Memory and stack for CTAs from linear index `first` on.
-    fn start(&self, first: u64) -> std::io::Result<(Box<State>, Coroutine<(), (), Step>)> {
+    fn start(&self, first: u64) -> std::io::Result<Run> {
         let (grid, code) = (&self.grid, &self.code);
-        let kernel = &code.kernel;
+        let kernel = &code.facts;
         let launch = &grid.launch;
-        let threads = code.plan.shape.threads() as usize;
+        let threads = code.threads as usize;
         let warps = threads.div_ceil(WARP as usize);
         let fixed = (kernel.shared_bytes as usize).next_multiple_of(kernel.shared_align.max(1) as usize);
         let shared_bytes = fixed + launch.dynamic_shared as usize;
-        let frame_bytes = code.plan.frame_bytes as usize;
+        let frame_bytes = code.frame_bytes as usize;
         let regions = code.regions.len();
 
         // Layout: pending, active, shared, parameters, local, frames.
@@ -176,7 +187,7 @@ impl JitBatch {
         let local_at = params_at + lines(kernel.param_bytes as usize);
         let frames_at = local_at + lines(threads * kernel.local_bytes as usize);
         let total = frames_at + warps * frame_bytes + 64;
-        let mut arena = Arena::take(total)?;
+        let mut arena = code.spare.arena(total)?;
         let base = arena.base();
         // SAFETY: the arena has `total` bytes.
         unsafe { base.write_bytes(0, shared_at) };
@@ -212,15 +223,17 @@ impl JitBatch {
             tids: code.tids.as_ptr().expose_provenance() as u64,
             fixed: fixed_registers,
             atomic: 0,
+            met: 0,
             warps: warps as u32,
             suspend: Suspend(std::ptr::null()),
             exception: None,
             launch: &raw const grid.launch,
-            kernel: Arc::as_ptr(&code.kernel),
+            param_bytes: kernel.param_bytes.into(),
+            attached: &raw const code.attached,
             window: Arc::as_ptr(&grid.window),
             local_bytes: kernel.local_bytes.into(),
         };
-        let has_barriers = code.barriers.iter().any(Option::is_some);
+        let has_barriers = code.regions.iter().any(|region| region.barrier.is_some());
         let mut state = Box::new(State {
             context,
             code: Arc::clone(code),
@@ -236,10 +249,14 @@ impl JitBatch {
             barriers: if has_barriers { (0..BARRIERS).map(|_| Barrier::default()).collect() } else { Vec::new() },
             live: vec![0; warps],
             waits: 0,
+            turn: 0,
             waits_this_resume: 0,
+            last: 0,
+            stack_base: 0,
         });
         let pointer = std::ptr::from_mut::<State>(&mut state);
-        let stack = arena::take_stack()?;
+        let stack = code.spare.stack()?;
+        state.stack_base = stack.base().get();
         let coroutine = Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
             // SAFETY: the state is boxed, lives as long as the coroutine, and nothing else uses it while this runs.
             let state = unsafe { &mut *pointer };
@@ -285,14 +302,17 @@ impl State {
     /// Makes everything as the next CTA finds it at its start: shared and local memory zero, and the registers that are
     /// read before they are written; all threads at the entry. Nothing is pending yet, or any more.
     fn begin(&mut self) {
+        // It has begun: asked to stop from here on, it goes on later.
+        self.progress.rest.start += 1;
+        self.progress.begun += 1;
+        let threads = self.code.threads as usize;
+        self.clear_in_parts(self.context.local, threads * self.context.local_bytes as usize);
         let State { code, context, .. } = self;
         context.fixed[context::CTAID..][..3].copy_from_slice(&self.next);
         clear(context.shared, context.shared_bytes as usize);
-        let threads = code.plan.shape.threads() as usize;
-        clear(context.local, threads * context.local_bytes as usize);
-        for &(offset, bytes) in &code.plan.zeroed {
+        for &(offset, bytes) in &code.zeroed {
             for warp in 0..self.warps as u64 {
-                let frame = context.frames + warp * u64::from(code.plan.frame_bytes);
+                let frame = context.frames + warp * u64::from(code.frame_bytes);
                 clear(frame + u64::from(offset), bytes as usize);
             }
         }
@@ -300,6 +320,7 @@ impl State {
             *barrier = Barrier::default();
         }
         self.waits = 0;
+        self.last = 0;
         // Everything begins at the entry's region, the first one.
         let entry = self.pending(0);
         entry.fill(u32::MAX);
@@ -308,14 +329,25 @@ impl State {
         }
         self.ready[0] |= 1;
         // What comes after this one.
-        self.progress.rest.start += 1;
-        self.progress.begun += 1;
         for (at, side) in self.next.iter_mut().zip(self.grid.launch.grid) {
             *at += 1;
             if *at < side {
                 break;
             }
             *at = 0;
+        }
+    }
+
+    /// As [`clear`], of so much that it takes long: 64 MiB of local memory take tens of milliseconds.
+    fn clear_in_parts(&mut self, address: u64, bytes: usize) {
+        let mut done = 0;
+        while done < bytes {
+            let part = (bytes - done).min(PART_BYTES);
+            clear(address + done as u64, part);
+            done += part;
+            if done < bytes && self.grid.stops() {
+                self.context.suspend.suspend();
+            }
         }
     }
 
@@ -357,15 +389,34 @@ impl State {
         self.next_of(from, |s, word| s.ready[word] & !s.held[word])
     }
 
+    /// The next region in the order of the program: inside a loop the next one behind the last, up to the loop's end, then
+    /// the loop's first one, and what is behind the loop only when nothing is left in it. So lanes that have parted meet,
+    /// and none begins a loop's next trip while others are at this one.
+    fn next(&self) -> Option<usize> {
+        let code = &self.code;
+        let mut around = code.regions[self.last].around;
+        while let Some(l) = around.and_then(|l| code.loops.get(l as usize)) {
+            let inside = |region: &usize| *region <= l.last as usize;
+            let next = self.first_ready(self.last + 1).filter(inside);
+            if let Some(region) = next.or_else(|| self.first_ready(l.first as usize).filter(inside)) {
+                return Some(region);
+            }
+            around = l.outer;
+        }
+        self.first_ready(0)
+    }
+
     /// The next region to run, with its lanes moved to the active row.
     fn pick(&mut self) -> Option<usize> {
-        let mut region = self.first_ready(0)?;
-        if self.code.plan.regions[region].waits {
+        let mut region = self.next()?;
+        if self.code.regions[region].waits {
             self.waits += 1;
             self.waits_this_resume += 1;
             if self.waits > PATIENCE {
-                self.waits = 0;
-                region = self.first_ready(region + 1).unwrap_or(region);
+                self.waits -= TURN;
+                // All in turn: more than one may wait, and for the last.
+                self.turn = self.first_ready(self.turn + 1).or_else(|| self.first_ready(0)).unwrap_or(region);
+                region = self.turn;
             }
         }
         self.take(region);
@@ -390,11 +441,13 @@ impl State {
                 self.context.suspend.suspend();
             }
             if let Some(waiting) = self.released.pop() {
-                // Past the barrier. Nothing may be left on the stack while lanes run.
+                // Past the barrier, or what they have met at. Nothing may be left on the stack while lanes run.
                 let region = waiting.region;
                 self.active().copy_from_slice(&waiting.lanes);
                 drop(waiting);
+                self.context.met = 1;
                 self.run(region);
+                self.context.met = 0;
                 continue;
             }
             let Some(region) = self.pick() else {
@@ -416,16 +469,14 @@ impl State {
                 }
                 return Step::Exception(Exception::Illegal);
             };
-            if let Some(site) = self.code.barriers[region] {
+            if let Some(site) = self.code.regions[region].barrier.as_ref().map(std::ptr::from_ref) {
                 match self.arrive(region, site) {
                     Ok(true) => {}
                     Ok(false) => continue,
                     Err(exception) => return Step::Exception(exception),
                 }
             }
-            if let Some(meeting) = self.code.meetings[region]
-                && !self.meet(region, meeting)
-            {
+            if self.code.regions[region].meeting.is_some() && !self.meet(region) {
                 continue;
             }
             self.run(region);
@@ -437,11 +488,12 @@ impl State {
         let active = self.active();
         let first = active.iter().position(|&b| b != 0).unwrap_or(0);
         let end = active.iter().rposition(|&b| b != 0).map_or(0, |p| p + 1);
-        let function = self.code.regions[region];
+        self.last = region;
+        let function = self.code.regions[region].function;
         let exits = function(&raw mut self.context, first as u64, end as u64);
         self.held.fill(0);
-        for slot in 0..self.code.exits[region].len() {
-            let target = self.code.exits[region][slot];
+        for slot in 0..self.code.regions[region].exits.len() {
+            let target = self.code.regions[region].exits[slot] as usize;
             if exits >> slot.min(63) & 1 != 0 && self.pending(target).iter().any(|&b| b != 0) {
                 self.ready[target / 64] |= 1 << (target % 64);
             }
@@ -449,14 +501,14 @@ impl State {
     }
 
     /// The active lanes arrive at the barrier at the head of `region`; true if they go on at once.
-    fn arrive(&mut self, region: usize, site: *const super::joint::Site) -> Result<bool, Exception> {
+    fn arrive(&mut self, region: usize, site: *const Site) -> Result<bool, Exception> {
         // SAFETY: sites live as long as the code.
         let site = unsafe { &*site };
         // All threads at once at a barrier for all, which is the rule: nothing to keep.
         let whole = matches!(site.op, ptx::ir::Op::Bar { kind: ptx::ir::BarKind::Sync, count: None, .. });
         if whole
             && self.ready.iter().all(|&w| w == 0)
-            && matches!(site.a, super::joint::Slot::Imm(id) if id < BARRIERS as u64)
+            && matches!(site.a, Slot::Imm(id) if id < BARRIERS as u64)
             && !self.barriers.iter().any(Barrier::is_used)
         {
             return Ok(true);
@@ -464,7 +516,7 @@ impl State {
         self.count_live(true);
         let threads = Threads {
             frames: std::ptr::with_exposed_provenance_mut(self.context.frames as usize),
-            frame_bytes: self.code.plan.frame_bytes as usize,
+            frame_bytes: self.code.frame_bytes as usize,
         };
         let lanes: *const u32 = std::ptr::with_exposed_provenance(self.context.active as usize);
         // SAFETY: one word per warp; nothing writes them meanwhile.
@@ -476,18 +528,21 @@ impl State {
 
     /// Finds the threads that have not ended: pending, waiting, or (if asked for) active.
     fn count_live(&mut self, with_active: bool) {
-        for warp in 0..self.warps {
-            let mut bits = if with_active { self.active()[warp] } else { 0 };
-            for region in 0..self.code.regions.len() {
-                bits |= self.pending(region)[warp];
-            }
-            for barrier in &self.barriers {
-                for w in &barrier.waiting {
-                    bits |= w.lanes[warp];
-                }
-            }
-            self.live[warp] = bits;
+        let mut live = std::mem::take(&mut self.live);
+        live.fill(0);
+        let mut add = |lanes: &[u32]| live.iter_mut().zip(lanes).for_each(|(live, lanes)| *live |= lanes);
+        if with_active {
+            add(self.active());
         }
+        let mut from = 0;
+        while let Some(region) = self.next_of(from, |s, word| s.ready[word]) {
+            add(self.pending(region));
+            from = region + 1;
+        }
+        for waiting in self.barriers.iter().flat_map(|barrier| &barrier.waiting) {
+            add(&waiting.lanes);
+        }
+        self.live = live;
     }
 
     /// Releases complete barriers; `live` must be right.
@@ -499,10 +554,11 @@ impl State {
             }
             let threads = Threads {
                 frames: std::ptr::with_exposed_provenance_mut(self.context.frames as usize),
-                frame_bytes: self.code.plan.frame_bytes as usize,
+                frame_bytes: self.code.frame_bytes as usize,
             };
-            let sites = &self.code.barriers;
-            self.released.append(&mut self.barriers[id].release(|region| sites[region], &threads));
+            let regions = &self.code.regions;
+            let site_of = |region: usize| regions[region].barrier.as_ref().map(std::ptr::from_ref);
+            self.released.append(&mut self.barriers[id].release(site_of, &threads));
             released = true;
         }
         released

@@ -13,7 +13,39 @@ use ptx::launch::{
 };
 use ptx::math::{self, int};
 
-use super::context::{Context, Run, Site};
+use crate::abi::context::Context;
+use crate::abi::{Attached, Helper, Key, Run, Site};
+
+/// Where machine code finds a helper.
+pub(crate) fn address(helper: Helper) -> usize {
+    let function = match helper {
+        Helper::Eval => eval as *const (),
+        Helper::Resolve => resolve as *const (),
+        Helper::Load => load as *const (),
+        Helper::Store => store as *const (),
+        Helper::Collect => collect as *const (),
+        Helper::Scatter => scatter as *const (),
+        Helper::Atomic => atomic as *const (),
+        Helper::CopyAsync => copy_async as *const (),
+        Helper::Service => service as *const (),
+        Helper::Joint => super::joint::run as *const (),
+        Helper::Preempt => preempt as *const (),
+        Helper::Clock => clock as *const (),
+        Helper::GlobalTimer => global_timer as *const (),
+    };
+    function.expose_provenance()
+}
+
+/// What machine code names by a key.
+pub(crate) fn attached<'a, T>(ctx: *mut Context, key: u32, list: impl Fn(&'a Attached) -> &'a Vec<T>) -> &'a T {
+    let key = Key(key);
+    // SAFETY: the context is live while its CTA runs.
+    let regions = unsafe { (*ctx).attached };
+    // SAFETY: the code outlives its CTAs.
+    let regions = unsafe { &*regions };
+    let found = regions.get(key.region()).and_then(|region| list(region).get(key.index()));
+    found.unwrap_or_else(|| raise(ctx, Exception::Illegal))
+}
 
 /// Rows of lanes in the scratch slot.
 struct Rows {
@@ -42,9 +74,8 @@ fn active(bits: u32) -> impl Iterator<Item = usize> {
 
 /// Evaluates a computing operation for `lanes` lanes: rows 0 to 3 are operands, 4 and 5 results.
 /// Rows that are not `present` are zero.
-pub(crate) extern "C" fn eval(op: *const Op, rows: *mut u64, lanes: u64, present: u64) {
-    // SAFETY: machine code passes an operation that lives as long as the code.
-    let op = unsafe { &*op };
+pub(crate) extern "C" fn eval(ctx: *mut Context, op: u32, rows: *mut u64, lanes: u64, present: u64) {
+    let op = attached(ctx, op, |of| &of.ops);
     let rows = Rows { base: rows, lanes: lanes as usize };
     for lane in 0..rows.lanes {
         let operands = [0, 1, 2, 3].map(|row| if present >> row & 1 != 0 { rows.get(row, lane) } else { 0 });
@@ -94,9 +125,7 @@ fn locate(context: &Context, space: Space, address: u64, size: u64, thread: u64)
         Space::Local if inside(address, context.local_bytes) => context.local + thread * context.local_bytes + address,
         Space::Local => return Err(AccessError::Local),
         Space::Param => {
-            // SAFETY: the kernel outlives the CTA.
-            let kernel = unsafe { &*context.kernel };
-            if !inside(address, kernel.param_bytes.into()) {
+            if !inside(address, context.param_bytes) {
                 return Err(AccessError::Param);
             }
             context.params + address
@@ -128,9 +157,8 @@ fn reach(ctx: *mut Context, space: Space, address: u64, size: u64, thread: u64, 
 }
 
 /// Finds the host address for an access that all lanes share; raises if there is none.
-pub(crate) extern "C" fn resolve(ctx: *mut Context, site: *const Site, address: u64, write: u64) {
-    // SAFETY: machine code passes a site that lives as long as the code.
-    let site = unsafe { &*site };
+pub(crate) extern "C" fn resolve(ctx: *mut Context, site: u32, address: u64, write: u64) {
+    let site = attached(ctx, site, |of| &of.sites);
     let access = if write != 0 { Access::Write } else { Access::Read };
     let size = u64::from(site.ty.bytes() * site.count);
     let host = reach(ctx, site.space, address, size, 0, access).addr() as u64;
@@ -191,18 +219,17 @@ fn extended(ty: Ty, value: u64) -> u64 {
 }
 
 /// Copies what the active lanes have at the addresses of a run to the context's elements.
-pub(crate) extern "C" fn collect(ctx: *mut Context, run: *const Run, bits: u32, thread: u32, b: u32, c: u64) {
+pub(crate) extern "C" fn collect(ctx: *mut Context, run: u32, bits: u32, thread: u32, b: u32, c: u64) {
     copy_run(ctx, run, bits, thread, (b, c), Access::Read);
 }
 
 /// Copies the context's elements of the active lanes to the addresses of a run.
-pub(crate) extern "C" fn scatter(ctx: *mut Context, run: *const Run, bits: u32, thread: u32, b: u32, c: u64) {
+pub(crate) extern "C" fn scatter(ctx: *mut Context, run: u32, bits: u32, thread: u32, b: u32, c: u64) {
     copy_run(ctx, run, bits, thread, (b, c), Access::Write);
 }
 
-fn copy_run(ctx: *mut Context, run: *const Run, bits: u32, thread: u32, (b, c): (u32, u64), access: Access) {
-    // SAFETY: machine code passes a run that lives as long as the code.
-    let Run { site, stride, k, signed } = unsafe { &*run };
+fn copy_run(ctx: *mut Context, run: u32, bits: u32, thread: u32, (b, c): (u32, u64), access: Access) {
+    let Run { site, stride, k, signed } = attached(ctx, run, |of| &of.runs);
     let size = site.ty.bytes() * site.count;
     // SAFETY: the context is live while its CTA runs.
     let elements: *mut u8 = unsafe { &raw mut (*ctx).elements }.cast();
@@ -225,14 +252,13 @@ fn copy_run(ctx: *mut Context, run: *const Run, bits: u32, thread: u32, (b, c): 
 /// A load, lane by lane: addresses in a row of their own, results in rows of 64-bit words.
 pub(crate) extern "C" fn load(
     ctx: *mut Context,
-    site: *const Site,
+    site: u32,
     bits: u32,
     thread: u32,
     addresses: *mut u64,
     out: *mut u64,
 ) {
-    // SAFETY: machine code passes a site that lives as long as the code.
-    let site = unsafe { &*site };
+    let site: &Site = attached(ctx, site, |of| &of.sites);
     let lanes = (out.addr() - addresses.addr()) / 8;
     let (from, to) = (Rows { base: addresses, lanes }, Rows { base: out, lanes });
     for lane in 0..lanes {
@@ -256,14 +282,13 @@ pub(crate) extern "C" fn load(
 /// A store, lane by lane.
 pub(crate) extern "C" fn store(
     ctx: *mut Context,
-    site: *const Site,
+    site: u32,
     bits: u32,
     thread: u32,
     addresses: *mut u64,
     values: *mut u64,
 ) {
-    // SAFETY: machine code passes a site that lives as long as the code.
-    let site = unsafe { &*site };
+    let site: &Site = attached(ctx, site, |of| &of.sites);
     let lanes = (values.addr() - addresses.addr()) / 8;
     let (to, from) = (Rows { base: addresses, lanes }, Rows { base: values, lanes });
     let size = u64::from(site.ty.bytes() * site.count);
@@ -301,9 +326,8 @@ fn update(at: *mut u8, bytes: u32, f: impl Fn(u64) -> u64) -> u64 {
 }
 
 /// An atomic: row 0 addresses, 1 and 2 operands, 3 results.
-pub(crate) extern "C" fn atomic(ctx: *mut Context, op: *const Op, bits: u32, thread: u32, rows: *mut u64, lanes: u64) {
-    // SAFETY: machine code passes an operation that lives as long as the code.
-    let Op::Atom { op, space, ty, ftz, .. } = (unsafe { &*op }) else { return };
+pub(crate) extern "C" fn atomic(ctx: *mut Context, op: u32, bits: u32, thread: u32, rows: *mut u64, lanes: u64) {
+    let Op::Atom { op, space, ty, ftz, .. } = attached(ctx, op, |of| &of.ops) else { return };
     let rows = Rows { base: rows, lanes: lanes as usize };
     for lane in 0..rows.lanes {
         if bits >> lane & 1 == 0 {
@@ -331,16 +355,8 @@ pub(crate) extern "C" fn atomic(ctx: *mut Context, op: *const Op, bits: u32, thr
 }
 
 /// `cp.async`: row 0 shared offsets, 1 global addresses, 2 numbers of bytes to copy.
-pub(crate) extern "C" fn copy_async(
-    ctx: *mut Context,
-    op: *const Op,
-    bits: u32,
-    thread: u32,
-    rows: *mut u64,
-    lanes: u64,
-) {
-    // SAFETY: machine code passes an operation that lives as long as the code.
-    let Op::CpAsync { bytes, src_bytes, .. } = (unsafe { &*op }) else { return };
+pub(crate) extern "C" fn copy_async(ctx: *mut Context, op: u32, bits: u32, thread: u32, rows: *mut u64, lanes: u64) {
+    let Op::CpAsync { bytes, src_bytes, .. } = attached(ctx, op, |of| &of.ops) else { return };
     let rows = Rows { base: rows, lanes: lanes as usize };
     let size = u64::from(*bytes);
     for lane in active(bits) {
@@ -443,12 +459,11 @@ impl GlobalMemory for ThreadMemory<'_> {
 }
 
 /// Builtins, `nanosleep`, `trap`: rows 0 to 5 arguments, 6 results.
-pub(crate) extern "C" fn service(ctx: *mut Context, op: *const Op, bits: u32, thread: u32, rows: *mut u64, lanes: u64) {
+pub(crate) extern "C" fn service(ctx: *mut Context, op: u32, bits: u32, thread: u32, rows: *mut u64, lanes: u64) {
     if bits == 0 {
         return;
     }
-    // SAFETY: machine code passes an operation that lives as long as the code.
-    let op = unsafe { &*op };
+    let op = attached(ctx, op, |of| &of.ops);
     let builtin = match op {
         Op::Call { builtin, .. } => *builtin,
         Op::Trap => raise(ctx, Exception::Trap),

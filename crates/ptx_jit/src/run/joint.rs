@@ -1,46 +1,15 @@
 //! Operations over the lanes of a warp: shuffles, votes, matches, reductions.
 
-use ptx::ir::{Kernel, Op, Operand, PredRef, ReduxOp, Reg, RegTy, ShflMode, Ty, VoteMode};
+use ptx::ir::{Op, ReduxOp, RegTy, ShflMode, Ty, VoteMode};
 use ptx::launch::WARP;
 
-use crate::analysis::Plan;
-use crate::analysis::classes::Class;
+use crate::abi::context::Context;
+use crate::abi::joint::{Site, Slot};
+use crate::run::helpers::attached;
 
 const LANES: usize = WARP as usize;
 
-/// Where an operand's lanes are, relative to the warp's frame.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Slot {
-    Absent,
-    Imm(u64),
-    Lanes32(u32),
-    Lanes64(u32),
-    /// Scalars per chunk: offset, lanes of a chunk, and how lanes follow from them.
-    Scalar {
-        offset: u32,
-        chunk: u32,
-        class: Class,
-        ty: RegTy,
-    },
-}
-
 impl Slot {
-    /// Where the operand is; 0 if it has no home.
-    pub(crate) fn new(o: Operand, k: &Kernel, plan: &Plan) -> Slot {
-        let r = match o {
-            Operand::Imm(v) => return Slot::Imm(v),
-            Operand::Reg(r) => r,
-        };
-        let Some(home) = plan.home(r) else { return Slot::Imm(0) };
-        let ty = k.regs[r.0 as usize];
-        match (plan.classes[r.0 as usize], ty) {
-            (Class::Varying, RegTy::B64) => Slot::Lanes64(home.offset),
-            (Class::Varying, RegTy::B128) => Slot::Imm(0),
-            (Class::Varying, _) => Slot::Lanes32(home.offset),
-            (class, ty) => Slot::Scalar { offset: home.offset, chunk: plan.lanes(), class, ty },
-        }
-    }
-
     /// The value of one lane; predicates are nonzero for true.
     pub(crate) fn lane(self, frame: *const u8, lane: usize) -> u64 {
         match self {
@@ -48,25 +17,20 @@ impl Slot {
             Slot::Imm(v) => v,
             Slot::Lanes32(offset) => u64::from(read::<u32>(frame, offset as usize + 4 * lane)),
             Slot::Lanes64(offset) => read::<u64>(frame, offset as usize + 8 * lane),
-            Slot::Scalar { offset, chunk, class, ty } => {
-                let chunk = chunk as usize;
-                let at = offset as usize + 16 * (lane / chunk);
-                let step = (lane % chunk) as u32;
-                match class {
-                    Class::Affine { stride } => {
-                        u64::from(read::<u32>(frame, at).wrapping_add(step.wrapping_mul(stride.cast_unsigned())))
-                    }
-                    Class::Wide { stride, k, signed } => {
-                        let index = read::<u32>(frame, at).wrapping_add(step.wrapping_mul(stride.cast_unsigned()));
-                        let index = if signed { i64::from(index.cast_signed()) } else { i64::from(index) };
-                        read::<u64>(frame, at + 8).wrapping_add(index.wrapping_mul(k).cast_unsigned())
-                    }
-                    _ => match ty {
-                        RegTy::Pred => u64::from(read::<u8>(frame, at)),
-                        RegTy::B64 | RegTy::B128 => read::<u64>(frame, at),
-                        _ => u64::from(read::<u32>(frame, at)),
-                    },
+            Slot::Same { offset, chunk, ty } => {
+                let at = offset as usize + 16 * (lane / chunk as usize);
+                match ty {
+                    RegTy::Pred => u64::from(read::<u8>(frame, at)),
+                    RegTy::B64 | RegTy::B128 => read::<u64>(frame, at),
+                    _ => u64::from(read::<u32>(frame, at)),
                 }
+            }
+            Slot::Affine { offset, chunk, stride } => affine(frame, offset, chunk, stride, lane).into(),
+            Slot::Wide { offset, chunk, stride, k, signed } => {
+                let index = affine(frame, offset, chunk, stride, lane);
+                let index = if signed { i64::from(index.cast_signed()) } else { i64::from(index) };
+                let at = offset as usize + 16 * (lane / chunk as usize);
+                read::<u64>(frame, at + 8).wrapping_add(index.wrapping_mul(k).cast_unsigned())
             }
         }
     }
@@ -79,7 +43,7 @@ impl Slot {
             Slot::Absent => [0; LANES],
             Slot::Imm(v) => [v as u32; LANES],
             Slot::Lanes32(offset) => read(frame, offset as usize),
-            Slot::Scalar { offset, chunk, class: Class::Same | Class::Unknown, ty: RegTy::B16 | RegTy::B32 } => {
+            Slot::Same { offset, chunk, ty: RegTy::B16 | RegTy::B32 } => {
                 let mut words = [0; LANES];
                 for (i, part) in words.chunks_mut(chunk as usize).enumerate() {
                     part.fill(read(frame, offset as usize + 16 * i));
@@ -89,6 +53,13 @@ impl Slot {
             _ => std::array::from_fn(|lane| self.lane(frame, lane) as u32),
         }
     }
+}
+
+/// An index that is affine over the lanes of a chunk.
+fn affine(frame: *const u8, offset: u32, chunk: u32, stride: i32, lane: usize) -> u32 {
+    let chunk = chunk as usize;
+    let step = (lane % chunk) as u32;
+    read::<u32>(frame, offset as usize + 16 * (lane / chunk)).wrapping_add(step.wrapping_mul(stride.cast_unsigned()))
 }
 
 /// Reads from a frame.
@@ -102,7 +73,7 @@ fn read<T: Copy>(frame: *const u8, offset: usize) -> T {
 /// Writes one lane of a varying register.
 pub(crate) fn write_lane(frame: *mut u8, home: Option<(u32, RegTy)>, lane: usize, value: u64) {
     let Some((offset, ty)) = home else { return };
-    let bytes = crate::analysis::lane_bytes(ty) as usize;
+    let bytes = crate::abi::lane_bytes(ty) as usize;
     // SAFETY: as in `read`.
     let at = unsafe { frame.add(offset as usize + bytes * lane) };
     match ty {
@@ -122,80 +93,7 @@ pub(crate) fn write_lane(frame: *mut u8, home: Option<(u32, RegTy)>, lane: usize
     }
 }
 
-/// A joint operation with its operands resolved.
-#[derive(Debug)]
-pub(crate) struct Site {
-    pub(crate) op: Op,
-    pub(crate) a: Slot,
-    pub(crate) b: Slot,
-    pub(crate) c: Slot,
-    pub(crate) mask: Slot,
-    pub(crate) negate: bool,
-    pub(crate) dst: Option<(u32, RegTy)>,
-    pub(crate) pred: Option<(u32, RegTy)>,
-}
-
 impl Site {
-    pub(crate) fn new(op: &Op, k: &Kernel, plan: &Plan) -> Site {
-        let slot = |o: &Operand| Slot::new(*o, k, plan);
-        let pred_slot = |p: &PredRef| Slot::new(Operand::Reg(p.reg), k, plan);
-        let home = |r: Reg| plan.home(r).map(|h| (h.offset, k.regs[r.0 as usize]));
-        let mut site = Site {
-            op: op.clone(),
-            a: Slot::Absent,
-            b: Slot::Absent,
-            c: Slot::Absent,
-            mask: Slot::Absent,
-            negate: false,
-            dst: None,
-            pred: None,
-        };
-        match op {
-            Op::Shfl { dst, pred, a, b, c, mask, .. } => {
-                site.a = slot(a);
-                site.b = slot(b);
-                site.c = slot(c);
-                site.mask = slot(mask);
-                site.dst = home(*dst);
-                site.pred = pred.and_then(home);
-            }
-            Op::Vote { dst, p, mask, .. } => {
-                site.a = pred_slot(p);
-                site.negate = p.negate;
-                site.mask = slot(mask);
-                site.dst = home(*dst);
-            }
-            Op::Match { dst, pred, a, mask, .. } => {
-                site.a = slot(a);
-                site.mask = slot(mask);
-                site.dst = home(*dst);
-                site.pred = pred.and_then(home);
-            }
-            Op::Redux { dst, a, mask, .. } => {
-                site.a = slot(a);
-                site.mask = slot(mask);
-                site.dst = home(*dst);
-            }
-            Op::Activemask { dst } => site.dst = home(*dst),
-            Op::Elect { dst, pred, mask } => {
-                site.mask = slot(mask);
-                site.dst = dst.and_then(home);
-                site.pred = home(*pred);
-            }
-            Op::Bar { id, count, pred, dst, .. } => {
-                site.a = slot(id);
-                site.b = count.as_ref().map_or(Slot::Absent, slot);
-                if let Some(p) = pred {
-                    site.c = pred_slot(p);
-                    site.negate = p.negate;
-                }
-                site.dst = dst.and_then(home);
-            }
-            _ => {}
-        }
-        site
-    }
-
     fn put(&self, frame: *mut u8, lane: usize, value: u64) {
         write_lane(frame, self.dst, lane, value);
     }
@@ -242,10 +140,59 @@ fn lanes(bits: u32) -> impl Iterator<Item = usize> {
     (0..LANES).filter(move |&l| bits >> l & 1 != 0)
 }
 
+/// Performs an operation that lanes of a warp have met at in different places, each with the registers of its own.
+pub(crate) fn across(frame: *mut u8, parts: &[(&Site, u32)]) {
+    let all = parts.iter().fold(0, |all, part| all | part.1);
+    let mut values = [0_u64; LANES];
+    for (site, bits) in parts {
+        for lane in lanes(*bits) {
+            let value = site.a.lane(frame, lane);
+            let vote = matches!(site.op, Op::Vote { .. });
+            values[lane] = if vote { u64::from((value != 0) != site.negate) } else { value };
+        }
+    }
+    for (site, bits) in parts {
+        for lane in lanes(*bits) {
+            let members = members(site, frame, lane, all);
+            let having = |value| lanes(members).filter(|&l| values[l] == value).fold(0_u32, |m, l| m | 1 << l);
+            match &site.op {
+                Op::Shfl { mode, .. } => {
+                    let (b, c) = (site.b.lane(frame, lane) as u32, site.c.lane(frame, lane) as u32);
+                    let (source, inside) = ptx::warp::shuffle_source(*mode, lane as u32, b, c);
+                    let from = if all >> source & 1 != 0 { source as usize } else { lane };
+                    site.put(frame, lane, values[from]);
+                    site.put_pred(frame, lane, inside);
+                }
+                Op::Vote { mode, .. } => site.put(frame, lane, outcome(*mode, having(1), members).into()),
+                Op::Match { all: every, .. } => {
+                    let equal = having(values[lane]);
+                    site.put(frame, lane, if *every && equal != members { 0 } else { equal.into() });
+                    site.put_pred(frame, lane, equal == members);
+                }
+                Op::Redux { op, ty, .. } => {
+                    let parts = lanes(members).map(|l| values[l] as u32);
+                    site.put(frame, lane, parts.reduce(|x, y| combine(*op, *ty, x, y)).unwrap_or(0).into());
+                }
+                Op::Elect { .. } => elect(site, frame, lane, members),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn elect(site: &Site, frame: *mut u8, lane: usize, members: u32) {
+    let leader = members.trailing_zeros();
+    site.put(frame, lane, leader.into());
+    site.put_pred(frame, lane, lane as u32 == leader);
+}
+
 /// Performs a joint operation for the lanes `bits` of the warp whose frame is given. Called by machine code.
-pub(crate) extern "C" fn run(site: *const Site, frame: *mut u8, bits: u32) {
-    // SAFETY: machine code passes the address of a site that lives as long as the code.
-    let site = unsafe { &*site };
+pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, frame: *mut u8, bits: u32) {
+    // SAFETY: the context is live while its CTA runs.
+    if unsafe { (*ctx).met } != 0 {
+        return;
+    }
+    let site = attached(ctx, site, |of| &of.joints);
     match &site.op {
         Op::Shfl { mode, .. } => shuffle(site, *mode, frame, bits),
         Op::Vote { mode, .. } => vote(site, *mode, frame, bits),
@@ -254,10 +201,7 @@ pub(crate) extern "C" fn run(site: *const Site, frame: *mut u8, bits: u32) {
         Op::Activemask { .. } => lanes(bits).for_each(|l| site.put(frame, l, bits.into())),
         Op::Elect { .. } => {
             for lane in lanes(bits) {
-                let members = members(site, frame, lane, bits);
-                let leader = members.trailing_zeros();
-                site.put(frame, lane, leader.into());
-                site.put_pred(frame, lane, lane as u32 == leader);
+                elect(site, frame, lane, members(site, frame, lane, bits));
             }
         }
         _ => {}
@@ -305,6 +249,16 @@ fn gather(site: &Site, frame: *mut u8, bits: u32, source: impl Fn(u32, u32, u32,
     write_words(frame, site.pred, bits, &insides);
 }
 
+/// The result of a vote: lanes `yes` of `members` are for it.
+fn outcome(mode: VoteMode, yes: u32, members: u32) -> u32 {
+    match mode {
+        VoteMode::All => u32::from(yes == members),
+        VoteMode::Any => u32::from(yes != 0),
+        VoteMode::Uni => u32::from(yes == 0 || yes == members),
+        VoteMode::Ballot => yes,
+    }
+}
+
 fn vote(site: &Site, mode: VoteMode, frame: *mut u8, bits: u32) {
     let mut yes = 0_u32;
     match site.a {
@@ -320,15 +274,7 @@ fn vote(site: &Site, mode: VoteMode, frame: *mut u8, bits: u32) {
             }
         }
     }
-    let outcome = |members: u32| {
-        let here = yes & members;
-        match mode {
-            VoteMode::All => u32::from(here == members),
-            VoteMode::Any => u32::from(here != 0),
-            VoteMode::Uni => u32::from(here == 0 || here == members),
-            VoteMode::Ballot => here,
-        }
-    };
+    let outcome = |members: u32| outcome(mode, yes & members, members);
     if let Some(members) = site.common_members(frame, bits) {
         return write_words(frame, site.dst, bits, &[outcome(members); LANES]);
     }
@@ -371,9 +317,8 @@ fn matching(site: &Site, all: bool, frame: *mut u8, bits: u32) {
     }
 }
 
-fn reduce(site: &Site, op: ReduxOp, ty: Ty, frame: *mut u8, bits: u32) {
-    let values = site.a.words(frame);
-    let combine = |x: u32, y: u32| match (op, ty.is_signed()) {
+fn combine(op: ReduxOp, ty: Ty, x: u32, y: u32) -> u32 {
+    match (op, ty.is_signed()) {
         (ReduxOp::Add, _) => x.wrapping_add(y),
         (ReduxOp::Min, true) => x.cast_signed().min(y.cast_signed()).cast_unsigned(),
         (ReduxOp::Max, true) => x.cast_signed().max(y.cast_signed()).cast_unsigned(),
@@ -382,8 +327,12 @@ fn reduce(site: &Site, op: ReduxOp, ty: Ty, frame: *mut u8, bits: u32) {
         (ReduxOp::And, _) => x & y,
         (ReduxOp::Or, _) => x | y,
         (ReduxOp::Xor, _) => x ^ y,
-    };
-    let outcome = |members: u32| lanes(members).map(|l| values[l]).reduce(combine).unwrap_or(0);
+    }
+}
+
+fn reduce(site: &Site, op: ReduxOp, ty: Ty, frame: *mut u8, bits: u32) {
+    let values = site.a.words(frame);
+    let outcome = |members: u32| lanes(members).map(|l| values[l]).reduce(|x, y| combine(op, ty, x, y)).unwrap_or(0);
     if let Some(members) = site.common_members(frame, bits) {
         return write_words(frame, site.dst, bits, &[outcome(members); LANES]);
     }

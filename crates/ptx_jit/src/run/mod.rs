@@ -2,9 +2,9 @@
 
 pub(crate) mod arena;
 pub(crate) mod barrier;
-pub(crate) mod context;
 pub(crate) mod cta;
 pub(crate) mod helpers;
 pub(crate) mod joint;
+pub(crate) mod stack;
 mod store;
 pub(crate) mod trap;

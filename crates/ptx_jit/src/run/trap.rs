@@ -12,6 +12,7 @@ use corosensei::trap::CoroutineTrapHandler;
 use hostmem::{Chain, Window};
 use ptx::launch::{Access, AccessError, Exception, Step};
 
+use super::stack::{GUARD_BYTES, STACK_BYTES};
 use super::store::{self, Performed};
 
 /// What runs on this thread.
@@ -20,6 +21,8 @@ pub(crate) struct Current {
     pub(crate) window: *const Window,
     pub(crate) window_lo: u64,
     pub(crate) atomic: *const u32,
+    /// Behind the last byte of the CTA's stack.
+    pub(crate) stack_base: usize,
 }
 
 thread_local! {
@@ -27,6 +30,8 @@ thread_local! {
     static HAS_STACK: Cell<bool> = const { Cell::new(false) };
 }
 
+/// A stack pointer so far below the beginning of a CTA's stack is still that CTA's.
+const MAX_STEP: usize = 64 << 20;
 /// Bytes behind a window that are never mapped; accesses are checked to begin inside.
 const GUARD: u64 = 1 << 20;
 /// Bytes of a signal stack.
@@ -114,7 +119,15 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
 /// The exception that a fault at `address` with this stack pointer means, if it is a CTA's.
 fn classify(current: &Current, window: &Window, address: u64, stack: u64, code: i64) -> Option<Exception> {
     if !current.handler.stack_ptr_in_bounds(stack as usize) {
-        return None;
+        // Stepped over the guard, which nothing should be able to: whoever it was, it ran as this CTA. Its stack's top, where
+        // the way back is, is still there.
+        let below = current.stack_base.wrapping_sub(stack as usize);
+        return (below < MAX_STEP).then_some(Exception::Illegal);
+    }
+    let depth = current.stack_base.wrapping_sub(address as usize);
+    let in_guard = (STACK_BYTES..=STACK_BYTES + GUARD_BYTES).contains(&depth);
+    if in_guard || current.stack_base - (stack as usize) > STACK_BYTES {
+        return Some(Exception::Illegal);
     }
     let offset = address.wrapping_sub(window.address() as u64);
     if offset < window.bytes() + GUARD {
@@ -130,4 +143,48 @@ fn classify(current: &Current, window: &Window, address: u64, stack: u64, code: 
     }
     // Near the stack pointer, and yet a fault: the CTA's stack is used up.
     (address.abs_diff(stack) < 64 << 10).then_some(Exception::Illegal)
+}
+
+#[cfg(test)]
+mod tests {
+    use corosensei::stack::Stack;
+    use corosensei::{Coroutine, CoroutineResult, Yielder};
+
+    use super::*;
+    use crate::run::stack::CtaStack;
+
+    /// What becomes of code that writes so far below its stack pointer.
+    fn step(below: usize) -> Option<Step> {
+        let stack = CtaStack::new().unwrap();
+        let stack_base = stack.base().get();
+        let mut coroutine = Coroutine::with_stack(stack, move |_: &Yielder<(), ()>, ()| {
+            let mut here = 0_u8;
+            let here = ptr::from_mut(std::hint::black_box(&mut here)).expose_provenance();
+            let at: *mut u8 = ptr::with_exposed_provenance_mut(here - below);
+            // SAFETY: inside the stack or its guard, whose pages nobody can write.
+            unsafe { at.write_volatile(1) };
+            Step::Done
+        });
+        let window = Window::reserve(1 << 20).unwrap();
+        let current = Current {
+            handler: coroutine.trap_handler(),
+            window: &raw const window,
+            window_lo: 0,
+            atomic: &0,
+            stack_base,
+        };
+        match guarded(&current, || coroutine.resume(())) {
+            CoroutineResult::Return(step) => Some(step),
+            CoroutineResult::Yield(()) => None,
+        }
+    }
+
+    /// The largest step that a frame can make from the end of the stack does not leave the guard, and ends the CTA.
+    #[test]
+    fn the_guard_is_wider_than_any_step() {
+        assert_eq!(step(STACK_BYTES / 2), Some(Step::Done));
+        for below in [STACK_BYTES, STACK_BYTES + crate::MAX_STACK_BYTES as usize, STACK_BYTES + GUARD_BYTES - 4096] {
+            assert_eq!(step(below), Some(Step::Exception(Exception::Illegal)), "{below} bytes below");
+        }
+    }
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicU32;
 use hostmem::{Memfd, Protection, Window};
 use ptx::ir::Kernel;
 use ptx::launch::{Exception, Launch, Step};
-use ptx_jit::{Batch, Code, EngineKind, Grid};
+use ptx_jit::compiler::Watch;
+use ptx_jit::{Batch, Code, Grid, Image};
 
 /// Resumptions after which a grid counts as endless.
 const MAX_RESUMES: u32 = 100_000;
@@ -19,12 +20,26 @@ pub(crate) fn run(
     bytes: &mut [u8],
     control: u32,
 ) -> Result<(), Exception> {
+    run_in(None, kernel, launch, base, bytes, control)
+}
+
+/// The same, if asked to with regions of about so many vector instructions at most.
+pub(crate) fn run_in(
+    region: Option<usize>,
+    kernel: &Arc<Kernel>,
+    launch: &Arc<Launch>,
+    base: u64,
+    bytes: &mut [u8],
+    control: u32,
+) -> Result<(), Exception> {
     let file = Memfd::create("case", bytes.len() as u64).unwrap();
     let memory = file.map().unwrap();
     memory.write(0, bytes);
     let window = Window::reserve(bytes.len() as u64 + (1 << 20)).unwrap();
     window.map(0, &file, 0, bytes.len() as u64, Protection::ReadWrite).unwrap();
-    let code = Code::compile(Arc::clone(kernel), launch.block, EngineKind::Jit).unwrap();
+    // As code comes from another process or a file.
+    let image = Image::compile_in(Arc::clone(kernel), launch.block, region, &Watch::unbounded()).unwrap();
+    let code = Code::install(Image::from_bytes(&image.to_bytes()).unwrap()).unwrap();
     assert!(code.is_machine_code() || expected_to_be_interpreted(kernel), "{} is interpreted", kernel.name);
     let grid = Arc::new(Grid {
         code,

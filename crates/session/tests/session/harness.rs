@@ -7,15 +7,19 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, mpsc::Sender};
 use std::time::{Duration, Instant};
 
-use gpu::Request;
-use hostmem::{Mapping, Memfd};
+use gpu::{
+    AllocId, Command, ContextId, DevAddr, Gpu, GpuError, HostMemory, Properties, QueueId, Request, Response,
+    SemaphoreArea, SlotId,
+};
+use hostmem::{HostRange, Mapping, Memfd};
 use parking_lot::Mutex;
 use remote_gpu::RemoteGpu;
-use session::{Backend, Ended, Monitor, Session, SessionHandle};
-use tenancy::{Ledger, Limits, TenantId};
+use session::{Backend, Charges, Ended, Monitor, Session, SessionHandle, SharedAccount};
+use tenancy::{Account, AccountAccess, Limits, NoDeviceCosts, Used};
 use toy_gpu::{ToyGpu, ToyMachine};
 use transport::{Consumer, Producer, unix};
-use wire::{Credential, Hello, Reply, Welcome, frame};
+use wire::handshake::features;
+use wire::{Credential, Hello, Reply, Welcome};
 
 /// Longest that anything may take.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
@@ -23,7 +27,7 @@ pub(crate) const BOUND: Duration = Duration::from_secs(20);
 pub(crate) struct Daemon {
     pub(crate) path: PathBuf,
     pub(crate) machine: Arc<ToyMachine>,
-    pub(crate) ledger: Arc<Mutex<Ledger>>,
+    pub(crate) accounts: [Arc<SharedAccount>; 2],
     pub(crate) ended: Receiver<Ended>,
     pub(crate) handles: Arc<Mutex<Vec<SessionHandle>>>,
 }
@@ -41,16 +45,13 @@ impl Daemon {
         let path = std::env::temp_dir().join(name);
         let listener = unix::listen(&path, 0o600).unwrap();
         let machine = Arc::new(ToyMachine::default());
-        let ledger = Arc::new(Mutex::new(Ledger::default()));
-        for n in [1, 2] {
-            ledger.lock().open(TenantId(n), limits.clone());
-        }
+        let accounts = [(); 2].map(|()| SharedAccount::new(Account::new(limits.clone(), Box::new(NoDeviceCosts))));
         let (sender, ended) = channel();
         let handles = Arc::new(Mutex::new(Vec::new()));
         let doorman = Doorman {
             machine: Arc::clone(&machine),
-            ledger: Arc::clone(&ledger),
-            monitor: Monitor::start().unwrap(),
+            accounts: accounts.clone(),
+            monitor: Monitor::start(|| panic!("the monitor is broken")).unwrap(),
             ended: sender,
             handles: Arc::clone(&handles),
         };
@@ -59,7 +60,7 @@ impl Daemon {
                 doorman.admit(socket);
             }
         });
-        Daemon { path, machine, ledger, ended, handles }
+        Daemon { path, machine, accounts, ended, handles }
     }
 
     pub(crate) fn connect(&self, n: u8) -> Arc<RemoteGpu> {
@@ -69,11 +70,9 @@ impl Daemon {
     /// Waits until nobody holds anything.
     pub(crate) fn settle(&self) {
         until("all memory is back", || {
-            let used = |n| self.ledger.lock().account(TenantId(n)).unwrap().0;
             self.machine.bytes.load(Ordering::SeqCst) == 0
                 && self.machine.clients.load(Ordering::SeqCst) == 0
-                && used(1) == tenancy::Used::default()
-                && used(2) == tenancy::Used::default()
+                && self.accounts.iter().all(|account| account.with(|account| account.used()) == Used::default())
         });
     }
 }
@@ -86,7 +85,7 @@ impl Drop for Daemon {
 
 struct Doorman {
     machine: Arc<ToyMachine>,
-    ledger: Arc<Mutex<Ledger>>,
+    accounts: [Arc<SharedAccount>; 2],
     monitor: Monitor,
     ended: Sender<Ended>,
     handles: Arc<Mutex<Vec<SessionHandle>>>,
@@ -95,7 +94,7 @@ struct Doorman {
 impl Doorman {
     fn admit(&self, socket: OwnedFd) {
         let mut buffer = [0; wire::limits::MAX_HELLO_BYTES];
-        let Ok((length, _)) = unix::receive(&socket, &mut buffer) else { return };
+        let Ok(unix::Received { length, .. }) = unix::receive(&socket, &mut buffer) else { return };
         let refuse = |reason: String| {
             let _ = unix::send(&socket, &Reply::Refused(reason).encode(), &[], false);
         };
@@ -103,9 +102,11 @@ impl Doorman {
             Ok(hello) => hello.credential,
             Err(error) => return refuse(error.to_string()),
         };
-        let tenant = TenantId(credential.0[0].into());
-        let tables = match tenancy::Session::open(tenant, &mut self.ledger.lock()) {
-            Ok(tables) => tables,
+        let Some(account) = self.accounts.get(usize::from(credential.0[0]).wrapping_sub(1)) else {
+            return refuse("no such tenant".into());
+        };
+        let charges = match Charges::open(account) {
+            Ok(charges) => charges,
             Err(error) => return refuse(error.to_string()),
         };
         let toy = Arc::new(ToyGpu::new(&self.machine, 1 << 30));
@@ -114,9 +115,9 @@ impl Doorman {
             semaphores: Arc::clone(toy.semaphore_file()),
             abort: Arc::new(move || aborted.abort()),
             close: Arc::new(move || closed.close()),
-            gpu: toy,
+            gpu: Arc::new(Fragile { toy }),
         };
-        let Ok(session) = Session::begin(socket, backend, tables, Arc::clone(&self.ledger), &self.monitor) else {
+        let Ok(session) = Session::begin(socket, None, &backend, charges, &self.monitor) else {
             return;
         };
         self.handles.lock().push(session.handle());
@@ -124,6 +125,62 @@ impl Doorman {
         std::thread::spawn(move || {
             let _ = ended.send(session.run());
         });
+    }
+}
+
+/// The toy, with a driver that has faults.
+struct Fragile {
+    toy: Arc<ToyGpu>,
+}
+
+/// Whoever creates a context of this name, or submits to a queue of it, finds a fault of the driver.
+pub(crate) const FAULT: u32 = 0xdead;
+
+impl Gpu for Fragile {
+    fn properties(&self) -> &Properties {
+        self.toy.properties()
+    }
+
+    fn request(&self, request: Request) -> Result<Response, GpuError> {
+        assert!(!matches!(request, Request::CreateContext { id: ContextId(FAULT), .. }), "a fault of the driver");
+        self.toy.request(request)
+    }
+
+    fn submit(&self, queue: QueueId, commands: &[Command<'_>]) -> Result<(), GpuError> {
+        assert!(queue.0 != FAULT, "a fault of the driver");
+        self.toy.submit(queue, commands)
+    }
+
+    fn flush(&self) -> Result<(), GpuError> {
+        self.toy.flush()
+    }
+
+    fn semaphores(&self) -> &SemaphoreArea {
+        self.toy.semaphores()
+    }
+
+    fn release(&self, slot: SlotId, value: u64) -> Result<(), GpuError> {
+        self.toy.release(slot, value)
+    }
+
+    fn listen(&self) -> Result<(), GpuError> {
+        self.toy.listen()
+    }
+
+    fn wait(&self, context: ContextId, slot: SlotId, value: u64, timeout: Option<Duration>) -> Result<(), GpuError> {
+        self.toy.wait(context, slot, value, timeout)
+    }
+
+    fn write(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
+        self.toy.write(dst, src)
+    }
+
+    fn read(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
+        self.toy.read(dst, src)
+    }
+
+    fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {
+        self.toy.host_memory(id)
     }
 }
 
@@ -139,9 +196,9 @@ pub(crate) struct RawClient {
 impl RawClient {
     pub(crate) fn connect(daemon: &Daemon, n: u8) -> RawClient {
         let socket = unix::connect(&daemon.path).unwrap();
-        unix::send(&socket, &Hello { credential: tenant(n) }.encode(), &[], true).unwrap();
+        unix::send(&socket, &Hello { credential: tenant(n), features: features::ALL }.encode(), &[], true).unwrap();
         let mut buffer = vec![0; wire::limits::MAX_REPLY_BYTES];
-        let (length, fds) = unix::receive(&socket, &mut buffer).unwrap();
+        let unix::Received { length, fds, .. } = unix::receive(&socket, &mut buffer).unwrap();
         let Ok(Reply::Welcome(welcome)) = Reply::decode(&buffer[..length]) else { panic!("not welcome") };
         let area = Memfd::from_fd(fds.into_iter().next().unwrap()).unwrap().map().unwrap();
         let area = Arc::new(area);
@@ -161,7 +218,7 @@ impl RawClient {
     }
 
     pub(crate) fn request(&mut self, number: u32, request: &Request) {
-        let whole = frame::encode_request(request).unwrap();
+        let whole = wire::encode_request(request).unwrap();
         for (header, body) in wire::fragments(true, number, &whole) {
             self.push(&[&header, body].concat());
         }

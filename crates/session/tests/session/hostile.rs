@@ -6,15 +6,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use gpu::{
-    AllocId, Command, ContextId, DevAddr, Gpu, GpuError, MapAccess, MemoryKind, ModuleId, QueueId, Request, SlotId,
+    AllocId, CodeImage, Command, ContextId, DevAddr, Gpu, GpuError, MapAccess, MemoryKind, ModuleId, QueueId, Request,
+    RuntimeMemory, SlotId,
 };
 use proptest::prelude::*;
-use session::Ended;
-use tenancy::Limits;
+use session::{Ended, OWN};
+use tenancy::{AccountAccess, Limits};
 use transport::unix;
-use wire::{Transfer, encode_command, frame};
+use wire::{Transfer, WireError, encode_command, frame};
 
-use crate::harness::{BOUND, Daemon, RawClient, until};
+use crate::harness::{BOUND, Daemon, FAULT, RawClient, until};
 
 const LO: u64 = 1 << 40;
 
@@ -22,9 +23,9 @@ const LO: u64 = 1 << 40;
 fn beginning() -> Vec<Request> {
     vec![
         Request::SetAddressRange { lo: LO, bytes: 1 << 30 },
-        Request::CreateContext { id: ContextId(1), printf: 0, heap: 0, heap_bytes: 0 },
+        Request::CreateContext { id: ContextId(1), runtime: RuntimeMemory::default() },
         Request::CreateQueue { id: QueueId(1), context: ContextId(1), priority: 0 },
-        Request::LoadModule { id: ModuleId(1), ptx: vec![b'x'; 40_000], placed: vec![] },
+        Request::LoadModule { id: ModuleId(1), code: CodeImage::ptx(vec![b'x'; 40_000]), placed: vec![] },
         Request::Alloc { id: AllocId(1), bytes: 1 << 20, kind: MemoryKind::Vram },
         Request::Map { at: DevAddr(LO), id: AllocId(1), offset: 0, bytes: 1 << 20, access: MapAccess::ReadWrite },
         Request::Alloc { id: AllocId(2), bytes: 1 << 20, kind: MemoryKind::Host },
@@ -95,7 +96,7 @@ fn garbage_in_the_ring_ends_only_its_session() {
             bytes[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
             bytes
         }),
-        ("no request", frame::fragments(true, 1, &[255; 40]).flat_map(|(h, b)| [&h, b].concat()).collect()),
+        ("cut request", frame::fragments(true, 1, &[3, 0, 0, 0, 1]).flat_map(|(h, b)| [&h, b].concat()).collect()),
         ("staging beyond its end", {
             frame::transfer(1, true, Transfer { at: DevAddr(LO), staging: u32::MAX, bytes: u32::MAX })
         }),
@@ -114,6 +115,102 @@ fn garbage_in_the_ring_ends_only_its_session() {
         until("the client is told", || unix::hung_up(&client.socket));
     }
     neighbour_is_well(&daemon);
+    daemon.settle();
+}
+
+#[test]
+fn a_request_of_a_newer_protocol_is_answered() {
+    let daemon = Daemon::start(Limits::default());
+    let mut client = prepared(&daemon);
+    for (header, body) in frame::fragments(true, 5, &[255; 40]) {
+        client.push(&[&header, body].concat());
+    }
+    let mut answer = Vec::new();
+    client.answers.pop(&mut answer, &|| !unix::hung_up(&client.socket)).unwrap();
+    let (number, _, body) = wire::parse_answer(&answer).unwrap();
+    assert_eq!(number, 5);
+    assert!(matches!(wire::decode_answer(body), Ok(Err(GpuError::Unsupported { .. }))));
+    client.ask(&Request::MemoryInfo);
+}
+
+fn until_some<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let mut found = None;
+    until("it is there", || {
+        found = look();
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+#[test]
+fn a_panic_ends_its_session_and_leaves_nothing() {
+    let daemon = Daemon::start(Limits::default());
+    let context = Request::CreateContext { id: ContextId(FAULT), runtime: RuntimeMemory::default() };
+    let queue = Request::CreateQueue { id: QueueId(FAULT), context: ContextId(1), priority: 0 };
+    for fault in [true, false] {
+        let mut client = prepared(&daemon);
+        if fault {
+            client.request(0, &context);
+        } else {
+            client.ask(&queue);
+            let mut bytes = frame::submit_header(QueueId(FAULT)).to_vec();
+            encode_command(&Command::Signal { slot: SlotId(0), value: 1 }, &mut bytes).unwrap();
+            client.push(&bytes);
+        }
+        // Neighbours of before leave as well.
+        let ended =
+            until_some(|| daemon.ended.recv_timeout(BOUND).ok().filter(|ended| !matches!(ended, Ended::ClientLeft)));
+        assert!(matches!(&ended, Ended::Panicked(text) if text.contains("a fault of the driver")), "{ended}");
+        // Whoever sees this knows that all has been given back.
+        until("the client is told", || unix::hung_up(&client.socket));
+        neighbour_is_well(&daemon);
+        daemon.settle();
+    }
+}
+
+#[test]
+fn a_submission_to_no_queue_fails_nothing_but_its_session() {
+    let daemon = Daemon::start(Limits::default());
+    let mut client = prepared(&daemon);
+    let mut bytes = frame::submit_header(QueueId(77)).to_vec();
+    encode_command(&Command::Signal { slot: SlotId(0), value: 1 }, &mut bytes).unwrap();
+    client.push(&bytes);
+    let ended = daemon.ended.recv_timeout(BOUND).unwrap();
+    assert!(matches!(ended, Ended::Protocol(WireError::Unknown { what: "queue", code: 77 })), "{ended}");
+    neighbour_is_well(&daemon);
+    daemon.settle();
+}
+
+#[test]
+fn long_requests_are_paid_for_while_they_come() {
+    // Room for a session and its objects, and for a request of some megabytes.
+    let limits = Limits { host_bytes: OWN.host_bytes + (24 << 20), ..Limits::default() };
+    let daemon = Daemon::start(limits);
+    let mut client = prepared(&daemon);
+    let used = || daemon.accounts[0].with(|account| account.host_bytes());
+    let before = used();
+    let load =
+        |id, bytes| Request::LoadModule { id: ModuleId(id), code: CodeImage::ptx(vec![b'x'; bytes]), placed: vec![] };
+    // All but its last part.
+    let whole = wire::encode_request(&load(7, 4 << 20)).unwrap();
+    let frames: Vec<Vec<u8>> = wire::fragments(true, 1, &whole).map(|(head, body)| [&head, body].concat()).collect();
+    let (last, first) = frames.split_last().unwrap();
+    first.iter().for_each(|frame| client.push(frame));
+    until("what has come is charged", || used() >= before + (16 << 20) - (64 << 10));
+    client.push(last);
+    let mut answer = Vec::new();
+    client.answers.pop(&mut answer, &|| !unix::hung_up(&client.socket)).unwrap();
+    assert!(matches!(wire::decode_answer(wire::parse_answer(&answer).unwrap().2), Ok(Ok(_))));
+    until("only the module stays", || used() < before + (5 << 20));
+
+    let held = used();
+    client.request(2, &load(8, 32 << 20));
+    client.answers.pop(&mut answer, &|| !unix::hung_up(&client.socket)).unwrap();
+    let refused = wire::decode_answer(wire::parse_answer(&answer).unwrap().2);
+    assert!(matches!(refused, Ok(Err(GpuError::OutOfMemory { .. }))), "{refused:?}");
+    until("a refused request costs nothing", || used() == held);
+    client.ask(&Request::MemoryInfo);
+    drop(client);
     daemon.settle();
 }
 
@@ -155,7 +252,7 @@ fn talk_on_the_socket_and_bad_hellos_are_refused() {
         let socket = unix::connect(&daemon.path).unwrap();
         unix::send(&socket, hello, &[socket.as_fd()], true).unwrap();
         let mut buffer = [0; 2048];
-        let (length, _) = unix::receive(&socket, &mut buffer).unwrap();
+        let length = unix::receive(&socket, &mut buffer).unwrap().length;
         let reply = wire::Reply::decode(&buffer[..length]);
         assert!(matches!(reply, Ok(wire::Reply::Refused(_))), "{reply:?}");
     }
@@ -171,7 +268,7 @@ fn a_client_that_takes_nothing_blocks_only_itself() {
     // Fill the answer ring: the session's thread waits for room.
     let full = client.welcome.command_ring.1 as usize + client.welcome.answer_ring.1 as usize;
     for number in 0..(full / 16) as u32 {
-        let whole = frame::encode_request(&Request::MemoryInfo).unwrap();
+        let whole = wire::encode_request(&Request::MemoryInfo).unwrap();
         let (header, body) = frame::fragments(true, number, &whole).next().unwrap();
         if !client.commands.try_push(&[&header, body]).unwrap() {
             break;
@@ -222,7 +319,7 @@ proptest! {
         let mut client = RawClient::connect(&daemon, 1);
         let mut frames: Vec<Vec<u8>> = Vec::new();
         for request in beginning() {
-            let whole = frame::encode_request(&request).unwrap();
+            let whole = wire::encode_request(&request).unwrap();
             frames.extend(wire::fragments(true, 0, &whole).map(|(header, body)| [&header, body].concat()));
         }
         frames.push(submission(&[Command::Write { dst: DevAddr(LO), data: &[1; 5000] }]));

@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gpu::{
-    AllocId, Command, ContextError, ContextId, DevAddr, Gpu, GpuError, MapAccess, MemoryKind, ModuleId, QueueId,
-    Request, Response, SLOT_BYTES, SlotId,
+    AllocId, CodeImage, Command, Compare, ContextError, ContextId, DevAddr, Gpu, GpuError, MapAccess, MemoryKind,
+    ModuleId, QueueId, Request, Response, RuntimeMemory, SlotId,
 };
 use harness::{BOUND, Daemon};
 use hostmem::{Mapping, Memfd};
 use remote_gpu::RemoteGpu;
 use session::Ended;
-use tenancy::Limits;
+use tenancy::{AccountAccess, Limits};
 
 const LO: u64 = 1 << 40;
 const CONTEXT: ContextId = ContextId(1);
@@ -31,13 +31,13 @@ fn done(gpu: &RemoteGpu, request: Request) {
 fn client(daemon: &Daemon, tenant: u8, bytes: u64) -> Arc<RemoteGpu> {
     let gpu = daemon.connect(tenant);
     done(&gpu, Request::SetAddressRange { lo: LO, bytes: 1 << 30 });
-    done(&gpu, Request::CreateContext { id: CONTEXT, printf: 0, heap: 0, heap_bytes: 0 });
+    done(&gpu, Request::CreateContext { id: CONTEXT, runtime: RuntimeMemory::default() });
     done(&gpu, Request::CreateQueue { id: QUEUE, context: CONTEXT, priority: 0 });
     done(&gpu, Request::Alloc { id: AllocId(1), bytes, kind: MemoryKind::Vram });
     let map = Request::Map { at: DevAddr(LO), id: AllocId(1), offset: 0, bytes, access: MapAccess::ReadWrite };
     done(&gpu, map);
     assert!(matches!(
-        gpu.request(Request::LoadModule { id: MODULE, ptx: vec![b'.'; 50_000], placed: vec![] }),
+        gpu.request(Request::LoadModule { id: MODULE, code: CodeImage::ptx(vec![b'.'; 50_000]), placed: vec![] }),
         Ok(Response::Module(_))
     ));
     gpu
@@ -93,17 +93,29 @@ fn everything_round_trips() {
     gpu.submit(QUEUE, &[Command::Wait { slot: SlotId(3), value: 1 }, Command::Signal { slot: SlotId(9), value: 6 }])
         .unwrap();
     assert_eq!(gpu.wait(CONTEXT, SlotId(9), 6, Some(Duration::from_millis(20))), Err(GpuError::TimedOut));
-    gpu.semaphores().u64_at(3 * SLOT_BYTES).store(1, Ordering::SeqCst);
-    gpu.kick().unwrap();
+    gpu.release(SlotId(3), 1).unwrap();
+    assert_eq!(gpu.semaphores().payload(SlotId(3)), 1);
     gpu.wait(CONTEXT, SlotId(9), 6, Some(BOUND)).unwrap();
+
+    // It waits for a word in memory, and writes one.
+    let wait = Command::WaitValue { at: DevAddr(LO + 8), value: 3, wide: false, compare: Compare::CyclicGeq };
+    gpu.submit(QUEUE, &[wait, Command::WriteValue { at: DevAddr(LO + 16), value: 9, wide: true }]).unwrap();
+    gpu.submit(QUEUE, &[Command::Signal { slot: SlotId(9), value: 7 }]).unwrap();
+    assert_eq!(gpu.wait(CONTEXT, SlotId(9), 7, Some(Duration::from_millis(20))), Err(GpuError::TimedOut));
+    back.write(0, &4u32.to_le_bytes());
+    gpu.write(DevAddr(LO + 8), back.range(0, 4)).unwrap();
+    gpu.wait(CONTEXT, SlotId(9), 7, Some(BOUND)).unwrap();
+    gpu.read(back.range(0, 8), DevAddr(LO + 16)).unwrap();
+    assert_eq!(back.u64_at(0).load(Ordering::Relaxed), 9);
 
     // Host memory is one file for both.
     done(&gpu, Request::Alloc { id: AllocId(2), bytes: 8192, kind: MemoryKind::Host });
     let at = DevAddr(LO + (64 << 20));
     done(&gpu, Request::Map { at, id: AllocId(2), offset: 0, bytes: 8192, access: MapAccess::ReadWrite });
-    let host = gpu.host_memory(AllocId(2)).unwrap().map().unwrap();
+    let place = gpu.host_memory(AllocId(2)).unwrap();
+    let host = place.file.map().unwrap();
     gpu.write(DevAddr(at.0 + 100), there.range(0, 16)).unwrap();
-    host.read(100, &mut lines[..16]);
+    host.read(place.offset as usize + 100, &mut lines[..16]);
     assert_eq!(lines[..16], pattern[..16]);
     assert!(gpu.host_memory(AllocId(1)).is_err());
 
@@ -159,7 +171,7 @@ fn long_batches_and_many_threads_keep_their_order() {
 fn faults_and_refusals_are_errors_of_their_context() {
     let daemon = Daemon::start(Limits::default());
     let gpu = client(&daemon, 1, 1 << 20);
-    done(&gpu, Request::CreateContext { id: ContextId(2), printf: 0, heap: 0, heap_bytes: 0 });
+    done(&gpu, Request::CreateContext { id: ContextId(2), runtime: RuntimeMemory::default() });
     done(&gpu, Request::CreateQueue { id: QueueId(2), context: ContextId(2), priority: 0 });
 
     // The GPU finds a fault.
@@ -187,7 +199,7 @@ fn faults_and_refusals_are_errors_of_their_context() {
     assert!(matches!(error, GpuError::Context(ContextError::IllegalCommand { .. })), "{error}");
 
     // A third context is well, and stays so.
-    done(&gpu, Request::CreateContext { id: ContextId(3), printf: 0, heap: 0, heap_bytes: 0 });
+    done(&gpu, Request::CreateContext { id: ContextId(3), runtime: RuntimeMemory::default() });
     done(&gpu, Request::CreateQueue { id: QueueId(3), context: ContextId(3), priority: 0 });
     gpu.submit(QueueId(3), &[Command::Signal { slot: SlotId(3), value: 1 }]).unwrap();
     gpu.wait(ContextId(3), SlotId(3), 1, Some(BOUND)).unwrap();
@@ -234,7 +246,7 @@ fn tenants_are_apart_and_limits_cover_all_their_sessions() {
 
     drop((a, a2));
     harness::until("tenant 1 may use all again", || {
-        daemon.ledger.lock().account(tenancy::TenantId(1)).unwrap().0 == tenancy::Used::default()
+        daemon.accounts[0].with(|account| account.used()) == tenancy::Used::default()
     });
     drop(b);
     daemon.settle();

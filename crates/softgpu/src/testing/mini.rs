@@ -171,9 +171,14 @@ impl Mini {
     /// Allocates memory with an alignment, and maps it at an address, with the largest pages that fit.
     pub fn map_at(&mut self, space: &mut Space, va: u64, bytes: u64, align: u64, rights: Rights) -> Buffer {
         let offset = self.vram.take(bytes, align);
-        space.tables.map(&mut self.vram, va, bytes, PhysAddr::vram(offset), rights).unwrap();
-        self.invalidate(space, va, bytes);
+        self.map_memory(space, va, bytes, PhysAddr::vram(offset), rights);
         Buffer { va, offset, bytes }
+    }
+
+    /// Maps memory that is there.
+    pub fn map_memory(&mut self, space: &mut Space, va: u64, bytes: u64, at: PhysAddr, rights: Rights) {
+        space.tables.map(&mut self.vram, va, bytes, at, rights).unwrap();
+        self.invalidate(space, va, bytes);
     }
 
     /// Where in VRAM the entries lie that a walk to an address reads.
@@ -458,9 +463,28 @@ impl Mini {
         block: [u32; 3],
         params: &[u64],
     ) -> u64 {
-        let bank = ConstantBank { param_bytes: params.len() as u32 * 8, ..ConstantBank::default() };
         let bytes = PARAMS_OFFSET + params.len() as u64 * 8;
         let buffer = self.buffer(space, 256 + bytes);
+        self.describe_in(buffer, qmd, program, grid, block, params);
+        buffer.va
+    }
+
+    /// Puts a launch descriptor with its constant bank into memory that is there.
+    pub fn describe_at(&self, buffer: Buffer, program: u64, grid: [u32; 3], block: [u32; 3], params: &[u64]) {
+        self.describe_in(buffer, &mut Qmd::default(), program, grid, block, params);
+    }
+
+    fn describe_in(
+        &self,
+        buffer: Buffer,
+        qmd: &mut Qmd,
+        program: u64,
+        grid: [u32; 3],
+        block: [u32; 3],
+        params: &[u64],
+    ) {
+        let bank = ConstantBank { param_bytes: params.len() as u32 * 8, ..ConstantBank::default() };
+        let bytes = PARAMS_OFFSET + params.len() as u64 * 8;
         self.write(buffer, 256, bank.as_bytes());
         self.write(buffer, 256 + PARAMS_OFFSET, params.as_bytes());
         qmd.set(Qmd::CTA_RASTER_WIDTH, grid[0]);
@@ -472,7 +496,6 @@ impl Mini {
         qmd.set_program_address(program);
         qmd.set_constant_buffer(0, buffer.va + 256, bytes as u32);
         self.write(buffer, 0, qmd.as_bytes());
-        buffer.va
     }
 }
 

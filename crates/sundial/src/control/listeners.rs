@@ -2,123 +2,153 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tenancy::Terms;
 use transport::unix;
+use wire::handshake::features;
 use wire::limits::MAX_HELLO_BYTES;
 use wire::{Hello, Reply};
 
 use super::Control;
-use crate::admin::{self, AdminReply, AdminRequest};
+use super::connections::{Connections, Presence};
+use super::tenants::Orders;
+use super::vgpus::Wish;
+use crate::admin::{self, AdminReply, AdminRequest, Listing};
 use crate::link::ToDevice;
-use crate::size::GpuSpec;
+use crate::size::{GpuSpec, Percent};
+use crate::threads;
 
 /// Longest time for a hello: who connects and says nothing holds a thread no longer than this.
 const HELLO_BOUND: Duration = Duration::from_secs(5);
-/// Most connections that have not said their hello, or are on the admin socket: more are closed at once, or a loop of
-/// connections would take all threads.
-const MOST_WAITING: usize = 256;
+/// Longest wait of a new session for a device process that is being started anew.
+const RESTART_BOUND: Duration = Duration::from_secs(5);
 
 impl Control {
     /// Opens both sockets and serves them on threads.
     pub(super) fn listen(self: &Arc<Control>) -> Result<()> {
-        let sessions = unix::listen(&self.place.session_socket(), 0o600)?;
-        let admin = unix::listen(&self.place.admin_socket(), 0o600)?;
+        let sessions = unix::listen(&self.directory.session_socket(), 0o600)?;
+        let admin = unix::listen(&self.directory.admin_socket(), 0o600)?;
         let this = Arc::clone(self);
-        let greet = move |control: &Control, socket| control.greet(socket);
-        std::thread::Builder::new().name("sessions".into()).spawn(move || this.accept(&sessions, greet))?;
+        let greet =
+            |control: &Arc<Control>, socket: Arc<OwnedFd>, presence: &Presence| control.greet(&socket, presence);
+        threads::essential("sessions", move || this.accept(&sessions, greet))?;
         let this = Arc::clone(self);
-        let administer = move |control: &Control, socket| control.administer(socket);
-        std::thread::Builder::new().name("admin".into()).spawn(move || this.accept(&admin, administer))?;
+        let administer =
+            |control: &Arc<Control>, socket: Arc<OwnedFd>, presence: &Presence| control.administer(socket, presence);
+        threads::essential("admin", move || this.accept(&admin, administer))?;
         Ok(())
     }
 
-    fn accept(self: Arc<Control>, listener: &OwnedFd, serve: impl Fn(&Control, OwnedFd) + Copy + Send + 'static) {
-        let waiting = Arc::new(AtomicUsize::new(0));
+    fn accept(
+        self: Arc<Control>,
+        listener: &OwnedFd,
+        serve: impl Fn(&Arc<Control>, Arc<OwnedFd>, &Presence) + Copy + Send + 'static,
+    ) {
+        let connections = Arc::new(Connections::default());
         loop {
             let socket = match unix::accept(listener) {
-                Ok(socket) => socket,
+                Ok(socket) => Arc::new(socket),
                 Err(error) => {
                     tracing::error!(%error, "cannot accept connections");
                     std::thread::sleep(HELLO_BOUND / 10);
                     continue;
                 }
             };
-            if waiting.load(Ordering::SeqCst) >= MOST_WAITING {
+            let peer = unix::peer(&*socket).ok();
+            let Some(presence) = peer.and_then(|peer| connections.enter(peer.pid, &socket)) else {
                 if self.quiet.may() {
                     tracing::warn!("too many connections at once");
                 }
                 continue;
-            }
-            waiting.fetch_add(1, Ordering::SeqCst);
-            let (control, count) = (Arc::clone(&self), Arc::clone(&waiting));
-            let spawned = std::thread::Builder::new().spawn(move || {
-                serve(&control, socket);
-                count.fetch_sub(1, Ordering::SeqCst);
-            });
-            if spawned.is_err() {
-                waiting.fetch_sub(1, Ordering::SeqCst);
-            }
+            };
+            let control = Arc::clone(&self);
+            // Without a thread, the connection and its place go.
+            let _ = std::thread::Builder::new().spawn(move || serve(&control, socket, &presence));
         }
     }
 
     /// Reads one hello and passes the connection on.
-    fn greet(&self, socket: OwnedFd) {
-        if let Err(reason) = self.pass_on(&socket) {
+    fn greet(&self, socket: &OwnedFd, presence: &Presence) {
+        if let Err(reason) = self.pass_on(socket, presence) {
             if self.quiet.may() {
                 tracing::info!(reason, "session refused");
             }
             // A client that is gone already misses nothing.
-            let _ = unix::send(&socket, &Reply::Refused(reason).encode(), &[], false);
+            let _ = unix::send(socket, &Reply::Refused(reason).encode(), &[], false);
         }
     }
 
-    fn pass_on(&self, socket: &OwnedFd) -> Result<(), String> {
+    fn pass_on(&self, socket: &OwnedFd, presence: &Presence) -> Result<(), String> {
         let text = |error: std::io::Error| error.to_string();
         let peer = unix::peer(socket).map_err(text)?;
         unix::set_timeout(socket, Some(HELLO_BOUND)).map_err(text)?;
         let mut buffer = [0; MAX_HELLO_BYTES];
-        let (length, _) = unix::receive(socket, &mut buffer).map_err(text)?;
+        let length = unix::receive(socket, &mut buffer).map_err(text)?.length;
+        presence.speaks();
         let hello = Hello::decode(&buffer[..length]).map_err(|error| error.to_string())?;
+        if hello.features & features::SHARED_MEMORY == 0 {
+            return Err("sessions without shared memory are not served here".into());
+        }
         unix::set_timeout(socket, None).map_err(text)?;
-        let (session, tenant, orders) = self.tenants.lock().open(hello.credential, peer.uid)?;
-        self.order(orders);
-        let passed = self.device.send(&ToDevice::Open { session, tenant, pid: peer.pid }, Some(socket));
+        let theirs = socket.try_clone().map_err(text)?;
+        // While the device process is started anew, its next tenant waits.
+        self.device.wait_ready(RESTART_BOUND).map_err(|error| format!("{error:#}"))?;
+        let (session, tenant) = self.change(|tenants| match tenants.open(hello.credential, peer.uid) {
+            Ok((session, tenant, orders)) => (Ok((session, tenant)), orders),
+            Err(reason) => (Err(reason), Orders::new()),
+        })?;
+        let process = Pid::from_raw(peer.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let fds = [Some(theirs), process].into_iter().flatten().collect();
+        let passed = self.device.send(ToDevice::Open { session, tenant, pid: peer.pid }, fds);
         passed.map_err(|error| {
-            let orders = self.tenants.lock().close(session);
-            self.order(orders);
+            self.change(|tenants| ((), tenants.close(session)));
             format!("{error:#}")
         })
     }
 
-    /// Serves one connection of `run` or `ps`.
-    fn administer(&self, socket: OwnedFd) {
+    /// Serves one connection of `run`, `ps` or `vgpu`.
+    fn administer(self: &Arc<Control>, socket: Arc<OwnedFd>, presence: &Presence) {
         let own = rustix::process::getuid().as_raw();
-        let allowed = unix::peer(&socket).is_ok_and(|peer| peer.uid == own || peer.uid == 0);
+        let allowed = unix::peer(&*socket).is_ok_and(|peer| peer.uid == own || peer.uid == 0);
         if !allowed {
             return;
         }
         loop {
-            let request = match admin::receive(&socket) {
-                Ok(Some(request)) => request,
+            let (request, fds) = match admin::receive_all(&socket) {
+                Ok(Some(received)) => received,
                 Ok(None) => break,
                 Err(error) => {
                     tracing::debug!(%error, "admin connection");
                     break;
                 }
             };
+            presence.speaks();
             let reply = match request {
                 AdminRequest::List => match self.device.report() {
-                    Ok(listing) => AdminReply::Sessions(listing),
+                    Ok(listing) => {
+                        AdminReply::Sessions(Listing { scheduler: self.tenants.lock().scheduler(), ..listing })
+                    }
                     Err(error) => AdminReply::Refused(format!("{error:#}")),
                 },
-                AdminRequest::Register { terms, gpu } => match self.register(&socket, terms, gpu) {
-                    Ok(reply) => reply,
-                    Err(error) => AdminReply::Refused(format!("{error:#}")),
-                },
+                AdminRequest::Share { tenant, share } => self.reshare(&tenant, share),
+                AdminRequest::Schedule { scheduler } => {
+                    tracing::info!(%scheduler, "scheduler");
+                    self.change(|tenants| (AdminReply::Done, tenants.schedule(scheduler)))
+                }
+                AdminRequest::Register { terms, gpu, profile } => {
+                    or_refused(self.register(&socket, terms, gpu, profile.as_deref()))
+                }
+                AdminRequest::CreateVgpu { terms, gpu, scheme, profile, path } => {
+                    let socket = path.zip(fds.into_iter().next());
+                    or_refused(self.create_vgpu(Wish { terms, gpu, scheme, profile, socket }))
+                }
+                AdminRequest::ListVgpus => or_refused(self.list_vgpus().map(AdminReply::Vgpus)),
+                AdminRequest::ShareVgpu { name, share } => or_refused(self.share_vgpu(&name, share)),
+                AdminRequest::ResizeVgpu { name, bytes } => or_refused(self.resize_vgpu(&name, bytes)),
+                AdminRequest::DestroyVgpu { name } => or_refused(self.destroy_vgpu(&name)),
             };
             if admin::send(&socket, &reply).is_err() {
                 break;
@@ -126,19 +156,44 @@ impl Control {
         }
         // If it was somebody's lifeline, it is cut: our own handles of it do not keep it open for the other side.
         drop(socket);
-        let orders = self.tenants.lock().sweep();
-        self.order(orders);
+        self.change(|tenants| ((), tenants.sweep()));
     }
 
-    fn register(&self, socket: &OwnedFd, terms: Terms, gpu: Option<GpuSpec>) -> Result<AdminReply> {
-        if let Some(wanted) = gpu.filter(|wanted| *wanted != self.config.gpu) {
-            anyhow::bail!("the daemon serves {}, not {wanted}; stop it, or leave --gpu out", self.config.gpu);
+    fn reshare(&self, tenant: &str, share: Percent) -> AdminReply {
+        self.change(|tenants| match tenants.reshare(tenant, share) {
+            Ok(orders) => (AdminReply::Done, orders),
+            Err(error) => (AdminReply::Refused(error.to_string()), Orders::new()),
+        })
+    }
+
+    /// Whether it is this GPU that somebody wants, if any.
+    pub(super) fn check_gpu(&self, wanted: Option<GpuSpec>) -> Result<()> {
+        match wanted.filter(|wanted| *wanted != self.config.gpu) {
+            Some(wanted) => bail!("the daemon serves {}, not {wanted}; stop it, or leave --gpu out", self.config.gpu),
+            None => Ok(()),
         }
+    }
+
+    fn register(
+        &self,
+        socket: &OwnedFd,
+        mut terms: Terms,
+        gpu: Option<GpuSpec>,
+        profile: Option<&str>,
+    ) -> Result<AdminReply> {
+        self.check_gpu(gpu)?;
+        self.config.profile(profile)?.fill(&mut terms);
         let lifeline = socket.try_clone()?;
         let (name, share) = (terms.name.clone(), terms.share_percent);
-        let (credential, orders) = self.tenants.lock().register(terms, lifeline)?;
-        self.order(orders);
+        let credential = self.change(|tenants| match tenants.register(terms, lifeline) {
+            Ok((credential, orders)) => (Ok(credential), orders),
+            Err(error) => (Err(error), Orders::new()),
+        })?;
         tracing::info!(tenant = name, share, "tenant registered");
-        Ok(AdminReply::Registered { credential: credential.to_hex(), socket: self.place.session_socket() })
+        Ok(AdminReply::Registered { credential: credential.to_hex(), socket: self.directory.session_socket() })
     }
+}
+
+fn or_refused(reply: Result<AdminReply>) -> AdminReply {
+    reply.unwrap_or_else(|error| AdminReply::Refused(format!("{error:#}")))
 }

@@ -1,24 +1,34 @@
 //! The control process: who may come in, on which terms; and a device process that always lives.
 //!
 //! - `listeners`: the session socket (reads one hello, passes the connection on) and the admin socket (`run`, `ps`).
+//! - `connections`: how many there may be, and who makes room.
 //! - `tenants`: registrations and the terms of those who did not register.
-//! - `supervisor`: starts the device process, and another when it dies.
+//! - `vgpus`: virtual GPUs, and the sockets where their guests connect.
+//! - `supervisor`: starts the device process, and another when it dies; `deaths`: how soon.
+//! - `compilers`: starts compilers for the device process, and keeps the cache of what they made.
 //!
 //! It never parses what a tenant says after its hello.
 
+mod compilers;
+mod connections;
+mod deaths;
 mod listeners;
 mod supervisor;
 mod tenants;
+mod vgpus;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use compile_pool::cache::Store;
 use parking_lot::Mutex;
 
 use crate::config::Config;
-use crate::place::Place;
 use crate::quiet::Quiet;
+use crate::runtime_directory::RuntimeDirectory;
+use crate::threads;
+use compilers::Compilers;
 use supervisor::DeviceLink;
 use tenants::Tenants;
 
@@ -27,29 +37,34 @@ const START_BOUND: Duration = Duration::from_secs(60);
 
 /// The daemon's state.
 pub(crate) struct Control {
-    place: Place,
+    directory: RuntimeDirectory,
     config: Config,
     device: DeviceLink,
+    /// Locked before the link's state, where both are.
     tenants: Mutex<Tenants>,
+    compilers: Arc<Compilers>,
     quiet: Quiet,
 }
 
 impl Control {
     /// Starts the device process and the listeners.
-    pub(crate) fn start(place: Place, config: Config) -> Result<Arc<Control>> {
+    pub(crate) fn start(directory: RuntimeDirectory, config: Config, store: Option<Store>) -> Result<Arc<Control>> {
         let device = DeviceLink::new(config.gpu);
         let tenants = Mutex::new(Tenants::new(&config));
-        let control = Arc::new(Control { place, config, device, tenants, quiet: Quiet::new() });
+        let (compilers, quiet) = (Compilers::new(store), Quiet::new());
+        let control = Arc::new(Control { directory, config, device, tenants, compilers, quiet });
         let supervised = Arc::clone(&control);
-        std::thread::Builder::new().name("supervisor".into()).spawn(move || supervised.supervise())?;
+        std::thread::Builder::new()
+            .name("supervisor".into())
+            .spawn(move || threads::whole("supervisor", || supervised.supervise()))?;
         let (name, memory_bytes) = control.device.wait_ready(START_BOUND)?;
         control.tenants.lock().start(memory_bytes);
         control.listen()?;
-        tracing::info!(gpu = name, memory_bytes, directory = %control.place.directory().display(), "serving");
+        tracing::info!(gpu = name, memory_bytes, directory = %control.directory.path().display(), "serving");
         Ok(control)
     }
 
-    /// Waits for ever; or, with `linger`, until there have been no tenants and no sessions for that long.
+    /// Waits for ever; or, with `linger`, until there have been no tenants, no sessions and no virtual GPUs for that long.
     pub(crate) fn watch(&self, linger: Option<Duration>) -> Result<()> {
         let Some(linger) = linger else {
             loop {
@@ -67,10 +82,10 @@ impl Control {
                 continue;
             }
             // Whoever looks for a daemon now holds the lock until it has registered.
-            let Some(_starting) = self.place.lock_start(false)? else { continue };
+            let Some(_starting) = self.directory.lock_start(false)? else { continue };
             if self.tenants.lock().is_empty() {
                 tracing::info!("nobody is left; ending");
-                for socket in [self.place.admin_socket(), self.place.session_socket()] {
+                for socket in [self.directory.admin_socket(), self.directory.session_socket()] {
                     let _ = std::fs::remove_file(socket);
                 }
                 // The device process ends with us.

@@ -1,25 +1,35 @@
 //! The device process: started, told, and started again.
+//!
+//! ```text
+//!            start                    says that it works
+//!   (none) ─────────► starting ──────────────────────────► serving
+//!      ▲                 │                                    │
+//!      │    pause        ▼  it ends, or does not read         │
+//!      └───────────── dead ◄──────────────────────────────────┘
+//! ```
+//!
+//! A life begins with one list of all tenants. Whoever changes the tenants holds their lock until the change is in the
+//! present life's queue ([`Control::change`]), so every life hears of each tenant, in order, from the list or after it.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use parking_lot::{Condvar, Mutex};
+use tenancy::TenantId;
 use transport::unix;
 
 use super::Control;
-use super::tenants::Orders;
+use super::deaths::Deaths;
+use super::tenants::{Orders, Tenants};
 use crate::admin::Listing;
-use crate::link::{self, FromDevice, ToDevice};
+use crate::link::{self, FromDevice, ToDevice, VgpuStatus};
 use crate::size::GpuSpec;
 
-/// Shortest time between two starts.
-const BREATH: Duration = Duration::from_millis(500);
-/// Starts in a row that failed before the GPU was ready: more, and the daemon gives up.
-const TRIES: u32 = 5;
 /// Longest wait for a report.
 const REPORT_BOUND: Duration = Duration::from_secs(5);
 
@@ -30,13 +40,29 @@ pub(super) struct DeviceLink {
     changed: Condvar,
 }
 
+/// What a virtual GPU has now, bytes, and why not what was asked for.
+pub(super) type Resized = (u64, Option<String>);
+
+/// A message and what goes with it.
+type Parcel = (ToDevice, Vec<OwnedFd>);
+
 #[derive(Default)]
 struct LinkState {
-    socket: Option<Arc<OwnedFd>>,
+    /// To the thread that writes to the present device process.
+    queue: Option<Sender<Parcel>>,
+    /// The present one works: the GPU's name and memory.
     ready: Option<(String, u64)>,
+    /// The first one did not start: why.
     failed: Option<String>,
     /// Who waits for a report, in order.
     reports: Vec<Sender<Listing>>,
+    /// Who waits for a virtual GPU that is being made or ended: it is told why it is not.
+    vgpus: HashMap<TenantId, Sender<Option<String>>>,
+    /// Who waits for a virtual GPU to have another size: it is told what it has, and why not what was asked for.
+    resizes: HashMap<TenantId, Sender<Resized>>,
+    /// Who waits for what virtual GPUs do, in order.
+    vgpu_reports: Vec<Sender<Vec<VgpuStatus>>>,
+    deaths: Deaths,
 }
 
 impl DeviceLink {
@@ -56,16 +82,19 @@ impl DeviceLink {
                 bail!("the GPU does not start: {reason}");
             }
             if self.changed.wait_until(&mut state, deadline).timed_out() {
-                bail!("the GPU does not start in {bound:?}");
+                match state.deaths.in_a_row {
+                    0 => bail!("the GPU does not start in {bound:?}"),
+                    n => bail!("the GPU is being restarted, after {n} deaths in a row; the daemon's log says why"),
+                }
             }
         }
     }
 
-    /// Sends a message, with a client's socket if there is one.
-    pub(super) fn send(&self, message: &ToDevice, fd: Option<&OwnedFd>) -> Result<()> {
-        let socket = self.state.lock().socket.clone().context("the GPU is being restarted")?;
-        let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
-        link::send(&socket, message, &fds).context("the GPU does not answer")
+    /// Sends a message, and what goes with it; never waits.
+    pub(super) fn send(&self, message: ToDevice, fds: Vec<OwnedFd>) -> Result<()> {
+        let state = self.state.lock();
+        let queue = state.queue.as_ref().context("the GPU is being restarted")?;
+        queue.send((message, fds)).ok().context("the GPU does not answer")
     }
 
     /// Who is there?
@@ -73,40 +102,87 @@ impl DeviceLink {
         let (sender, receiver) = channel();
         {
             let mut state = self.state.lock();
-            let Some(socket) = state.socket.clone() else { return Ok(Listing::default()) };
+            let device_deaths = state.deaths.ever;
+            let Some(queue) = &state.queue else { return Ok(Listing { device_deaths, ..Listing::default() }) };
             // In one lock, so that reports and those who wait for them keep the same order.
-            link::send(&socket, &ToDevice::Report, &[]).context("the GPU does not answer")?;
+            queue.send((ToDevice::Report, Vec::new())).ok().context("the GPU does not answer")?;
             state.reports.push(sender);
         }
         receiver.recv_timeout(REPORT_BOUND).context("the GPU does not answer")
     }
 }
 
+impl DeviceLink {
+    /// What is heard of a virtual GPU next: it was made, or not; or it has ended.
+    pub(super) fn expect(&self, vgpu: TenantId) -> Receiver<Option<String>> {
+        let (sender, receiver) = channel();
+        let mut state = self.state.lock();
+        // Nothing is heard of anybody while there is no device process: who waits finds the sender gone.
+        if state.queue.is_some() {
+            state.vgpus.insert(vgpu, sender);
+        }
+        drop(state);
+        receiver
+    }
+
+    /// Has a virtual GPU's memory changed; `None` if it is being changed already.
+    pub(super) fn resize(&self, vgpu: TenantId, bytes: u64) -> Result<Option<Receiver<Resized>>> {
+        let (sender, receiver) = channel();
+        let mut state = self.state.lock();
+        if state.resizes.contains_key(&vgpu) {
+            return Ok(None);
+        }
+        let queue = state.queue.as_ref().context("the GPU is being restarted")?;
+        queue.send((ToDevice::ResizeVgpu { vgpu, bytes }, Vec::new())).ok().context("the GPU does not answer")?;
+        state.resizes.insert(vgpu, sender);
+        Ok(Some(receiver))
+    }
+
+    /// Something is heard.
+    fn tell(&self, vgpu: TenantId, news: Option<String>) {
+        match (self.state.lock().vgpus.remove(&vgpu), news) {
+            // Who no longer waits does not mind.
+            (Some(waiting), news) => drop(waiting.send(news)),
+            (None, Some(reason)) => tracing::error!(?vgpu, reason, "a virtual GPU is not there any more"),
+            (None, None) => {}
+        }
+    }
+
+    /// What do virtual GPUs do? Nothing, while there is no device process.
+    pub(super) fn vgpu_report(&self) -> Result<Vec<VgpuStatus>> {
+        let (sender, receiver) = channel();
+        {
+            let mut state = self.state.lock();
+            let Some(queue) = &state.queue else { return Ok(Vec::new()) };
+            queue.send((ToDevice::ReportVgpus, Vec::new())).ok().context("the GPU does not answer")?;
+            state.vgpu_reports.push(sender);
+        }
+        receiver.recv_timeout(REPORT_BOUND).context("the GPU does not answer")
+    }
+}
+
 impl Control {
-    /// The supervisor's thread: never ends, unless the GPU does not start.
+    /// The supervisor's thread: never ends, unless the first device process does not start.
     pub(super) fn supervise(self: Arc<Control>) {
-        let mut failures = 0;
         loop {
             let start = Instant::now();
-            match self.run_device() {
-                Ok(()) if self.device.state.lock().ready.is_some() => failures = 0,
-                Ok(()) => failures += 1,
-                Err(error) => {
-                    failures += 1;
-                    tracing::error!("cannot run the device process: {error:#}");
-                }
+            if let Err(error) = self.run_device() {
+                tracing::error!("cannot run the device process: {error:#}");
             }
-            if failures >= TRIES || self.device.state.lock().ready.is_none() && failures > 0 {
-                let mut state = self.device.state.lock();
+            let mut state = self.device.state.lock();
+            let began = state.ready.take().is_some() || state.deaths.ever > 0;
+            if !began {
                 state.failed = Some("its process ended; the log says why".into());
                 self.device.changed.notify_all();
-                if state.ready.is_some() {
-                    tracing::error!("the GPU failed {failures} times in a row; giving up");
-                    std::process::exit(1);
-                }
                 return;
             }
-            std::thread::sleep(BREATH.saturating_sub(start.elapsed()));
+            let pause = state.deaths.add(start.elapsed());
+            let deaths = state.deaths.in_a_row;
+            drop(state);
+            if !pause.is_zero() {
+                tracing::error!(deaths, ?pause, "the device process dies again and again; the next start waits");
+                std::thread::sleep(pause);
+            }
         }
     }
 
@@ -114,29 +190,42 @@ impl Control {
     fn run_device(&self) -> Result<()> {
         let (ours, theirs) = unix::pair()?;
         unix::set_send_timeout(&ours, Some(link::SEND_BOUND))?;
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let mut child = Command::new(program)
+        let mut child = crate::own_program()
             .args(["device", "--gpu", &self.device.gpu.to_string()])
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()
             .context("cannot start")?;
         let ours = Arc::new(ours);
-        let orders = self.tenants.lock().restart();
-        self.device.state.lock().socket = Some(Arc::clone(&ours));
-        self.order(orders);
-        let listened = self.listen_to_device(&ours);
+        let listened = self.begin_life(&ours).and_then(|()| self.listen_to_device(&ours));
         {
             let mut state = self.device.state.lock();
-            state.socket = None;
+            state.queue = None;
             // Their senders go: who waits is told at once.
             state.reports.clear();
+            state.vgpu_reports.clear();
+            state.vgpus.clear();
+            state.resizes.clear();
         }
-        // It is gone, or says what nobody understands.
+        // It is gone, or says what nobody understands, or does not listen.
         let _ = child.kill();
         let status = child.wait()?;
-        tracing::warn!(%status, "the device process ended");
+        let sessions = self.tenants.lock().sessions();
+        tracing::error!(%status, sessions, "the device process ended, and its sessions with it");
         listened
+    }
+
+    /// Tells a new device process of all tenants, and all others where it is.
+    fn begin_life(&self, socket: &Arc<OwnedFd>) -> Result<()> {
+        let (queue, parcels) = channel();
+        let writing = Arc::clone(socket);
+        std::thread::Builder::new().name("to the device".into()).spawn(move || write(&writing, &parcels))?;
+        self.change(|tenants| {
+            let orders = tenants.restart();
+            self.device.state.lock().queue = Some(queue);
+            ((), orders)
+        });
+        Ok(())
     }
 
     fn listen_to_device(&self, socket: &OwnedFd) -> Result<()> {
@@ -147,28 +236,62 @@ impl Control {
                     self.device.state.lock().ready = Some((name, memory_bytes));
                     self.device.changed.notify_all();
                 }
-                FromDevice::Ended { session } => {
-                    let orders = self.tenants.lock().close(session);
-                    self.order(orders);
-                }
+                FromDevice::Ended { session } => self.change(|tenants| ((), tenants.close(session))),
                 FromDevice::Report(sessions) => {
                     let mut state = self.device.state.lock();
+                    let device_deaths = state.deaths.ever;
                     if !state.reports.is_empty() {
                         // Who no longer waits does not mind.
-                        let _ = state.reports.remove(0).send(Listing { sessions });
+                        let _ = state.reports.remove(0).send(Listing { sessions, device_deaths, ..Listing::default() });
                     }
+                }
+                FromDevice::VgpuMade { vgpu, refused } => self.device.tell(vgpu, refused),
+                FromDevice::VgpuResized { vgpu, bytes, refused } => {
+                    let waiting = self.device.state.lock().resizes.remove(&vgpu);
+                    // Who no longer waits does not mind; its limit is what it has all the same.
+                    self.change(|tenants| ((), tenants.resized_vgpu(vgpu, bytes)));
+                    waiting.map(|waiting| waiting.send((bytes, refused)));
+                }
+                FromDevice::VgpuEnded { vgpu } => self.device.tell(vgpu, None),
+                FromDevice::Vgpus(statuses) => {
+                    let mut state = self.device.state.lock();
+                    if !state.vgpu_reports.is_empty() {
+                        let _ = state.vgpu_reports.remove(0).send(statuses);
+                    }
+                }
+                FromDevice::WantCompiler => {
+                    // This thread lives as long as the process, and compilers as long as it.
+                    let (message, fds) = self.compilers.start();
+                    self.device.send(message, fds)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Tells the device process what changed. If it is gone, the next one is told everything.
-    pub(super) fn order(&self, orders: Orders) {
+    /// Changes something about tenants, and has the device process told of it. If there is none, the next is told
+    /// everything.
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut Tenants) -> (R, Orders)) -> R {
+        let mut tenants = self.tenants.lock();
+        let (result, orders) = change(&mut tenants);
         for order in orders {
-            if let Err(error) = self.device.send(&order, None) {
+            if let Err(error) = self.device.send(order, Vec::new()) {
                 tracing::debug!("{error:#}");
             }
+        }
+        result
+    }
+}
+
+/// The thread that writes to a device process. One that does not read is as good as dead: its socket is closed, and the
+/// supervisor sees to the rest.
+fn write(socket: &OwnedFd, parcels: &Receiver<Parcel>) {
+    for (message, fds) in parcels {
+        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+        if let Err(error) = link::send(socket, &message, &fds) {
+            tracing::debug!(%error, "the device process does not listen");
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+            return;
         }
     }
 }

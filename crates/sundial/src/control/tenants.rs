@@ -1,6 +1,6 @@
 //! Registrations, and the terms of those who did not register.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 
@@ -9,21 +9,28 @@ use tenancy::{Admission, AdmissionError, Limits, TenantId, Terms};
 use transport::unix;
 use wire::Credential;
 
+use super::vgpus::Vgpu;
 use crate::config::Config;
 use crate::link::ToDevice;
+use crate::size::{Percent, Scheduler};
 
 /// All tenants present, and the sessions passed on.
 #[derive(Debug)]
 pub(super) struct Tenants {
     config: Config,
     memory_bytes: u64,
-    admission: Admission,
+    pub(super) admission: Admission,
+    /// Virtual GPUs: each has a tenant's number, and is that tenant.
+    pub(super) vgpus: BTreeMap<TenantId, Vgpu>,
+    /// Those that are being ended: they hold what they had until then.
+    pub(super) leaving: BTreeSet<TenantId>,
     registered: HashMap<Credential, Registration>,
     /// Tenants made for users without a credential.
     users: BTreeMap<u32, TenantId>,
     /// Open sessions: number, tenant.
     sessions: BTreeMap<u64, TenantId>,
     next_session: u64,
+    scheduler: Scheduler,
 }
 
 #[derive(Debug)]
@@ -41,22 +48,36 @@ impl Tenants {
         Tenants {
             config: config.clone(),
             memory_bytes: 0,
-            admission: Admission::new(0, config.most_tenants),
+            admission: Admission::new(0, config.limits.host_bytes, config.most_tenants),
+            vgpus: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             registered: HashMap::new(),
             users: BTreeMap::new(),
             sessions: BTreeMap::new(),
             next_session: 1,
+            scheduler: config.scheduler,
         }
     }
 
     /// The GPU's memory is known.
     pub(super) fn start(&mut self, memory_bytes: u64) {
         self.memory_bytes = memory_bytes;
-        self.admission = Admission::new(memory_bytes, self.config.most_tenants);
+        self.admission = Admission::new(memory_bytes, self.config.limits.host_bytes, self.config.most_tenants);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.registered.is_empty() && self.sessions.is_empty()
+        self.registered.is_empty() && self.sessions.is_empty() && self.vgpus.is_empty() && self.leaving.is_empty()
+    }
+
+    /// True if nobody is there but those who are just being cleaned up after.
+    pub(super) fn is_being_left(&self) -> bool {
+        let present = !(self.registered.is_empty() && self.users.is_empty() && self.vgpus.is_empty());
+        !present && !self.is_empty()
+    }
+
+    /// How many sessions are open.
+    pub(super) fn sessions(&self) -> usize {
+        self.sessions.len()
     }
 
     /// Lets a tenant in for as long as `lifeline` is open.
@@ -66,6 +87,7 @@ impl Tenants {
     pub(super) fn register(&mut self, terms: Terms, lifeline: OwnedFd) -> Result<(Credential, Orders)> {
         // Whose lifeline was cut a moment ago must not be in the way.
         let mut orders = self.sweep();
+        self.check_room(false).map_err(anyhow::Error::msg)?;
         let tenant = self.admission.admit(terms)?;
         let credential = new_credential()?;
         self.registered.insert(credential, Registration { tenant, lifeline });
@@ -116,14 +138,36 @@ impl Tenants {
         if !self.config.unregistered.allow {
             return Err("programs must be started with `sundial run` here".into());
         }
+        self.check_room(false)?;
         let terms = Terms {
             name: format!("uid-{uid}"),
             memory_bytes: self.config.unregistered.memory.map(|size| size.0.min(self.memory_bytes)),
+            host_bytes: None,
             share_percent: None,
         };
         let tenant = self.admission.admit(terms).map_err(|error: AdmissionError| error.to_string())?;
         self.users.insert(uid, tenant);
         Ok((tenant, self.introduce(tenant)))
+    }
+
+    /// Changes a tenant's share.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn reshare(&mut self, name: &str, share: Percent) -> Result<Orders, AdmissionError> {
+        let tenant = self.admission.reshare(name, Some(share.0))?;
+        Ok(self.introduce(tenant))
+    }
+
+    /// How GPU time is shared.
+    pub(super) fn scheduler(&self) -> Scheduler {
+        self.scheduler
+    }
+
+    /// Shares GPU time in another way.
+    pub(super) fn schedule(&mut self, scheduler: Scheduler) -> Orders {
+        self.scheduler = scheduler;
+        vec![ToDevice::Schedule { scheduler }]
     }
 
     /// A session has ended, or could not be passed on.
@@ -150,17 +194,24 @@ impl Tenants {
             self.admission.release(tenant);
         }
         let tenants: Vec<TenantId> = self.admission.tenants().map(|(id, _)| id).collect();
-        tenants.into_iter().flat_map(|tenant| self.introduce(tenant)).collect()
+        let introductions = tenants.into_iter().flat_map(|tenant| self.introduce(tenant));
+        let scheduler = self.scheduler;
+        // Virtual GPUs before anybody's session: they keep the memory that they have.
+        [ToDevice::Schedule { scheduler }].into_iter().chain(introductions).chain(self.make_vgpus()).collect()
     }
 
-    fn introduce(&self, id: TenantId) -> Orders {
+    pub(super) fn introduce(&self, id: TenantId) -> Orders {
         let found = self.admission.tenants().find(|(tenant, _)| *tenant == id);
         let order = found.map(|(_, terms)| {
             let vram_bytes = terms.memory_bytes.unwrap_or(self.memory_bytes).min(self.config.limits.vram_bytes);
             ToDevice::Tenant {
                 id,
                 name: terms.name.clone(),
-                limits: Limits { vram_bytes, ..self.config.limits.clone() },
+                limits: Limits {
+                    vram_bytes,
+                    host_bytes: terms.host_bytes.unwrap_or(u64::MAX).min(self.config.limits.host_bytes),
+                    ..self.config.limits.clone()
+                },
                 share_percent: terms.share_percent,
             }
         });
@@ -186,7 +237,7 @@ mod tests {
     }
 
     fn terms(name: &str, share: f64) -> Terms {
-        Terms { name: name.into(), memory_bytes: Some(1 << 28), share_percent: Some(share) }
+        Terms { name: name.into(), memory_bytes: Some(1 << 28), host_bytes: None, share_percent: Some(share) }
     }
 
     #[test]
@@ -207,6 +258,18 @@ mod tests {
         assert!(tenants.open(Credential([9; 32]), 1000).is_err());
         tenants.close(session);
         assert!(!tenants.is_empty());
+        let orders = tenants.reshare("b", Percent(100.0)).unwrap();
+        assert!(matches!(&orders[..], [ToDevice::Tenant { share_percent: Some(100.0), .. }]));
+        assert!(tenants.reshare("a", Percent(1.0)).is_err(), "it has left");
+    }
+
+    #[test]
+    fn the_next_device_process_is_told_how_time_is_shared() {
+        let mut tenants = tenants();
+        let band = Scheduler(fair_share::Policy::Band);
+        for orders in [tenants.schedule(band), tenants.restart()] {
+            assert!(matches!(&orders[..], [ToDevice::Schedule { scheduler }] if *scheduler == band));
+        }
     }
 
     #[test]
@@ -220,7 +283,7 @@ mod tests {
         assert_ne!(a, c);
         assert!(tenants.close(first).is_empty());
         assert!(matches!(&tenants.close(second)[..], [ToDevice::Forget { tenant }] if *tenant == a));
-        assert!(tenants.restart().is_empty() && tenants.is_empty());
+        assert!(matches!(&tenants.restart()[..], [ToDevice::Schedule { .. }]) && tenants.is_empty());
 
         let mut config = Config::default();
         config.unregistered.allow = false;

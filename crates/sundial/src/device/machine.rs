@@ -1,61 +1,142 @@
 //! The GPU behind the sessions.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use device_io::DeviceBacking;
 use gpu::GpuError;
-use gpu_driver::{Client, ClientConfig, Driver};
-use parking_lot::{Condvar, Mutex};
+use gpu_driver::{Budget, Client, ClientConfig, Driver, Usage};
+use parking_lot::RwLock;
 use session::Backend;
+use softgpu::compiler::Compiler;
 use softgpu::{Config, SoftGpu};
+use tenancy::{DeviceCosts, HostCost};
 
+use super::closing::Closing;
 use crate::size::GpuSpec;
 
-/// The GPU, with its driver.
+/// Longest wait for those who have just left to let go of the driver.
+const RELEASE_BOUND: Duration = Duration::from_secs(5);
+
+/// The GPU, with its driver; or without, while a guest has the whole of it.
 pub(super) struct Machine {
-    driver: Arc<Driver>,
+    config: Config,
+    facts: (String, u64),
+    driver: RwLock<Option<Arc<Driver>>>,
 }
 
 impl Machine {
-    /// Starts it.
-    pub(super) fn start(gpu: GpuSpec) -> Result<Machine> {
+    /// Starts it; `compiler` compiles for it.
+    pub(super) fn start(gpu: GpuSpec, compiler: Arc<dyn Compiler>) -> Result<Machine> {
         let GpuSpec::Soft { memory } = gpu;
         // Sessions' threads ring the doorbells: nothing but their clients waits for them.
-        let config = Config { vram_bytes: memory.0, lend: true, ..Config::default() };
-        let device = SoftGpu::new(&config).context("cannot make the software GPU")?;
-        let driver = Driver::start(device).context("cannot start the GPU's driver")?;
-        Ok(Machine { driver })
+        let config = Config { vram_bytes: memory.0, lend: true, compiler, ..Config::default() };
+        let driver = drive(&config)?;
+        let properties = driver.properties();
+        let facts = (properties.name.clone(), properties.memory_bytes);
+        Ok(Machine { config, facts, driver: RwLock::new(Some(driver)) })
     }
 
     /// Product name, and memory in bytes.
     pub(super) fn facts(&self) -> (String, u64) {
-        let properties = self.driver.properties();
-        (properties.name.clone(), properties.memory_bytes)
+        self.facts.clone()
+    }
+
+    fn driver(&self) -> Result<Arc<Driver>, GpuError> {
+        let whole = || GpuError::Lost { reason: "the whole GPU is passed through to a virtual machine's guest".into() };
+        self.driver.read().clone().ok_or_else(whole)
+    }
+
+    /// Gives the device up, to be switched on by whoever is given this. Nobody uses it any more.
+    ///
+    /// # Errors
+    /// Somebody does.
+    pub(super) fn release(&self) -> Result<vgpu::Power, String> {
+        let mut driver = self.driver.write();
+        let mut held = driver.take().ok_or("a guest has the whole GPU already")?;
+        let since = Instant::now();
+        // Sessions that are being closed have it for a moment more.
+        while let Err(shared) = Arc::try_unwrap(held).map(drop) {
+            if since.elapsed() > RELEASE_BOUND {
+                *driver = Some(shared);
+                return Err("somebody still uses the GPU".into());
+            }
+            held = shared;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let config = self.config.clone();
+        Ok(Box::new(move || Ok(SoftGpu::new(&config)? as Arc<dyn DeviceBacking>)))
+    }
+
+    /// Takes the device back when nobody has it: it begins anew.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(super) fn take_back(&self) -> Result<()> {
+        let mut driver = self.driver.write();
+        if driver.is_none() {
+            *driver = Some(drive(&self.config)?);
+        }
+        Ok(())
     }
 
     /// Whether the GPU is stuck for good.
     pub(super) fn is_lost(&self) -> bool {
-        self.driver.is_lost()
+        self.driver.read().as_ref().is_some_and(|driver| driver.is_lost())
     }
 
-    /// A new client that may use `memory_bytes` of the GPU's memory and `host_bytes` of the host's.
+    /// A new tenant's budget: nothing yet.
+    ///
+    /// # Errors
+    /// `TooMany`.
+    pub(super) fn budget(&self) -> Result<Arc<Budget>, GpuError> {
+        self.driver()?.budget(gpu_driver::HostCost { bytes: 0, maps: 0, files: 0 })
+    }
+
+    /// A new virtual GPU, that has `bytes` of its memory for now.
+    ///
+    /// # Errors
+    /// There is not enough of the device left.
+    pub(super) fn vgpu(&self, config: vgpu::Config, bytes: u64) -> Result<Arc<vgpu::Vgpu>, String> {
+        let driver = self.driver().map_err(|error| error.to_string())?;
+        vgpu::Vgpu::sized(&driver, config, bytes).map_err(|error| error.to_string())
+    }
+
+    /// A new client that may use `memory_bytes` of the GPU's memory and pin `host_bytes` of the host's; for the rest its
+    /// tenant's budget counts.
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) fn open(&self, name: &str, memory_bytes: u64, host_bytes: u64) -> Result<(Backend, Meter), GpuError> {
+    pub(super) fn open(
+        &self,
+        name: &str,
+        memory_bytes: u64,
+        host_bytes: u64,
+        budget: &Arc<Budget>,
+    ) -> Result<(Backend, Meter), GpuError> {
         let config = ClientConfig {
             name: name.to_owned(),
             memory_limit: Some(memory_bytes),
             host_limit: Some(host_bytes),
+            budget: Some(Arc::clone(budget)),
             ..ClientConfig::default()
         };
-        let opened = self.driver.open(config);
+        let opened = self.driver()?.open(config);
         let client = opened.map_err(|error| GpuError::Lost { reason: error.to_string() })?;
-        let meter = Meter { client: Arc::clone(&client), slice_ns: AtomicU64::new(0) };
-        let closing =
-            Arc::new(Closing { client: Arc::clone(&client), state: Mutex::new(State::Open), done: Condvar::new() });
+        let meter = Meter {
+            client: Arc::clone(&client),
+            slice_ns: AtomicU64::new(0),
+            kernels: AtomicU64::new(0),
+            held: AtomicBool::new(false),
+        };
+        let closed = Arc::clone(&client);
+        let closing = Closing::prepare(move || closed.close()).map_err(|error| {
+            // Without a thread to end it, it does not begin. The client is dropped, and has nothing yet.
+            GpuError::Lost { reason: format!("no thread for a client: {error}") }
+        })?;
+        let closing = Arc::new(closing);
         let aborting = Arc::clone(&closing);
         let backend = Backend {
             semaphores: Arc::clone(client.semaphore_file()),
@@ -67,71 +148,51 @@ impl Machine {
     }
 }
 
-/// Ends a client. Scrubbing its memory takes time, so it has a thread of its own where nobody may wait.
-struct Closing {
-    client: Arc<Client>,
-    state: Mutex<State>,
-    done: Condvar,
-}
-
-#[derive(PartialEq)]
-enum State {
-    Open,
-    Ending,
-    Ended,
-}
-
-impl Closing {
-    /// Begins, without waiting.
-    fn begin(self: &Arc<Closing>) {
-        if self.claim() {
-            let this = Arc::clone(self);
-            let work = move || this.end();
-            if std::thread::Builder::new().name("closing".into()).spawn(work).is_err() {
-                self.end();
-            }
-        }
-    }
-
-    /// Returns when everything has been given back.
-    fn finish(&self) {
-        if self.claim() {
-            return self.end();
-        }
-        let mut state = self.state.lock();
-        while *state != State::Ended {
-            self.done.wait(&mut state);
-        }
-    }
-
-    /// Whether the caller is the one who ends it.
-    fn claim(&self) -> bool {
-        let mut state = self.state.lock();
-        let first = *state == State::Open;
-        if first {
-            *state = State::Ending;
-        }
-        first
-    }
-
-    fn end(&self) {
-        self.client.close();
-        *self.state.lock() = State::Ended;
-        self.done.notify_all();
-    }
+/// A new device, with a driver.
+fn drive(config: &Config) -> Result<Arc<Driver>> {
+    let device = SoftGpu::new(config).context("cannot make the software GPU")?;
+    Driver::start(device).context("cannot start the GPU's driver")
 }
 
 /// What a client uses of the GPU's time, and how much it may use at a turn.
 pub(super) struct Meter {
     client: Arc<Client>,
     slice_ns: AtomicU64,
+    /// As of the last look.
+    kernels: AtomicU64,
+    held: AtomicBool,
 }
 
 impl Meter {
-    /// GPU time ever used, ns; kernels ended.
-    pub(super) fn usage(&self) -> (u64, u64) {
+    /// Asks the device for GPU time ever used, ns, and kernels ended.
+    pub(super) fn look(&self) -> (u64, u64) {
         let usage = self.client.usage();
+        self.kernels.store(usage.kernels, Ordering::Relaxed);
         (usage.gpu_time_ns, usage.kernels)
+    }
+
+    /// Kernels that had ended at the last look: asks nobody.
+    pub(super) fn kernels(&self) -> u64 {
+        self.kernels.load(Ordering::Relaxed)
+    }
+
+    /// What it has had of the GPU.
+    pub(super) fn usage(&self) -> Usage {
+        self.client.usage()
+    }
+
+    /// Whether it has work that waits for nothing but its turn, or does it now.
+    pub(super) fn is_ready(&self) -> bool {
+        self.client.is_ready()
+    }
+
+    /// Lets it run, or holds it.
+    pub(super) fn run(&self, run: bool) {
+        if self.held.swap(!run, Ordering::Relaxed) == run
+            && let Err(error) = self.client.set_runnable(run)
+        {
+            tracing::debug!(%error, run, "turn");
+        }
     }
 
     /// Sets its time slice, ns. Small changes are not worth telling the device.
@@ -143,5 +204,25 @@ impl Meter {
                 Err(error) => tracing::debug!(%error, "time slice"),
             }
         }
+    }
+}
+
+/// A tenant's budget, as its account sees it.
+#[derive(Debug)]
+pub(super) struct TenantBudget(pub(super) Arc<Budget>);
+
+impl DeviceCosts for TenantBudget {
+    fn set_limits(&self, limits: HostCost) {
+        let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        self.0.set_limits(gpu_driver::HostCost {
+            bytes: limits.bytes,
+            maps: small(limits.maps),
+            files: small(limits.files),
+        });
+    }
+
+    fn used(&self) -> HostCost {
+        let used = self.0.used();
+        HostCost { bytes: used.bytes, maps: used.maps.into(), files: used.files.into() }
     }
 }

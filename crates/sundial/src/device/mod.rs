@@ -4,27 +4,41 @@
 //! parsed here and nowhere else. When the parent is gone, so is it. If it dies, its tenants' calls fail and the parent
 //! starts another.
 
+mod closing;
+mod compilers;
 mod machine;
+mod served;
 mod shares;
+mod turns;
+mod vgpus;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use compile_pool::Pool;
+use fair_share::Means;
 use gpu::GpuError;
+use gpu_driver::Budget;
 use parking_lot::Mutex;
-use session::{Monitor, Session, SessionHandle};
-use tenancy::{Ledger, Limits, TenantId};
+use sandbox::Role;
+use session::{Charges, Ended, Monitor, Session, SessionHandle, SharedAccount};
+use tenancy::{Account, AccountAccess, Limits, NoDeviceCosts, TenantId, Used};
 use transport::unix;
 use wire::Reply;
 
 use crate::admin::{MOST_LINES, SessionLine};
+use crate::confine;
 use crate::link::{self, FromDevice, ToDevice};
 use crate::quiet::Quiet;
 use crate::size::GpuSpec;
-use machine::{Machine, Meter};
-use shares::{Shares, Subject};
+use crate::threads::{self, AtEnd};
+use machine::{Machine, Meter, TenantBudget};
+use shares::{PERIOD, Shares, Subject, User};
+use turns::Turns;
+use vgpus::Vgpu;
 
 /// Arguments of the hidden subcommand.
 #[derive(Debug, clap::Args)]
@@ -37,27 +51,33 @@ pub(crate) struct Args {
 /// All that the process knows.
 struct Device {
     machine: Machine,
-    parent: OwnedFd,
+    parent: Arc<OwnedFd>,
+    compilers: Pool,
     monitor: Monitor,
-    ledger: Arc<Mutex<Ledger>>,
-    state: Mutex<State>,
+    /// Held for short and fixed times only: every tenant comes by here.
+    registry: Mutex<Registry>,
     shares: Shares,
     quiet: Quiet,
 }
 
 #[derive(Default)]
-struct State {
-    tenants: HashMap<TenantId, Tenant>,
+struct Registry {
+    tenants: HashMap<TenantId, Arc<Tenant>>,
     sessions: HashMap<u64, Running>,
+    vgpus: HashMap<TenantId, Vgpu>,
 }
 
 struct Tenant {
     name: String,
-    limits: Limits,
+    memory_bytes: u64,
+    account: Arc<SharedAccount>,
+    /// `None` if it has the whole device, whose budgets are its own.
+    budget: Option<Arc<Budget>>,
     /// Its registration is over; it goes with its last session.
-    left: bool,
+    left: AtomicBool,
 }
 
+#[derive(Clone)]
 struct Running {
     tenant: TenantId,
     pid: i32,
@@ -67,48 +87,67 @@ struct Running {
 
 pub(crate) fn main(args: &Args) -> Result<()> {
     crate::start_log();
-    // Nothing here needs more rights than it has, nor children, nor a debugger of the same user.
-    rustix::thread::set_no_new_privs(true)?;
-    crate::place::allow_many_files()?;
-    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    confine::begin(Role::Device, &[]);
+    crate::runtime_directory::allow_many_files()?;
     let parent = std::io::stdin().as_fd().try_clone_to_owned().context("no parent")?;
-    let machine = Machine::start(args.gpu)?;
+    let parent = Arc::new(parent);
+    let compilers = compilers::pool(&parent)?;
+    let machine = Machine::start(args.gpu, Arc::new(compilers.clone()))?;
     let (name, memory_bytes) = machine.facts();
+    // Everything is open that ever will be, and no tenant has said a word yet.
+    confine::seal(Role::Device);
     link::send(&parent, &FromDevice::Ready { name, memory_bytes }, &[])?;
-    let device = Arc::new(Device {
-        machine,
-        parent,
-        monitor: Monitor::start()?,
-        ledger: Arc::new(Mutex::new(Ledger::default())),
-        state: Mutex::new(State::default()),
-        shares: Shares::new(),
-        quiet: Quiet::new(),
-    });
+    let device = Device::new(machine, compilers, parent)?;
     let steering = Arc::clone(&device);
-    std::thread::Builder::new().name("shares".into()).spawn(move || steering.steer())?;
+    threads::essential("shares", move || steering.steer())?;
     let mut buffer = Vec::new();
     loop {
-        match link::receive(&device.parent, &mut buffer) {
-            Ok(Some((message, fd))) => device.obey(message, fd)?,
-            Ok(None) => return Ok(()),
-            // Descriptors are used up: a client has lost its socket, the others go on.
-            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => tracing::error!(%error, "message lost"),
-            Err(error) => return Err(error.into()),
+        match link::receive(&device.parent, &mut buffer)? {
+            Some((message, fds)) => device.obey(message, fds)?,
+            None => return Ok(()),
         }
     }
 }
 
 impl Device {
-    fn obey(self: &Arc<Device>, message: ToDevice, fd: Option<OwnedFd>) -> Result<()> {
+    fn new(machine: Machine, compilers: Pool, parent: Arc<OwnedFd>) -> Result<Arc<Device>> {
+        Ok(Arc::new(Device {
+            machine,
+            parent,
+            compilers,
+            monitor: Monitor::start(|| threads::broken("the monitor of sessions"))?,
+            registry: Mutex::default(),
+            shares: Shares::new(),
+            quiet: Quiet::new(),
+        }))
+    }
+
+    /// A tenant's account, in which the device counts nothing: it has all of it.
+    fn give_whole(&self, id: TenantId) -> Result<Arc<Tenant>, String> {
+        let mut registry = self.registry.lock();
+        let others = registry.tenants.keys().any(|other| *other != id);
+        if others || !registry.sessions.is_empty() || !registry.vgpus.is_empty() {
+            return Err("pass-through takes the whole GPU, and others are on it".into());
+        }
+        let before = registry.tenants.get(&id).ok_or("there is no such tenant")?;
+        let limits = before.account.with(|account| account.limits().clone());
+        let tenant = Arc::new(Tenant {
+            name: before.name.clone(),
+            memory_bytes: before.memory_bytes,
+            account: SharedAccount::new(Account::new(limits, Box::new(NoDeviceCosts))),
+            budget: None,
+            left: AtomicBool::new(false),
+        });
+        registry.tenants.insert(id, Arc::clone(&tenant));
+        Ok(tenant)
+    }
+
+    fn obey(self: &Arc<Device>, message: ToDevice, fds: Vec<OwnedFd>) -> Result<()> {
         match message {
-            ToDevice::Tenant { id, name, limits, share_percent } => {
-                self.ledger.lock().open(id, limits.clone());
-                self.shares.set(id, share_percent);
-                self.state.lock().tenants.insert(id, Tenant { name, limits, left: false });
-            }
+            ToDevice::Tenant { id, name, limits, share_percent } => self.admit(id, name, limits, share_percent),
             ToDevice::Forget { tenant } => {
-                if let Some(known) = self.state.lock().tenants.get_mut(&tenant) {
-                    known.left = true;
+                if let Some(known) = self.registry.lock().tenants.get(&tenant) {
+                    known.left.store(true, Ordering::Relaxed);
                 }
                 self.sweep(tenant);
             }
@@ -116,11 +155,12 @@ impl Device {
                 let device = Arc::clone(self);
                 let name = format!("session {session}");
                 let work = move || {
-                    if let Some(socket) = fd {
-                        device.serve(session, tenant, pid, socket);
+                    let _ended = AtEnd(|| device.forget(session, tenant));
+                    let mut fds = fds.into_iter();
+                    match fds.next() {
+                        Some(socket) => device.serve(session, tenant, pid, socket, fds.next()),
+                        None => tracing::error!(session, "no room for a client's socket"),
                     }
-                    // Fails only when the parent is gone, and then so are we.
-                    let _ = link::send(&device.parent, &FromDevice::Ended { session }, &[]);
                 };
                 if let Err(error) = std::thread::Builder::new().name(name).spawn(work) {
                     // The client sees its socket closed.
@@ -128,19 +168,49 @@ impl Device {
                     link::send(&self.parent, &FromDevice::Ended { session }, &[])?;
                 }
             }
+            ToDevice::Compiler { pid, cached } => compilers::admit(&self.compilers, pid, cached, fds),
+            ToDevice::NoCompiler { reason } => self.compilers.refuse(&reason),
+            ToDevice::Schedule { scheduler } => self.shares.schedule(scheduler.0),
+            ToDevice::MakeVgpu { vgpu, scheme, most_bytes } => self.make_vgpu(vgpu, scheme, most_bytes)?,
+            ToDevice::ResizeVgpu { vgpu, bytes } => self.resize_vgpu(vgpu, bytes)?,
+            ToDevice::EndVgpu { vgpu } => self.end_vgpu(vgpu)?,
+            ToDevice::Guest { vgpu, pid } => self.let_guest_in(vgpu, pid, fds),
+            ToDevice::ReportVgpus => link::send(&self.parent, &FromDevice::Vgpus(self.report_vgpus()), &[])?,
             ToDevice::Report => link::send(&self.parent, &FromDevice::Report(self.report()), &[])?,
         }
         Ok(())
     }
 
+    /// A tenant is there, or its terms have changed.
+    fn admit(&self, id: TenantId, name: String, limits: Limits, share_percent: Option<f64>) {
+        self.shares.set(id, share_percent);
+        let known = self.registry.lock().tenants.get(&id).cloned();
+        if let Some(known) = known {
+            return known.account.with(|account| account.set_limits(limits));
+        }
+        let budget = match self.machine.budget() {
+            Ok(budget) => budget,
+            // Its sessions are refused.
+            Err(error) => return tracing::error!(%error, name, "no budget for a tenant"),
+        };
+        let memory_bytes = limits.vram_bytes;
+        let account = SharedAccount::new(Account::new(limits, Box::new(TenantBudget(Arc::clone(&budget)))));
+        let tenant = Tenant { name, memory_bytes, account, budget: Some(budget), left: AtomicBool::new(false) };
+        self.registry.lock().tenants.insert(id, Arc::new(tenant));
+    }
+
     /// Serves one client to its end.
-    fn serve(&self, number: u64, tenant: TenantId, pid: i32, socket: OwnedFd) {
-        match self.open(number, tenant, pid, &socket) {
+    fn serve(&self, number: u64, tenant: TenantId, pid: i32, socket: OwnedFd, process: Option<OwnedFd>) {
+        match self.open(number, tenant, pid, (&socket, process)) {
             Ok(session) => {
                 let ended = session.run();
-                self.state.lock().sessions.remove(&number);
-                if self.quiet.may() {
-                    tracing::info!(session = number, pid, %ended, "session ended");
+                match ended {
+                    // Our fault, whatever it did; and it can do it again.
+                    Ended::Panicked(_) if self.quiet.may() => {
+                        tracing::error!(session = number, pid, %ended, "session ended");
+                    }
+                    _ if self.quiet.may() => tracing::info!(session = number, pid, %ended, "session ended"),
+                    _ => {}
                 }
             }
             Err(reason) => {
@@ -151,97 +221,126 @@ impl Device {
                 let _ = unix::send(&socket, &Reply::Refused(reason).encode(), &[], false);
             }
         }
-        self.sweep(tenant);
     }
 
-    fn open(&self, number: u64, tenant: TenantId, pid: i32, socket: &OwnedFd) -> Result<Session, String> {
+    fn open(
+        &self,
+        number: u64,
+        id: TenantId,
+        pid: i32,
+        (socket, process): (&OwnedFd, Option<OwnedFd>),
+    ) -> Result<Session, String> {
         let text = |error: GpuError| error.to_string();
-        let (name, vram_bytes, host_bytes) = match self.state.lock().tenants.get(&tenant) {
-            Some(known) if !known.left => (known.name.clone(), known.limits.vram_bytes, known.limits.host_bytes),
-            _ => return Err("this tenant has left".into()),
+        let known = self.registry.lock().tenants.get(&id).cloned();
+        let Some(tenant) = known.filter(|tenant| !tenant.left.load(Ordering::Relaxed)) else {
+            return Err("this tenant has left".into());
         };
-        let tables = tenancy::Session::open(tenant, &mut self.ledger.lock()).map_err(text)?;
-        let (backend, meter) = match self.machine.open(&name, vram_bytes, host_bytes) {
-            Ok(opened) => opened,
-            Err(error) => {
-                tables.close(&mut self.ledger.lock());
-                return Err(text(error));
-            }
-        };
+        let budget = tenant.budget.as_ref().ok_or("it has the whole GPU as a virtual one")?;
+        let charges = Charges::open(&tenant.account).map_err(text)?;
+        let host_bytes = tenant.account.with(|account| account.limits().host_bytes);
+        let opened = self.machine.open(&tenant.name, tenant.memory_bytes, host_bytes, budget);
+        let (backend, meter) = opened.map_err(text)?;
         let socket = socket.try_clone().map_err(|error| error.to_string())?;
-        let ledger = Arc::clone(&self.ledger);
-        let session =
-            Session::begin(socket, backend, tables, ledger, &self.monitor).map_err(|error| error.to_string())?;
-        let running = Running { tenant, pid, handle: session.handle(), meter: Arc::new(meter) };
-        self.state.lock().sessions.insert(number, running);
+        let begun = Session::begin(socket, process, &backend, charges, &self.monitor);
+        let session = begun.map_err(|error| error.to_string())?;
+        let running = Running { tenant: id, pid, handle: session.handle(), meter: Arc::new(meter) };
+        self.registry.lock().sessions.insert(number, running);
         self.shares.wake();
+        #[cfg(test)]
+        tests::maybe_panic(&tenant.name);
         if self.quiet.may() {
             tracing::info!(session = number, pid, "session opened");
         }
         Ok(session)
     }
 
-    /// Forgets a tenant that has left and has no session any more.
-    fn sweep(&self, tenant: TenantId) {
-        let mut state = self.state.lock();
-        let left = state.tenants.get(&tenant).is_some_and(|known| known.left);
-        if left && self.ledger.lock().close(tenant) {
-            state.tenants.remove(&tenant);
-            self.shares.remove(tenant);
+    /// A session's thread is about to end, whatever the reason.
+    fn forget(&self, session: u64, tenant: TenantId) {
+        self.registry.lock().sessions.remove(&session);
+        self.sweep(tenant);
+        // Fails only when the parent is gone, and then so are we.
+        let _ = link::send(&self.parent, &FromDevice::Ended { session }, &[]);
+    }
+
+    /// Forgets a tenant that has left and to which nothing is charged any more.
+    fn sweep(&self, id: TenantId) {
+        let mut registry = self.registry.lock();
+        let gone = registry.tenants.get(&id).is_some_and(|tenant| {
+            tenant.left.load(Ordering::Relaxed) && tenant.account.with(|account| account.used()) == Used::default()
+        });
+        if gone {
+            registry.tenants.remove(&id);
+            drop(registry);
+            self.shares.remove(id);
         }
     }
 
+    /// All sessions, for `ps`: asks no client's GPU, which may be busy with that client.
     fn report(&self) -> Vec<SessionLine> {
-        let state = self.state.lock();
-        let mut lines: Vec<SessionLine> = state
-            .sessions
-            .iter()
-            .filter_map(|(&number, running)| {
-                let tenant = state.tenants.get(&running.tenant)?;
-                let standing = self.shares.standing(running.tenant);
-                let (calls_local, calls_remote) = running.handle.calls();
-                let (_, total) = self.machine.facts();
-                let state = match () {
-                    () if running.handle.is_ending() => "ending",
-                    () if self.shares.is_backlogged(number) => "running",
-                    () => "idle",
-                };
-                Some(SessionLine {
-                    tenant: tenant.name.clone(),
-                    pid: running.pid,
-                    memory_used: running.handle.memory_bytes(),
-                    memory_limit: tenant.limits.vram_bytes.min(total),
-                    share_entitled: standing.map_or(0.0, |standing| standing.entitled_percent),
-                    share_received: standing.map_or(0.0, |standing| standing.received_percent),
-                    calls_local,
-                    calls_remote,
-                    kernels: running.meter.usage().1,
-                    state: state.into(),
-                })
-            })
-            .collect();
+        let present: Vec<(u64, Running, Arc<Tenant>)> = {
+            let registry = self.registry.lock();
+            let with_tenant = |(&number, running): (&u64, &Running)| {
+                Some((number, running.clone(), Arc::clone(registry.tenants.get(&running.tenant)?)))
+            };
+            registry.sessions.iter().filter_map(with_tenant).collect()
+        };
+        let mut lines: Vec<SessionLine> =
+            present.iter().map(|(number, running, tenant)| self.line(*number, running, tenant)).collect();
         lines.sort_by(|a, b| (&a.tenant, a.pid).cmp(&(&b.tenant, b.pid)));
         lines.truncate(MOST_LINES);
         lines
     }
 
+    fn line(&self, number: u64, running: &Running, tenant: &Tenant) -> SessionLine {
+        let standing = self.shares.standing(running.tenant);
+        let (calls_local, calls_remote) = running.handle.calls();
+        let (_, total) = self.machine.facts();
+        let state = match () {
+            () if running.handle.is_ending() => "ending",
+            () if self.shares.is_backlogged(number) => "running",
+            () => "idle",
+        };
+        let (host_used, host_limit) =
+            tenant.account.with(|account| (account.host_bytes(), account.limits().host_bytes));
+        SessionLine {
+            tenant: tenant.name.clone(),
+            pid: running.pid,
+            memory_used: running.handle.memory_bytes(),
+            memory_limit: tenant.memory_bytes.min(total),
+            host_memory_used: host_used,
+            host_memory_limit: host_limit,
+            share_entitled: standing.map_or(0.0, |standing| standing.entitled_percent),
+            share_received: standing.map_or(0.0, |standing| standing.received_percent),
+            gpu_time_ns: standing.map_or(0, |standing| standing.used_ns),
+            calls_local,
+            calls_remote,
+            kernels: running.meter.kernels(),
+            kernels_interpreted: tenant.budget.as_ref().map_or(0, |budget| budget.interpreted()),
+            compiling: tenant.budget.as_ref().map_or(0, |budget| budget.compiling()),
+            state: state.into(),
+        }
+    }
+
     /// The thread that steers shares: never ends.
     fn steer(&self) {
+        let mut turns = Turns::default();
+        let mut competing = false;
         loop {
-            self.shares.pause();
-            let subjects: Vec<Subject> = self
-                .state
-                .lock()
-                .sessions
-                .iter()
-                .map(|(&number, running)| Subject {
-                    number,
-                    tenant: running.tenant,
-                    handle: running.handle.clone(),
-                    meter: Arc::clone(&running.meter),
-                })
-                .collect();
+            if !competing {
+                self.shares.pause();
+            }
+            self.shares.begin();
+            let subjects = self.subjects();
             self.shares.step(&subjects);
+            competing = match self.shares.means() {
+                Means::Turns(rule) => {
+                    turns.take(rule, &self.shares.given(), &subjects, PERIOD, || self.shares.has_news())
+                }
+                Means::Slices => {
+                    turns.release(&subjects);
+                    false
+                }
+            };
             if self.machine.is_lost() {
                 // Only another process can have another device; every client is told by our end.
                 tracing::error!("the GPU does not obey any more");
@@ -249,4 +348,21 @@ impl Device {
             }
         }
     }
+
+    /// All who have time of the GPU.
+    fn subjects(&self) -> Vec<Subject> {
+        let registry = self.registry.lock();
+        let session = |(&number, running): (&u64, &Running)| {
+            let (handle, meter) = (running.handle.clone(), Arc::clone(&running.meter));
+            Subject { number, tenant: running.tenant, user: User::Session { handle, meter } }
+        };
+        let guest = |vgpu: &Vgpu| {
+            let hosted = Arc::clone(&vgpu.hosted);
+            Subject { number: hosted.number(), tenant: hosted.tenant(), user: User::Vgpu(hosted) }
+        };
+        registry.sessions.iter().map(session).chain(registry.vgpus.values().map(guest)).collect()
+    }
 }
+
+#[cfg(test)]
+mod tests;

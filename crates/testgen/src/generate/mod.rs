@@ -3,11 +3,14 @@
 //! A kernel is made from a slice of bytes, each choice taking one, so that a fuzzer's mutations and a property test's
 //! shrinking act on the structure; an exhausted slice ends the kernel. Inputs are read by everyone, outputs lie in a slot per
 //! thread, atomics without result combine commutatively in cells of their own operation, shared memory is written and read
-//! in phases between barriers, and warp operations stand where all threads of whole warps are together.
+//! in phases between barriers, and warp operations stand where all threads of whole warps are together. Every other kernel
+//! has lanes that rely on one another: they exchange words without a barrier, meet at different places, wait for their turn.
 //!
-//! - `ops`: instructions that compute; this file: structure, memory and warp operations.
+//! - `ops`: instructions that compute; `together`: what lanes do with one another; this file: structure, memory and warp
+//!   operations.
 
 mod ops;
+mod together;
 
 use std::sync::Arc;
 
@@ -95,6 +98,13 @@ struct Builder<'a> {
     whole_warps: bool,
     /// No thread may be elsewhere: barriers and warp operations are allowed.
     together: bool,
+    /// Lanes rely on one another.
+    in_step: bool,
+    /// Loops around the current place.
+    looping: u32,
+    /// Places so far where lanes exchange words, and where threads wait.
+    exchanges: u32,
+    waits: u32,
 }
 
 /// Makes a kernel of the choices in `bytes`.
@@ -106,6 +116,7 @@ pub fn generate(bytes: &[u8]) -> Generated {
     let grid = [1 + b.below(3), 1, 1];
     b.threads = block.iter().product();
     b.whole_warps = b.threads.is_multiple_of(32);
+    b.in_step = b.chance(2);
     b.prologue(block);
     b.statements(0);
     b.epilogue();
@@ -117,9 +128,10 @@ pub fn generate(bytes: &[u8]) -> Generated {
         param_bytes: 24,
         regs: b.regs,
         blocks: b.blocks,
-        shared_bytes: 8 * b.threads + 8 * CELLS,
+        shared_bytes: 8 * b.threads + 8 * CELLS + together::shared_bytes(b.threads),
         shared_align: 16,
         local_bytes: LOCAL_BYTES,
+        stack_bytes: 0,
         max_ntid: None,
         exact_ntid: false,
     };
@@ -197,6 +209,10 @@ impl<'a> Builder<'a> {
             threads: 0,
             whole_warps: false,
             together: true,
+            in_step: false,
+            looping: 0,
+            exchanges: 0,
+            waits: 0,
         }
     }
 
@@ -362,6 +378,9 @@ impl<'a> Builder<'a> {
                 4 | 5 => self.memory(),
                 6 => self.atomic(),
                 7 | 8 if self.together => self.collective(),
+                9 | 10 if self.in_step => self.exchange(),
+                11 if self.in_step && self.together && self.whole_warps => self.meeting(),
+                12 if self.in_step && self.together && depth == 0 => self.wait(),
                 _ => {
                     let guard = self.chance(6).then(|| self.pred());
                     let from = self.insts.len();
@@ -418,7 +437,9 @@ impl<'a> Builder<'a> {
         self.together &= uniform;
         let body = BlockId(self.next().0 + 1);
         self.end(Term::Bra(body));
+        self.looping += 1;
         self.statements(depth + 1);
+        self.looping -= 1;
         self.int(IntOp::Sub, Ty::U32, trips, reg(trips), Operand::Imm(1));
         self.compare(Cmp::Gt, Ty::S32, p, reg(trips), Operand::Imm(0));
         let after = BlockId(self.next().0 + 1);
@@ -430,6 +451,8 @@ impl<'a> Builder<'a> {
     fn memory(&mut self) {
         let f = self.fixed;
         let order = self.pick(&[Order::Weak, Order::Weak, Order::Volatile, Order::Relaxed]);
+        // In a loop other orders count as waiting, which lets lanes pass that should stay in step.
+        let order = if self.in_step && self.looping > 0 { Order::Weak } else { order };
         match self.below(5) {
             0 | 1 => {
                 let a = reg(self.any(Pool::I32));

@@ -1,6 +1,6 @@
 //! Instructions that compute, of all families.
 
-use ptx::ir::{Cmp, FloatOp, FloatUnOp, IntOp, IntUnOp, MulPart, Op, Precision, Reg, Round, SReg, Ty, VideoOp};
+use ptx::ir::{Cmp, FloatOp, FloatUnOp, Fp8, IntOp, IntUnOp, MulPart, Op, Precision, Reg, Round, SReg, Ty, VideoOp};
 
 use super::{Builder, Pool, reg};
 
@@ -332,6 +332,19 @@ impl Builder<'_> {
             let (round, sat) = (self.pick(&[Round::Rn, Round::Rz]), self.chance(3));
             let (dst, a, b) = (self.any(Pool::F16x2), self.source(Pool::F32), self.source(Pool::F32));
             self.emit(Op::CvtPack { dst_ty, src_ty: Ty::F32, round, sat, relu, dst, a, b });
+            return;
+        }
+        if self.chance(12) {
+            let (format, relu) = (self.pick(&[Fp8::E4M3, Fp8::E5M2]), self.chance(3));
+            if self.chance(2) {
+                let (dst, a) = (self.any(Pool::F16x2), self.source(Pool::I16));
+                self.emit(Op::CvtFromFp8 { format, relu, dst, a });
+                return;
+            }
+            let (from, src_ty) =
+                self.pick(&[(Pool::F32, Ty::F32), (Pool::F16x2, Ty::F16x2), (Pool::F16x2, Ty::BF16x2)]);
+            let (dst, a, b) = (self.any(Pool::I16), self.source(from), self.source(from));
+            self.emit(Op::CvtToFp8 { format, src_ty, relu, dst, a, b });
             return;
         }
         let ((to, dst_ty), (from, src_ty)) = (self.pick(&types), self.pick(&types));

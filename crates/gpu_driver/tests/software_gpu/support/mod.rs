@@ -5,25 +5,26 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gpu::{
-    AllocId, Command, ContextId, DevAddr, Gpu, GpuError, MapAccess, MemoryKind, ModuleId, ModuleInfo, QueueId, Request,
-    Response, SlotId,
+    AllocId, CodeImage, Command, ContextId, DevAddr, Gpu, GpuError, MapAccess, MemoryKind, ModuleId, ModuleInfo,
+    QueueId, Request, Response, RuntimeMemory, SlotId,
 };
 use gpu_driver::{Client, ClientConfig, Driver};
 use hostmem::Memfd;
-use softgpu::{Config, SoftGpu};
 
 /// Longer than anything here takes; a wait that is longer has hung.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 /// Where the tenants' addresses begin.
 pub(crate) const LO: u64 = 0x7000_0000_0000;
 
+/// How many those are.
+pub(crate) const RANGE_BYTES: u64 = 2 << 30;
+
 /// Kernels of the tests.
 pub(crate) const PTX: &str = include_str!("kernels.ptx");
 
-/// A software GPU with `vram` MiB, and its driver.
+/// A software GPU with `vram` MiB, and its driver. The tests are run on other GPUs as well, by who includes them.
 pub(crate) fn driver(vram: u64) -> Arc<Driver> {
-    let config = Config { vram_bytes: vram << 20, workers: 2, ..Config::default() };
-    Driver::start(SoftGpu::new(&config).unwrap()).unwrap()
+    Driver::start(crate::device::make(vram << 20, false)).unwrap()
 }
 
 /// Waits until `done`.
@@ -45,10 +46,15 @@ pub(crate) struct Tenant {
 
 impl Tenant {
     pub(crate) fn new(driver: &Arc<Driver>, config: ClientConfig) -> Tenant {
+        Tenant::at(driver, config, LO)
+    }
+
+    /// One whose addresses begin at `lo`.
+    pub(crate) fn at(driver: &Arc<Driver>, config: ClientConfig, lo: u64) -> Tenant {
         let client = driver.open(config).unwrap();
-        client.request(Request::SetAddressRange { lo: LO, bytes: 2 << 30 }).unwrap();
+        client.request(Request::SetAddressRange { lo, bytes: RANGE_BYTES }).unwrap();
         let tenant =
-            Tenant { client, next_alloc: AtomicU32::new(0), next_va: AtomicU64::new(LO), next_slot: AtomicU32::new(0) };
+            Tenant { client, next_alloc: AtomicU32::new(0), next_va: AtomicU64::new(lo), next_slot: AtomicU32::new(0) };
         tenant.context(0);
         tenant.queue(0, 0);
         tenant
@@ -56,7 +62,7 @@ impl Tenant {
 
     pub(crate) fn context(&self, id: u32) {
         let id = ContextId(id);
-        self.client.request(Request::CreateContext { id, printf: 0, heap: 0, heap_bytes: 0 }).unwrap();
+        self.client.request(Request::CreateContext { id, runtime: RuntimeMemory::default() }).unwrap();
     }
 
     pub(crate) fn queue(&self, id: u32, context: u32) {
@@ -103,7 +109,11 @@ impl Tenant {
     /// Loads a module some of whose variables have their place.
     pub(crate) fn load_placed(&self, id: u32, ptx: &str, placed: &[(&str, DevAddr)]) -> Result<ModuleInfo, GpuError> {
         let placed = placed.iter().map(|(name, at)| ((*name).to_owned(), *at)).collect();
-        match self.client.request(Request::LoadModule { id: ModuleId(id), ptx: ptx.as_bytes().to_vec(), placed })? {
+        match self.client.request(Request::LoadModule {
+            id: ModuleId(id),
+            code: CodeImage::ptx(ptx.as_bytes().to_vec()),
+            placed,
+        })? {
             Response::Module(info) => Ok(info),
             other => panic!("{other:?}"),
         }

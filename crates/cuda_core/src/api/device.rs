@@ -1,0 +1,195 @@
+//! The one device: what programs ask about it.
+
+use crate::device_attributes;
+use crate::driver::Driver;
+use crate::error::{CudaError, Result};
+use crate::handle::Device;
+use crate::values::DeviceProperties;
+
+impl Driver {
+    /// Driver version, as 13050.
+    #[must_use]
+    pub fn driver_get_version(&self) -> i32 {
+        self.properties().driver_version as i32
+    }
+
+    /// The device of an ordinal.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE` for other ordinals than 0.
+    pub fn device_get(&self, ordinal: i32) -> Result<Device> {
+        self.device(Device(ordinal))?;
+        Ok(Device(ordinal))
+    }
+
+    /// Number of devices: one.
+    ///
+    /// # Errors
+    /// `NOT_INITIALIZED`.
+    pub fn device_get_count(&self) -> Result<i32> {
+        self.ready()?;
+        Ok(1)
+    }
+
+    /// Product name.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`.
+    pub fn device_get_name(&self, device: Device) -> Result<&str> {
+        self.device(device)?;
+        Ok(&self.properties().name)
+    }
+
+    /// Bytes of memory: the client's limit.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`.
+    pub fn device_total_mem(&self, device: Device) -> Result<u64> {
+        self.device(device)?;
+        Ok(self.properties().memory_bytes)
+    }
+
+    /// UUID.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`.
+    pub fn device_get_uuid(&self, device: Device) -> Result<[u8; 16]> {
+        self.device(device)?;
+        Ok(self.properties().uuid)
+    }
+
+    /// LUID and node mask: exist on Windows only.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED`, `INVALID_DEVICE`.
+    pub fn device_get_luid(&self, device: Device) -> Result<([u8; 8], u32)> {
+        self.device(device)?;
+        Err(CudaError::NOT_SUPPORTED)
+    }
+
+    /// An attribute by `CUdevice_attribute` number.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for unknown numbers, `INVALID_DEVICE`.
+    pub fn device_get_attribute(&self, attribute: i32, device: Device) -> Result<i32> {
+        self.device(device)?;
+        device_attributes::value(attribute, self.properties()).ok_or(CudaError::INVALID_VALUE)
+    }
+
+    /// Major and minor compute capability.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`.
+    pub fn device_compute_capability(&self, device: Device) -> Result<(i32, i32)> {
+        self.device(device)?;
+        let [major, minor] = self.properties().compute_capability;
+        Ok((major as i32, minor as i32))
+    }
+
+    /// The properties of `cuDeviceGetProperties`.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`.
+    pub fn device_get_properties(&self, device: Device) -> Result<DeviceProperties> {
+        let get = |attribute| self.device_get_attribute(attribute, device);
+        Ok(DeviceProperties {
+            max_threads_per_block: get(1)?,
+            max_threads_dim: [get(2)?, get(3)?, get(4)?],
+            max_grid_size: [get(5)?, get(6)?, get(7)?],
+            shared_mem_per_block: get(8)?,
+            total_constant_memory: get(9)?,
+            simd_width: get(10)?,
+            mem_pitch: get(11)?,
+            regs_per_block: get(12)?,
+            clock_rate: get(13)?,
+            texture_align: get(14)?,
+        })
+    }
+
+    /// `domain:bus:device.function`.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`.
+    pub fn device_get_pci_bus_id(&self, device: Device) -> Result<String> {
+        self.device(device)?;
+        let [domain, bus, slot] = self.properties().pci;
+        Ok(format!("{domain:04x}:{bus:02x}:{slot:02x}.0"))
+    }
+
+    /// The device at a PCI address: `domain:bus:device.function`, domain and function may be missing.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it is no address, `INVALID_DEVICE` if there is none of ours.
+    pub fn device_get_by_pci_bus_id(&self, id: &str) -> Result<Device> {
+        self.ready()?;
+        let (address, function) = id.split_once('.').unwrap_or((id, "0"));
+        let fields: Vec<&str> = address.split(':').collect();
+        let number = |text: &str| u32::from_str_radix(text, 16).map_err(|_| CudaError::INVALID_VALUE);
+        let (domain, bus, slot) = match fields[..] {
+            [bus, slot] => (0, number(bus)?, number(slot)?),
+            [domain, bus, slot] => (number(domain)?, number(bus)?, number(slot)?),
+            _ => return Err(CudaError::INVALID_VALUE),
+        };
+        let ours = [domain, bus, slot] == self.properties().pci && number(function)? == 0;
+        if ours { Ok(Device(0)) } else { Err(CudaError::INVALID_DEVICE) }
+    }
+
+    /// Whether an execution affinity type is supported: none is.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, `INVALID_VALUE` for unknown types.
+    pub fn device_get_exec_affinity_support(&self, kind: i32, device: Device) -> Result<bool> {
+        self.device(device)?;
+        if kind == 0 { Ok(false) } else { Err(CudaError::INVALID_VALUE) }
+    }
+
+    /// Elements of the widest linear texture, for elements of so many bytes.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, `INVALID_VALUE` for elements of 0 bytes.
+    pub fn device_get_texture_1d_linear_max_width(&self, element_bytes: u32, device: Device) -> Result<u64> {
+        self.device(device)?;
+        let most = device_attributes::value(69, self.properties()).unwrap_or(0) as u64;
+        if element_bytes == 0 {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        Ok(most.min(self.properties().memory_bytes / u64::from(element_bytes)))
+    }
+
+    /// Whether one device may access another's memory: there is only one.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`.
+    pub fn device_can_access_peer(&self, device: Device, peer: Device) -> Result<bool> {
+        self.device(device)?;
+        self.device(peer)?;
+        Ok(false)
+    }
+
+    /// An attribute of a link between two devices: there is no second one.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`.
+    pub fn device_get_p2p_attribute(&self, _attribute: i32, src: Device, dst: Device) -> Result<i32> {
+        self.device(src)?;
+        self.device(dst)?;
+        Err(CudaError::INVALID_DEVICE)
+    }
+
+    /// Memory held by graphs: none.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, `INVALID_VALUE` for unknown attributes.
+    pub fn device_get_graph_mem_attribute(&self, device: Device, attribute: i32) -> Result<u64> {
+        self.device(device)?;
+        if (0..=3).contains(&attribute) { Ok(0) } else { Err(CudaError::INVALID_VALUE) }
+    }
+
+    /// Gives memory held by graphs back: there is none.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`.
+    pub fn device_graph_mem_trim(&self, device: Device) -> Result<()> {
+        self.device(device)
+    }
+}

@@ -1,0 +1,108 @@
+//! Events: made, recorded, waited for, and the time between two.
+
+use std::sync::Arc;
+
+use crate::driver::Driver;
+use crate::error::{CudaError, Result};
+use crate::handle::{self, Event, Stream, Tag};
+use crate::work::event::EventState;
+
+/// `CU_EVENT_DISABLE_TIMING`.
+const DISABLE_TIMING: u32 = 2;
+/// `CU_EVENT_INTERPROCESS`.
+const INTERPROCESS: u32 = 4;
+/// All event flags: blocking sync too, which every wait here is.
+const FLAGS: u32 = 7;
+
+impl Driver {
+    /// Creates an event.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for unknown flags, `NOT_SUPPORTED` for events shared between processes.
+    pub fn event_create(&self, flags: u32) -> Result<Event> {
+        let context = self.current()?;
+        if flags & !FLAGS != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        if flags & INTERPROCESS != 0 {
+            return Err(CudaError::NOT_SUPPORTED);
+        }
+        let handle = Event(handle::fresh(Tag::Event));
+        let event = EventState::new(&context.core, flags & DISABLE_TIMING == 0);
+        self.events.insert(handle.0, Arc::new(event));
+        Ok(handle)
+    }
+
+    /// Destroys an event.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    pub fn event_destroy(&self, event: Event) -> Result<()> {
+        self.ready()?;
+        self.events.remove(event.0)?.retire(&self.process.slots);
+        Ok(())
+    }
+
+    /// Records an event behind a stream's work.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`, also if event and stream are of different contexts; the context's error.
+    pub fn event_record(&self, event: Event, stream: Stream) -> Result<()> {
+        let event = self.event(event)?;
+        let stream = self.stream(stream)?;
+        if !Arc::ptr_eq(&event.core, &stream.core) {
+            return Err(CudaError::INVALID_HANDLE);
+        }
+        event.record(&stream)
+    }
+
+    /// As `event_record`; `flags` may be `CU_EVENT_RECORD_EXTERNAL`, which matters to captures only.
+    ///
+    /// # Errors
+    /// As `event_record`.
+    pub fn event_record_with_flags(&self, event: Event, stream: Stream, flags: u32) -> Result<()> {
+        if flags > 1 { Err(CudaError::INVALID_VALUE) } else { self.event_record(event, stream) }
+    }
+
+    /// Whether an event was reached. One that was never recorded was.
+    ///
+    /// # Errors
+    /// `NOT_READY`; `INVALID_HANDLE`; the context's error.
+    pub fn event_query(&self, event: Event) -> Result<()> {
+        let event = self.event(event)?;
+        event.core.check()?;
+        if event.reached() {
+            return Ok(());
+        }
+        self.process.link.flush()?;
+        event.core.check()?;
+        if event.reached() { Ok(()) } else { Err(CudaError::NOT_READY) }
+    }
+
+    /// Waits for an event.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; the context's error.
+    pub fn event_synchronize(&self, event: Event) -> Result<()> {
+        let event = self.event(event)?;
+        event.core.check()?;
+        if event.synchronize()? {
+            self.pools.trim_all();
+        }
+        event.core.check()
+    }
+
+    /// Milliseconds of GPU time between two events.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` if one was not recorded or keeps no time; `NOT_READY`.
+    pub fn event_elapsed_time(&self, start: Event, end: Event) -> Result<f32> {
+        let (start, end) = (self.event(start)?, self.event(end)?);
+        start.core.check()?;
+        let (from, to) = (start.time(), end.time());
+        if let (Err(CudaError::INVALID_HANDLE), _) | (_, Err(CudaError::INVALID_HANDLE)) = (from, to) {
+            return Err(CudaError::INVALID_HANDLE);
+        }
+        Ok((i128::from(to?) - i128::from(from?)) as f32 / 1e6)
+    }
+}

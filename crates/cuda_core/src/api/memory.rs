@@ -1,0 +1,118 @@
+//! Linear device memory.
+
+use gpu::{DevAddr, Request, Response};
+
+use crate::context::state::ContextState;
+use crate::driver::Driver;
+use crate::error::{CudaError, Result};
+use crate::memory::allocation::{Allocation, Kind, Wanted};
+
+/// Alignment of lines, bytes.
+const PITCH: u64 = 512;
+
+impl Driver {
+    /// Free and total bytes.
+    ///
+    /// # Errors
+    /// `INVALID_CONTEXT`.
+    pub fn mem_get_info(&self) -> Result<(u64, u64)> {
+        self.current()?;
+        match self.process.link.request(Request::MemoryInfo)? {
+            Response::Memory { free, total } => Ok((free, total)),
+            _ => Err(CudaError::UNKNOWN),
+        }
+    }
+
+    /// Allocates device memory, aligned to 512 bytes.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
+    pub fn mem_alloc(&self, bytes: u64) -> Result<DevAddr> {
+        let context = self.current()?;
+        let wanted = Wanted::new(bytes, Kind::Device, context.core.id);
+        let made = self.alloc_in(&context, wanted).or_else(|error| {
+            // Memory that pools keep for later comes first.
+            if error == CudaError::OUT_OF_MEMORY && self.pools.squeeze() {
+                return self.alloc_in(&context, wanted);
+            }
+            Err(error)
+        })?;
+        Ok(DevAddr(made))
+    }
+
+    /// Allocates memory of a context, which may be ending.
+    pub(crate) fn alloc_in(&self, context: &ContextState, wanted: Wanted) -> Result<u64> {
+        let made = self.memory.alloc(wanted)?;
+        self.keep_in(context, &made)?;
+        Ok(made.base)
+    }
+
+    /// Takes an allocation back if its context has ended while it was made.
+    pub(crate) fn keep_in(&self, context: &ContextState, made: &Allocation) -> Result<()> {
+        context.alive_or(|| {
+            let same = |found: &Allocation| found.number == made.number;
+            self.memory.forget(made.base, same).iter().for_each(|found| self.memory.give_back(found));
+        })
+    }
+
+    /// Allocates lines; returns the pitch too.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for sizes of 0 or elements of other than 4, 8 or 16 bytes, `OUT_OF_MEMORY`.
+    pub fn mem_alloc_pitch(&self, width: u64, height: u64, element_bytes: u32) -> Result<(DevAddr, u64)> {
+        self.current()?;
+        if width == 0 || height == 0 || !matches!(element_bytes, 4 | 8 | 16) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let pitch = width.checked_next_multiple_of(PITCH).ok_or(CudaError::OUT_OF_MEMORY)?;
+        let bytes = pitch.checked_mul(height).ok_or(CudaError::OUT_OF_MEMORY)?;
+        Ok((self.mem_alloc(bytes)?, pitch))
+    }
+
+    /// Frees device memory, after the work that may use it. Null is nothing.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if no allocation begins there; the context's error.
+    pub fn mem_free(&self, address: DevAddr) -> Result<()> {
+        let current = self.current()?;
+        if address.0 == 0 {
+            return Ok(());
+        }
+        let found = self.memory.find(address.0).ok_or(CudaError::INVALID_VALUE)?;
+        if found.kind == Kind::Pool && found.base == address.0 {
+            current.queues.synchronize()?;
+            return self.pools.free(&found, None);
+        }
+        let freeable = |found: &Allocation| matches!(found.kind, Kind::Device | Kind::Managed);
+        if found.base != address.0 || !freeable(&found) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        self.quiesce(&current, found.context)?;
+        let found = self.memory.forget(address.0, freeable).ok_or(CudaError::INVALID_VALUE)?;
+        self.memory.give_back(&found);
+        Ok(())
+    }
+
+    /// Waits for the work of the current context and of the one that owns some memory.
+    pub(crate) fn quiesce(&self, current: &ContextState, owner: gpu::ContextId) -> Result<()> {
+        current.queues.synchronize()?;
+        if owner != current.core.id
+            && let Some(owner) = self.contexts.all().into_iter().find(|context| context.core.id == owner)
+            && !owner.core.dead()
+        {
+            // Work that failed does not use memory any more.
+            let _ = owner.queues.synchronize();
+        }
+        Ok(())
+    }
+
+    /// Base and size of the allocation around an address.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if there is none.
+    pub fn mem_get_address_range(&self, address: DevAddr) -> Result<(DevAddr, u64)> {
+        self.current()?;
+        let found = self.memory.find(address.0).ok_or(CudaError::NOT_FOUND)?;
+        Ok((DevAddr(found.base), found.bytes))
+    }
+}

@@ -1,0 +1,24 @@
+//! The functions of the driver API, family by family: each looks up what its handles name, checks, and asks the parts below.
+//!
+//! Nothing in the crate asks for anything here.
+
+mod context;
+mod copy;
+mod device;
+mod event;
+mod fill;
+mod function;
+mod launch;
+mod library;
+mod linker;
+mod managed;
+mod memory;
+mod module;
+mod occupancy;
+mod pinned;
+mod pointer;
+mod pool;
+mod primary;
+mod stream;
+mod value_ops;
+mod virtual_memory;

@@ -1,0 +1,206 @@
+//! Fat binaries: containers of code for several architectures.
+//!
+//! ```text
+//! wrapper v1 ──► header, entries            (one fat binary)
+//! wrapper v2 ──► pointers ──► header, …     (the prelinked fat binaries of each compiled file; NULL ends the list)
+//! ```
+//! A header says how many bytes of entries follow; an entry is a small header and a payload: PTX text or machine code
+//! (ELF), plain or compressed with LZ4 or Zstandard. This GPU's instruction set is PTX, so of each fat binary the PTX for
+//! the highest architecture not above the GPU's is taken.
+//!
+//! The layout was learned from files; no part of it is published. Images come from programs: sizes are limited before
+//! memory is allocated for them.
+
+use std::io::Read;
+
+use crate::error::{CudaError, Result};
+use crate::values::Image;
+
+const WRAPPER_MAGIC: u32 = 0x4662_43B1;
+const HEADER_MAGIC: u32 = 0xBA55_ED50;
+const HEADER_BYTES: u64 = 16;
+const ELF_MAGIC: [u8; 4] = *b"\x7FELF";
+/// Kind of entries with PTX text.
+const PTX: u16 = 1;
+/// Entry flags.
+const LZ4: u64 = 0x2000;
+const ZSTD: u64 = 0x8000;
+/// Smallest entry header: up to and including the flags; later fields are read if they are there.
+const ENTRY_BYTES: u64 = 0x30;
+/// Most bytes of one fat binary: those of vendor libraries are below 1 GiB.
+const MOST_BYTES: u64 = 2 << 30;
+/// Most entries: a header of 2 GiB could hold 40 million empty ones.
+const MOST_ENTRIES: usize = 4096;
+/// Most fat binaries behind one wrapper: one per compiled file of a program.
+const MOST_BINARIES: u64 = 4096;
+/// Most bytes of PTX text after decompression: a few bytes can decompress to any size.
+pub(crate) const MOST_PTX: u64 = 512 << 20;
+
+/// The PTX texts of an image, trailing NULs removed; several only for a wrapper of version 2.
+///
+/// # Errors
+/// `INVALID_IMAGE` if it is nothing known or malformed, `NO_BINARY_FOR_GPU` if it has no PTX for the GPU.
+pub fn texts(image: &dyn Image, capability: u32) -> Result<Vec<Vec<u8>>> {
+    let mut magic = [0; 4];
+    if !image.read(0, &mut magic) {
+        return text(image).map(|text| vec![text]);
+    }
+    match u32::from_le_bytes(magic) {
+        WRAPPER_MAGIC => wrapped(image, capability),
+        HEADER_MAGIC => Ok(vec![binary(image, capability)?]),
+        _ if magic == ELF_MAGIC => Err(CudaError::NO_BINARY_FOR_GPU),
+        _ => text(image).map(|text| vec![text]),
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
+}
+
+fn wrapped(image: &dyn Image, capability: u32) -> Result<Vec<Vec<u8>>> {
+    let mut wrapper = [0; 24];
+    if !image.read(0, &mut wrapper) {
+        return Err(CudaError::INVALID_IMAGE);
+    }
+    match u32_at(&wrapper, 4) {
+        1 => {
+            let data = image.follow(u64_at(&wrapper, 8)).ok_or(CudaError::INVALID_IMAGE)?;
+            Ok(vec![binary(&*data, capability)?])
+        }
+        2 => {
+            let list = image.follow(u64_at(&wrapper, 16)).ok_or(CudaError::INVALID_IMAGE)?;
+            let mut texts = Vec::new();
+            for index in 0..MOST_BINARIES {
+                let mut pointer = [0; 8];
+                if !list.read(index * 8, &mut pointer) {
+                    return Err(CudaError::INVALID_IMAGE);
+                }
+                let pointer = u64::from_le_bytes(pointer);
+                if pointer == 0 {
+                    return if texts.is_empty() { Err(CudaError::NO_BINARY_FOR_GPU) } else { Ok(texts) };
+                }
+                let data = list.follow(pointer).ok_or(CudaError::INVALID_IMAGE)?;
+                match binary(&*data, capability) {
+                    Ok(text) => texts.push(text),
+                    // The device runtime library, linked in though unused, has machine code only.
+                    Err(CudaError::NO_BINARY_FOR_GPU) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(CudaError::INVALID_IMAGE)
+        }
+        _ => Err(CudaError::INVALID_IMAGE),
+    }
+}
+
+/// Where an entry's payload is, and what.
+#[derive(Clone, Copy)]
+struct Entry {
+    at: u64,
+    bytes: u64,
+    compressed: u64,
+    uncompressed: u64,
+    flags: u64,
+    arch: u32,
+}
+
+/// The best PTX of one fat binary.
+fn binary(image: &dyn Image, capability: u32) -> Result<Vec<u8>> {
+    let mut header = [0; HEADER_BYTES as usize];
+    if !image.read(0, &mut header) || u32_at(&header, 0) != HEADER_MAGIC {
+        return Err(CudaError::INVALID_IMAGE);
+    }
+    let start = u64::from(u32_at(&header, 4) >> 16);
+    let bytes = u64_at(&header, 8);
+    if start < HEADER_BYTES || bytes > MOST_BYTES {
+        return Err(CudaError::INVALID_IMAGE);
+    }
+    let end = start + bytes;
+    let mut best: Option<Entry> = None;
+    let mut at = start;
+    for _ in 0..MOST_ENTRIES {
+        if at >= end {
+            break;
+        }
+        let mut head = [0; 0x48];
+        let known = (end - at).min(head.len() as u64) as usize;
+        if known < ENTRY_BYTES as usize || !image.read(at, &mut head[..known]) {
+            return Err(CudaError::INVALID_IMAGE);
+        }
+        let header_bytes = u64::from(u32_at(&head, 4));
+        let payload = u64::from(u32_at(&head, 8));
+        let whole = header_bytes.checked_add(payload).filter(|&whole| whole <= end - at);
+        let (true, Some(whole)) = (header_bytes >= ENTRY_BYTES, whole) else {
+            return Err(CudaError::INVALID_IMAGE);
+        };
+        let has_uncompressed = header_bytes >= 0x40 && known >= 0x40;
+        let entry = Entry {
+            at: at + header_bytes,
+            bytes: payload,
+            compressed: u64::from(u32_at(&head, 16)),
+            uncompressed: if has_uncompressed { u64_at(&head, 0x38) } else { 0 },
+            flags: u64_at(&head, 0x28),
+            arch: u32_at(&head, 28),
+        };
+        let kind = u32_at(&head, 0) as u16;
+        let better = best.is_none_or(|best| best.arch < entry.arch);
+        // Machine code, link-time intermediate code, and whatever comes are passed over.
+        if kind == PTX && entry.arch <= capability && better {
+            best = Some(entry);
+        }
+        at += whole;
+    }
+    payload(image, best.ok_or(CudaError::NO_BINARY_FOR_GPU)?)
+}
+
+/// An entry's text.
+fn payload(image: &dyn Image, entry: Entry) -> Result<Vec<u8>> {
+    let compressed = entry.flags & (LZ4 | ZSTD) != 0;
+    let stored = if compressed && entry.compressed != 0 { entry.compressed } else { entry.bytes };
+    if stored > entry.bytes || stored > MOST_PTX || entry.uncompressed > MOST_PTX {
+        return Err(CudaError::INVALID_IMAGE);
+    }
+    let mut bytes = vec![0; stored as usize];
+    if !image.read(entry.at, &mut bytes) {
+        return Err(CudaError::INVALID_IMAGE);
+    }
+    let text = if entry.flags & ZSTD != 0 {
+        unzstd(&bytes, entry.uncompressed)?
+    } else if entry.flags & LZ4 != 0 {
+        lz4_flex::block::decompress(&bytes, entry.uncompressed as usize).map_err(|_| CudaError::INVALID_IMAGE)?
+    } else {
+        bytes
+    };
+    trimmed(text)
+}
+
+fn unzstd(bytes: &[u8], uncompressed: u64) -> Result<Vec<u8>> {
+    let decoder = ruzstd::decoding::StreamingDecoder::new(bytes).map_err(|_| CudaError::INVALID_IMAGE)?;
+    let limit = if uncompressed == 0 { MOST_PTX } else { uncompressed };
+    let mut text = Vec::new();
+    decoder.take(limit + 1).read_to_end(&mut text).map_err(|_| CudaError::INVALID_IMAGE)?;
+    if text.len() as u64 > limit {
+        return Err(CudaError::INVALID_IMAGE);
+    }
+    Ok(text)
+}
+
+/// PTX text without a container.
+fn text(image: &dyn Image) -> Result<Vec<u8>> {
+    trimmed(image.text(MOST_PTX))
+}
+
+/// Text without trailing NULs, if it can be PTX at all.
+fn trimmed(mut text: Vec<u8>) -> Result<Vec<u8>> {
+    let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
+    text.truncate(end);
+    let looks = text.windows(8).take(64 << 10).any(|window| window == b".version");
+    if looks { Ok(text) } else { Err(CudaError::INVALID_IMAGE) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! What a context is to the objects in it: its name, its health, its limits, and its being on the GPU.
+//!
+//! ```text
+//!            first use            error of asynchronous work
+//! created ─────────────► on GPU ─────────────────────────────► failed: every call returns the error
+//!    └──────── destroy ────┴───────────── destroy ───────────────┴──► dead: CONTEXT_IS_DESTROYED
+//! ```
+//! Streams, modules and functions hold it; it holds none of them.
+
+pub(crate) mod limits;
+mod print_fifo;
+mod printf;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use gpu::{ContextError, ContextId, GpuError, Request, RuntimeMemory, context_error};
+use parking_lot::{Mutex, RwLock};
+
+use crate::context_core::limits::Limits;
+use crate::context_core::print_fifo::PrintFifo;
+use crate::error::{CudaError, Result};
+use crate::gpu_link::GpuLink;
+use crate::gpu_link::slots::{Mark, Slots};
+use crate::handle::Context;
+use crate::memory::heap::Memory;
+use crate::values::HostServices;
+
+/// What all contexts of a process have in common.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) link: Arc<GpuLink>,
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) host: HostServices,
+    /// Contexts that exist on the GPU.
+    contexts: RwLock<Vec<Weak<ContextCore>>>,
+    /// Count of context errors up to which the contexts know of theirs.
+    errors_seen: AtomicU32,
+}
+
+impl Process {
+    pub(crate) fn new(link: &Arc<GpuLink>, host: HostServices) -> Process {
+        Process {
+            link: Arc::clone(link),
+            slots: Arc::new(Slots::new(link)),
+            memory: Arc::new(Memory::new(link)),
+            host,
+            contexts: RwLock::default(),
+            errors_seen: AtomicU32::new(0),
+        }
+    }
+
+    /// Looks whether some context has failed since the last look: one load, if none has.
+    fn look_for_errors(&self) {
+        let count = self.slots.error_count();
+        if count == self.errors_seen.load(Ordering::Acquire) {
+            return;
+        }
+        let contexts: Vec<Arc<ContextCore>> = self.contexts.read().iter().filter_map(Weak::upgrade).collect();
+        for context in contexts {
+            if !context.failed()
+                && context.on_gpu()
+                && let Ok(Some(error)) = self.link.outcome(context_error(self.link.gpu(), context.id))
+            {
+                context.fail(&error);
+            }
+        }
+        self.errors_seen.store(count, Ordering::Release);
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct ContextCore {
+    pub(crate) process: Arc<Process>,
+    pub(crate) handle: Context,
+    /// The context's name on the GPU; no other context of the process ever has it.
+    pub(crate) id: ContextId,
+    pub(crate) limits: Mutex<Limits>,
+    /// The limit of a thread's stack, for launches to look at.
+    stack_bytes: AtomicU32,
+    /// Code of the error that sticks, or 0.
+    error: AtomicU32,
+    dead: AtomicBool,
+    /// What exists on the GPU once a queue is needed; guards its making.
+    fifo: Mutex<Option<PrintFifo>>,
+    on_gpu: AtomicBool,
+}
+
+impl ContextCore {
+    pub(crate) fn new(process: &Arc<Process>, handle: Context) -> Arc<ContextCore> {
+        Arc::new(ContextCore {
+            process: Arc::clone(process),
+            handle,
+            id: ContextId(process.link.fresh_id()),
+            limits: Mutex::default(),
+            stack_bytes: AtomicU32::new(Limits::default().stack_bytes as u32),
+            error: AtomicU32::new(0),
+            dead: AtomicBool::new(false),
+            fifo: Mutex::new(None),
+            on_gpu: AtomicBool::new(false),
+        })
+    }
+
+    /// Sets a `CUlimit`.
+    pub(crate) fn set_limit(&self, limit: u32, value: u64) -> Result<()> {
+        let started = self.on_gpu();
+        let mut limits = self.limits.lock();
+        limits.set(limit, value, started)?;
+        self.stack_bytes.store(limits.stack_bytes as u32, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Bytes of a thread's stack.
+    pub(crate) fn stack_bytes(&self) -> u32 {
+        self.stack_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn link(&self) -> &GpuLink {
+        &self.process.link
+    }
+
+    pub(crate) fn slots(&self) -> &Slots {
+        &self.process.slots
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.process.memory
+    }
+
+    pub(crate) fn dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.error.load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn on_gpu(&self) -> bool {
+        self.on_gpu.load(Ordering::Acquire)
+    }
+
+    /// The first error sticks.
+    fn fail(&self, error: &ContextError) {
+        let code = CudaError::from(error).code();
+        if self.error.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            tracing::error!(context = self.id.0, ?error, "context failed");
+        }
+    }
+
+    /// # Errors
+    /// The error that sticks, or `CONTEXT_IS_DESTROYED`.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.process.look_for_errors();
+        if self.dead() {
+            return Err(CudaError::CONTEXT_IS_DESTROYED);
+        }
+        match CudaError::from_code(self.error.load(Ordering::Acquire)) {
+            None => Ok(()),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Makes the context exist on the GPU: at the first queue, so that limits can be set before.
+    pub(crate) fn ensure_on_gpu(self: &Arc<Self>) -> Result<()> {
+        if self.on_gpu() {
+            return Ok(());
+        }
+        let mut fifo = self.fifo.lock();
+        if self.on_gpu() {
+            return Ok(());
+        }
+        if self.dead() {
+            return Err(CudaError::CONTEXT_IS_DESTROYED);
+        }
+        let limits = *self.limits.lock();
+        let memory = &self.process.memory;
+        let made = PrintFifo::new(memory, self.id, limits.printf_bytes)?;
+        // A tenant with next to no memory can still run kernels that do not call malloc.
+        let heap = memory.alloc_internal(self.id, limits.heap_bytes).ok();
+        let runtime = RuntimeMemory {
+            printf: made.address(),
+            heap: heap.unwrap_or(0),
+            heap_bytes: if heap.is_some() { limits.heap_bytes } else { 0 },
+        };
+        self.link().request(Request::CreateContext { id: self.id, runtime }).inspect_err(|_| {
+            // The next try makes its own.
+            heap.into_iter().chain([made.address()]).for_each(|base| memory.free(base));
+        })?;
+        *fifo = Some(made);
+        let mut contexts = self.process.contexts.write();
+        contexts.retain(|other| other.strong_count() > 0);
+        contexts.push(Arc::downgrade(self));
+        drop(contexts);
+        self.on_gpu.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// An error in this context's work: what comes while the context ends meets queues that are no more.
+    pub(crate) fn explain(&self, error: CudaError) -> CudaError {
+        if error == CudaError::INVALID_HANDLE && self.dead() { CudaError::CONTEXT_IS_DESTROYED } else { error }
+    }
+
+    /// Sleeps until a mark, of this context or another, is reached.
+    ///
+    /// # Errors
+    /// The error of the mark's context, which is remembered if it is this one; `LAUNCH_TIMEOUT` if time ran out.
+    pub(crate) fn wait(&self, mark: &Mark, timeout: Option<Duration>) -> Result<()> {
+        if self.slots().reached(mark) {
+            return Ok(());
+        }
+        self.link().usable()?;
+        match self.slots().wait(mark, timeout) {
+            Err(GpuError::Context(error)) => {
+                if mark.context == self.id {
+                    self.fail(&error);
+                }
+                Err((&error).into())
+            }
+            other => self.link().outcome(other).map_err(|error| self.explain(error)),
+        }
+    }
+
+    /// Hands over what kernels have printed, if nothing runs that may be printing: `idle` tells.
+    pub(crate) fn print(&self, idle: impl FnOnce() -> bool) {
+        if let Some(mut fifo) = self.fifo.try_lock()
+            && let Some(fifo) = fifo.as_mut()
+            && fifo.pending()
+            && (self.failed() || idle())
+        {
+            fifo.drain(self.process.host.print);
+        }
+    }
+
+    /// The context is over: calls are refused from now on.
+    pub(crate) fn die(&self) {
+        self.dead.store(true, Ordering::Release);
+    }
+
+    /// Ends its being on the GPU: its queues stop, and what its kernels have printed is handed over.
+    pub(crate) fn leave_gpu(&self) {
+        let fifo = self.fifo.lock().take();
+        if let Some(mut fifo) = fifo {
+            self.link().give_back(Request::DestroyContext { id: self.id });
+            fifo.drain(self.process.host.print);
+        }
+        self.on_gpu.store(false, Ordering::Release);
+    }
+}

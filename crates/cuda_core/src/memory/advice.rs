@@ -1,0 +1,98 @@
+//! What was advised about managed memory.
+//!
+//! Host and GPU may use managed memory at any time, so nothing ever moves: advice is kept for who asks for it.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use crate::error::{CudaError, Result};
+use crate::values::Location;
+
+/// `CU_DEVICE_CPU`.
+const CPU: i32 = -1;
+/// `CU_DEVICE_INVALID`.
+const NOWHERE: i32 = -2;
+
+/// What was advised about the managed allocation at an address.
+#[derive(Clone, Copy, Debug)]
+struct Advice {
+    read_mostly: bool,
+    preferred: i32,
+    accessed_by: i32,
+    prefetched: i32,
+}
+
+const NONE: Advice = Advice { read_mostly: false, preferred: NOWHERE, accessed_by: NOWHERE, prefetched: NOWHERE };
+
+/// Advice by the base of the allocation.
+#[derive(Debug, Default)]
+pub(crate) struct Advices(Mutex<BTreeMap<u64, Advice>>);
+
+fn number(location: Location) -> Result<i32> {
+    match location {
+        Location::Device(0) => Ok(0),
+        Location::Host | Location::HostNuma(_) | Location::HostNumaCurrent => Ok(CPU),
+        Location::Device(_) | Location::Invalid => Err(CudaError::INVALID_DEVICE),
+    }
+}
+
+impl Advices {
+    /// A new allocation begins here: what was said of a former one is void.
+    pub(crate) fn forget(&self, base: u64) {
+        self.0.lock().remove(&base);
+    }
+
+    /// Takes a `CUmem_advise`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for unknown advice, `INVALID_DEVICE`.
+    pub(crate) fn advise(&self, base: u64, advice: u32, location: Location) -> Result<()> {
+        let mut all = self.0.lock();
+        let known = all.entry(base).or_insert(NONE);
+        match advice {
+            1 => known.read_mostly = true,
+            2 => known.read_mostly = false,
+            3 => known.preferred = number(location)?,
+            4 => known.preferred = NOWHERE,
+            5 => known.accessed_by = number(location)?,
+            6 => known.accessed_by = NOWHERE,
+            _ => return Err(CudaError::INVALID_VALUE),
+        }
+        Ok(())
+    }
+
+    /// Remembers where an allocation was prefetched to last.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`.
+    pub(crate) fn prefetched(&self, base: u64, location: Location) -> Result<()> {
+        self.0.lock().entry(base).or_insert(NONE).prefetched = number(location)?;
+        Ok(())
+    }
+
+    /// A `CUmem_range_attribute` with one value.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if the attribute is unknown.
+    pub(crate) fn attribute(&self, base: u64, attribute: u32) -> Result<i32> {
+        let known = self.0.lock().get(&base).copied().unwrap_or(NONE);
+        // `CU_MEM_LOCATION_TYPE_*` and `…_ID` of the two that have a location.
+        let kind = |device: i32| match device {
+            CPU => 2,
+            NOWHERE => 0,
+            _ => 1,
+        };
+        Ok(match attribute {
+            1 => i32::from(known.read_mostly),
+            2 => known.preferred,
+            3 => known.accessed_by,
+            4 => known.prefetched,
+            5 => kind(known.preferred),
+            6 => known.preferred.max(0),
+            7 => kind(known.prefetched),
+            8 => known.prefetched.max(0),
+            _ => return Err(CudaError::INVALID_VALUE),
+        })
+    }
+}

@@ -1,0 +1,127 @@
+//! An allocation: what it is, where it is, what its memory is.
+
+use std::sync::atomic::AtomicBool;
+
+use gpu::{AllocId, ContextId, MemoryKind};
+use hostmem::ProgramPages;
+
+use crate::handle::MemPool;
+
+/// What an allocation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// `cuMemAlloc`.
+    Device,
+    /// `cuMemAllocAsync`.
+    Pool,
+    /// A variable of a module; its memory is the module's.
+    Variable,
+    /// `cuMemHostAlloc`.
+    Pinned,
+    /// `cuMemHostRegister`: the program's pages show memory that the GPU sees.
+    Registered,
+    /// `cuMemHostRegister` of memory whose pages must stay what they are: the GPU does not see it. Copies go through the
+    /// program's own addresses.
+    RegisteredInPlace,
+    /// `cuMemAllocManaged`.
+    Managed,
+    /// A managed variable of a module; its memory is the module's.
+    ManagedVariable,
+    /// `cuMemMap` of device memory.
+    Mapped,
+    /// `cuMemMap` of host memory.
+    MappedHost,
+    /// Of this library's own.
+    Internal,
+}
+
+impl Kind {
+    /// The host can access it, at the GPU's address.
+    pub(crate) fn host_visible(self) -> bool {
+        matches!(self, Kind::Pinned | Kind::Registered | Kind::MappedHost) || self.managed()
+    }
+
+    /// What its memory is.
+    pub(crate) fn memory(self) -> MemoryKind {
+        if self.host_visible() { MemoryKind::Host } else { MemoryKind::Vram }
+    }
+
+    /// Known by the program's address, which is not the GPU's.
+    pub(crate) fn registered(self) -> bool {
+        matches!(self, Kind::Registered | Kind::RegisteredInPlace)
+    }
+
+    /// The GPU can access it.
+    pub(crate) fn on_gpu(self) -> bool {
+        self != Kind::RegisteredInPlace
+    }
+
+    /// Host and GPU may use it at any time, at one address.
+    pub(crate) fn managed(self) -> bool {
+        matches!(self, Kind::Managed | Kind::ManagedVariable)
+    }
+}
+
+/// An allocation, or a part of somebody else's memory that programs know by its own name.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    /// GPU address; the program's where the GPU does not see it.
+    pub(crate) base: u64,
+    /// As asked for.
+    pub(crate) bytes: u64,
+    pub(crate) kind: Kind,
+    pub(crate) context: ContextId,
+    /// A number never used again.
+    pub(crate) number: u64,
+    /// The flags it was made with.
+    pub(crate) flags: u32,
+    /// The program's own pages, if registered.
+    pub(crate) host: Option<ProgramPages>,
+    pub(crate) pool: MemPool,
+    pub(crate) sync_memops: AtomicBool,
+    pub(crate) memory: Backing,
+}
+
+/// What holds an allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Backing {
+    /// Memory of its own, so many bytes mapped.
+    Own(AllocId, u64),
+    /// Part of a chunk, so many bytes.
+    Chunk(u64),
+    /// Somebody else's.
+    None,
+}
+
+impl Allocation {
+    pub(crate) fn end(&self) -> u64 {
+        self.base + self.bytes
+    }
+
+    /// How far inside an address is, the program's or the GPU's.
+    pub(crate) fn offset(&self, address: u64) -> u64 {
+        let on_host = address.wrapping_sub(self.host_address());
+        if on_host < self.bytes { on_host } else { address.wrapping_sub(self.base) }
+    }
+
+    /// Where the program sees it: for registered memory not where the GPU does.
+    pub(crate) fn host_address(&self) -> u64 {
+        self.host.map_or(self.base, |range| range.address() as u64)
+    }
+}
+
+/// What is asked of [`Memory`](crate::memory::heap::Memory).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) bytes: u64,
+    pub(crate) kind: Kind,
+    pub(crate) context: ContextId,
+    pub(crate) flags: u32,
+    pub(crate) pool: MemPool,
+}
+
+impl Wanted {
+    pub(crate) fn new(bytes: u64, kind: Kind, context: ContextId) -> Wanted {
+        Wanted { bytes, kind, context, flags: 0, pool: MemPool::NULL }
+    }
+}

@@ -1,0 +1,389 @@
+//! How memory is got and given back.
+//!
+//! Small allocations share chunks of 2 MiB: a mapping, which costs entries of the host's memory map on both sides, is made
+//! for many of them. Larger ones have memory of their own. Host-visible memory is mapped into the window at the address that
+//! the GPU uses.
+//!
+//! Locks: `heap` is held over requests to the GPU, so that allocations follow one another; the table's only for a look.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use gpu::{AllocId, ContextId, DevAddr, LARGE_PAGE_BYTES, MapAccess, MemoryKind, PAGE_BYTES, Request};
+use hostmem::{HostRange, PagesKind, ProgramPages, Protection};
+use intervals::FreeRanges;
+use parking_lot::Mutex;
+
+use crate::error::{CudaError, Result};
+use crate::gpu_link::GpuLink;
+use crate::handle::MemPool;
+use crate::memory::addresses::Arena;
+use crate::memory::allocation::{Allocation, Backing, Kind, Wanted};
+use crate::memory::table::{AllocationTable, Residency};
+
+/// Alignment of every allocation, bytes: enough for textures.
+pub(crate) const ALIGN: u64 = 512;
+/// Larger allocations have memory of their own, bytes.
+const SMALL: u64 = 1 << 20;
+
+/// All memory of a process.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    link: Arc<GpuLink>,
+    arena: OnceLock<Arena>,
+    /// There once the addresses are reserved.
+    heap: Mutex<Option<Heap>>,
+    table: AllocationTable,
+    next_number: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Heap {
+    addresses: FreeRanges,
+    chunks: BTreeMap<u64, Chunk>,
+}
+
+/// 2 MiB that small allocations share.
+#[derive(Debug)]
+struct Chunk {
+    own: Own,
+    free: FreeRanges,
+}
+
+/// Memory of its own at addresses of its own: whole pages.
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    base: u64,
+    id: AllocId,
+    bytes: u64,
+    kind: MemoryKind,
+}
+
+impl Memory {
+    pub(crate) fn new(link: &Arc<GpuLink>) -> Memory {
+        Memory {
+            link: Arc::clone(link),
+            arena: OnceLock::new(),
+            heap: Mutex::default(),
+            table: AllocationTable::default(),
+            next_number: AtomicU64::new(0),
+        }
+    }
+
+    /// The addresses, reserved at the first call.
+    pub(crate) fn arena(&self) -> Result<&Arena> {
+        if let Some(arena) = self.arena.get() {
+            return Ok(arena);
+        }
+        let mut heap = self.heap.lock();
+        if let Some(arena) = self.arena.get() {
+            return Ok(arena);
+        }
+        let arena = Arena::reserve(&self.link)?;
+        *heap = Some(Heap { addresses: FreeRanges::new(arena.lo, arena.bytes), chunks: BTreeMap::new() });
+        Ok(self.arena.get_or_init(|| arena))
+    }
+
+    fn number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Takes addresses out of the arena.
+    pub(crate) fn take_addresses(&self, bytes: u64, align: u64, at: Option<u64>) -> Result<u64> {
+        self.arena()?;
+        let mut heap = self.heap.lock();
+        let heap = heap.as_mut().ok_or(CudaError::OUT_OF_MEMORY)?;
+        if let Some(at) = at
+            && at % align == 0
+            && heap.addresses.take_at(at, bytes)
+        {
+            return Ok(at);
+        }
+        heap.addresses.take_lowest(bytes, align).ok_or(CudaError::OUT_OF_MEMORY)
+    }
+
+    pub(crate) fn give_addresses(&self, at: u64, bytes: u64) {
+        if let Some(heap) = self.heap.lock().as_mut() {
+            heap.addresses.give(at, bytes);
+        }
+    }
+
+    /// Allocates memory and makes it known.
+    pub(crate) fn alloc(&self, wanted: Wanted) -> Result<Arc<Allocation>> {
+        let allocation = Arc::new(self.make(wanted, None)?);
+        self.table.insert(&allocation);
+        Ok(allocation)
+    }
+
+    /// Allocates memory in which its owner makes parts known.
+    pub(crate) fn alloc_unlisted(&self, wanted: Wanted) -> Result<Allocation> {
+        self.make(wanted, None)
+    }
+
+    /// Device memory for the library itself.
+    pub(crate) fn alloc_internal(&self, context: ContextId, bytes: u64) -> Result<u64> {
+        self.alloc(Wanted::new(bytes, Kind::Internal, context)).map(|made| made.base)
+    }
+
+    fn make(&self, wanted: Wanted, host: Option<ProgramPages>) -> Result<Allocation> {
+        let Wanted { bytes, kind, context, flags, pool } = wanted;
+        // The arena is far below this; the test keeps sums in range.
+        if bytes == 0 || bytes > 1 << 46 {
+            return Err(if bytes == 0 { CudaError::INVALID_VALUE } else { CudaError::OUT_OF_MEMORY });
+        }
+        let arena = self.arena()?;
+        let mut heap = self.heap.lock();
+        let heap = heap.as_mut().ok_or(CudaError::OUT_OF_MEMORY)?;
+        let memory_kind = kind.memory();
+        let in_chunk = host.is_none() && bytes <= SMALL;
+        let (base, memory) = match in_chunk.then(|| self.take_from_chunk(arena, heap, bytes, memory_kind)) {
+            Some(Ok(base)) => (base, Backing::Chunk(bytes.next_multiple_of(ALIGN))),
+            // Where a whole chunk does not fit the limit any more, a few pages may.
+            Some(Err(error)) if error != CudaError::OUT_OF_MEMORY => return Err(error),
+            _ => {
+                let whole = host.map_or(bytes, |pages| pages.covering().1 as u64);
+                let own = self.take_memory(arena, heap, whole, memory_kind, host)?;
+                (own.base, Backing::Own(own.id, own.bytes))
+            }
+        };
+        // Registered memory need not begin at a page.
+        let base = base + host.map_or(0, |pages| pages.covering().0 as u64);
+        let number = self.number();
+        let sync_memops = AtomicBool::new(false);
+        Ok(Allocation { base, bytes, kind, context, number, flags, host, pool, sync_memops, memory })
+    }
+
+    /// Registers a program's own pages: moves them into memory that the GPU sees. Pages that must stay what they are, since
+    /// others see them too, or they may not be written, or another registration has moved them already, stay: the GPU does not
+    /// see them, and copies go through the program's addresses.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for what cannot be read, or cannot be written if not `read_only`; `HOST_MEMORY_ALREADY_REGISTERED`,
+    /// `OUT_OF_MEMORY`; `NOT_SUPPORTED` if the GPU must see what stays (`on_gpu`).
+    pub(crate) fn register(
+        &self,
+        pages: ProgramPages,
+        wanted: Wanted,
+        read_only: bool,
+        on_gpu: bool,
+    ) -> Result<Arc<Allocation>> {
+        let start = pages.address() as u64;
+        let last_page = u64::MAX / PAGE_BYTES * PAGE_BYTES;
+        let end = start.checked_add(wanted.bytes).filter(|end| *end < last_page).ok_or(CudaError::INVALID_VALUE)?;
+        let arena = self.arena()?;
+        if arena.contains(start) || arena.contains(end - 1) {
+            return Err(CudaError::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        // Before anything is done: two threads may register the same.
+        let may_move = self.table.take(start..end)?;
+        let made = pages.kind().map_err(|_| CudaError::OPERATING_SYSTEM).and_then(|kind| match kind {
+            PagesKind::Unreadable => Err(CudaError::INVALID_VALUE),
+            PagesKind::ReadOnly if !read_only => Err(CudaError::INVALID_VALUE),
+            PagesKind::Private if may_move => self.make(Wanted { kind: Kind::Registered, ..wanted }, Some(pages)),
+            _ if on_gpu => Err(CudaError::NOT_SUPPORTED),
+            _ => Ok(Allocation {
+                host: Some(pages),
+                flags: wanted.flags,
+                ..self.elsewhere(start, wanted.bytes, Kind::RegisteredInPlace, wanted.context)
+            }),
+        });
+        match made {
+            Ok(allocation) => {
+                let allocation = Arc::new(allocation);
+                self.table.insert(&allocation);
+                Ok(allocation)
+            }
+            Err(error) => {
+                self.table.release(start);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes memory that is somebody else's known.
+    pub(crate) fn announce(&self, base: u64, bytes: u64, kind: Kind, context: ContextId) {
+        self.table.insert(&Arc::new(self.elsewhere(base, bytes, kind, context)));
+    }
+
+    /// An allocation whose memory is somebody else's.
+    fn elsewhere(&self, base: u64, bytes: u64, kind: Kind, context: ContextId) -> Allocation {
+        Allocation {
+            base,
+            bytes,
+            kind,
+            context,
+            number: self.number(),
+            flags: 0,
+            host: None,
+            pool: MemPool::NULL,
+            sync_memops: AtomicBool::new(false),
+            memory: Backing::None,
+        }
+    }
+
+    /// Takes an allocation out of what is known, if `base` begins one that `wanted` wants.
+    pub(crate) fn forget(&self, base: u64, wanted: impl FnOnce(&Allocation) -> bool) -> Option<Arc<Allocation>> {
+        self.table.remove(base, wanted)
+    }
+
+    /// Gives the memory of a forgotten allocation back. No work may use it any more.
+    pub(crate) fn give_back(&self, allocation: &Allocation) {
+        let Some(arena) = self.arena.get() else { return };
+        let mut heap = self.heap.lock();
+        let Some(heap) = heap.as_mut() else { return };
+        if let Some(pages) = allocation.host
+            && allocation.kind == Kind::Registered
+            && let Err(error) = pages.make_private()
+        {
+            // The program goes on writing to it, so nobody else may have it.
+            tracing::error!(%error, "registered pages stay shared");
+            return;
+        }
+        match allocation.memory {
+            Backing::Own(id, bytes) => {
+                let base = allocation.base / PAGE_BYTES * PAGE_BYTES;
+                self.give_own(arena, heap, Own { base, id, bytes, kind: allocation.kind.memory() });
+            }
+            Backing::Chunk(bytes) => {
+                let at = allocation.base / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES;
+                let Some(chunk) = heap.chunks.get_mut(&at) else { return };
+                chunk.free.give(allocation.base, bytes);
+                if chunk.free.is_whole(LARGE_PAGE_BYTES)
+                    && let Some(Chunk { own, .. }) = heap.chunks.remove(&at)
+                {
+                    self.give_own(arena, heap, own);
+                }
+            }
+            Backing::None => {}
+        }
+        if allocation.kind.registered() {
+            self.table.release(allocation.host_address());
+        }
+    }
+
+    /// Gives back all that a context had, but pools and physical memory, which belong to the device.
+    pub(crate) fn free_context(&self, context: ContextId) {
+        self.table.of_context(context).into_iter().for_each(|base| self.free(base));
+    }
+
+    /// Frees what begins at an address, whatever it is. No work may use it any more.
+    pub(crate) fn free(&self, base: u64) {
+        if let Some(allocation) = self.forget(base, |_| true) {
+            self.give_back(&allocation);
+        }
+    }
+
+    /// The allocation around an address, GPU's or program's.
+    pub(crate) fn find(&self, address: u64) -> Option<Arc<Allocation>> {
+        self.table.find(address)
+    }
+
+    pub(crate) fn is_managed(&self, address: u64) -> bool {
+        self.find(address).is_some_and(|found| found.kind.managed())
+    }
+
+    /// What `bytes` at an address are. Neighbouring mappings may be crossed.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it is a GPU address, but not all of it allocated.
+    pub(crate) fn locate(&self, address: u64, bytes: u64) -> Result<Residency> {
+        self.arena.get().map_or(Ok(Residency::Pageable), |arena| self.table.locate(arena, address, bytes))
+    }
+
+    /// Calls `f` with GPU memory as the host sees it; false if it does not.
+    pub(crate) fn on_host(&self, at: DevAddr, bytes: usize, write: bool, f: impl FnOnce(HostRange<'_>)) -> bool {
+        self.arena().is_ok_and(|arena| arena.window.with(at.0 - arena.lo, bytes as u64, write, f).is_ok())
+    }
+
+    /// Reads memory that the host sees; false if it does not.
+    pub(crate) fn read_on_host(&self, at: u64, out: &mut [u8]) -> bool {
+        self.arena().is_ok_and(|arena| arena.window.read(at - arena.lo, out).is_ok())
+    }
+
+    /// Writes memory that the host sees.
+    ///
+    /// # Errors
+    /// `OPERATING_SYSTEM` if it does not.
+    pub(crate) fn write_on_host(&self, at: u64, data: &[u8]) -> Result<()> {
+        let arena = self.arena()?;
+        arena.window.write(at - arena.lo, data).map_err(|_| CudaError::OPERATING_SYSTEM)
+    }
+
+    /// Memory of its own at new addresses.
+    fn take_own(&self, heap: &mut Heap, bytes: u64, align: u64, kind: MemoryKind) -> Result<Own> {
+        let base = heap.addresses.take_lowest(bytes, align).ok_or(CudaError::OUT_OF_MEMORY)?;
+        let id = AllocId(self.link.fresh_id());
+        let made = self.link.request(Request::Alloc { id, bytes, kind }).and_then(|_| {
+            let access = MapAccess::ReadWrite;
+            let mapped = self.link.request(Request::Map { at: DevAddr(base), id, offset: 0, bytes, access });
+            mapped.inspect_err(|_| self.link.give_back(Request::Free { id }))
+        });
+        match made {
+            Ok(_) => Ok(Own { base, id, bytes, kind }),
+            Err(error) => {
+                heap.addresses.give(base, bytes);
+                Err(error)
+            }
+        }
+    }
+
+    /// Memory of its own, mapped wherever it is seen; `host` are pages of the program that are to show it.
+    fn take_memory(
+        &self,
+        arena: &Arena,
+        heap: &mut Heap,
+        bytes: u64,
+        kind: MemoryKind,
+        host: Option<ProgramPages>,
+    ) -> Result<Own> {
+        let unit = if bytes > SMALL { LARGE_PAGE_BYTES } else { PAGE_BYTES };
+        if kind == MemoryKind::Vram {
+            return self.take_own(heap, bytes.next_multiple_of(unit), unit, kind);
+        }
+        let own = self.take_own(heap, bytes.next_multiple_of(PAGE_BYTES), unit, kind)?;
+        let shown = self.link.outcome(self.link.gpu().host_memory(own.id)).and_then(|part| {
+            let at = own.base - arena.lo;
+            let shown = arena.window.map(at, &part.file, part.offset, own.bytes, Protection::ReadWrite);
+            // Registered memory moves into the file before the program's pages show it.
+            let moved = shown.and_then(|()| host.map_or(Ok(()), |pages| pages.show(&part.file, part.offset)));
+            moved.map_err(|_| CudaError::OPERATING_SYSTEM)
+        });
+        match shown {
+            Ok(()) => Ok(own),
+            Err(error) => {
+                self.give_own(arena, heap, own);
+                Err(error)
+            }
+        }
+    }
+
+    fn give_own(&self, arena: &Arena, heap: &mut Heap, own: Own) {
+        let Own { base, id, bytes, kind } = own;
+        if kind == MemoryKind::Host
+            && let Err(error) = arena.window.unmap(base - arena.lo, bytes)
+        {
+            tracing::error!(%error, "host-visible pages stay mapped");
+        }
+        self.link.give_back(Request::Unmap { at: DevAddr(base), bytes });
+        self.link.give_back(Request::Free { id });
+        heap.addresses.give(base, bytes);
+    }
+
+    /// A part of a chunk with room, or of a new one. What the host sees of it is zero, as fresh pages are.
+    fn take_from_chunk(&self, arena: &Arena, heap: &mut Heap, bytes: u64, kind: MemoryKind) -> Result<u64> {
+        let bytes = bytes.next_multiple_of(ALIGN);
+        let alike = heap.chunks.values_mut().filter(|chunk| chunk.own.kind == kind);
+        if let Some(base) = alike.flat_map(|chunk| chunk.free.take(bytes, ALIGN)).next() {
+            if kind == MemoryKind::Host {
+                self.write_on_host(base, &vec![0; bytes as usize])?;
+            }
+            return Ok(base);
+        }
+        let own = self.take_memory(arena, heap, LARGE_PAGE_BYTES, kind, None)?;
+        let mut free = FreeRanges::new(own.base, LARGE_PAGE_BYTES);
+        let base = free.take(bytes, ALIGN).ok_or(CudaError::OUT_OF_MEMORY)?;
+        heap.chunks.insert(own.base, Chunk { own, free });
+        Ok(base)
+    }
+}

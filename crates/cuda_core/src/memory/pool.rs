@@ -1,0 +1,324 @@
+//! Stream-ordered allocation and its pools.
+//!
+//! A freed block stays in its pool with the point in its stream up to which it may be in use. It is given out again in the
+//! same stream at once (order protects it), in other streams when the point has passed. Synchronizations give what lies
+//! above the pool's release threshold back to the GPU.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gpu::{ContextId, QueueId};
+use parking_lot::Mutex;
+
+use crate::error::{CudaError, Result};
+use crate::gpu_link::slots::{Mark, Slots};
+use crate::handle::{self, MemPool, Table, Tag};
+use crate::memory::allocation::{Allocation, Kind, Wanted};
+use crate::memory::heap::Memory;
+use crate::values::PoolAttribute;
+
+/// Sizes are rounded up to this, so that freed blocks fit again, bytes.
+const UNIT: u64 = 512;
+
+/// A pool, until it is destroyed and its last allocation freed.
+#[derive(Debug)]
+pub(crate) struct PoolState {
+    handle: MemPool,
+    max_bytes: u64,
+    contents: Mutex<Contents>,
+    /// There are free blocks: looked at by every synchronization.
+    has_free: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Contents {
+    free: Vec<Block>,
+    threshold: u64,
+    /// `ReuseFollowEventDependencies`, `ReuseAllowOpportunistic`, `ReuseAllowInternalDependencies`.
+    reuse: [bool; 3],
+    reserved: u64,
+    reserved_high: u64,
+    used: u64,
+    used_high: u64,
+    destroyed: bool,
+}
+
+/// A block that is free, or will be.
+#[derive(Debug)]
+struct Block {
+    memory: Arc<Allocation>,
+    freed: Option<Freed>,
+}
+
+/// Where in a queue's work a block was freed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Freed {
+    pub(crate) mark: Mark,
+    pub(crate) queue: QueueId,
+}
+
+/// Who allocates, and in which order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allocator {
+    pub(crate) context: ContextId,
+    pub(crate) queue: QueueId,
+}
+
+impl PoolState {
+    fn new(handle: MemPool, max_bytes: u64) -> PoolState {
+        let contents = Contents { reuse: [true; 3], ..Contents::default() };
+        PoolState { handle, max_bytes, contents: Mutex::new(contents), has_free: AtomicBool::new(false) }
+    }
+
+    /// A `CUmemPool_attribute`.
+    pub(crate) fn attribute(&self, attribute: PoolAttribute) -> u64 {
+        let contents = self.contents.lock();
+        match attribute {
+            PoolAttribute::ReuseFollowEventDependencies => contents.reuse[0].into(),
+            PoolAttribute::ReuseAllowOpportunistic => contents.reuse[1].into(),
+            PoolAttribute::ReuseAllowInternalDependencies => contents.reuse[2].into(),
+            PoolAttribute::ReleaseThreshold => contents.threshold,
+            PoolAttribute::ReservedMemCurrent => contents.reserved,
+            PoolAttribute::ReservedMemHigh => contents.reserved_high,
+            PoolAttribute::UsedMemCurrent => contents.used,
+            PoolAttribute::UsedMemHigh => contents.used_high,
+        }
+    }
+
+    /// Sets an attribute. High-water marks can only be set to 0: that makes them the current values.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if the attribute cannot be set so.
+    pub(crate) fn set_attribute(&self, attribute: PoolAttribute, value: u64) -> Result<()> {
+        let mut contents = self.contents.lock();
+        match attribute {
+            PoolAttribute::ReuseFollowEventDependencies => contents.reuse[0] = value != 0,
+            PoolAttribute::ReuseAllowOpportunistic => contents.reuse[1] = value != 0,
+            PoolAttribute::ReuseAllowInternalDependencies => contents.reuse[2] = value != 0,
+            PoolAttribute::ReleaseThreshold => contents.threshold = value,
+            PoolAttribute::ReservedMemHigh if value == 0 => contents.reserved_high = contents.reserved,
+            PoolAttribute::UsedMemHigh if value == 0 => contents.used_high = contents.used,
+            _ => return Err(CudaError::INVALID_VALUE),
+        }
+        Ok(())
+    }
+}
+
+/// All pools of the device.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    memory: Arc<Memory>,
+    slots: Arc<Slots>,
+    table: Table<PoolState>,
+    /// The default pool and the current one.
+    defaults: Mutex<(MemPool, MemPool)>,
+}
+
+impl Pools {
+    /// The default pool has a handle from the start.
+    pub(crate) fn new(memory: &Arc<Memory>, slots: &Arc<Slots>) -> Pools {
+        let pools = Pools {
+            memory: Arc::clone(memory),
+            slots: Arc::clone(slots),
+            table: Table::default(),
+            defaults: Mutex::default(),
+        };
+        let handle = pools.create(0);
+        *pools.defaults.lock() = (handle, handle);
+        pools
+    }
+
+    /// # Errors
+    /// `INVALID_VALUE` if it is none.
+    pub(crate) fn get(&self, pool: MemPool) -> Result<Arc<PoolState>> {
+        self.table.get(pool.0).map_err(|_| CudaError::INVALID_VALUE)
+    }
+
+    pub(crate) fn default_pool(&self) -> MemPool {
+        self.defaults.lock().0
+    }
+
+    pub(crate) fn current_pool(&self) -> MemPool {
+        self.defaults.lock().1
+    }
+
+    /// # Errors
+    /// `INVALID_VALUE` if it is none.
+    pub(crate) fn set_current_pool(&self, pool: MemPool) -> Result<()> {
+        self.get(pool)?;
+        self.defaults.lock().1 = pool;
+        Ok(())
+    }
+
+    /// A new pool; `max_bytes` 0 is no limit.
+    pub(crate) fn create(&self, max_bytes: u64) -> MemPool {
+        let handle = MemPool(handle::fresh(Tag::MemPool));
+        self.table.insert(handle.0, Arc::new(PoolState::new(handle, max_bytes)));
+        handle
+    }
+
+    /// Destroys a pool: at once, or when its last allocation is freed.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it is none, or the default pool.
+    pub(crate) fn destroy(&self, pool: MemPool) -> Result<()> {
+        let state = self.get(pool)?;
+        let mut defaults = self.defaults.lock();
+        if defaults.0 == pool {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        if defaults.1 == pool {
+            defaults.1 = defaults.0;
+        }
+        drop(defaults);
+        let mut contents = state.contents.lock();
+        contents.destroyed = true;
+        let over = contents.used == 0;
+        drop(contents);
+        if over { self.end(&state) } else { Ok(()) }
+    }
+
+    /// Allocates; where memory is short, `wait` is to wait for the work that may use free blocks, which then go.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`; what `wait` says.
+    pub(crate) fn alloc(
+        &self,
+        pool: &PoolState,
+        bytes: u64,
+        who: Allocator,
+        wait: impl FnOnce() -> Result<()>,
+    ) -> Result<Arc<Allocation>> {
+        let bytes = bytes.checked_next_multiple_of(UNIT).ok_or(CudaError::OUT_OF_MEMORY)?;
+        let mut contents = pool.contents.lock();
+        let memory = match self.reuse(&mut contents, bytes, who.queue) {
+            Some(memory) => memory,
+            None => {
+                if pool.max_bytes != 0 && contents.reserved.saturating_add(bytes) > pool.max_bytes {
+                    return Err(CudaError::OUT_OF_MEMORY);
+                }
+                let mut wanted = Wanted::new(bytes, Kind::Pool, who.context);
+                wanted.pool = pool.handle;
+                let made = self.memory.alloc(wanted).or_else(|error| {
+                    if error != CudaError::OUT_OF_MEMORY || contents.free.is_empty() {
+                        return Err(error);
+                    }
+                    wait()?;
+                    self.trim(&mut contents, 0);
+                    self.memory.alloc(wanted)
+                })?;
+                contents.reserved += bytes;
+                contents.reserved_high = contents.reserved_high.max(contents.reserved);
+                made
+            }
+        };
+        contents.used += memory.bytes;
+        contents.used_high = contents.used_high.max(contents.used);
+        pool.has_free.store(!contents.free.is_empty(), Ordering::Release);
+        Ok(memory)
+    }
+
+    /// The tightest free block that may be given to `queue` now.
+    fn reuse(&self, contents: &mut Contents, bytes: u64, queue: QueueId) -> Option<Arc<Allocation>> {
+        let fits = |block: &Block| {
+            let usable = match &block.freed {
+                None => true,
+                Some(freed) => freed.queue == queue || self.slots.reached(&freed.mark),
+            };
+            usable && block.memory.bytes >= bytes && block.memory.bytes / 2 <= bytes
+        };
+        let best = contents.free.iter().enumerate().filter(|(_, block)| fits(block));
+        let (at, _) = best.min_by_key(|(_, block)| block.memory.bytes)?;
+        Some(contents.free.swap_remove(at).memory)
+    }
+
+    /// Puts a block back into its pool; `freed` is where, or nothing uses it any more.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it is free already.
+    pub(crate) fn free(&self, memory: &Arc<Allocation>, freed: Option<Freed>) -> Result<()> {
+        let pool = self.get(memory.pool)?;
+        let mut contents = pool.contents.lock();
+        if contents.free.iter().any(|block| Arc::ptr_eq(&block.memory, memory)) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        contents.free.push(Block { memory: Arc::clone(memory), freed });
+        contents.used = contents.used.saturating_sub(memory.bytes);
+        pool.has_free.store(true, Ordering::Release);
+        let over = contents.destroyed && contents.used == 0;
+        drop(contents);
+        if over { self.end(&pool) } else { Ok(()) }
+    }
+
+    /// Gives free blocks back until at most `keep` bytes are reserved. True if some went.
+    fn trim(&self, contents: &mut Contents, keep: u64) -> bool {
+        let mut some = false;
+        let mut at = 0;
+        while at < contents.free.len() && contents.reserved > keep {
+            let block = &contents.free[at];
+            if block.freed.as_ref().is_some_and(|freed| !self.slots.reached(&freed.mark)) {
+                at += 1;
+                continue;
+            }
+            let memory = contents.free.swap_remove(at).memory;
+            if self.memory.forget(memory.base, |found| found.number == memory.number).is_some() {
+                self.memory.give_back(&memory);
+            }
+            contents.reserved = contents.reserved.saturating_sub(memory.bytes);
+            some = true;
+        }
+        some
+    }
+
+    /// Gives unused memory of a pool back until at most `keep` bytes are reserved.
+    pub(crate) fn trim_to(&self, pool: &PoolState, keep: u64) {
+        self.trim(&mut pool.contents.lock(), keep);
+    }
+
+    /// What every synchronization does: pools shrink to their thresholds.
+    pub(crate) fn trim_all(&self) {
+        for pool in self.table.all() {
+            if pool.has_free.load(Ordering::Acquire) {
+                let mut contents = pool.contents.lock();
+                let keep = contents.threshold;
+                self.trim(&mut contents, keep);
+                pool.has_free.store(!contents.free.is_empty(), Ordering::Release);
+            }
+        }
+    }
+
+    /// Gives back all that can be. True if some could.
+    pub(crate) fn squeeze(&self) -> bool {
+        let mut some = false;
+        for pool in self.table.all() {
+            if pool.has_free.load(Ordering::Acquire) {
+                some |= self.trim(&mut pool.contents.lock(), 0);
+            }
+        }
+        some
+    }
+
+    /// Blocks freed in a context that ends are free for all.
+    pub(crate) fn forget_context(&self, context: ContextId) {
+        for pool in self.table.all() {
+            for block in &mut pool.contents.lock().free {
+                if block.freed.as_ref().is_some_and(|freed| freed.mark.context == context) {
+                    block.freed = None;
+                }
+            }
+        }
+    }
+
+    fn end(&self, pool: &PoolState) -> Result<()> {
+        let mut contents = pool.contents.lock();
+        for block in &mut contents.free {
+            if let Some(Freed { mark, .. }) = block.freed.take() {
+                // A context that failed uses nothing any more.
+                let _ = self.slots.wait(&mark, None);
+            }
+        }
+        self.trim(&mut contents, 0);
+        drop(contents);
+        self.table.remove(pool.handle.0).map(|_| ())
+    }
+}

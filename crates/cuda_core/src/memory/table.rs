@@ -1,0 +1,169 @@
+//! What is at an address, the GPU's or the program's.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use gpu::{ContextId, DevAddr, PAGE_BYTES};
+use intervals::IntervalMap;
+use parking_lot::RwLock;
+
+use crate::error::{CudaError, Result};
+use crate::memory::addresses::Arena;
+use crate::memory::allocation::{Allocation, Kind};
+
+/// What an address is, for a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Residency {
+    /// GPU memory that the host does not see.
+    Device(DevAddr),
+    /// Memory that both see; the address is the GPU's.
+    HostVisible(DevAddr),
+    /// The program's own memory.
+    Pageable,
+}
+
+/// All allocations that programs may name.
+#[derive(Debug, Default)]
+pub(crate) struct AllocationTable(RwLock<Tables>);
+
+#[derive(Debug, Default)]
+struct Tables {
+    /// By GPU address.
+    by_address: IntervalMap<Arc<Allocation>>,
+    /// Registered memory by the program's address.
+    registered: IntervalMap<Registration>,
+}
+
+/// A range of the program's memory that is registered, or about to be, or not quite any more.
+#[derive(Debug)]
+enum Registration {
+    /// Its pages may be moving: nobody else may register it, and nobody finds it.
+    Changing,
+    There(Arc<Allocation>),
+}
+
+impl Registration {
+    fn allocation(&self) -> Option<&Arc<Allocation>> {
+        match self {
+            Registration::Changing => None,
+            Registration::There(allocation) => Some(allocation),
+        }
+    }
+
+    /// Its pages show memory that the GPU sees, or may be about to.
+    fn moves_pages(&self) -> bool {
+        self.allocation().is_none_or(|allocation| allocation.kind == Kind::Registered)
+    }
+}
+
+impl Tables {
+    /// What is registered around an address of the program.
+    fn registered(&self, address: u64) -> Option<&Arc<Allocation>> {
+        self.registered.get(address)?.1.allocation()
+    }
+}
+
+/// The whole pages around a range.
+fn pages(range: &Range<u64>) -> Range<u64> {
+    range.start / PAGE_BYTES * PAGE_BYTES..range.end.next_multiple_of(PAGE_BYTES)
+}
+
+impl AllocationTable {
+    /// Makes an allocation known; registered memory where its range was taken ([`AllocationTable::take`]).
+    pub(crate) fn insert(&self, allocation: &Arc<Allocation>) {
+        let mut tables = self.0.write();
+        if allocation.kind.on_gpu()
+            && let Err(error) = tables.by_address.insert(allocation.base..allocation.end(), Arc::clone(allocation))
+        {
+            tracing::error!(?error, ?allocation, "the GPU has put something where there is something already");
+        }
+        if allocation.kind.registered()
+            && let Some((_, taken)) = tables.registered.get_mut(allocation.host_address())
+        {
+            *taken = Registration::There(Arc::clone(allocation));
+        }
+    }
+
+    /// Takes an allocation out, if `base` begins one that `wanted` wants. The range of registered memory stays taken until
+    /// [`AllocationTable::release`].
+    pub(crate) fn remove(&self, base: u64, wanted: impl FnOnce(&Allocation) -> bool) -> Option<Arc<Allocation>> {
+        let mut tables = self.0.write();
+        let found = tables.by_address.get(base).map(|(_, found)| found).or_else(|| tables.registered(base));
+        let allocation = Arc::clone(found.filter(|found| found.base == base)?);
+        if !wanted(&allocation) {
+            return None;
+        }
+        if allocation.kind.on_gpu() {
+            tables.by_address.remove(base);
+        }
+        if allocation.kind.registered()
+            && let Some((_, registration)) = tables.registered.get_mut(allocation.host_address())
+        {
+            *registration = Registration::Changing;
+        }
+        Some(allocation)
+    }
+
+    /// Takes a range of the program's memory, to be registered: from now on nobody else can. Tells whether its pages may move:
+    /// not where another registration has moved one of them already.
+    ///
+    /// # Errors
+    /// `HOST_MEMORY_ALREADY_REGISTERED` if a byte of it is.
+    pub(crate) fn take(&self, range: Range<u64>) -> Result<bool> {
+        let mut tables = self.0.write();
+        let may_move = !tables.registered.overlapping(pages(&range)).any(|(_, other)| other.moves_pages());
+        let taken = tables.registered.insert(range, Registration::Changing);
+        taken.map_err(|_| CudaError::HOST_MEMORY_ALREADY_REGISTERED)?;
+        Ok(may_move)
+    }
+
+    /// Gives a range back that begins at an address of the program: its pages are as if it had never been registered.
+    pub(crate) fn release(&self, start: u64) {
+        self.0.write().registered.remove(start);
+    }
+
+    /// Where a context's allocations begin, but for those in pools and mapped physical memory, which belong to the device.
+    pub(crate) fn of_context(&self, context: ContextId) -> Vec<u64> {
+        let tables = self.0.read();
+        let of_context = |found: &&Arc<Allocation>| {
+            found.context == context && !matches!(found.kind, Kind::Pool | Kind::Mapped | Kind::MappedHost)
+        };
+        let registered = tables.registered.values().filter_map(Registration::allocation);
+        let hidden = registered.filter(|found| !found.kind.on_gpu());
+        tables.by_address.values().chain(hidden).filter(of_context).map(|found| found.base).collect()
+    }
+
+    /// The allocation around an address, GPU's or program's.
+    pub(crate) fn find(&self, address: u64) -> Option<Arc<Allocation>> {
+        let tables = self.0.read();
+        let found = tables.by_address.get(address).map(|(_, found)| found);
+        found.or_else(|| tables.registered(address)).cloned()
+    }
+
+    /// What `bytes` at an address are. Neighbouring mappings may be crossed.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it is a GPU address, but not all of it allocated.
+    pub(crate) fn locate(&self, arena: &Arena, address: u64, bytes: u64) -> Result<Residency> {
+        let tables = self.0.read();
+        if arena.contains(address) {
+            // No bytes need a place, too.
+            let range = address..address.checked_add(bytes.max(1)).ok_or(CudaError::INVALID_VALUE)?;
+            let (_, first) = tables.by_address.get(address).ok_or(CudaError::INVALID_VALUE)?;
+            let host = first.kind.host_visible();
+            let alike = tables.by_address.overlapping(range.clone()).all(|(_, next)| next.kind.host_visible() == host);
+            if !alike || !tables.by_address.covers(range) {
+                return Err(CudaError::INVALID_VALUE);
+            }
+            let address = DevAddr(address);
+            return Ok(if host { Residency::HostVisible(address) } else { Residency::Device(address) });
+        }
+        let registered = tables
+            .registered(address)
+            .filter(|found| found.kind.on_gpu() && bytes <= found.bytes - (address - found.host_address()));
+        Ok(match registered {
+            Some(found) => Residency::HostVisible(DevAddr(found.base + (address - found.host_address()))),
+            None => Residency::Pageable,
+        })
+    }
+}

@@ -1,0 +1,288 @@
+//! Values that cross the API: what the C edge decodes its structures into.
+
+use gpu::DevAddr;
+use hostmem::HostRange;
+
+use crate::handle::{Context, Event, Stream};
+
+/// What the process around the library provides.
+#[derive(Clone, Copy, Debug)]
+pub struct HostServices {
+    /// Writes text that kernels printed to the program's standard output.
+    pub print: fn(&[u8]),
+    /// A context was destroyed, or the primary context reset: what others keep per context must go.
+    pub context_destroyed: fn(Context),
+}
+
+/// An image of code: bytes whose end only their own headers tell.
+pub trait Image {
+    /// Copies `out.len()` bytes at `offset`; false where the image is known to end before.
+    ///
+    /// The parser asks only for what the headers read so far say is there.
+    fn read(&self, offset: u64, out: &mut [u8]) -> bool;
+
+    /// The image at a pointer found in this one (a fatbin wrapper holds pointers); `None` if that makes no sense here.
+    fn follow(&self, pointer: u64) -> Option<Box<dyn Image + '_>>;
+
+    /// The bytes before the first NUL, or before the known end, at most `most`.
+    fn text(&self, most: u64) -> Vec<u8> {
+        let mut text = Vec::new();
+        let mut byte = [0];
+        // Only after a byte that is not NUL is there certainly another.
+        while (text.len() as u64) < most && self.read(text.len() as u64, &mut byte) && byte[0] != 0 {
+            text.push(byte[0]);
+        }
+        text
+    }
+}
+
+impl Image for &[u8] {
+    fn read(&self, offset: u64, out: &mut [u8]) -> bool {
+        let part = usize::try_from(offset).ok().and_then(|at| self.get(at..)?.get(..out.len()));
+        part.map(|part| out.copy_from_slice(part)).is_some()
+    }
+
+    fn follow(&self, _pointer: u64) -> Option<Box<dyn Image + '_>> {
+        None
+    }
+
+    fn text(&self, most: u64) -> Vec<u8> {
+        let most = self.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        let end = self[..most].iter().position(|&byte| byte == 0).unwrap_or(most);
+        self[..end].to_vec()
+    }
+}
+
+/// What is asked of the JIT at one load, and its logs for the caller's buffers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct JitLog {
+    /// `CU_JIT_FMA`, `CU_JIT_MAX_REGISTERS`.
+    pub options: ptx::JitOptions,
+    /// The caller has a buffer for what the compiler has to tell: it is asked about every kernel, which takes its time.
+    pub ask: bool,
+    /// `CU_JIT_INFO_LOG_BUFFER`.
+    pub info: String,
+    /// `CU_JIT_ERROR_LOG_BUFFER`.
+    pub error: String,
+}
+
+/// `CUdevprop`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "named as in CUDA")]
+pub struct DeviceProperties {
+    pub max_threads_per_block: i32,
+    pub max_threads_dim: [i32; 3],
+    pub max_grid_size: [i32; 3],
+    pub shared_mem_per_block: i32,
+    pub total_constant_memory: i32,
+    pub simd_width: i32,
+    pub mem_pitch: i32,
+    pub regs_per_block: i32,
+    pub clock_rate: i32,
+    pub texture_align: i32,
+}
+
+/// Where kernel parameters come from.
+pub enum Params<'a> {
+    /// `kernelParams`: copies parameter `index` into the slice, which has the parameter's size; false if there is none.
+    Each(&'a mut dyn FnMut(usize, &mut [u8]) -> bool),
+    /// `CU_LAUNCH_PARAM_BUFFER_POINTER`: the whole block.
+    Packed(HostRange<'a>),
+}
+
+impl std::fmt::Debug for Params<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Params::Each(_) => f.write_str("Each"),
+            Params::Packed(range) => f.debug_tuple("Packed").field(range).finish(),
+        }
+    }
+}
+
+/// How a kernel is launched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaunchConfig {
+    /// CTAs in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads in x, y, z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory, bytes.
+    pub shared_bytes: u32,
+    /// The stream that it is a command of.
+    pub stream: Stream,
+    /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
+    pub cooperative: bool,
+    /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`; only 1 × 1 × 1 is supported.
+    pub cluster: [u32; 3],
+    /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT` or `…_LAUNCH_COMPLETION_EVENT`: recorded behind the kernel.
+    pub event: Event,
+}
+
+impl LaunchConfig {
+    /// A plain launch.
+    #[must_use]
+    pub fn new(grid: [u32; 3], block: [u32; 3], shared_bytes: u32, stream: Stream) -> LaunchConfig {
+        LaunchConfig { grid, block, shared_bytes, stream, cooperative: false, cluster: [1; 3], event: Event::NULL }
+    }
+}
+
+/// One end of a two- or three-dimensional copy. Everything in bytes, lines and slices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyEnd<'a> {
+    /// What the memory is.
+    pub memory: CopyMemory<'a>,
+    /// Bytes to skip in each line.
+    pub x: u64,
+    /// Lines to skip in each slice.
+    pub y: u64,
+    /// Slices to skip.
+    pub z: u64,
+    /// Bytes from line to line; 0 where there is one line only.
+    pub pitch: u64,
+    /// Lines from slice to slice; 0 where there is one slice only.
+    pub height: u64,
+}
+
+/// Kind of memory at one end of a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopyMemory<'a> {
+    /// `CU_MEMORYTYPE_HOST`: base pointer, [`CopyEnd::extent`] bytes long.
+    Host(HostRange<'a>),
+    /// `CU_MEMORYTYPE_DEVICE`.
+    Device(DevAddr),
+    /// `CU_MEMORYTYPE_UNIFIED`: what it is is found by the address; as long as `Host` if it turns out to be.
+    Unified(HostRange<'a>),
+    /// `CU_MEMORYTYPE_ARRAY`: arrays are not supported.
+    Array(u64),
+}
+
+/// A copy of lines and slices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Copy3D<'a> {
+    /// What is copied.
+    pub src: CopyEnd<'a>,
+    /// Where it goes.
+    pub dst: CopyEnd<'a>,
+    /// Bytes of each line.
+    pub width: u64,
+    /// Lines of each slice.
+    pub height: u64,
+    /// Number of slices.
+    pub depth: u64,
+}
+
+impl CopyEnd<'_> {
+    /// Bytes from the base pointer to the end of the last byte touched by a copy of this shape; `None` if it cannot be.
+    #[must_use]
+    pub fn extent(&self, width: u64, height: u64, depth: u64) -> Option<u64> {
+        if width == 0 || height == 0 || depth == 0 {
+            return Some(0);
+        }
+        self.offset(height - 1, depth - 1)?.checked_add(width)
+    }
+
+    /// Offset of the first byte of a line from the base pointer.
+    #[must_use]
+    pub(crate) fn offset(&self, line: u64, slice: u64) -> Option<u64> {
+        let lines = self.z.checked_add(slice)?.checked_mul(self.height)?.checked_add(self.y)?.checked_add(line)?;
+        lines.checked_mul(self.pitch)?.checked_add(self.x)
+    }
+}
+
+/// Where physical memory of the virtual-memory-management functions lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "named as in CUDA")]
+pub enum Location {
+    Invalid,
+    Device(i32),
+    Host,
+    HostNuma(i32),
+    HostNumaCurrent,
+}
+
+/// Rights of `cuMemSetAccess` and of pools.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AccessFlags {
+    /// `PROT_NONE`.
+    None,
+    /// `PROT_READ`.
+    Read,
+    /// `PROT_READWRITE`.
+    ReadWrite,
+}
+
+/// `CUmemAllocationProp`, `CUmemPoolProps` in so far as they matter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryProps {
+    /// Whose memory it is.
+    pub location: Location,
+    /// `CUmemAllocationHandleType` bits asked for; only 0 is supported.
+    pub handle_types: u32,
+    /// Most bytes of a pool; 0 is no limit.
+    pub max_bytes: u64,
+}
+
+/// `CUmemPool_attribute`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "named as in CUDA")]
+pub enum PoolAttribute {
+    ReuseFollowEventDependencies,
+    ReuseAllowOpportunistic,
+    ReuseAllowInternalDependencies,
+    ReleaseThreshold,
+    ReservedMemCurrent,
+    ReservedMemHigh,
+    UsedMemCurrent,
+    UsedMemHigh,
+}
+
+/// A pointer attribute's value; the edge stores it in the width CUDA says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AttributeValue {
+    /// `int`, `unsigned int`, enumerations.
+    U32(u32),
+    /// Pointers, handles, sizes, 64-bit ids.
+    U64(u64),
+    /// `bool` (one byte).
+    Bool(bool),
+    /// `CUDA_POINTER_ATTRIBUTE_P2P_TOKENS`: two 64-bit words.
+    Pair(u64, u64),
+}
+
+/// One operation of `cuStreamBatchMemOp`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemOp {
+    /// Waits until memory compares as `flags` (`CU_STREAM_WAIT_VALUE_*`) says.
+    Wait {
+        /// The word in GPU memory; a multiple of its size.
+        address: DevAddr,
+        /// What the word is compared with, in the low bits.
+        value: u64,
+        /// 64 bits instead of 32.
+        wide: bool,
+        /// `CU_STREAM_WAIT_VALUE_*`.
+        flags: u32,
+    },
+    /// Stores a word, after all before it in the stream.
+    Write {
+        /// The word in GPU memory; a multiple of its size.
+        address: DevAddr,
+        /// What is stored, in the low bits.
+        value: u64,
+        /// 64 bits instead of 32.
+        wide: bool,
+        /// `CU_STREAM_WRITE_VALUE_*`.
+        flags: u32,
+    },
+    /// `FLUSH_REMOTE_WRITES` and `BARRIER`: implied by the order of a stream.
+    Nothing,
+}
+
+/// What `cuDevicePrimaryCtxGetState` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PrimaryState {
+    /// Those set for the next context, or of the active one.
+    pub flags: u32,
+    /// Somebody retains it.
+    pub active: bool,
+}

@@ -1,0 +1,233 @@
+//! Copies of lines and slices.
+//!
+//! The copy engine copies the lines of a slice between any two places that the GPU sees. Lines of the program's own
+//! memory are gathered in, or scattered from, a staging buffer that both sides see.
+
+use std::sync::Arc;
+
+use gpu::{Command, ContextId, DevAddr};
+use hostmem::HostRange;
+use parking_lot::Mutex;
+
+use crate::error::{CudaError, Result};
+use crate::memory::allocation::{Allocation, Kind, Wanted};
+use crate::memory::heap::Memory;
+use crate::values::{Copy3D, CopyEnd, CopyMemory};
+use crate::work::copy::{End, end_of, on_gpu, read_now, transfer, write_now};
+use crate::work::queues::Length;
+use crate::work::stream::StreamState;
+
+/// Size of the staging buffer, bytes.
+const STAGING: u64 = 4 << 20;
+/// Commands submitted at once.
+const BATCH: usize = 64;
+
+/// The staging buffers that nobody uses just now.
+#[derive(Debug, Default)]
+pub(crate) struct Staging(Mutex<Vec<Arc<Allocation>>>);
+
+impl Staging {
+    /// Most buffers that are kept.
+    const MOST: usize = 2;
+
+    /// Calls `f` with a buffer that nobody else uses.
+    fn with<R>(&self, memory: &Memory, f: impl FnOnce(u64) -> Result<R>) -> Result<R> {
+        let kept = self.0.lock().pop();
+        let buffer = match kept {
+            Some(buffer) => buffer,
+            None => memory.alloc(Wanted::new(STAGING, Kind::Pinned, ContextId(0)))?,
+        };
+        let result = f(buffer.base);
+        let mut kept = self.0.lock();
+        if kept.len() < Staging::MOST {
+            kept.push(buffer);
+        } else {
+            drop(kept);
+            memory.free(buffer.base);
+        }
+        result
+    }
+}
+
+/// Lines that follow one another with a pitch, within one slice.
+#[derive(Clone, Copy)]
+struct Lines {
+    width: u64,
+    height: u64,
+}
+
+/// Copies in stream order; `wait` says that host-visible memory must have its content at return.
+pub(crate) fn copy_lines(stream: &StreamState, staging: &Staging, copy: &Copy3D<'_>, wait: bool) -> Result<()> {
+    let memory = stream.core.memory();
+    let &Copy3D { width, height, depth, .. } = copy;
+    if width == 0 || height == 0 || depth == 0 {
+        return Ok(());
+    }
+    let src = resolve(memory, &copy.src, width, height, depth)?;
+    let dst = resolve(memory, &copy.dst, width, height, depth)?;
+    // Lines without gaps are one run.
+    let dense =
+        |end: &CopyEnd<'_>| (height == 1 && depth == 1) || (end.pitch == width && (depth == 1 || end.height == height));
+    if dense(&copy.src) && dense(&copy.dst) {
+        let bytes = width.checked_mul(height).and_then(|slice| slice.checked_mul(depth));
+        let bytes = bytes.ok_or(CudaError::INVALID_VALUE)?;
+        let (from, to) = (line(src, &copy.src, 0, 0, bytes)?, line(dst, &copy.dst, 0, 0, bytes)?);
+        return transfer(stream, to, from, bytes, wait);
+    }
+    match (dst, src) {
+        (End::Gpu { at: to, shared: a }, End::Gpu { at: from, shared: b }) => {
+            let mut batch = Vec::with_capacity(BATCH.min(depth as usize));
+            for slice in 0..depth {
+                let offset = |end: &CopyEnd<'_>| end.offset(0, slice).ok_or(CudaError::INVALID_VALUE);
+                batch.push(Command::Copy {
+                    dst: DevAddr(to.0 + offset(&copy.dst)?),
+                    src: DevAddr(from.0 + offset(&copy.src)?),
+                    width,
+                    height,
+                    dst_pitch: copy.dst.pitch,
+                    src_pitch: copy.src.pitch,
+                });
+                if batch.len() == BATCH {
+                    stream.submit(&batch)?;
+                    batch.clear();
+                }
+            }
+            stream.submit(&batch)?;
+            if wait && (a || b) { stream.synchronize() } else { Ok(()) }
+        }
+        (End::Host(to), End::Host(from)) => stream.run_here(Length::Long, || {
+            stream.core.check()?;
+            each_line(copy, |dst, src| {
+                to.part(dst, width as usize).copy_from(from.part(src, width as usize));
+                Ok(())
+            })
+        }),
+        (End::Gpu { at, .. }, End::Host(range)) => {
+            stream.run_here(Length::Long, || stage(stream, staging, copy, at, range, true))
+        }
+        (End::Host(range), End::Gpu { at, .. }) => {
+            stream.run_here(Length::Long, || stage(stream, staging, copy, at, range, false))
+        }
+    }
+}
+
+/// What an end is; its base, with all of it checked to be there.
+fn resolve<'a>(memory: &Memory, end: &CopyEnd<'a>, width: u64, height: u64, depth: u64) -> Result<End<'a>> {
+    let lines = height > 1 || depth > 1 || end.y > 0 || end.z > 0;
+    let pitched = end.x.checked_add(width).is_some_and(|line| line <= end.pitch);
+    let sliced = depth == 1 && end.z == 0 || end.y.checked_add(height).is_some_and(|all| all <= end.height);
+    if (lines && !pitched) || !sliced {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let extent = end.extent(width, height, depth).ok_or(CudaError::INVALID_VALUE)?;
+    match end.memory {
+        CopyMemory::Device(at) => on_gpu(memory, at, extent).map(|(at, shared)| End::Gpu { at, shared }),
+        CopyMemory::Host(range) | CopyMemory::Unified(range) => {
+            if (range.len() as u64) < extent {
+                return Err(CudaError::INVALID_VALUE);
+            }
+            end_of(memory, range)
+        }
+        CopyMemory::Array(_) => Err(CudaError::NOT_SUPPORTED),
+    }
+}
+
+/// Copies between pitched host lines and GPU memory through a staging buffer, in the place of a command of the stream.
+fn stage(
+    stream: &StreamState,
+    staging: &Staging,
+    copy: &Copy3D<'_>,
+    gpu: DevAddr,
+    host: HostRange<'_>,
+    to_gpu: bool,
+) -> Result<()> {
+    let &Copy3D { width, height, depth, .. } = copy;
+    let (host_end, gpu_end) = if to_gpu { (&copy.src, &copy.dst) } else { (&copy.dst, &copy.src) };
+    let core = &stream.core;
+    core.check()?;
+    if width > STAGING {
+        return each_line(copy, |dst, src| {
+            let (at, offset) = if to_gpu { (dst, src) } else { (src, dst) };
+            let (at, part) = (DevAddr(gpu.0 + at as u64), host.part(offset, width as usize));
+            if to_gpu { write_now(core, at, part, false) } else { read_now(core, part, at, false) }
+        });
+    }
+    staging.with(core.memory(), |buffer| {
+        let most = (STAGING / width).max(1);
+        for slice in 0..depth {
+            let mut first = 0;
+            while first < height {
+                let lines = Lines { width, height: most.min(height - first) };
+                let at = gpu_end.offset(first, slice).and_then(|offset| gpu.0.checked_add(offset));
+                let at = DevAddr(at.ok_or(CudaError::INVALID_VALUE)?);
+                let host_at = host_end.offset(first, slice).ok_or(CudaError::INVALID_VALUE)? as usize;
+                let between = |dst, src, dst_pitch, src_pitch| Command::Copy {
+                    dst,
+                    src,
+                    width,
+                    height: lines.height,
+                    dst_pitch,
+                    src_pitch,
+                };
+                if to_gpu {
+                    move_lines(core.memory(), buffer, lines, host, host_at, host_end.pitch, true)?;
+                    stream.run_aside(&[between(at, DevAddr(buffer), gpu_end.pitch, width)])?;
+                } else {
+                    stream.run_aside(&[between(DevAddr(buffer), at, width, gpu_end.pitch)])?;
+                    move_lines(core.memory(), buffer, lines, host, host_at, host_end.pitch, false)?;
+                }
+                first += lines.height;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Moves lines between the staging buffer and pitched host memory.
+fn move_lines(
+    memory: &Memory,
+    buffer: u64,
+    lines: Lines,
+    host: HostRange<'_>,
+    at: usize,
+    pitch: u64,
+    gather: bool,
+) -> Result<()> {
+    let bytes = (lines.width * lines.height) as usize;
+    let width = lines.width as usize;
+    let moved = memory.on_host(DevAddr(buffer), bytes, true, |staging| {
+        for line in 0..lines.height as usize {
+            let part = host.part(at + line * pitch as usize, width);
+            let own = staging.part(line * width, width);
+            if gather {
+                own.copy_from(part);
+            } else {
+                part.copy_from(own);
+            }
+        }
+    });
+    if moved { Ok(()) } else { Err(CudaError::UNKNOWN) }
+}
+
+/// A line of an end, `bytes` long.
+fn line<'a>(base: End<'a>, end: &CopyEnd<'_>, at: u64, slice: u64, bytes: u64) -> Result<End<'a>> {
+    let offset = end.offset(at, slice).ok_or(CudaError::INVALID_VALUE)?;
+    Ok(match base {
+        End::Gpu { at, shared } => {
+            End::Gpu { at: DevAddr(at.0.checked_add(offset).ok_or(CudaError::INVALID_VALUE)?), shared }
+        }
+        End::Host(range) => End::Host(range.part(offset as usize, bytes as usize)),
+    })
+}
+
+/// Calls `f` with the offsets of each line at the destination and at the source.
+fn each_line(copy: &Copy3D<'_>, mut f: impl FnMut(usize, usize) -> Result<()>) -> Result<()> {
+    for slice in 0..copy.depth {
+        for line in 0..copy.height {
+            let dst = copy.dst.offset(line, slice).ok_or(CudaError::INVALID_VALUE)?;
+            let src = copy.src.offset(line, slice).ok_or(CudaError::INVALID_VALUE)?;
+            f(dst as usize, src as usize)?;
+        }
+    }
+    Ok(())
+}

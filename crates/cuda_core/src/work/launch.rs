@@ -1,0 +1,103 @@
+//! Kernel launches: the shape checked, the parameters gathered, one command submitted.
+
+use gpu::{Command, MAX_PARAM_BYTES};
+
+use crate::code::function::FunctionState;
+use crate::device_attributes::{BLOCK_DIM, GRID_DIM, SHARED_PER_BLOCK_OPTIN};
+use crate::error::{CudaError, Result};
+use crate::values::{LaunchConfig, Params};
+use crate::work::stream::StreamState;
+
+/// Parameters up to this size, bytes, are gathered on the stack: those of nearly all kernels.
+const SMALL: usize = 1024;
+
+/// Launches a kernel in a stream of its context.
+///
+/// # Errors
+/// As [`Driver::launch_kernel`](crate::Driver::launch_kernel).
+pub(crate) fn launch(
+    function: &FunctionState,
+    stream: &StreamState,
+    config: &LaunchConfig,
+    params: Params<'_>,
+) -> Result<()> {
+    check(function, config)?;
+    let bytes = function.info.param_bytes as usize;
+    if bytes > MAX_PARAM_BYTES {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let (mut small, mut large);
+    let block: &mut [u8] = if bytes <= SMALL {
+        small = [0; SMALL];
+        &mut small[..bytes]
+    } else {
+        large = vec![0; bytes];
+        &mut large
+    };
+    gather(function, params, block)?;
+    function.prepare()?;
+    stream.submit(&[Command::Launch {
+        module: function.module,
+        kernel: function.kernel,
+        grid: config.grid,
+        block: config.block,
+        shared_bytes: config.shared_bytes,
+        cooperative: config.cooperative,
+        params: block,
+    }])
+}
+
+/// Copies the parameters into the block.
+fn gather(function: &FunctionState, params: Params<'_>, block: &mut [u8]) -> Result<()> {
+    match params {
+        Params::Each(copy) => {
+            for (index, &(offset, bytes)) in function.info.params.iter().enumerate() {
+                let part = block.get_mut(offset as usize..).and_then(|rest| rest.get_mut(..bytes as usize));
+                if !copy(index, part.ok_or(CudaError::INVALID_IMAGE)?) {
+                    return Err(CudaError::INVALID_VALUE);
+                }
+            }
+        }
+        Params::Packed(range) => {
+            // Padding behind the last parameter may be missing.
+            let needed = function.info.params.iter().map(|&(offset, bytes)| offset + bytes).max().unwrap_or(0);
+            if range.len() < needed as usize {
+                return Err(CudaError::INVALID_VALUE);
+            }
+            let most = range.len().min(block.len());
+            range.read(&mut block[..most]);
+        }
+    }
+    Ok(())
+}
+
+/// Checks the shape of a launch.
+fn check(function: &FunctionState, config: &LaunchConfig) -> Result<()> {
+    let within = |value: [u32; 3], most: [u32; 3]| value.iter().zip(most).all(|(&v, most)| v >= 1 && v <= most);
+    let threads = config.block.iter().map(|&n| u64::from(n)).product::<u64>();
+    if !within(config.grid, GRID_DIM) || !within(config.block, BLOCK_DIM) || threads > 1024 {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    if function.info.exact_ntid && function.info.max_ntid.is_some_and(|exact| exact != config.block) {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    if config.cluster.iter().any(|&n| n > 1) {
+        return Err(CudaError::INVALID_CLUSTER_SIZE);
+    }
+    // What the kernel was compiled for (`.maxntid`) and what its registers allow are one answer here, as on hardware.
+    if threads > u64::from(function.max_threads()) {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let shared = u64::from(config.shared_bytes) + u64::from(function.info.shared_bytes);
+    if config.shared_bytes > function.max_dynamic() || shared > u64::from(SHARED_PER_BLOCK_OPTIN) {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    if config.cooperative {
+        let fit = function.active_blocks(threads as u32, u64::from(config.shared_bytes));
+        let all = u64::from(fit) * u64::from(function.core.link().properties().multiprocessors);
+        if config.grid.iter().map(|&n| u64::from(n)).fold(1, u64::saturating_mul) > all {
+            return Err(CudaError::COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! Work, and its order.
+//!
+//! [`queue`] is a queue of the GPU; [`queues`] are those of a context, with the order between them; [`stream`] and [`event`]
+//! are what programs name; [`host_queue`] runs their functions in a stream's order; [`launch`], [`copy`] and [`copy_lines`]
+//! make commands.
+
+pub(crate) mod copy;
+pub(crate) mod copy_lines;
+pub(crate) mod event;
+mod host_queue;
+pub(crate) mod launch;
+mod queue;
+pub(crate) mod queues;
+pub(crate) mod stream;

@@ -1,0 +1,190 @@
+//! A queue of the GPU, and the semaphore slot that tells how far it is.
+//!
+//! It exists on the GPU from its first work on. Nothing is signalled per command: only when somebody wants to know how far
+//! the queue is (synchronization, another queue's wait) is a signal appended behind what was submitted last.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use gpu::{Command, QueueId, Request, SlotId};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::context_core::ContextCore;
+use crate::error::{CudaError, Result};
+use crate::gpu_link::slots::Mark;
+use crate::work::host_queue::HostQueue;
+
+/// A queue's part in the rule of the legacy stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LegacyRule {
+    /// It is the legacy stream's: it waits for all blocking ones.
+    Legacy,
+    /// It waits for the legacy stream.
+    Blocking,
+    /// It has no part in it.
+    NonBlocking,
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    core: Arc<ContextCore>,
+    pub(crate) id: QueueId,
+    pub(crate) rule: LegacyRule,
+    priority: i32,
+    /// Held while work is submitted together with what it must wait for.
+    order: Mutex<()>,
+    progress: Mutex<Progress>,
+    /// Submissions so far.
+    pub(crate) submissions: AtomicU64,
+    /// Submissions of the other side of the legacy rule that this queue has waited for.
+    pub(crate) waited_for: AtomicU64,
+    gone: AtomicBool,
+    pub(crate) host: Arc<HostQueue>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// The queue's own slot, from its first work on.
+    slot: Option<SlotId>,
+    /// Payload of the last signal.
+    value: u64,
+    /// Something was submitted behind it.
+    dirty: bool,
+}
+
+impl Queue {
+    pub(crate) fn new(core: &Arc<ContextCore>, rule: LegacyRule, priority: i32) -> Arc<Queue> {
+        Arc::new(Queue {
+            core: Arc::clone(core),
+            id: QueueId(core.link().fresh_id()),
+            rule,
+            priority,
+            order: Mutex::default(),
+            progress: Mutex::default(),
+            submissions: AtomicU64::new(0),
+            waited_for: AtomicU64::new(0),
+            gone: AtomicBool::new(false),
+            host: Arc::default(),
+        })
+    }
+
+    /// Keeps other threads' work out until what belongs together is submitted.
+    pub(crate) fn lock_order(&self) -> MutexGuard<'_, ()> {
+        self.order.lock()
+    }
+
+    /// Appends commands as they are; they may wait in a buffer until a flush.
+    pub(crate) fn push(&self, commands: &[Command<'_>]) -> Result<()> {
+        let link = self.core.link();
+        let mut progress = self.progress.lock();
+        if progress.slot.is_none() {
+            self.create(&mut progress)?;
+        }
+        link.outcome(link.gpu().submit(self.id, commands)).map_err(|error| self.core.explain(error))?;
+        progress.dirty = true;
+        self.submissions.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Appends a wait for a mark that is not reached yet.
+    pub(crate) fn push_wait(&self, mark: Mark) -> Result<()> {
+        let reached = self.core.slots().reached(&mark);
+        if reached { Ok(()) } else { self.push(&[Command::Wait { slot: mark.slot, value: mark.value }]) }
+    }
+
+    /// Creates the queue on the GPU.
+    fn create(&self, progress: &mut Progress) -> Result<()> {
+        if self.gone.load(Ordering::Acquire) {
+            return Err(self.core.explain(CudaError::INVALID_HANDLE));
+        }
+        self.core.ensure_on_gpu()?;
+        let (slot, value) = self.core.slots().take()?;
+        let request = Request::CreateQueue { id: self.id, context: self.core.id, priority: self.priority };
+        self.core.link().request(request).map_err(|error| {
+            self.core.slots().give(slot, value);
+            self.core.explain(error)
+        })?;
+        *progress = Progress { slot: Some(slot), value, dirty: false };
+        Ok(())
+    }
+
+    /// Whether a slot is this queue's own.
+    pub(crate) fn owns(&self, slot: SlotId) -> bool {
+        self.progress.lock().slot == Some(slot)
+    }
+
+    /// The point behind all that was submitted; `None` if nothing ever was.
+    pub(crate) fn tail(&self) -> Result<Option<Mark>> {
+        let link = self.core.link();
+        let mut progress = self.progress.lock();
+        let Some(slot) = progress.slot else { return Ok(None) };
+        if progress.dirty {
+            link.usable()?;
+            let value = progress.value + 1;
+            let signal = Command::Signal { slot, value };
+            link.outcome(link.gpu().submit(self.id, &[signal])).map_err(|error| self.core.explain(error))?;
+            progress.value = value;
+            progress.dirty = false;
+        }
+        Ok(Some(Mark { context: self.core.id, slot, value: progress.value }))
+    }
+
+    /// Whether the work of this queue has completed. However often a program asks, one signal at most is under way for it:
+    /// until the last one has arrived, what came behind it has not completed either.
+    pub(crate) fn completed(&self) -> Result<bool> {
+        let slots = self.core.slots();
+        let behind = {
+            let progress = self.progress.lock();
+            progress.slot.filter(|slot| slots.payload(*slot) < progress.value).map(|_| progress.dirty)
+        };
+        let mark = match behind {
+            Some(true) => None,
+            _ => match self.tail()? {
+                Some(mark) if !slots.reached(&mark) => Some(mark),
+                _ => return Ok(true),
+            },
+        };
+        self.core.link().flush()?;
+        Ok(mark.is_some_and(|mark| slots.reached(&mark)))
+    }
+
+    /// True if nothing is under way, as far as can be seen without asking the GPU.
+    pub(crate) fn idle(&self) -> bool {
+        let progress = self.progress.lock();
+        match progress.slot {
+            None => true,
+            Some(slot) => !progress.dirty && self.core.slots().payload(slot) >= progress.value,
+        }
+    }
+
+    /// Destroys the queue if its work has completed; true if it is gone.
+    pub(crate) fn destroy_if_completed(&self) -> bool {
+        match self.tail() {
+            Ok(None) => true,
+            Ok(Some(mark)) if !self.core.slots().reached(&mark) => false,
+            Ok(Some(_)) => {
+                self.core.link().give_back(Request::DestroyQueue { id: self.id });
+                self.abandon();
+                true
+            }
+            // The context is dying; it takes its queues with it.
+            Err(_) => false,
+        }
+    }
+
+    /// Forgets a queue that does not exist any more, and lets go whoever waits for its work.
+    pub(crate) fn abandon(&self) {
+        self.gone.store(true, Ordering::Release);
+        let slots = self.core.slots();
+        let mut progress = self.progress.lock();
+        if let Some(slot) = progress.slot.take() {
+            if slots.payload(slot) < progress.value {
+                slots.release(slot, progress.value);
+            }
+            slots.give(slot, progress.value);
+        }
+        progress.dirty = false;
+        drop(progress);
+        self.host.close(slots);
+    }
+}

@@ -1,0 +1,308 @@
+//! The queues of a context, and the order between them.
+//!
+//! The legacy default stream waits for all blocking streams of its context, and they for it: one order of all their work,
+//! whichever threads submit it. So the legacy stream submits alone (`rule`, held for writing), while blocking streams submit
+//! together (held for reading); each side counts its submissions, so that without work on the other side the rule costs no
+//! look at any queue.
+//!
+//! Locks: `rule`, then a queue's order, then those here, then those of the context, then a queue's progress.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use gpu::{Command, SlotId};
+use parking_lot::{Mutex, RwLock};
+
+use crate::context_core::ContextCore;
+use crate::error::{CudaError, Result};
+use crate::gpu_link::slots::Mark;
+use crate::work::host_queue::HostFunction;
+use crate::work::queue::{LegacyRule, Queue};
+
+/// How long work here may keep other threads from submitting, while it waits for what is nearly done.
+const MOMENT: Duration = Duration::from_micros(50);
+
+/// How long what [`Queues::run_here`] runs may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Length {
+    /// So short that other threads can wait for it.
+    Short,
+    Long,
+}
+
+impl Length {
+    /// Most bytes that are copied in about the time that a gate costs.
+    const SHORT: usize = 64 << 10;
+
+    pub(crate) fn of_copy(bytes: usize) -> Length {
+        if bytes <= Length::SHORT { Length::Short } else { Length::Long }
+    }
+}
+
+/// How far [`Queues::run_here`] is.
+enum Turn<R> {
+    Over(R),
+    /// It may run at `mark`; further work waits for payload `open` of `gate`.
+    Gated {
+        mark: Option<Mark>,
+        gate: SlotId,
+        open: u64,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Queues {
+    pub(crate) core: Arc<ContextCore>,
+    legacy: Arc<Queue>,
+    /// For copies that the library makes in the place of a command of another queue.
+    aside: Arc<Queue>,
+    /// Those of streams, until the streams are destroyed.
+    others: Mutex<Vec<Arc<Queue>>>,
+    /// Those of destroyed streams whose work goes on.
+    draining: Mutex<Vec<Arc<Queue>>>,
+    rule: RwLock<()>,
+    /// Submissions to blocking queues, for the legacy stream to know of.
+    blocking_submissions: AtomicU64,
+}
+
+impl Queues {
+    pub(crate) fn new(core: &Arc<ContextCore>) -> Arc<Queues> {
+        Arc::new(Queues {
+            core: Arc::clone(core),
+            legacy: Queue::new(core, LegacyRule::Legacy, 0),
+            aside: Queue::new(core, LegacyRule::NonBlocking, 0),
+            others: Mutex::default(),
+            draining: Mutex::default(),
+            rule: RwLock::default(),
+            blocking_submissions: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn legacy(&self) -> &Arc<Queue> {
+        &self.legacy
+    }
+
+    /// A new queue besides the legacy one.
+    pub(crate) fn add(&self, rule: LegacyRule, priority: i32) -> Arc<Queue> {
+        let queue = Queue::new(&self.core, rule, priority);
+        self.others.lock().push(Arc::clone(&queue));
+        queue
+    }
+
+    /// All queues, those of destroyed streams too.
+    fn all(&self) -> Vec<Arc<Queue>> {
+        let others = self.others.lock();
+        let draining = self.draining.lock();
+        [&self.legacy, &self.aside].into_iter().chain(&*others).chain(&*draining).cloned().collect()
+    }
+
+    fn blocking(&self) -> impl Iterator<Item = Arc<Queue>> {
+        self.all().into_iter().filter(|queue| queue.rule == LegacyRule::Blocking)
+    }
+
+    /// Calls `f` when further work of the queue has been made to wait for what the rule says, and no work that would have to
+    /// wait for it, or it for, can come between.
+    fn in_order<R>(&self, queue: &Queue, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        match queue.rule {
+            LegacyRule::NonBlocking => {
+                let _order = queue.lock_order();
+                f()
+            }
+            LegacyRule::Blocking => {
+                let _together = self.rule.read();
+                let _order = queue.lock_order();
+                let submissions = self.legacy.submissions.load(Ordering::Acquire);
+                if submissions != queue.waited_for.load(Ordering::Relaxed) {
+                    if let Some(mark) = self.legacy.tail()? {
+                        queue.push_wait(mark)?;
+                    }
+                    queue.waited_for.store(submissions, Ordering::Relaxed);
+                }
+                f()
+            }
+            LegacyRule::Legacy => {
+                let _alone = self.rule.write();
+                let submissions = self.blocking_submissions.load(Ordering::Acquire);
+                if submissions != queue.waited_for.load(Ordering::Relaxed) {
+                    for other in self.blocking() {
+                        if let Some(mark) = other.tail()? {
+                            queue.push_wait(mark)?;
+                        }
+                    }
+                    queue.waited_for.store(submissions, Ordering::Relaxed);
+                }
+                f()
+            }
+        }
+    }
+
+    /// Appends commands, behind what the legacy rule says, and sends them on.
+    pub(crate) fn submit(&self, queue: &Queue, commands: &[Command<'_>]) -> Result<()> {
+        if !commands.is_empty() {
+            self.in_order(queue, || self.push(queue, commands))?;
+        }
+        self.core.link().flush()
+    }
+
+    /// Appends commands, in order already, and counts them for the legacy stream.
+    fn push(&self, queue: &Queue, commands: &[Command<'_>]) -> Result<()> {
+        queue.push(commands)?;
+        if queue.rule == LegacyRule::Blocking {
+            self.blocking_submissions.fetch_add(1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Runs commands now, whatever is in the queues of streams, and waits for them: for functions that [`Queues::run_here`]
+    /// runs, `Long` ones.
+    pub(crate) fn run_aside(&self, commands: &[Command<'_>]) -> Result<()> {
+        self.submit(&self.aside, commands)?;
+        self.aside.tail()?.map_or(Ok(()), |mark| self.core.wait(&mark, None))
+    }
+
+    /// The point behind all that new work would have to wait for.
+    pub(crate) fn point(&self, queue: &Queue) -> Result<Option<Mark>> {
+        self.in_order(queue, || queue.tail())
+    }
+
+    /// Calls `f` in place of a command of the queue: after all that new work would have to wait for, and before all work that
+    /// is submitted from now on, by whichever thread.
+    pub(crate) fn run_here<R>(&self, queue: &Queue, length: Length, f: impl FnOnce() -> Result<R>) -> Result<R> {
+        let (core, slots) = (&self.core, self.core.slots());
+        let mut f = Some(f);
+        let mut run = || f.take().map_or(Err(CudaError::UNKNOWN), |f| f());
+        let turn = self.in_order(queue, || {
+            let mark = queue.tail()?;
+            if length == Length::Short {
+                match mark.as_ref().map_or(Ok(()), |mark| core.wait(mark, Some(MOMENT))) {
+                    Ok(()) => return run().map(Turn::Over),
+                    Err(CudaError::LAUNCH_TIMEOUT) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            // What comes later waits on the GPU, not for this lock, which others may need meanwhile.
+            let (gate, last) = slots.take()?;
+            let open = last + 1;
+            let closed = self.push(queue, &[Command::Wait { slot: gate, value: open }]);
+            closed.inspect_err(|_| slots.give(gate, last))?;
+            Ok(Turn::Gated { mark, gate, open })
+        })?;
+        match turn {
+            Turn::Over(result) => Ok(result),
+            Turn::Gated { mark, gate, open } => {
+                let ready = mark.map_or(Ok(()), |mark| core.wait(&mark, None));
+                let result = ready.and_then(|()| {
+                    // Behind the closed gate this queue does nothing.
+                    core.print(|| self.idle_but(queue));
+                    run()
+                });
+                slots.release(gate, open);
+                slots.give(gate, open);
+                result
+            }
+        }
+    }
+
+    /// Makes further work of a queue wait for a mark.
+    pub(crate) fn wait_for(&self, queue: &Queue, mark: Mark) -> Result<()> {
+        if queue.owns(mark.slot) || self.core.slots().reached(&mark) {
+            return Ok(());
+        }
+        self.submit(queue, &[Command::Wait { slot: mark.slot, value: mark.value }])
+    }
+
+    /// Makes further work of the legacy stream wait for what every stream has now, destroyed ones too.
+    pub(crate) fn legacy_waits_for_all(&self) -> Result<()> {
+        self.all().iter().try_for_each(|other| match other.tail()? {
+            Some(mark) => self.wait_for(&self.legacy, mark),
+            None => Ok(()),
+        })
+    }
+
+    /// Makes further work of every stream wait for a mark.
+    pub(crate) fn all_wait_for(&self, mark: Mark) -> Result<()> {
+        self.wait_for(&self.legacy, mark)?;
+        let others = self.others.lock().clone();
+        others.iter().try_for_each(|other| self.wait_for(other, mark))
+    }
+
+    /// Runs `function` in a queue's order, with the context's error if it failed before.
+    pub(crate) fn run_on_host(&self, queue: &Queue, function: HostFunction) -> Result<()> {
+        self.in_order(queue, || {
+            let ready = queue.tail()?;
+            // The function first: a queue must not wait for something that nobody will do.
+            let (slot, value) = queue.host.push(&self.core, ready, function)?;
+            let waits = self.push(queue, &[Command::Wait { slot, value }]);
+            waits.inspect_err(|_| queue.host.take_back(value))
+        })?;
+        self.core.link().flush()
+    }
+
+    /// Whether a queue's work has completed; the legacy one stands for the blocking ones too.
+    pub(crate) fn completed(&self, queue: &Queue) -> Result<bool> {
+        let mut done = queue.completed()?;
+        if queue.rule == LegacyRule::Legacy {
+            for other in self.blocking() {
+                done &= other.completed()?;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Waits for all work of the context.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        self.core.check()?;
+        let result = self.wait_for_all();
+        self.reap();
+        self.print();
+        result.and(self.core.check())
+    }
+
+    /// Waits for the work of every queue, though one fails; gives the first error.
+    pub(crate) fn wait_for_all(&self) -> Result<()> {
+        let wait = |queue: Arc<Queue>| match queue.tail()? {
+            Some(mark) => self.core.wait(&mark, None),
+            None => Ok(()),
+        };
+        self.all().into_iter().map(wait).fold(Ok(()), Result::and)
+    }
+
+    /// True if no work is under way.
+    pub(crate) fn idle(&self) -> bool {
+        self.all().iter().all(|queue| queue.idle())
+    }
+
+    /// True if no work is under way but that of one queue.
+    fn idle_but(&self, but: &Queue) -> bool {
+        self.all().iter().all(|queue| std::ptr::eq(&raw const **queue, but) || queue.idle())
+    }
+
+    /// Hands over what kernels have printed, if nothing runs that may be printing.
+    pub(crate) fn print(&self) {
+        self.core.print(|| self.idle());
+    }
+
+    /// A stream was destroyed: its queue goes when its work has completed.
+    pub(crate) fn retire(&self, queue: &Arc<Queue>) {
+        // Listed here before it is not listed there: whoever looks for all queues meanwhile finds it.
+        if !self.core.dead() {
+            self.draining.lock().push(Arc::clone(queue));
+        }
+        self.others.lock().retain(|other| !Arc::ptr_eq(other, queue));
+        self.reap();
+    }
+
+    /// Destroys the queues of destroyed streams whose work has completed.
+    pub(crate) fn reap(&self) {
+        self.draining.lock().retain(|queue| !queue.destroy_if_completed());
+    }
+
+    /// The context is over: nothing waits for its queues any more.
+    pub(crate) fn abandon(&self) {
+        let queues = self.all();
+        self.others.lock().clear();
+        self.draining.lock().clear();
+        queues.iter().for_each(|queue| queue.abandon());
+    }
+}

@@ -1,0 +1,110 @@
+//! Benchmarks, shortly: that they run, give the rows that they promise, and count what the schemes do. Nothing is said of times:
+//! these tests run beside others.
+
+#![expect(clippy::unwrap_used, reason = "a test whose ground gives way has failed")]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use e2e::{bin_dir, cuda_examples, text};
+use serde_json::Value;
+
+const PHASES: [&str; 7] = ["init", "to_gpu", "launch", "from_gpu", "close", "total", "finish"];
+const COUNTS: [&str; 4] = ["traps", "shadow_updates", "entries_scanned", "hypercalls"];
+
+/// Runs a benchmark; its rows, and its picture.
+fn bench(name: &str, arguments: &[&str]) -> (Vec<Value>, String) {
+    let picture = std::env::temp_dir().join(format!("e2e-bench-{name}-{}.svg", std::process::id()));
+    let mut command = Command::new(bin_dir().join("sundial"));
+    let output = command.args(["bench"]).args(arguments).args(["--json", "--svg"]).arg(&picture).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let svg = std::fs::read_to_string(&picture).unwrap();
+    std::fs::remove_file(&picture).unwrap();
+    (serde_json::from_slice(&output.stdout).unwrap(), svg)
+}
+
+/// The folder of the programs, if this one is among them.
+fn programs_with(name: &str) -> Option<PathBuf> {
+    let folder = cuda_examples().filter(|folder| folder.join(name).exists());
+    if folder.is_none() {
+        eprintln!("skipped: no compiled programs (cargo xtask examples makes them with nvcc)");
+    }
+    folder
+}
+
+fn keys(row: &Value) -> Vec<&str> {
+    row.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn bench_vgpu_tells_what_each_scheme_takes() {
+    let Some(folder) = programs_with("bfs") else { return };
+    let schemes = ["native", "session", "pass-through", "fv-naive", "fv", "fv-beside-idle", "pv"];
+    let folder = folder.to_str().unwrap();
+    let arguments = ["--programs", folder, "--rounds", "1", "vgpu", "--guests", "1,2", "--programs", "bfs"];
+    let chosen = schemes.join(",");
+    let (rows, svg) = bench("vgpu", &[&arguments[..], &["--schemes", &chosen]].concat());
+    let find = |scheme: &str, guests: u64, phase: &str| {
+        let asked = |row: &&Value| row["scheme"] == scheme && row["guests"] == guests && row["phase"] == phase;
+        rows.iter().find(asked)
+    };
+    for (guests, scheme) in [1, 2].into_iter().flat_map(|guests| schemes.map(|scheme| (guests, scheme))) {
+        for phase in PHASES {
+            // One has the whole device, or one is beside an idle one.
+            let Some(row) = find(scheme, guests, phase) else {
+                assert!(
+                    ["pass-through", "fv-beside-idle"].contains(&scheme) && guests == 2,
+                    "{scheme}, {guests}, {phase}"
+                );
+                continue;
+            };
+            let wanted = ["scheme", "guests", "program", "phase", "ms", "ratio"].into_iter().chain(COUNTS);
+            assert!(wanted.into_iter().all(|key| keys(row).contains(&key)), "{row}");
+            assert!(row["program"] == "bfs" && row["ms"].as_f64().unwrap() >= 0.0, "{row}");
+            let ratio = row["ratio"].as_f64();
+            assert!(ratio.is_some_and(|ratio| ratio.is_finite() && ratio >= 0.0), "{row}");
+            assert!(scheme != "native" || ratio == Some(1.0), "{row}");
+        }
+    }
+    let count = |scheme: &str, what: &str| find(scheme, 1, "total").unwrap()[what].as_u64().unwrap();
+    for what in COUNTS {
+        assert_eq!((count("native", what), count("session", what)), (0, 0), "{what}: nobody mediates there");
+    }
+    // Where memory is not mapped into the guest, each access to it is a trap; all tables are looked at in each invalidate.
+    assert!(count("fv-naive", "traps") > count("fv", "traps") && count("fv", "traps") > 0);
+    assert!(count("fv-naive", "entries_scanned") > count("fv", "entries_scanned"));
+    // A guest that says what it writes has its tables looked at by nobody.
+    assert!(count("fv", "entries_scanned") > 0 && count("pv", "entries_scanned") == 0);
+    assert!(count("pv", "hypercalls") > 0 && count("fv", "hypercalls") == 0 && count("fv-naive", "hypercalls") == 0);
+    for what in &COUNTS[1..] {
+        assert_eq!(count("pass-through", what), 0, "{what}: its guest's tables are the device's");
+    }
+    for scheme in ["fv-naive", "fv", "pv"] {
+        let parts: u64 =
+            PHASES[..5].iter().map(|phase| find(scheme, 1, phase).unwrap()["traps"].as_u64().unwrap()).sum();
+        assert!((1..=count(scheme, "traps")).contains(&parts), "{scheme}: {parts}");
+    }
+    assert!(svg.contains("</svg>") && svg.contains("fv-naive") && svg.contains("2 guests"));
+}
+
+#[test]
+fn bench_isolation_tells_who_gets_what() {
+    let (rows, svg) = bench("isolation", &["isolation", "--seconds", "2"]);
+    let promised = ["scheduler", "kind", "tenant", "share_entitled", "share_received", "error_points"];
+    for kind in ["sessions", "guests", "mixed"] {
+        for scheduler in ["default", "fifo", "credit", "band"] {
+            let asked = |row: &&Value| row["kind"] == kind && row["scheduler"] == scheduler;
+            let found: Vec<&Value> = rows.iter().filter(asked).collect();
+            let names: Vec<&str> = found.iter().map(|row| row["tenant"].as_str().unwrap()).collect();
+            assert_eq!(names, ["short", "middle", "long"], "{kind}, {scheduler}");
+            assert!(found.iter().all(|row| promised.iter().all(|key| keys(row).contains(key))), "{found:?}");
+            let sum = |key: &str| found.iter().map(|row| row[key].as_f64().unwrap()).sum::<f64>();
+            for key in ["share_entitled", "share_received"] {
+                assert!((sum(key) - 100.0).abs() < 0.5, "{kind}, {scheduler}: {key} of all is {}", sum(key));
+            }
+            assert!(found.iter().all(|row| row["error_points"].as_f64().is_some_and(f64::is_finite)), "{found:?}");
+        }
+        assert!(svg.contains(&format!("BAND, {kind}")));
+    }
+    assert!(svg.contains("</svg>"));
+}

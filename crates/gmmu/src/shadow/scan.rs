@@ -1,0 +1,332 @@
+//! Reading a guest's tables, and letting the shadow follow.
+
+use std::ops::Range;
+
+use gpu_spec::mmu::{BIG_PAGE, DualPde, HUGE_PAGE, Pde, PhysAddr, Pte, SMALL_PAGE};
+use zerocopy::IntoBytes;
+
+use super::directory::{Directory, LAST, Leaves, NOTHING, UNKNOWN, WORDS, entries, span};
+use super::grant::{Grant, Grants};
+use super::image::{BIG_PAGES, Draft, Image, SMALL_IN_BIG, SMALL_PAGES};
+use super::ranges::Ranges;
+use super::{Changes, ShadowError, Tables};
+use crate::edit::indices;
+use crate::{PhysMem, TableMemory};
+
+/// What is left to be done for a guest.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    /// Invalidated, not yet looked at.
+    pub(super) stale: Ranges,
+    /// Where the guest's tables ask for what it is not granted.
+    pub(super) refused: Ranges,
+    /// Where a table was missing in this pass, and why the last one was.
+    pub(super) unserved: Ranges,
+    pub(super) why: Option<ShadowError>,
+    /// What was unserved is being tried again: the pass may have freed tables later on.
+    pub(super) again: bool,
+    /// Snapshots are not compared in this pass: every entry is translated.
+    pub(super) every: bool,
+    /// Tables that this pass has read, and nothing is mapped by them.
+    pub(super) in_vain: u32,
+}
+
+/// Why a scan stops.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// The budget is used up; what lies behind this address is left.
+    Pause(u64),
+    /// More tables were read in vain than a guest can have use for; as far as here.
+    Endless(u64),
+    /// The shadow's own tables are damaged.
+    Failed(ShadowError),
+}
+
+impl From<ShadowError> for Stop {
+    fn from(error: ShadowError) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+/// A part of a pass.
+pub(super) struct Scan<'a, 'm, P, G, M> {
+    pub(super) guest: &'a P,
+    pub(super) grants: Grants<'a, G>,
+    pub(super) tables: Tables<'m, M>,
+    pub(super) changes: &'a mut Changes,
+    pub(super) pending: &'a mut Pending,
+    pub(super) window: Range<u64>,
+    /// Where it begins.
+    pub(super) start: u64,
+    /// It pauses when so many entries have been scanned.
+    pub(super) until: u64,
+    /// Tables that a pass may read in vain.
+    pub(super) most_in_vain: u32,
+}
+
+impl<P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, P, G, M> {
+    /// Reads words of a guest's table; false if there is no memory.
+    fn read(&mut self, at: PhysAddr, words: &mut [u64]) -> bool {
+        self.changes.work.tables_read += 1;
+        let read = self.guest.read(at, words.as_mut_bytes()).is_ok();
+        for word in words {
+            match *word {
+                _ if !read => *word = 0,
+                UNKNOWN => *word = NOTHING,
+                _ => {}
+            }
+        }
+        read
+    }
+
+    /// Reads what a range takes of a guest's directory for addresses from `base`; false if there is no memory.
+    pub(super) fn directory(
+        &mut self,
+        (at, level, base): (PhysAddr, usize, u64),
+        range: &Range<u64>,
+        out: &mut [u64; WORDS],
+    ) -> bool {
+        let words = if level == LAST { 2 } else { 1 };
+        let wanted = indices(range, base, span(level), entries(level));
+        let wanted = wanted.start * words..wanted.end * words;
+        self.read(at.offset(wanted.start as u64 * 8), &mut out[wanted])
+    }
+
+    /// Lets a directory of the shadow, for addresses from `base`, follow a guest's.
+    pub(super) fn follow(
+        &mut self,
+        dir: &mut Directory,
+        base: u64,
+        range: &Range<u64>,
+        guest: &[u64; WORDS],
+    ) -> Result<(), Stop> {
+        let unit = span(dir.level);
+        for index in indices(range, base, unit, entries(dir.level)) {
+            let va = base + index as u64 * unit;
+            // An entry that holds the start is never left out: each part gets on.
+            if va > self.start && self.changes.work.entries_scanned >= self.until {
+                return Err(Stop::Pause(va));
+            }
+            if va > self.start && self.pending.in_vain >= self.most_in_vain {
+                return Err(Stop::Endless(va));
+            }
+            self.changes.work.entries_scanned += 1;
+            let part = range.start.max(va)..range.end.min(va + unit);
+            if dir.level == LAST {
+                self.unit(dir, (index, va), part, DualPde { big: guest[2 * index], small: guest[2 * index + 1] })?;
+            } else {
+                self.upper(dir, (index, va), part, Pde(guest[index]))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An entry of an upper level.
+    fn upper(
+        &mut self,
+        dir: &mut Directory,
+        (index, va): (usize, u64),
+        part: Range<u64>,
+        pde: Pde,
+    ) -> Result<(), Stop> {
+        let mut below = [0; WORDS];
+        let table = pde.table();
+        let found = table.is_some_and(|at| self.directory((at, dir.level + 1, va), &part, &mut below));
+        if !found {
+            if table.is_some() {
+                self.pending.refused.add(part.clone());
+                self.pending.in_vain += 1;
+            }
+            let inside = va >= self.window.start && va + span(dir.level) <= self.window.end;
+            if inside {
+                let ours = if pde.is_sparse() { Pde::SPARSE } else { Pde::INVALID };
+                return Ok(dir.cut((index, va), ours, &mut self.tables, self.changes)?);
+            }
+            // Other addresses below it are not the guest's: the part is followed as if it had tables.
+            if pde.is_sparse() {
+                below = sparse(dir.level + 1);
+            }
+        }
+        if dir.pde(index).is_sparse() {
+            // It has been sparse, and is not: the rest of it, too.
+            self.pending.stale.add(va.max(self.window.start)..(va + span(dir.level)).min(self.window.end));
+            dir.cut((index, va), Pde::INVALID, &mut self.tables, self.changes)?;
+        }
+        if !dir.below.contains_key(&index) && below.iter().all(|word| *word == 0) {
+            return Ok(());
+        }
+        let mut child = match dir.take(index, &mut self.tables) {
+            Ok(child) => child,
+            Err(why) => {
+                self.unserved(part, why);
+                return Ok(());
+            }
+        };
+        let followed = self.follow(&mut child, va, &part, &below);
+        self.pending.in_vain += u32::from(followed.is_ok() && child.is_empty());
+        dir.put(index, child, &mut self.tables, self.changes)?;
+        followed
+    }
+
+    /// An entry of the last level.
+    fn unit(&mut self, dir: &mut Directory, at: (usize, u64), part: Range<u64>, now: DualPde) -> Result<(), Stop> {
+        let (index, va) = at;
+        let Some(seen) = &mut dir.seen else { return Ok(()) };
+        let before = seen.duals[index];
+        if now == before && whole(now) && !self.pending.every {
+            return Ok(());
+        }
+        let mut leaves = seen.leaves.remove(&index);
+        let ours = dir.dual(index);
+        let mut draft = None;
+        let mut seen_now = now;
+        if !whole(now) && (now.big_table().is_some() || now.small_table().is_some()) {
+            let mut snapshot = leaves.take().unwrap_or_else(|| Box::new(Leaves::EMPTY));
+            let mut part = part;
+            if whole(before) {
+                // What has been one page is not any more: the rest of it, too.
+                part = va..va + HUGE_PAGE;
+                draft = Some(cleared(self.tables.mem, ours)?);
+            }
+            if self.leaves(&mut draft, ours, &mut snapshot, (va, part), now)? {
+                leaves = Some(snapshot);
+            } else {
+                seen_now = DualPde { big: UNKNOWN, small: 0 };
+                draft = Some(cleared(self.tables.mem, ours)?);
+            }
+        } else if now != before || self.pending.every || ours != DualPde::INVALID {
+            let mut page = Draft::load(self.tables.mem, ours)?;
+            let pte = if whole(now) { Pte(now.big) } else { Pte::INVALID };
+            // A sparse entry may have other bits set, which mean nothing.
+            let pte = if pte.is_sparse() { Pte::SPARSE } else { pte };
+            if !self.grants.show(&mut page.now, 0, pte, HUGE_PAGE) {
+                seen_now = DualPde { big: UNKNOWN, small: 0 };
+                self.pending.refused.add(va..va + HUGE_PAGE);
+            }
+            (draft, leaves) = (Some(page), None);
+        }
+        if let Some(draft) = &mut draft
+            && let Some(why) = dir.store_or_clear(at, draft, &mut self.tables, self.changes)?
+        {
+            self.unserved(va..va + HUGE_PAGE, why);
+            (seen_now, leaves) = (DualPde { big: UNKNOWN, small: 0 }, None);
+        }
+        if let Some(seen) = &mut dir.seen {
+            seen.duals[index] = seen_now;
+            seen.leaves.extend(leaves.map(|leaves| (index, leaves)));
+        }
+        dir.forget_if_empty(index);
+        let tables = now.big_table().is_some() || now.small_table().is_some();
+        self.pending.in_vain += u32::from(tables && dir.dual(index) == DualPde::INVALID);
+        Ok(())
+    }
+
+    /// The tables for a part of the unit at `va`. False if a table cannot be read that decides about all of it.
+    fn leaves(
+        &mut self,
+        draft: &mut Option<Box<Draft>>,
+        ours: DualPde,
+        seen: &mut Leaves,
+        (va, part): (u64, Range<u64>),
+        dual: DualPde,
+    ) -> Result<bool, ShadowError> {
+        let slots = indices(&part, va, BIG_PAGE, BIG_PAGES);
+        let mut bigs = [0; BIG_PAGES];
+        if let Some(at) = dual.big_table() {
+            if !self.read(at.offset(slots.start as u64 * 8), &mut bigs[slots.clone()]) {
+                self.pending.refused.add(va..va + HUGE_PAGE);
+                return Ok(false);
+            }
+            self.changes.work.entries_scanned += slots.len() as u64;
+        }
+        let hides = |word: u64| Pte(word).hides_small();
+        // Small pages come to light that a big one has hidden.
+        let uncovered: [bool; BIG_PAGES] = std::array::from_fn(|slot| hides(seen.big[slot]) && !hides(bigs[slot]));
+        let mut pages = indices(&part, va, SMALL_PAGE, SMALL_PAGES);
+        if uncovered[slots.start] {
+            pages.start = slots.start * SMALL_IN_BIG;
+        }
+        if uncovered[slots.end - 1] {
+            pages.end = slots.end * SMALL_IN_BIG;
+        }
+        let mut smalls = [0; SMALL_PAGES];
+        let looked_at = slots.clone().any(|slot| !hides(bigs[slot]));
+        if let (Some(at), true) = (dual.small_table(), looked_at)
+            && !self.read(at.offset(pages.start as u64 * 8), &mut smalls[pages.clone()])
+        {
+            self.pending.refused.add(part);
+        }
+        for slot in slots {
+            if hides(bigs[slot]) {
+                self.entry(draft, ours, &mut seen.big[slot], (va, slot * SMALL_IN_BIG, BIG_PAGE), bigs[slot], false)?;
+                continue;
+            }
+            seen.big[slot] = bigs[slot];
+            let first = slot * SMALL_IN_BIG;
+            let pages = pages.start.max(first)..pages.end.min(first + SMALL_IN_BIG);
+            if dual.small_table().is_some() {
+                self.changes.work.entries_scanned += pages.len() as u64;
+            }
+            if !uncovered[slot] && !self.pending.every && smalls[pages.clone()] == seen.small[pages.clone()] {
+                continue;
+            }
+            for page in pages {
+                let place = (va, page, SMALL_PAGE);
+                self.entry(draft, ours, &mut seen.small[page], place, smalls[page], uncovered[slot])?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// One entry of a table of pages, for `bytes` from small page `first` of the unit at `va`.
+    fn entry(
+        &mut self,
+        draft: &mut Option<Box<Draft>>,
+        ours: DualPde,
+        seen: &mut u64,
+        (va, first, bytes): (u64, usize, u64),
+        now: u64,
+        uncovered: bool,
+    ) -> Result<(), ShadowError> {
+        if now == *seen && !uncovered && !self.pending.every {
+            return Ok(());
+        }
+        let draft = match draft {
+            Some(draft) => draft,
+            None => draft.insert(Draft::load(self.tables.mem, ours)?),
+        };
+        *seen = now;
+        if !self.grants.show(&mut draft.now, first, Pte(now), bytes) {
+            *seen = UNKNOWN;
+            let at = va + first as u64 * SMALL_PAGE;
+            self.pending.refused.add(at..at + bytes);
+        }
+        Ok(())
+    }
+
+    fn unserved(&mut self, part: Range<u64>, why: ShadowError) {
+        self.pending.unserved.add(part);
+        self.pending.why = Some(why);
+    }
+}
+
+/// Is it one entry for a whole unit?
+fn whole(dual: DualPde) -> bool {
+    dual.page().is_some() || dual.is_sparse()
+}
+
+/// A draft that shows nothing.
+fn cleared(mem: &impl PhysMem, ours: DualPde) -> Result<Box<Draft>, ShadowError> {
+    let mut draft = Draft::load(mem, ours)?;
+    draft.now = Image::EMPTY;
+    Ok(draft)
+}
+
+/// A directory of a level of which all is sparse.
+fn sparse(level: usize) -> [u64; WORDS] {
+    std::array::from_fn(|word| match level {
+        LAST if word % 2 == 1 => 0,
+        LAST => DualPde::SPARSE.big,
+        _ => Pde::SPARSE.0,
+    })
+}

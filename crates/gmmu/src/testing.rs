@@ -1,0 +1,11 @@
+//! Test support, not part of the product: memories of a guest and a host, and arbitrary bytes as a guest.
+//!
+//! [`guest`] and [`para_virtualized`] are bodies of a property test and of a fuzz target, each with its slow twin.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
+#![expect(missing_docs, reason = "named for what they stand for")]
+
+mod attack;
+pub mod memory;
+
+pub use attack::{guest, para_virtualized};

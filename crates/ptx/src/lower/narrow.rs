@@ -1,0 +1,140 @@
+//! Conversions to formats narrower than f32 that saturate: tf32, the 8-bit formats, and the scalar half formats.
+
+use super::body::Body;
+use super::mods::Mods;
+use crate::error::PtxError;
+use crate::ir::{Cmp, Fp8, IntOp, Op, Operand, PredRef, Reg, RegTy, Round, Ty};
+
+/// Infinity, and the largest finite number of tf32.
+const INFINITY: u64 = 0x7f80_0000;
+const MAX_TF32: u64 = 0x7f7f_e000;
+const SIGN: u64 = 0x8000_0000;
+
+/// An 8-bit format, as the word of two of its numbers.
+pub(super) fn fp8(word: &str) -> Option<Fp8> {
+    match word {
+        "e4m3x2" => Some(Fp8::E4M3),
+        "e5m2x2" => Some(Fp8::E5M2),
+        _ => None,
+    }
+}
+
+impl Body<'_, '_> {
+    /// `cvt.rn.satfinite{.relu}.e4m3x2.f32 d, a, b`, `cvt.rn.satfinite{.relu}.e4m3x2.f16x2 d, a`, and
+    /// `cvt.rn{.relu}.f16x2.e4m3x2 d, a`; the same with e5m2.
+    pub(super) fn cvt_fp8(
+        &mut self,
+        m: &mut Mods<'_>,
+        format: Fp8,
+        round: Option<Round>,
+        relu: bool,
+    ) -> Result<(), PtxError> {
+        if round != Some(Round::Rn) {
+            return Err(self.invalid("the conversion lacks .rn"));
+        }
+        let satfinite = m.take("satfinite");
+        let ty = self.ty_in(m, &[Ty::F32, Ty::F16x2, Ty::BF16x2])?;
+        // What is left tells the direction: the first type is the destination.
+        if ty == Ty::F16x2 && !satfinite {
+            self.count(2..=2)?;
+            let (dst, a) = (self.dst(0, Ty::B32)?, self.src(1, Ty::B16)?);
+            self.emit(Op::CvtFromFp8 { format, relu, dst, a })?;
+            return Ok(());
+        }
+        if !satfinite {
+            return Err(self.invalid("the conversion lacks .satfinite"));
+        }
+        let operands = if ty == Ty::F32 { 3 } else { 2 };
+        self.count(operands..=operands)?;
+        let (dst, a) = (self.dst(0, Ty::B16)?, self.src(1, ty)?);
+        let b = if ty == Ty::F32 { self.src(2, ty)? } else { Operand::Imm(0) };
+        self.emit(Op::CvtToFp8 { format, src_ty: ty, relu, dst, a, b })?;
+        Ok(())
+    }
+
+    /// `cvt.rn.satfinite.f16.f32` and its kin: the packed conversion has the saturation, its lower half is the result.
+    pub(super) fn cvt_satfinite(
+        &mut self,
+        dst_ty: Ty,
+        src_ty: Ty,
+        round: Option<Round>,
+        relu: bool,
+    ) -> Result<(), PtxError> {
+        let packed = match dst_ty {
+            Ty::F16 => Ty::F16x2,
+            Ty::BF16 => Ty::BF16x2,
+            _ => return Err(self.invalid(format!("no conversion to {dst_ty:?} with .satfinite"))),
+        };
+        let Some(round @ (Round::Rn | Round::Rz)) = round.filter(|_| src_ty == Ty::F32) else {
+            return Err(self.invalid("a conversion with .satfinite is from f32, with .rn or .rz"));
+        };
+        self.count(2..=2)?;
+        let (dst, b) = (self.dst(0, dst_ty)?, self.src(1, src_ty)?);
+        let both = self.new_reg(RegTy::B32)?;
+        self.emit(Op::CvtPack { dst_ty: packed, src_ty, round, sat: true, relu, dst: both, a: Operand::Imm(0), b })?;
+        self.emit(Op::Unpack { dsts: vec![Some(dst), None], src: Operand::Reg(both) })?;
+        Ok(())
+    }
+
+    /// f32 to tf32: the mantissa cut to 10 bits, by integer arithmetic on the bits. NaN and infinity stay, but for
+    /// `.satfinite` and `.relu`, which make infinity the largest number and NaN canonical.
+    pub(super) fn cvt_tf32(&mut self, m: &mut Mods<'_>, round: Option<Round>, relu: bool) -> Result<(), PtxError> {
+        let satfinite = m.take("satfinite");
+        self.ty_in(m, &[Ty::F32])?;
+        self.count(2..=2)?;
+        let (dst, a) = (self.dst(0, Ty::B32)?, self.src(1, Ty::F32)?);
+        let finite = self.new_reg(RegTy::Pred)?;
+        self.emit(Op::Testp { class: 0, ty: Ty::F32, dst: finite, a })?;
+        let sum = match round {
+            Some(Round::Rna) => self.word(IntOp::Add, a, Operand::Imm(0x1000))?,
+            Some(Round::Rn) => {
+                let odd = self.new_reg(RegTy::B32)?;
+                self.emit(Op::Bfe { ty: Ty::U32, dst: odd, a, pos: Operand::Imm(13), len: Operand::Imm(1) })?;
+                let half = self.word(IntOp::Add, Operand::Reg(odd), Operand::Imm(0xfff))?;
+                self.word(IntOp::Add, half, a)?
+            }
+            Some(Round::Rz) => a,
+            _ => return Err(self.invalid("rounding modifier required for instruction 'cvt'")),
+        };
+        let cut = self.word(IntOp::And, sum, Operand::Imm(0xffff_e000))?;
+        let mut result = self.choose(finite, cut, a)?;
+        if satfinite {
+            let magnitude = self.word(IntOp::And, result, Operand::Imm(!SIGN & 0xffff_ffff))?;
+            let sign = self.word(IntOp::And, result, Operand::Imm(SIGN))?;
+            let largest = self.word(IntOp::Or, sign, Operand::Imm(MAX_TF32))?;
+            let infinite = self.test(Cmp::Eq, Ty::B32, magnitude, Operand::Imm(INFINITY))?;
+            result = self.choose(infinite, largest, result)?;
+        }
+        if relu {
+            let negative = self.test(Cmp::Lt, Ty::S32, result, Operand::Imm(0))?;
+            result = self.choose(negative, Operand::Imm(0), result)?;
+        }
+        if satfinite || relu {
+            let nan = self.new_reg(RegTy::Pred)?;
+            self.emit(Op::Testp { class: 3, ty: Ty::F32, dst: nan, a })?;
+            result = self.choose(nan, Operand::Imm(u64::from(crate::math::NAN_F32)), result)?;
+        }
+        self.emit(Op::Mov { ty: Ty::B32, dst, src: result })?;
+        Ok(())
+    }
+
+    /// An operation on 32-bit words, in a register of its own.
+    fn word(&mut self, op: IntOp, a: Operand, b: Operand) -> Result<Operand, PtxError> {
+        let dst = self.new_reg(RegTy::B32)?;
+        let ty = if matches!(op, IntOp::And | IntOp::Or | IntOp::Xor) { Ty::B32 } else { Ty::U32 };
+        self.emit(Op::Int { op, ty, sat: false, dst, a, b })?;
+        Ok(Operand::Reg(dst))
+    }
+
+    fn test(&mut self, cmp: Cmp, ty: Ty, a: Operand, b: Operand) -> Result<Reg, PtxError> {
+        let dst = self.new_reg(RegTy::Pred)?;
+        self.emit(Op::Setp { cmp, ty, ftz: false, dst, dst2: None, a, b, combine: None })?;
+        Ok(dst)
+    }
+
+    fn choose(&mut self, reg: Reg, a: Operand, b: Operand) -> Result<Operand, PtxError> {
+        let dst = self.new_reg(RegTy::B32)?;
+        self.emit(Op::Selp { ty: Ty::B32, dst, a, b, p: PredRef { reg, negate: false } })?;
+        Ok(Operand::Reg(dst))
+    }
+}

@@ -1,0 +1,57 @@
+//! Operations over the lanes of a warp, with their operands resolved to places in the warp's frame.
+
+use ptx::ir::{Op, RegTy};
+use serde::{Deserialize, Serialize};
+
+/// Where an operand's lanes are, relative to the warp's frame. What chunks of so many lanes share has 16 bytes for each
+/// chunk.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Slot {
+    Absent,
+    Imm(u64),
+    Lanes32(u32),
+    Lanes64(u32),
+    /// The same in all lanes of a chunk.
+    Same {
+        offset: u32,
+        chunk: u32,
+        ty: RegTy,
+    },
+    /// 32 bits: base + stride * lane.
+    Affine {
+        offset: u32,
+        chunk: u32,
+        stride: i32,
+    },
+    /// 64 bits: c + k * extend(b + stride * lane); b lies before c.
+    Wide {
+        offset: u32,
+        chunk: u32,
+        stride: i32,
+        k: i64,
+        signed: bool,
+    },
+}
+
+/// A warp operation at the head of a region, which waits for the lanes of its mask.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Meeting {
+    pub(crate) site: Site,
+    /// Lanes may meet others that are at another operation.
+    pub(crate) partners: bool,
+    /// Such an operation is on another side of a branch: lanes may wait even if others of their chunk do not.
+    pub(crate) beside: bool,
+}
+
+/// A joint operation with its operands resolved.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Site {
+    pub(crate) op: Op,
+    pub(crate) a: Slot,
+    pub(crate) b: Slot,
+    pub(crate) c: Slot,
+    pub(crate) mask: Slot,
+    pub(crate) negate: bool,
+    pub(crate) dst: Option<(u32, RegTy)>,
+    pub(crate) pred: Option<(u32, RegTy)>,
+}

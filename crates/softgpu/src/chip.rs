@@ -1,0 +1,109 @@
+//! The device without its front end, as all its parts use it: memory, time, interrupts, counters, and the way to the
+//! threads beside the workers. No lock of it is held while another is taken, except that the front end's lock comes before
+//! all.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use gmmu::FaultBuffer;
+use gpu_spec::regs::accounting;
+use parking_lot::Mutex;
+use ptx_jit::EngineKind;
+use ptx_jit::compiler::Compiler;
+
+use crate::background::Background;
+use crate::budget::Budgets;
+use crate::clock::Clock;
+use crate::device::Device;
+use crate::doorbells::Doorbells;
+
+use crate::interrupts::Interrupts;
+use crate::memory::Memory;
+use crate::space::Spaces;
+
+/// Address spaces of devices of this process, so far.
+static SPACES: AtomicU64 = AtomicU64::new(0);
+/// Modules that devices of this process have read, so far.
+static SOURCES: AtomicU64 = AtomicU64::new(0);
+
+/// The device without its front end.
+#[derive(Debug)]
+pub(crate) struct Chip {
+    pub(crate) memory: Memory,
+    pub(crate) spaces: Spaces,
+    pub(crate) clock: Clock,
+    pub(crate) interrupts: Interrupts,
+    pub(crate) faults: Mutex<FaultBuffer>,
+    pub(crate) doorbells: Doorbells,
+    pub(crate) budgets: Arc<Budgets>,
+    pub(crate) totals: Vec<Totals>,
+    pub(crate) engine: EngineKind,
+    pub(crate) compiler: Arc<dyn Compiler>,
+    pub(crate) background: Background,
+    pub(crate) workers: u64,
+    /// Where other threads tell the front end something.
+    pub(crate) device: Weak<Device>,
+    /// Something of the device cannot be trusted any more: it answers no more, like a card that fell off the bus.
+    pub(crate) lost: AtomicBool,
+    next_job: AtomicU64,
+    next_grid: AtomicU64,
+}
+
+/// What a TSG has had.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    /// Nanoseconds of workers, and of compilations.
+    pub(crate) worker_ns: AtomicU64,
+    pub(crate) grids: AtomicU32,
+    pub(crate) copies: AtomicU32,
+}
+
+impl Chip {
+    pub(crate) fn new(
+        memory: Memory,
+        engine: EngineKind,
+        compiler: Arc<dyn Compiler>,
+        workers: u64,
+        device: Weak<Device>,
+    ) -> Chip {
+        let budgets = Arc::new(Budgets::new());
+        Chip {
+            memory,
+            spaces: Spaces::default(),
+            clock: Clock::new(),
+            interrupts: Interrupts::default(),
+            faults: Mutex::default(),
+            doorbells: Doorbells::default(),
+            budgets,
+            totals: (0..accounting::TSGS).map(|_| Totals::default()).collect(),
+            engine,
+            compiler,
+            background: Background::default(),
+            workers,
+            device,
+            lost: AtomicBool::new(false),
+            next_job: AtomicU64::new(1),
+            next_grid: AtomicU64::new(1),
+        }
+    }
+
+    /// A number that no other job has.
+    pub(crate) fn next_job(&self) -> u64 {
+        self.next_job.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number that no other grid has.
+    pub(crate) fn next_grid(&self) -> u64 {
+        self.next_grid.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number that no other address space of this process has, nor had.
+    pub(crate) fn next_space(&self) -> u64 {
+        SPACES.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number that no other module of this process has.
+    pub(crate) fn next_source(&self) -> u64 {
+        SOURCES.fetch_add(1, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,109 @@
+//! What came of units, and the end of jobs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gpu_spec::regs::vector;
+
+use super::{Front, Origin};
+use crate::background::Trash;
+use crate::chip::Chip;
+use crate::error::{ChannelError, Unit};
+use crate::job::{Ctas, Job, Outcome};
+
+impl Front {
+    /// Takes back what a worker did.
+    pub(crate) fn complete(&mut self, chip: &Chip, worker: usize, origin: Origin, outcome: Outcome) {
+        let Origin { channel: id, tsg, job } = origin;
+        if let Some(running) = self.running[worker].take() {
+            self.charge(chip, tsg, chip.clock.now().saturating_sub(running.charged));
+        }
+        self.tsgs[tsg].in_flight -= 1;
+        let port = &mut self.ports[id as usize];
+        port.in_flight -= 1;
+        let idle = port.in_flight == 0 || self.tsgs[tsg].in_flight == 0;
+        // Results of a job that is gone are dropped.
+        let active = port.channel.as_mut().and_then(|channel| channel.job.as_mut()).filter(|active| active.id == job);
+        if let Some(active) = active {
+            active.in_flight -= 1;
+            let starved = matches!(&outcome, Outcome::Ctas(ctas) if ctas.starved);
+            match outcome {
+                Outcome::Copied(Err(error)) => self.fail(chip, id, &error),
+                Outcome::Copied(Ok(())) => {}
+                Outcome::Invalidated(to) => active.invalidated(to),
+                Outcome::Ctas(ctas) => self.ran(chip, id, ctas),
+            }
+            // What came back may be what it waits for.
+            self.residency.remove(&chip.budgets, id);
+            if starved {
+                self.wait_for_host(chip, id);
+            }
+            self.finish(chip, id, tsg);
+        } else if let Outcome::Ctas(Ctas { parked: Some((resident, _)), .. }) = outcome {
+            self.trash.push(Trash::Cta(resident));
+        }
+        if idle && (self.hold.is_some() || self.hold_runlists != 0) {
+            self.release_holds(chip);
+        }
+    }
+
+    /// CTAs of a channel's grid came back.
+    fn ran(&mut self, chip: &Chip, id: u32, ctas: Ctas) {
+        let Some(channel) = self.ports[id as usize].channel.as_mut() else { return };
+        match (ctas.exception, channel.job.as_mut().map(|active| &mut active.job)) {
+            (Some(exception), _) => {
+                let space = Arc::clone(&channel.space);
+                let refused = |va, access| space.refused(&chip.memory, va, 1, access);
+                self.fail(chip, id, &ChannelError::exception(exception, refused));
+            }
+            (None, Some(Job::Grid(grid))) => {
+                channel.pace.learn(&grid.grid.code, ctas.done, ctas.elapsed);
+                grid.returned(ctas);
+            }
+            (None, _) => {}
+        }
+    }
+
+    /// Ends the channel's job if all of it is done, and lets the channel go on.
+    fn finish(&mut self, chip: &Chip, id: u32, tsg: usize) {
+        let Some(channel) = self.ports[id as usize].channel.as_mut() else { return };
+        let Some(active) = channel.job.take_if(|active| active.is_done()) else {
+            self.enqueue_if_work(id);
+            return;
+        };
+        let totals = &chip.totals[tsg];
+        let mut dependent = None;
+        let (release, interrupt, unit) = match &active.job {
+            Job::Grid(grid) => {
+                totals.grids.fetch_add(1, Ordering::Relaxed);
+                dependent = grid.dependent;
+                (grid.release, false, Unit::Compute)
+            }
+            Job::Copy(transfer) => {
+                totals.copies.fetch_add(1, Ordering::Relaxed);
+                (transfer.finish.release, transfer.finish.interrupt, Unit::Copy)
+            }
+            Job::Prepare(_) | Job::Invalidate(_) => (None, false, Unit::Host),
+        };
+        let space = Arc::clone(&channel.space);
+        let result = release.map(|release| release.run(chip, &space, unit));
+        if let (Some(descriptor), None | Some(Ok(()))) = (dependent, &result) {
+            channel.launch_next(descriptor);
+        }
+        self.trash.push(Trash::Job(active));
+        if interrupt {
+            chip.interrupts.raise(vector::NON_STALL);
+        }
+        match (release, result) {
+            (Some(_), Some(Err(error))) => self.fail(chip, id, &error),
+            (release, _) => {
+                if let Some(release) = release {
+                    self.released(chip, &space, &[release.va]);
+                }
+                self.enqueue(id);
+            }
+        }
+        // Kernels and copies may store to semaphores as well.
+        self.poll_space(chip, super::waiters::key(&space));
+    }
+}

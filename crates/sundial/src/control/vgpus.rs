@@ -1,0 +1,400 @@
+//! Virtual GPUs: tenants that are there without a program, each with a socket where guests connect.
+//!
+//! This process listens and looks at who comes; whatever a guest says goes to the device process, unread. The sockets stay
+//! where they are while the device process is started anew, which makes all virtual GPUs again.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::net::{Shutdown, shutdown};
+use tenancy::{TenantId, Terms};
+use transport::unix;
+use vfio_user::Listener;
+
+use super::Control;
+use super::tenants::{Orders, Tenants};
+use crate::admin::{AdminReply, VgpuLine, VgpuListing};
+use crate::link::{ToDevice, VgpuStatus};
+use crate::scheme::Scheme;
+use crate::size::{GpuSpec, Percent, Size};
+
+/// Longest that one may take to be made or to be ended: less than the command waits.
+const BOUND: Duration = Duration::from_secs(15);
+/// Longest wait for a device process that is being started anew.
+const RESTART_BOUND: Duration = Duration::from_secs(5);
+/// Between two tries to accept where there is no room for a descriptor.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A virtual GPU, as this process knows it.
+#[derive(Debug)]
+pub(super) struct Vgpu {
+    name: String,
+    scheme: Scheme,
+    /// All the memory that it may have, bytes; its terms say what it has now.
+    most_bytes: u64,
+    door: Arc<Door>,
+    /// Waits for guests, until the door is shut.
+    waiting: Option<JoinHandle<()>>,
+}
+
+/// Where guests connect.
+#[derive(Debug)]
+struct Door {
+    path: PathBuf,
+    socket: DoorSocket,
+}
+
+#[derive(Debug)]
+enum DoorSocket {
+    /// In the runtime directory: its name goes with it.
+    Ours(Listener),
+    /// Made by whoever created the virtual GPU, who has to remove the name.
+    Theirs(OwnedFd),
+}
+
+impl Door {
+    fn is_theirs(&self) -> bool {
+        matches!(self.socket, DoorSocket::Theirs(_))
+    }
+
+    /// Nobody comes in any more, and who waits for them stops.
+    fn shut(&self) {
+        let _ = shutdown(self, Shutdown::Both);
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            DoorSocket::Ours(listener) => listener.as_fd(),
+            DoorSocket::Theirs(socket) => socket.as_fd(),
+        }
+    }
+}
+
+/// What somebody asks for.
+pub(super) struct Wish {
+    pub(super) terms: Terms,
+    pub(super) gpu: Option<GpuSpec>,
+    pub(super) scheme: Option<Scheme>,
+    pub(super) profile: Option<String>,
+    /// A socket of theirs, and where it is.
+    pub(super) socket: Option<(PathBuf, OwnedFd)>,
+}
+
+impl Control {
+    /// Makes one, and lets guests in.
+    pub(super) fn create_vgpu(self: &Arc<Control>, wish: Wish) -> Result<AdminReply> {
+        self.check_gpu(wish.gpu)?;
+        let Wish { mut terms, scheme, profile, socket, .. } = wish;
+        let profile = self.config.profile(profile.as_deref())?;
+        profile.fill(&mut terms);
+        let scheme = scheme.or(profile.scheme).unwrap_or_default();
+        let (_, whole) = self.device.wait_ready(RESTART_BOUND)?;
+        match (scheme, terms.memory_bytes) {
+            (Scheme::PassThrough, None) => terms.memory_bytes = Some(whole),
+            (Scheme::PassThrough, Some(bytes)) if bytes != whole => {
+                bail!("pass-through is all of the GPU: its memory is {}; leave --mem out", Size(whole));
+            }
+            (_, None) => bail!("a virtual GPU needs to be told its memory: --mem 1g, or a profile that says `mem`"),
+            _ => {}
+        }
+        if scheme == Scheme::PassThrough {
+            self.await_leavers();
+        }
+        let (name, share) = (terms.name.clone(), terms.share_percent);
+        let door = Arc::new(self.open_door(&name, socket)?);
+        let (path, theirs) = (door.path.clone(), door.is_theirs());
+        let (vgpu, made) = self.change(|tenants| {
+            // Whose lifeline was cut a moment ago must not be in the way.
+            let swept = tenants.sweep();
+            let admitted = tenants.admit_vgpu(terms, scheme, &door);
+            match admitted {
+                // Whoever waits is there before the device process can answer.
+                Ok((vgpu, orders)) => (Ok((vgpu, self.device.expect(vgpu))), swept.into_iter().chain(orders).collect()),
+                Err(error) => (Err(error), swept),
+            }
+        })?;
+        let made = match made.recv_timeout(BOUND) {
+            Ok(None) => self.let_guests_in(vgpu, &name, door),
+            Ok(Some(refused)) => Err(anyhow::Error::msg(refused)),
+            Err(_) => Err(anyhow::anyhow!("the GPU is being restarted; try again")),
+        };
+        if let Err(error) = made {
+            self.end_vgpu(vgpu);
+            return Err(error);
+        }
+        tracing::info!(vgpu = name, %scheme, share, socket = %path.display(), "virtual GPU created");
+        Ok(AdminReply::Vgpu { socket: path, theirs })
+    }
+
+    /// Who has left a moment ago is not in the way.
+    fn await_leavers(&self) {
+        let since = Instant::now();
+        loop {
+            let left = self.change(|tenants| {
+                let orders = tenants.sweep();
+                (tenants.is_being_left(), orders)
+            });
+            if !left || since.elapsed() > RESTART_BOUND {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn open_door(&self, name: &str, socket: Option<(PathBuf, OwnedFd)>) -> Result<Door> {
+        if let Some((path, socket)) = socket {
+            let listens = rustix::net::sockopt::socket_acceptconn(&socket).unwrap_or(false);
+            if !listens {
+                bail!("what came as its socket is none that listens");
+            }
+            return Ok(Door { path, socket: DoorSocket::Theirs(socket) });
+        }
+        // Admission has not looked at the name yet.
+        if name.is_empty() || name.contains('/') {
+            bail!("{}", tenancy::AdmissionError::NoName);
+        }
+        let path = self.directory.vgpu_socket(name);
+        let listener = Listener::bind(&path, 0o600);
+        let listener = match listener {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => bail!("a virtual GPU named `{name}` is present"),
+            other => other.with_context(|| format!("cannot listen at {}", path.display()))?,
+        };
+        Ok(Door { path, socket: DoorSocket::Ours(listener) })
+    }
+
+    fn let_guests_in(self: &Arc<Control>, vgpu: TenantId, name: &str, door: Arc<Door>) -> Result<()> {
+        let control = Arc::clone(self);
+        let work = move || control.accept_guests(vgpu, &door);
+        let waiting = std::thread::Builder::new().name(format!("guests of {name}")).spawn(work);
+        let waiting = waiting.context("cannot start a thread")?;
+        // One that was destroyed meanwhile has shut the door.
+        if let Some(vgpu) = self.tenants.lock().vgpus.get_mut(&vgpu) {
+            vgpu.waiting = Some(waiting);
+        }
+        Ok(())
+    }
+
+    /// The thread of one door; ends when it is shut.
+    fn accept_guests(&self, vgpu: TenantId, door: &Door) {
+        loop {
+            match unix::accept(door) {
+                Ok(socket) => {
+                    if let Err(error) = self.pass_guest(vgpu, socket)
+                        && self.quiet.may()
+                    {
+                        tracing::warn!(socket = %door.path.display(), "guest refused: {error:#}");
+                    }
+                }
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => return,
+                Err(error) => {
+                    tracing::error!(%error, "cannot accept guests");
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+    }
+
+    fn pass_guest(&self, vgpu: TenantId, socket: OwnedFd) -> Result<()> {
+        let own = rustix::process::getuid().as_raw();
+        let peer = unix::peer(&socket)?;
+        if peer.uid != own && peer.uid != 0 {
+            bail!("it is of another user");
+        }
+        self.device.wait_ready(RESTART_BOUND)?;
+        self.device.send(ToDevice::Guest { vgpu, pid: peer.pid }, vec![socket])
+    }
+
+    /// Takes one away.
+    pub(super) fn destroy_vgpu(&self, name: &str) -> Result<AdminReply> {
+        let found = self.tenants.lock().vgpu_named(name);
+        let (vgpu, socket, theirs) = found.with_context(|| format!("no virtual GPU named `{name}` is present"))?;
+        if !self.end_vgpu(vgpu) {
+            bail!("`{name}` is being destroyed by somebody else");
+        }
+        tracing::info!(vgpu = name, "virtual GPU destroyed");
+        Ok(AdminReply::Vgpu { socket, theirs })
+    }
+
+    /// Ends one, and waits until all of it is given back. False if somebody else does that.
+    fn end_vgpu(&self, vgpu: TenantId) -> bool {
+        let closed = self.change(|tenants| match tenants.close_vgpu(vgpu) {
+            Some(closed) => (Some((closed, self.device.expect(vgpu))), vec![ToDevice::EndVgpu { vgpu }]),
+            None => (None, Orders::new()),
+        });
+        let Some((closed, ended)) = closed else { return false };
+        // A device process that died meanwhile has given everything back.
+        if let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(BOUND) {
+            tracing::error!(?vgpu, "a virtual GPU does not end");
+        }
+        // The name of its socket is free before its own is.
+        if let Some(waiting) = closed.waiting {
+            let _ = waiting.join();
+        }
+        drop(closed.door);
+        self.change(|tenants| ((), tenants.forget_vgpu(vgpu)));
+        true
+    }
+
+    pub(super) fn share_vgpu(&self, name: &str, share: Percent) -> Result<AdminReply> {
+        self.change(|tenants| match tenants.share_vgpu(name, share) {
+            Ok(orders) => (Ok(AdminReply::Done), orders),
+            Err(error) => (Err(error), Orders::new()),
+        })
+    }
+
+    /// Changes how much memory one has; its guest has to do its part.
+    pub(super) fn resize_vgpu(&self, name: &str, bytes: u64) -> Result<AdminReply> {
+        let found = self.tenants.lock().vgpu_named(name);
+        let (vgpu, ..) = found.with_context(|| format!("no virtual GPU named `{name}` is present"))?;
+        self.device.wait_ready(RESTART_BOUND)?;
+        let waiting = self.device.resize(vgpu, bytes)?;
+        let waiting = waiting.with_context(|| format!("the memory of `{name}` is being changed already"))?;
+        match waiting.recv_timeout(BOUND) {
+            Ok((bytes, None)) => {
+                tracing::info!(vgpu = name, bytes, "virtual GPU resized");
+                Ok(AdminReply::Done)
+            }
+            Ok((held, Some(refused))) => bail!("`{name}` has {}: {refused}", Size(held)),
+            Err(_) => bail!("the GPU is being restarted; try again"),
+        }
+    }
+
+    /// All of them, with what the device process says.
+    pub(super) fn list_vgpus(&self) -> Result<VgpuListing> {
+        let statuses = self.device.vgpu_report()?;
+        Ok(VgpuListing { vgpus: self.tenants.lock().vgpu_lines(&statuses) })
+    }
+}
+
+impl Tenants {
+    /// Lets one in.
+    fn admit_vgpu(&mut self, terms: Terms, scheme: Scheme, door: &Arc<Door>) -> Result<(TenantId, Orders)> {
+        let name = terms.name.clone();
+        self.check_room(scheme == Scheme::PassThrough).map_err(anyhow::Error::msg)?;
+        let vgpu = self.admission.admit(terms)?;
+        let mut orders = self.introduce(vgpu);
+        let most_bytes = orders.iter().find_map(limit_of).unwrap_or(0);
+        self.vgpus.insert(vgpu, Vgpu { name, scheme, most_bytes, door: Arc::clone(door), waiting: None });
+        orders.push(ToDevice::MakeVgpu { vgpu, scheme, most_bytes });
+        Ok((vgpu, orders))
+    }
+
+    /// Whether somebody may come, or nobody must be there: who has the whole GPU is alone on it.
+    pub(super) fn check_room(&self, whole: bool) -> Result<(), String> {
+        if let Some(vgpu) = self.vgpus.values().find(|vgpu| vgpu.scheme == Scheme::PassThrough) {
+            let name = &vgpu.name;
+            return Err(format!(
+                "the whole GPU is passed through to `{name}`; others can use it after `sundial vgpu destroy {name}`"
+            ));
+        }
+        let others: Vec<&str> = self.admission.tenants().map(|(_, terms)| terms.name.as_str()).take(3).collect();
+        if whole && !self.is_empty() {
+            return Err(format!("pass-through takes the whole GPU, and others are on it: {}", others.join(", ")));
+        }
+        Ok(())
+    }
+
+    fn vgpu_named(&self, name: &str) -> Option<(TenantId, PathBuf, bool)> {
+        let (id, vgpu) = self.vgpus.iter().find(|(_, vgpu)| vgpu.name == name)?;
+        Some((*id, vgpu.door.path.clone(), vgpu.door.is_theirs()))
+    }
+
+    /// No guest comes any more.
+    fn close_vgpu(&mut self, id: TenantId) -> Option<Vgpu> {
+        let vgpu = self.vgpus.remove(&id)?;
+        vgpu.door.shut();
+        self.leaving.insert(id);
+        Some(vgpu)
+    }
+
+    /// What it had is free.
+    fn forget_vgpu(&mut self, id: TenantId) -> Orders {
+        self.leaving.remove(&id);
+        self.admission.release(id);
+        vec![ToDevice::Forget { tenant: id }]
+    }
+
+    fn share_vgpu(&mut self, name: &str, share: Percent) -> Result<Orders> {
+        self.vgpu_named(name).with_context(|| format!("no virtual GPU named `{name}` is present"))?;
+        Ok(self.reshare(name, share)?)
+    }
+
+    /// It has so much memory from now on.
+    pub(super) fn resized_vgpu(&mut self, id: TenantId, bytes: u64) -> Orders {
+        match self.admission.resize(id, bytes) {
+            Ok(()) => self.introduce(id),
+            // One that has lost all that it had.
+            Err(error) => {
+                tracing::warn!(%error, vgpu = ?id, bytes, "a virtual GPU's memory");
+                Orders::new()
+            }
+        }
+    }
+
+    /// For a new device process.
+    pub(super) fn make_vgpus(&self) -> impl Iterator<Item = ToDevice> {
+        let make = |(id, vgpu): (&TenantId, &Vgpu)| {
+            let Vgpu { scheme, most_bytes, .. } = *vgpu;
+            ToDevice::MakeVgpu { vgpu: *id, scheme, most_bytes }
+        };
+        self.vgpus.iter().map(make)
+    }
+
+    fn vgpu_lines(&self, statuses: &[VgpuStatus]) -> Vec<VgpuLine> {
+        let line = |(id, terms): (TenantId, &Terms)| {
+            let vgpu = self.vgpus.get(&id)?;
+            let blank = VgpuLine {
+                name: vgpu.name.clone(),
+                scheme: vgpu.scheme,
+                socket: vgpu.door.path.clone(),
+                guest: None,
+                memory_used: 0,
+                memory_limit: terms.memory_bytes.unwrap_or(0),
+                memory_overhead: 0,
+                share_entitled: 0.0,
+                share_received: 0.0,
+                gpu_time_ns: 0,
+                channels: 0,
+                traps: 0,
+                looks: 0,
+                shadow_updates: 0,
+                entries_scanned: 0,
+                hypercalls: 0,
+                state: "restarting".into(),
+            };
+            let Some(status) = statuses.iter().find(|status| status.vgpu == id) else { return Some(blank) };
+            Some(VgpuLine {
+                guest: status.guest,
+                memory_used: status.memory_used,
+                memory_overhead: status.memory_overhead,
+                share_entitled: status.share_entitled,
+                share_received: status.share_received,
+                gpu_time_ns: status.gpu_time_ns,
+                channels: status.channels,
+                traps: status.traps,
+                looks: status.looks,
+                shadow_updates: status.shadow_updates,
+                entries_scanned: status.entries_scanned,
+                hypercalls: status.hypercalls,
+                state: status.state.clone(),
+                ..blank
+            })
+        };
+        self.admission.tenants().filter_map(line).collect()
+    }
+}
+
+/// The memory that an introduction of a tenant names.
+fn limit_of(order: &ToDevice) -> Option<u64> {
+    match order {
+        ToDevice::Tenant { limits, .. } => Some(limits.vram_bytes),
+        _ => None,
+    }
+}

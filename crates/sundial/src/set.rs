@@ -1,0 +1,36 @@
+//! `sundial set`: changes what holds while the daemon runs.
+
+use anyhow::{Context, Result, bail};
+
+use crate::admin::{self, AdminReply, AdminRequest};
+use crate::runtime_directory::RuntimeDirectory;
+use crate::size::{Percent, Scheduler};
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct Args {
+    /// How GPU time is shared: default, fifo, credit, band.
+    #[arg(long)]
+    scheduler: Option<Scheduler>,
+    /// The tenant whose share is to change, by its name in `ps`.
+    #[arg(requires = "share")]
+    tenant: Option<String>,
+    /// Its share of GPU time while others want it, as 30%.
+    #[arg(long, requires = "tenant")]
+    share: Option<Percent>,
+}
+
+pub(crate) fn main(args: &Args) -> Result<()> {
+    let directory = RuntimeDirectory::open()?;
+    let socket = admin::connect(&directory)
+        .with_context(|| format!("no Sundial daemon is running in {}", directory.path().display()))?;
+    let share = args.tenant.clone().zip(args.share).map(|(tenant, share)| AdminRequest::Share { tenant, share });
+    let schedule = args.scheduler.map(|scheduler| AdminRequest::Schedule { scheduler });
+    for request in [share, schedule].into_iter().flatten() {
+        let AdminReply::Done = admin::ask(&socket, &request)? else {
+            bail!("the daemon gave an unexpected answer");
+        };
+    }
+    Ok(())
+}

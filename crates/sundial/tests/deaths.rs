@@ -1,0 +1,95 @@
+//! The device process is shot down, again and again.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use gpu::{Gpu, GpuError, Request};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::{Daemon, Installation, until};
+
+mod support;
+
+/// Ends the device process, and waits until it is gone.
+fn shoot(daemon: &Daemon<'_>) -> Pid {
+    let device = until("a device process", || daemon.device());
+    kill_process(device, Signal::KILL).unwrap();
+    until("it to be gone", || (daemon.device() != Some(device)).then_some(()));
+    device
+}
+
+#[test]
+fn tenants_get_one_clear_error_and_the_next_works_at_once() {
+    let installation = Installation::new("");
+    let daemon = installation.serve();
+    for round in 0..3 {
+        let (tenant, gpu) = installation.tenant(&["--name", &format!("victim-{round}")]);
+        assert!(gpu.request(Request::MemoryInfo).is_ok());
+        shoot(&daemon);
+        let begin = Instant::now();
+        // Its next calls all say the same.
+        for _ in 0..3 {
+            let error = gpu.request(Request::MemoryInfo).unwrap_err();
+            assert!(matches!(error, GpuError::Lost { .. }), "{error:?}");
+        }
+        // No second try: who comes while it is started waits for it.
+        let (next, gpu) = installation.tenant(&["--name", &format!("next-{round}")]);
+        assert!(gpu.request(Request::MemoryInfo).is_ok());
+        println!("round {round}: the next tenant works after {:?}", begin.elapsed());
+        drop(gpu);
+        next.end();
+        tenant.end();
+    }
+}
+
+#[test]
+fn who_registers_while_it_dies_is_known_to_the_next() {
+    let installation = Installation::new("most_tenants = 200");
+    let daemon = installation.serve();
+    std::thread::scope(|scope| {
+        let shooting = scope.spawn(|| {
+            for _ in 0..4 {
+                shoot(&daemon);
+            }
+        });
+        let mut number = 0;
+        while !shooting.is_finished() || number < 8 {
+            // Connects as a session of that tenant, at once: panics if its registration was lost, or its session refused.
+            // The connection may die with the device process of that moment; the registration does not.
+            let tenant = installation.register(&["--name", &format!("t{number}")]);
+            until("the tenant to be served", || tenant.connect().ok()?.request(Request::MemoryInfo).ok());
+            tenant.end();
+            number += 1;
+        }
+    });
+}
+
+#[test]
+fn a_loop_of_deaths_is_slowed_down_and_reported() {
+    let installation = Installation::new("");
+    let log = installation.folder.join("log");
+    let daemon = installation.serve_with(|command| {
+        command.stderr(File::create(&log).unwrap());
+    });
+    for _ in 0..4 {
+        shoot(&daemon);
+    }
+    let begin = Instant::now();
+    shoot(&daemon);
+    until("the log to tell", || {
+        let text = std::fs::read_to_string(&log).unwrap();
+        let deaths = text.matches("the device process ended").count();
+        (deaths == 5 && text.contains("dies again and again")).then_some(())
+    });
+    // The fourth costs 250 ms, the fifth 500 ms.
+    let (tenant, gpu) = installation.tenant(&[]);
+    assert!(gpu.request(Request::MemoryInfo).is_ok());
+    println!("served {:?} after the fifth death", begin.elapsed());
+    assert!(begin.elapsed() > Duration::from_millis(500), "the start waited");
+    let listed: Value = serde_json::from_slice(&installation.output(&["ps", "--json"]).stdout).unwrap();
+    assert_eq!(listed["device_deaths"], 5);
+    let doctor = String::from_utf8_lossy(&installation.output(&["doctor"]).stdout).into_owned();
+    assert!(doctor.contains("has died 5 times"), "{doctor}");
+    tenant.end();
+}

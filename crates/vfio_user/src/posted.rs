@@ -1,0 +1,230 @@
+//! Register writes that go through shared memory, between our own client and server.
+//!
+//! A posted write by message is two system calls and, if the server sleeps, a wakeup. Where both sides have agreed to it
+//! ([`crate::Capabilities::posted_writes`]), writes of four bytes go through a ring instead, which the server looks at as long
+//! as it would look at the socket, and after that the client wakes it by an empty message.
+//!
+//! ```text
+//! +0     u64 head: entries ever put       (client)
+//! +64    u64 tail: entries ever taken     (server)
+//! +128   u32 the server sleeps            (server sets, client clears)
+//! +4096  512 entries: u32 region, u32 offset, u32 value, u32 zero, u64 messages that were sent before
+//! ```
+//!
+//! The count of messages keeps the order: a write is done after all messages that were sent before it, and before all that
+//! were sent after it, as if it had been one.
+//!
+//! What the client can do to the server here is what it can do by messages: entries are copied before they are looked at, and
+//! a head that cannot be ends the connection.
+
+use std::sync::atomic::{Ordering, fence};
+
+use hostmem::{Mapping, Memfd, PAGE};
+
+use crate::Ended;
+
+const HEAD: usize = 0;
+const TAIL: usize = 64;
+const SLEEPS: usize = 128;
+const ENTRIES_AT: usize = PAGE as usize;
+const ENTRIES: u64 = 512;
+const ENTRY: usize = 24;
+/// Bytes of the whole.
+pub(crate) const BYTES: u64 = ENTRIES_AT as u64 + ENTRIES * ENTRY as u64;
+
+const _: () = assert!(BYTES.is_multiple_of(PAGE), "whole pages");
+
+/// One write of four bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PostedWrite {
+    pub(crate) region: u32,
+    pub(crate) offset: u32,
+    pub(crate) value: u32,
+}
+
+fn place(index: u64) -> usize {
+    // The remainder is below 512.
+    ENTRIES_AT + (index % ENTRIES) as usize * ENTRY
+}
+
+/// The client's end.
+#[derive(Debug)]
+pub(crate) struct Poster {
+    map: Mapping,
+    head: u64,
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Posted {
+    /// The server sees it by itself.
+    Seen,
+    /// The server has to be woken.
+    Asleep,
+    /// There is no room: it has to go by message.
+    Full,
+}
+
+impl Poster {
+    pub(crate) fn new(map: Mapping) -> Option<Poster> {
+        (map.len() as u64 >= BYTES).then_some(Poster { map, head: 0 })
+    }
+
+    /// Writes that were put.
+    pub(crate) fn count(&self) -> u64 {
+        self.head
+    }
+
+    /// Puts a write behind the `sent` messages before it.
+    pub(crate) fn post(&mut self, write: PostedWrite, sent: u64) -> Posted {
+        let tail = self.map.u64_at(TAIL).load(Ordering::Acquire);
+        if self.head.wrapping_sub(tail) >= ENTRIES {
+            return Posted::Full;
+        }
+        let at = place(self.head);
+        self.map.u64_at(at).store(u64::from(write.region) | u64::from(write.offset) << 32, Ordering::Relaxed);
+        self.map.u64_at(at + 8).store(write.value.into(), Ordering::Relaxed);
+        self.map.u64_at(at + 16).store(sent, Ordering::Relaxed);
+        self.head += 1;
+        self.map.u64_at(HEAD).store(self.head, Ordering::Release);
+        // Either this side sees that the server sleeps, or the server sees the entry before it does.
+        fence(Ordering::SeqCst);
+        let sleeps = self.map.u32_at(SLEEPS);
+        if sleeps.load(Ordering::Relaxed) == 0 {
+            return Posted::Seen;
+        }
+        sleeps.store(0, Ordering::Relaxed);
+        Posted::Asleep
+    }
+}
+
+/// The server's end.
+#[derive(Debug)]
+pub(crate) struct Taker {
+    map: Mapping,
+    tail: u64,
+}
+
+impl Taker {
+    /// A new ring, and the file that the client is to map.
+    pub(crate) fn new() -> std::io::Result<(Taker, Memfd)> {
+        let file = Memfd::create("vfio-user-posted", BYTES)?;
+        Ok((Taker { map: file.map()?, tail: 0 }, file))
+    }
+
+    /// Writes that were taken.
+    pub(crate) fn count(&self) -> u64 {
+        self.tail
+    }
+
+    fn waiting(&self) -> u64 {
+        self.map.u64_at(HEAD).load(Ordering::Acquire).wrapping_sub(self.tail)
+    }
+
+    /// True if a write waits whose turn it is after `received` messages, or if the ring is spoilt.
+    pub(crate) fn is_ready(&self, received: u64) -> bool {
+        self.waiting() != 0 && self.map.u64_at(place(self.tail) + 16).load(Ordering::Relaxed) <= received
+    }
+
+    /// The next write, if its turn is after `received` messages.
+    pub(crate) fn next(&mut self, received: u64) -> Result<Option<PostedWrite>, Ended> {
+        match self.waiting() {
+            0 => return Ok(None),
+            1..=ENTRIES => {}
+            _ => return Err(Ended::Garbage("more posted writes than there is room for")),
+        }
+        let at = place(self.tail);
+        if self.map.u64_at(at + 16).load(Ordering::Relaxed) > received {
+            return Ok(None);
+        }
+        let target = self.map.u64_at(at).load(Ordering::Relaxed);
+        let value = self.map.u64_at(at + 8).load(Ordering::Relaxed) as u32;
+        self.tail += 1;
+        self.map.u64_at(TAIL).store(self.tail, Ordering::Release);
+        Ok(Some(PostedWrite { region: target as u32, offset: (target >> 32) as u32, value }))
+    }
+
+    /// Most writes that can have been put before a message that has come.
+    pub(crate) const MOST: u64 = ENTRIES;
+
+    /// Says that the server is about to sleep, or does not any more. Whoever says so looks once more before it does.
+    pub(crate) fn set_asleep(&self, asleep: bool) {
+        self.map.u32_at(SLEEPS).store(asleep.into(), Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring() -> (Poster, Taker) {
+        let (taker, file) = Taker::new().unwrap();
+        (Poster::new(file.map().unwrap()).unwrap(), taker)
+    }
+
+    fn write(value: u32) -> PostedWrite {
+        PostedWrite { region: 1, offset: 0xffff_fffc, value }
+    }
+
+    #[test]
+    fn writes_come_in_order_and_after_the_messages_before_them() {
+        let (mut poster, mut taker) = ring();
+        for value in 0..2000 {
+            assert_eq!(poster.post(write(value), u64::from(value / 2)), Posted::Seen);
+            assert_eq!(taker.next(u64::from(value / 2)).unwrap(), Some(write(value)));
+            assert_eq!(taker.next(u64::MAX).unwrap(), None);
+        }
+        poster.post(write(7), 10);
+        assert!(!taker.is_ready(9));
+        assert_eq!(taker.next(9).unwrap(), None, "a message comes first");
+        assert!(taker.is_ready(10));
+        assert_eq!(taker.next(10).unwrap(), Some(write(7)));
+        assert_eq!((poster.count(), taker.count()), (2001, 2001));
+    }
+
+    #[test]
+    fn a_full_ring_takes_no_more_and_a_sleeper_is_woken_once() {
+        let (mut poster, mut taker) = ring();
+        taker.set_asleep(true);
+        assert_eq!(poster.post(write(0), 0), Posted::Asleep);
+        for value in 1..ENTRIES as u32 {
+            assert_eq!(poster.post(write(value), 0), Posted::Seen);
+        }
+        assert_eq!(poster.post(write(1), 0), Posted::Full);
+        assert_eq!(taker.next(0).unwrap(), Some(write(0)));
+        assert_eq!(poster.post(write(1), 0), Posted::Seen);
+    }
+
+    #[test]
+    fn a_head_that_cannot_be_ends_it() {
+        let (_poster, mut taker) = ring();
+        for head in [ENTRIES + 1, u64::MAX, 1 << 40] {
+            taker.map.u64_at(HEAD).store(head, Ordering::Relaxed);
+            assert!(taker.is_ready(0));
+            assert!(taker.next(0).is_err());
+        }
+    }
+
+    #[test]
+    fn two_threads_lose_nothing() {
+        let (mut poster, mut taker) = ring();
+        let putting = std::thread::spawn(move || {
+            for value in 0..100_000 {
+                while poster.post(write(value), 0) == Posted::Full {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        for value in 0..100_000 {
+            let taken = loop {
+                match taker.next(0).unwrap() {
+                    Some(taken) => break taken,
+                    None => std::thread::yield_now(),
+                }
+            };
+            assert_eq!(taken, write(value));
+        }
+        putting.join().unwrap();
+    }
+}

@@ -1,0 +1,46 @@
+//! What mediation has taken.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters of a guest, ever since it was made.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) traps: AtomicU64,
+    pub(crate) looks: AtomicU64,
+    pub(crate) shadow_updates: AtomicU64,
+    pub(crate) entries_scanned: AtomicU64,
+    pub(crate) hypercalls: AtomicU64,
+}
+
+/// The same, at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Accesses to registers and memory of the device that came as messages or posted writes.
+    pub traps: u64,
+    /// Those of them that asked whether something has happened, at the interrupts: how many depends on time, not on work.
+    pub looks: u64,
+    /// Times that the shadow of an address space was brought in line with what the guest wants: after a scan of its tables, or for
+    /// hypercalls in a row. What GPUvm calls updates of shadow page tables.
+    pub shadow_updates: u64,
+    /// Entries of the guest's tables that were looked at.
+    pub entries_scanned: u64,
+    /// Operations of para-virtualized drivers.
+    pub hypercalls: u64,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64, more: u64) {
+        counter.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(crate) fn now(&self) -> Counts {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            traps: load(&self.traps),
+            looks: load(&self.looks),
+            shadow_updates: load(&self.shadow_updates),
+            entries_scanned: load(&self.entries_scanned),
+            hypercalls: load(&self.hypercalls),
+        }
+    }
+}

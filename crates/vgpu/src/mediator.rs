@@ -1,0 +1,757 @@
+//! The mediator of one guest: what it keeps, and what it does when the guest or the device does something.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use device_io::{DeviceBacking, VramOffset};
+use gmmu::{FaultBuffer, PhysMem};
+use gpu_driver::{Budget, Driver, Lease, Usage, VramRange};
+use gpu_spec::fault::Fault;
+use gpu_spec::mmu::{HUGE_PAGE, PhysAddr, SMALL_PAGE};
+use gpu_spec::notifier::{Code, Reason, Record};
+use gpu_spec::ramfc::place;
+use gpu_spec::regs::{self, accounting, vector};
+use gpu_spec::runlist::RunlistEntry;
+use parking_lot::Mutex;
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::balloon::Balloon;
+use crate::channel::{CHANNEL_BYTES, Channel, Claim, Stopped};
+use crate::counts::{Counters, Counts};
+use crate::lines::Lines;
+use crate::memory::GuestMemory;
+use crate::partition::Partition;
+use crate::pci::ConfigSpace;
+use crate::registers::Latches;
+use crate::space::{Space, SpaceError, has_room};
+use crate::tables::ShadowTables;
+use crate::{NoVgpu, Scheme};
+
+/// Channels of a guest.
+pub(crate) const MOST_CHANNELS: u32 = 128;
+/// Time-slice groups of a guest.
+const MOST_TSGS: usize = 128;
+/// Channel numbers that a guest may use.
+pub(crate) const GUEST_CHANNELS: u32 = regs::CHANNELS;
+/// Most entries that are read of a runlist.
+const MOST_ENTRIES: u32 = 2 * GUEST_CHANNELS;
+/// Between two tries to go on with what did not fit.
+pub(crate) const RETRY: Duration = Duration::from_micros(200);
+/// The same, for what has not gone on for long.
+pub(crate) const MOST_RETRY: Duration = Duration::from_millis(2);
+
+/// What came of going on with what did not fit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GoneOn {
+    /// Nothing is left.
+    Done,
+    /// Something is left, and it has come further.
+    Further,
+    /// Nothing fits yet.
+    NotYet,
+}
+
+/// What a virtual GPU is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// For logs.
+    pub name: String,
+    /// VRAM, bytes: whole 2 MiB.
+    pub vram_bytes: u64,
+    /// How it is virtualized.
+    pub scheme: Scheme,
+    /// What its work may cost the host.
+    pub budget: Arc<Budget>,
+}
+
+/// A virtual GPU.
+pub struct Vgpu {
+    pub(crate) config: Config,
+    pub(crate) lease: Arc<Lease>,
+    pub(crate) lines: Arc<Lines>,
+    pub(crate) counters: Counters,
+    /// Held by whatever the guest does; nobody else needs it.
+    pub(crate) inner: Mutex<Inner>,
+    /// The device's groups that are listed, for those who set slices.
+    listed: Mutex<Listed>,
+    /// The device's time when the guest's began.
+    pub(crate) epoch_ns: u64,
+    pub(crate) balloon: Balloon,
+}
+
+/// The groups that run.
+#[derive(Debug, Default)]
+struct Listed {
+    tsgs: Vec<u32>,
+    slice_ns: u64,
+    /// They do not run, for now.
+    held: bool,
+}
+
+/// A group of a guest's.
+#[derive(Debug)]
+pub(crate) struct Tsg {
+    /// Its number on the device.
+    pub(crate) host: u32,
+    /// The guest's channels in it, as listed.
+    channels: Vec<u32>,
+    /// The device's counters when it was made: time, grids, copies.
+    pub(crate) base: (u64, u32, u32),
+}
+
+/// All that a guest has said.
+pub(crate) struct Inner {
+    pub(crate) memory: GuestMemory,
+    pub(crate) tables: ShadowTables,
+    pub(crate) spaces: HashMap<PhysAddr, Space>,
+    pub(crate) channels: BTreeMap<u32, Channel>,
+    pub(crate) tsgs: BTreeMap<u32, Tsg>,
+    pub(crate) faults: FaultBuffer,
+    pub(crate) latches: Latches,
+    pub(crate) pci: ConfigSpace,
+    /// Spaces of channels that did not stop: they show nothing, but the device may walk them.
+    pub(crate) stuck: Vec<Space>,
+}
+
+impl Vgpu {
+    /// A virtual GPU on a device that others use as well, with all the VRAM that it may have.
+    ///
+    /// # Errors
+    /// There is not enough of the device left.
+    pub fn new(driver: &Arc<Driver>, config: Config) -> Result<Arc<Vgpu>, NoVgpu> {
+        let bytes = config.vram_bytes;
+        Vgpu::sized(driver, config, bytes)
+    }
+
+    /// As [`Vgpu::new`], with `bytes` of VRAM for now.
+    ///
+    /// # Errors
+    /// As [`Vgpu::new`].
+    pub fn sized(driver: &Arc<Driver>, config: Config, bytes: u64) -> Result<Arc<Vgpu>, NoVgpu> {
+        let most = config.vram_bytes;
+        if let Some(bad) = [most, bytes].into_iter().find(|bytes| *bytes == 0 || !bytes.is_multiple_of(HUGE_PAGE)) {
+            return Err(NoVgpu::BadSize(bad));
+        }
+        let lines = Arc::new(Lines::default());
+        let mediator: Arc<dyn gpu_driver::Mediator> = Arc::clone(&lines) as _;
+        let lease = Arc::new(driver.lease(Arc::clone(&config.budget), MOST_CHANNELS, mediator));
+        let mapped = config.scheme != Scheme::FvNaive;
+        let vram = Partition::new(Arc::clone(&lease), most, bytes.min(most), mapped);
+        let vram = vram.map_err(|error| NoVgpu::NoVram { wanted: bytes, why: error.to_string() })?;
+        // As many as a guest's own tables can be, and some.
+        let bound = (most / 64).max(8 << 20);
+        let inner = Inner {
+            memory: GuestMemory::new(Arc::clone(&lease), vram),
+            tables: ShadowTables::new(Arc::clone(&lease), bound),
+            spaces: HashMap::new(),
+            channels: BTreeMap::new(),
+            tsgs: BTreeMap::new(),
+            faults: FaultBuffer::default(),
+            latches: Latches::default(),
+            pci: ConfigSpace::new(most.next_power_of_two()),
+            stuck: Vec::new(),
+        };
+        Ok(Arc::new(Vgpu {
+            epoch_ns: time_ns(lease.backing().as_ref()),
+            balloon: Balloon::new(bytes.min(most)),
+            config,
+            lease,
+            lines,
+            counters: Counters::default(),
+            inner: Mutex::new(inner),
+            listed: Mutex::new(Listed { tsgs: Vec::new(), slice_ns: 1_000_000, held: false }),
+        }))
+    }
+
+    /// What it was made of.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Where the device has a byte of the guest's VRAM. Waits for what the guest does just now.
+    #[must_use]
+    pub fn vram_at(&self, offset: u64) -> Option<VramOffset> {
+        let (range, host) = self.inner.lock().memory.vram.get(offset)?;
+        Some(VramOffset(host + (offset - range.start)))
+    }
+
+    /// VRAM that the guest has now, bytes.
+    #[must_use]
+    pub fn vram_used(&self) -> u64 {
+        self.balloon.held()
+    }
+
+    /// VRAM that the device has for it besides: shadow page tables and channels, bytes.
+    #[must_use]
+    pub fn vram_overhead(&self) -> u64 {
+        self.lease.vram_bytes().saturating_sub(self.balloon.held())
+    }
+
+    /// What mediation has taken.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counters.now()
+    }
+
+    /// Channels that are bound. Does not wait for the guest, whatever it does just now.
+    #[must_use]
+    pub fn channels(&self) -> u32 {
+        self.lease.channels()
+    }
+
+    /// Whether the guest has work on the GPU that waits for nothing but its turn, or does it now. Does not wait for it.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.lease.is_ready()
+    }
+
+    /// What the guest has had of the GPU.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.lease.usage()
+    }
+
+    /// Sets the time of the guest's turn, ns: its groups divide it.
+    pub fn set_time_slice(&self, ns: u64) {
+        let mut listed = self.listed.lock();
+        listed.slice_ns = ns;
+        self.apply_slices(&listed);
+    }
+
+    /// Lets the guest's work run, or holds it: what runs is preempted, and goes on when it may.
+    pub fn set_runnable(&self, run: bool) {
+        let mut listed = self.listed.lock();
+        if std::mem::replace(&mut listed.held, !run) == run {
+            self.apply_slices(&listed);
+        }
+    }
+
+    fn apply_slices(&self, listed: &Listed) {
+        if listed.tsgs.is_empty() {
+            return;
+        }
+        let each = listed.slice_ns / listed.tsgs.len() as u64;
+        if let Err(error) = self.lease.schedule(&listed.tsgs, each.max(1000), !listed.held) {
+            log_limit::error!(%error, "time slices of a virtual GPU");
+        }
+    }
+
+    pub(crate) fn backing(&self) -> &dyn DeviceBacking {
+        self.lease.backing().as_ref()
+    }
+
+    /// The guest's time, ns.
+    pub(crate) fn time_ns(&self) -> u64 {
+        time_ns(self.backing()).saturating_sub(self.epoch_ns)
+    }
+
+    /// The guest has bound a channel to an instance block, or to none.
+    pub(crate) fn bind(&self, number: u32, value: u32) {
+        let mut inner = self.inner.lock();
+        inner.latches.instances.insert(number, value);
+        self.unbind(&mut inner, number);
+        if !regs::INST_BIND.is_set(value) {
+            return;
+        }
+        let at = u64::from(regs::INST_PTR.get(value)) << 12;
+        let instance = place(regs::INST_TARGET.get(value), at as u32, (at >> 32) as u32);
+        let instance = instance.ok_or_else(|| "the instance block is in no memory".to_owned());
+        match instance.and_then(|instance| self.shadow(&mut inner, instance)) {
+            Ok(channel) => {
+                inner.channels.insert(number, channel);
+            }
+            Err(reason) => {
+                log_limit::warn!(guest = self.config.name, channel = number, reason, "a guest's channel is not bound");
+                inner.latches.refused.insert(number);
+                drop(inner);
+                self.lines.raise(vector::CHANNEL_ERROR);
+            }
+        }
+    }
+
+    /// A shadow of the channel that an instance block of the guest's describes, bound on the device.
+    fn shadow(&self, inner: &mut Inner, instance: PhysAddr) -> Result<Channel, String> {
+        let claim = Claim::read(&inner.memory, instance)?;
+        let Inner { tables, spaces, memory, .. } = inner;
+        let text = |error: SpaceError| error.to_string();
+        if !spaces.contains_key(&claim.root) && !has_room(spaces, claim.window) {
+            return Err("the address spaces are too large, all together".into());
+        }
+        let space = match spaces.entry(claim.root) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(Space::new(tables, claim.root, claim.window, false).map_err(text)?),
+        };
+        let made = self.shadow_in(space, tables, memory, claim);
+        if space.channels == 0
+            && !space.entered
+            && let Some(space) = spaces.remove(&claim.root)
+        {
+            space.end(tables, &self.lease);
+        }
+        made
+    }
+
+    fn shadow_in(
+        &self,
+        space: &mut Space,
+        tables: &mut ShadowTables,
+        memory: &GuestMemory,
+        claim: Claim,
+    ) -> Result<Channel, String> {
+        if space.window() != claim.window {
+            return Err("channels of one address space have one window".into());
+        }
+        self.follow(space, tables, memory, self.config.scheme == Scheme::FvNaive).map_err(|error| error.to_string())?;
+        let host = self.lease.take_channel().map_err(|error| error.to_string())?;
+        let give = |reason: String| {
+            self.lease.put_channel(host);
+            Err(reason)
+        };
+        let Some(vram) = self.lease.take_vram(CHANNEL_BYTES, SMALL_PAGE) else {
+            return give("no VRAM for a shadow channel".into());
+        };
+        match space.map_channel(tables, &self.lease, vram.offset, claim.gpfifo.0) {
+            Ok(Some(place)) => {
+                let channel = Channel::new(claim, host, vram, place, space.shadow.root());
+                let (root, window) = (space.shadow.root(), space.shadow_window());
+                channel.write_instance(self.backing(), root, window, self.lease.budget_number());
+                self.lease.bind(host, PhysAddr::vram(vram.offset));
+                space.channels += 1;
+                Ok(channel)
+            }
+            Err(error) if error.is_left() => {
+                self.lease.quarantine_vram(vram);
+                give(error.to_string())
+            }
+            other => {
+                self.lease.put_vram(vram);
+                give(other.map_or_else(|error| error.to_string(), |_| "too many channels in an address space".into()))
+            }
+        }
+    }
+
+    /// Stops a channel, and gives what it had back.
+    pub(crate) fn unbind(&self, inner: &mut Inner, number: u32) {
+        inner.latches.refused.remove(&number);
+        let Some(channel) = inner.channels.remove(&number) else { return };
+        let stopped = match channel.tsg {
+            Some(tsg) => {
+                for tsg in inner.tsgs.values_mut() {
+                    tsg.channels.retain(|other| *other != number);
+                }
+                self.lease.stop(tsg, &[channel.host])
+            }
+            // It was never listed: nothing of it has ever run.
+            None => {
+                self.backing().write32(regs::pccsr_inst(channel.host), 0);
+                Ok(())
+            }
+        };
+        let Inner { tables, spaces, .. } = inner;
+        let Some(space) = spaces.get_mut(&channel.claim.root) else { return };
+        let unmapped = match stopped {
+            Ok(()) => space.unmap_channel(tables, &self.lease, channel.slot).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match unmapped {
+            Ok(()) => {
+                self.lease.put_vram(channel.vram);
+                self.lease.put_channel(channel.host);
+                space.channels -= 1;
+            }
+            // The number stays taken, and the space, for the device may use both.
+            Err(reason) => {
+                log_limit::error!(guest = self.config.name, reason, "a guest's channel does not stop");
+                self.lease.quarantine_vram(channel.vram);
+            }
+        }
+        if space.channels == 0
+            && !space.entered
+            && let Some(space) = spaces.remove(&channel.claim.root)
+        {
+            space.end(tables, &self.lease);
+        }
+    }
+
+    /// Lets the shadow of a space follow the guest's tables.
+    fn follow(
+        &self,
+        space: &mut Space,
+        tables: &mut ShadowTables,
+        memory: &GuestMemory,
+        all: bool,
+    ) -> Result<(), SpaceError> {
+        if !all && !space.shadow.is_stale() {
+            return Ok(());
+        }
+        let work = space.reflect(tables, &self.lease, memory, all)?;
+        Counters::add(&self.counters.entries_scanned, work.entries_scanned);
+        Counters::add(&self.counters.shadow_updates, 1);
+        Ok(())
+    }
+
+    /// The guest has invalidated translations: of one page directory, or of all.
+    pub(crate) fn invalidate(&self, root: Option<PhysAddr>, range: &std::ops::Range<u64>) {
+        let mut inner = self.inner.lock();
+        let Inner { tables, spaces, memory, channels, .. } = &mut *inner;
+        let naive = self.config.scheme == Scheme::FvNaive;
+        for (at, space) in spaces.iter_mut().filter(|(at, _)| root.is_none_or(|root| root == **at)) {
+            space.shadow.invalidate(range.clone());
+            // What runs or waits to run on the device sees the change now; what does not, with its next submission.
+            let in_use = || channels.values().any(|c| c.claim.root == *at && c.has_work(self.backing()));
+            if (naive || in_use())
+                && let Err(error) = self.follow(space, tables, memory, naive)
+            {
+                log_limit::warn!(guest = self.config.name, %error, "a guest's page tables");
+            }
+        }
+    }
+
+    /// The guest has rung for a channel.
+    pub(crate) fn ring(&self, number: u32) {
+        let ring = self.submit(&mut self.inner.lock(), number).map(|(host, _, more)| {
+            if more {
+                self.lines.tell(|news| news.rung = true);
+            }
+            host
+        });
+        self.ring_host(ring);
+    }
+
+    fn ring_host(&self, host: Option<u32>) {
+        // Not under the lock: the device may do the work at once, on this thread.
+        if let Some(host) = host {
+            let doorbell = regs::DOORBELL_CHANNEL.of(host);
+            self.backing().write32(regs::USERMODE + regs::USERMODE_DOORBELL, doorbell);
+        }
+    }
+
+    /// Copies what a channel was given; the device's channel to be rung, if any, whether there is something new for it, and
+    /// whether something is left.
+    fn submit(&self, inner: &mut Inner, number: u32) -> Option<(u32, bool, bool)> {
+        let Inner { tables, spaces, memory, channels, .. } = inner;
+        let channel = channels.get_mut(&number).filter(|channel| !channel.failed)?;
+        let space = spaces.get_mut(&channel.claim.root)?;
+        let followed = self.follow(space, tables, memory, false);
+        let (told, stopped) = match followed {
+            Ok(()) => {
+                let read = &mut |va: u64, out: &mut [u8]| space.read(tables, memory, va, out);
+                channel.copy(self.backing(), memory, read)
+            }
+            Err(error) => (false, Stopped::Error(error.to_string())),
+        };
+        let host = channel.host;
+        if std::mem::take(&mut channel.audit.invalidated) {
+            let (lo, bytes) = space.window();
+            space.shadow.invalidate(lo..lo + bytes);
+            // What was copied is not told to the device before its invalidate can show what it should.
+            if let Err(error) = self.follow(space, tables, memory, false) {
+                log_limit::warn!(guest = self.config.name, %error, "a guest's page tables");
+            }
+        }
+        match stopped {
+            // A waiting channel may wait for what the guest has written itself: the device looks again.
+            Stopped::Empty => Some((host, told, false)),
+            Stopped::More => Some((host, told, true)),
+            Stopped::Error(reason) => {
+                self.refuse(inner, number, &reason);
+                told.then_some((host, told, false))
+            }
+        }
+    }
+
+    /// Goes on with all channels of which something was left.
+    pub(crate) fn go_on(&self) -> GoneOn {
+        let ahead: Vec<u32> = {
+            let inner = self.inner.lock();
+            inner.channels.iter().filter(|(_, c)| c.is_ahead(&inner.memory)).map(|(number, _)| *number).collect()
+        };
+        let (mut further, mut left) = (false, false);
+        for number in ahead {
+            let Some((host, told, more)) = self.submit(&mut self.inner.lock(), number) else { continue };
+            // Those that have got nothing new do not keep the device busy.
+            self.ring_host(told.then_some(host));
+            further |= told;
+            left |= more;
+        }
+        match (left, further) {
+            (false, _) => GoneOn::Done,
+            (true, true) => GoneOn::Further,
+            (true, false) => GoneOn::NotYet,
+        }
+    }
+
+    /// Ends a channel for a mistake of the guest's.
+    fn refuse(&self, inner: &mut Inner, number: u32, reason: &str) {
+        log_limit::warn!(guest = self.config.name, channel = number, reason, "a guest's command is refused");
+        let Some(channel) = inner.channels.get_mut(&number) else { return };
+        channel.failed = true;
+        self.backing().write32(regs::pccsr_channel(channel.host), regs::CHANNEL_ENABLE_CLR.of(1));
+        let record = Record {
+            timestamp: self.time_ns(),
+            code: Code::PBDMA_ERROR,
+            reason: Reason::ILLEGAL_COMMAND,
+            channel: number,
+            ..Record::new_zeroed()
+        };
+        channel.notify(&inner.memory, &record, reason.as_bytes());
+        self.lines.raise(vector::CHANNEL_ERROR);
+    }
+
+    /// The guest has given a runlist to the device.
+    pub(crate) fn submit_runlist(&self, base: PhysAddr, length: u32) {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let mut wanted: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let mut current = None;
+        for index in 0..length.min(MOST_ENTRIES) {
+            let mut entry = RunlistEntry::default();
+            let at = base.offset(u64::from(index) * RunlistEntry::BYTES);
+            if inner.memory.read(at, entry.as_mut_bytes()).is_err() {
+                break;
+            }
+            if RunlistEntry::TYPE.is_set(entry.words[0]) {
+                current = Some(RunlistEntry::TSG_ID.get(entry.words[2]));
+                continue;
+            }
+            let number = RunlistEntry::CHANNEL_ID.get(entry.words[2]);
+            let seen = wanted.values().any(|channels| channels.contains(&number));
+            if let Some(tsg) = current.filter(|_| !seen && inner.channels.contains_key(&number)) {
+                wanted.entry(tsg).or_default().push(number);
+            }
+        }
+        for (number, channels) in &wanted {
+            if let Err(reason) = self.enlist(inner, *number, channels) {
+                log_limit::warn!(guest = self.config.name, reason, "a guest's runlist");
+            }
+        }
+        // What is no longer listed does not run.
+        let Inner { tsgs, channels, .. } = inner;
+        for (_, tsg) in tsgs.iter_mut().filter(|(number, tsg)| !wanted.contains_key(number) && !tsg.channels.is_empty())
+        {
+            if let Err(error) = self.lease.list(tsg.host, &[]) {
+                log_limit::error!(guest = self.config.name, %error, "a guest's runlist");
+            }
+            for number in tsg.channels.drain(..) {
+                if let Some(channel) = channels.get_mut(&number) {
+                    // It may still hold the engines: it is stopped there, not here.
+                    channel.tsg = Some(tsg.host);
+                }
+            }
+        }
+        let mut listed = self.listed.lock();
+        listed.tsgs = wanted.keys().filter_map(|number| Some(tsgs.get(number)?.host)).collect();
+        self.apply_slices(&listed);
+    }
+
+    /// Lists these channels of the guest's for a group of its own.
+    fn enlist(&self, inner: &mut Inner, number: u32, wanted: &[u32]) -> Result<(), String> {
+        let Inner { tsgs, channels, .. } = inner;
+        if !tsgs.contains_key(&number) {
+            if tsgs.len() >= MOST_TSGS {
+                return Err("too many time-slice groups".into());
+            }
+            // A guest that is held does not run for a moment with each new group.
+            let host = self.lease.take_tsg(1_000_000, false).map_err(|error| error.to_string())?;
+            let base = counters(self.backing(), host);
+            tsgs.insert(number, Tsg { host, channels: Vec::new(), base });
+        } else if let Some(tsg) = tsgs.get(&number).filter(|tsg| tsg.channels.is_empty()) {
+            // Nor with one that was not listed for a while; those that may run do so once all of the runlist is known.
+            self.lease.schedule(&[tsg.host], 1_000_000, false).map_err(|error| error.to_string())?;
+        }
+        let Some(host) = tsgs.get(&number).filter(|tsg| tsg.channels != wanted).map(|tsg| tsg.host) else {
+            return Ok(());
+        };
+        for member in wanted {
+            let left = channels.get(member).and_then(|channel| channel.tsg).filter(|left| *left != host);
+            left.map_or(Ok(()), |left| self.leave_group(tsgs, channels, *member, left))?;
+        }
+        let Some(tsg) = tsgs.get_mut(&number) else { return Ok(()) };
+        let mut listed = Vec::new();
+        for number in wanted {
+            if let Some(channel) = channels.get_mut(number) {
+                channel.tsg = Some(tsg.host);
+                listed.push(channel.listed());
+            }
+        }
+        wanted.clone_into(&mut tsg.channels);
+        self.lease.list(tsg.host, &listed).map_err(|error| error.to_string())
+    }
+
+    /// Takes a channel out of the device's group `left`. It may hold the engines in that one's name: who stops it later stops
+    /// the group that it is in then.
+    fn leave_group(
+        &self,
+        tsgs: &mut BTreeMap<u32, Tsg>,
+        channels: &BTreeMap<u32, Channel>,
+        number: u32,
+        left: u32,
+    ) -> Result<(), String> {
+        let Some(tsg) = tsgs.values_mut().find(|tsg| tsg.host == left) else { return Ok(()) };
+        tsg.channels.retain(|other| *other != number);
+        let rest: Vec<_> = tsg.channels.iter().filter_map(|other| channels.get(other)).map(Channel::listed).collect();
+        self.lease.list(left, &rest).and_then(|()| self.lease.preempt(left)).map_err(|error| error.to_string())
+    }
+
+    /// Stops a group of the guest's, or the group of a channel, for now. False if it does not stop.
+    pub(crate) fn preempt(&self, id: u32, is_tsg: bool) -> bool {
+        let host = {
+            let inner = self.inner.lock();
+            match is_tsg {
+                true => inner.tsgs.get(&id).map(|tsg| tsg.host),
+                false => inner.channels.get(&id).and_then(|channel| channel.tsg),
+            }
+        };
+        host.is_none_or(|host| self.lease.preempt(host).is_ok())
+    }
+
+    /// What the device has said, told to the guest.
+    pub(crate) fn tell_guest(&self, faults: impl IntoIterator<Item = Fault>, errors: bool) {
+        let mut inner = self.inner.lock();
+        let inner = &mut *inner;
+        let mut raised = false;
+        for fault in faults {
+            let of = |channel: &&Channel| {
+                let VramRange { offset, bytes } = channel.vram;
+                (offset..offset + bytes).contains(&fault.instance.address)
+            };
+            let Some(channel) = inner.channels.values().find(of) else { continue };
+            let timestamp = fault.timestamp.saturating_sub(self.epoch_ns);
+            let told = Fault { instance: channel.claim.instance, timestamp, ..fault };
+            raised |= inner.faults.push(&inner.memory, &told);
+        }
+        let mut stopped = false;
+        if errors {
+            for (number, channel) in inner.channels.iter_mut().filter(|(_, channel)| !channel.failed) {
+                let Some((record, log)) = channel.read_notifier(self.lease.backing().as_ref()) else { continue };
+                channel.failed = true;
+                let timestamp = record.timestamp.saturating_sub(self.epoch_ns);
+                channel.notify(&inner.memory, &Record { timestamp, channel: *number, ..record }, &log);
+                stopped = true;
+            }
+        }
+        if raised {
+            self.lines.raise(vector::FAULT);
+        }
+        if stopped {
+            self.lines.raise(vector::CHANNEL_ERROR);
+        }
+    }
+
+    /// The guest maps memory for the device.
+    pub(crate) fn map(&self, map: vfio_user::DmaMap) -> Result<(), vfio_user::Errno> {
+        let mut inner = self.inner.lock();
+        inner.memory.map(map)?;
+        inner.spaces.values_mut().for_each(|space| space.shadow.granted());
+        Ok(())
+    }
+
+    /// The guest takes memory from the device: when this returns, the device reaches none of it.
+    pub(crate) fn unmap(&self, range: std::ops::Range<u64>) {
+        let mut inner = self.inner.lock();
+        let lost = inner.memory.system_pieces(range.clone());
+        // What it does not let go of has ended.
+        let _ = self.revoke(&mut inner, &lost);
+        inner.memory.unmap(range);
+    }
+
+    /// Nothing of the guest's leads to `lost` any more, or (then false) the guest ends.
+    pub(crate) fn revoke(&self, inner: &mut Inner, lost: &[(PhysAddr, u64)]) -> bool {
+        let Inner { tables, spaces, .. } = inner;
+        let gone = spaces.values_mut().try_for_each(|space| space.revoke(tables, &self.lease, lost));
+        if let Err(error) = &gone {
+            log_limit::error!(guest = self.config.name, %error, "memory cannot be taken from a guest; it is stopped");
+            self.stop(inner);
+        }
+        gone.is_ok()
+    }
+
+    /// Ends everything that the guest has begun.
+    fn stop(&self, inner: &mut Inner) {
+        let numbers: Vec<u32> = inner.channels.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.unbind(inner, number));
+        let Inner { tables, spaces, memory, stuck, .. } = inner;
+        // Those that are left have been made by hypercalls, or have channels that did not stop: they lead nowhere any more.
+        for (_, mut space) in spaces.drain() {
+            if space.channels == 0 {
+                space.end(tables, &self.lease);
+                continue;
+            }
+            let mut all = memory.system_pieces(0..u64::MAX);
+            all.extend(memory.vram.runs().map(|run| (PhysAddr::vram(run.offset), run.bytes)));
+            if let Err(error) = space.revoke(tables, &self.lease, &all) {
+                tracing::error!(%error, guest = self.config.name, "what a guest runs does not end: the virtual GPU does");
+                self.lines.lose();
+            }
+            stuck.push(space);
+        }
+        for tsg in std::mem::take(&mut inner.tsgs).into_values() {
+            let gone = self.lease.list(tsg.host, &[]).and_then(|()| self.lease.preempt(tsg.host));
+            self.lease.put_tsg(tsg.host, gone.is_ok());
+        }
+        self.listed.lock().tsgs.clear();
+    }
+
+    /// To the state after power-on: VRAM is zero; DMA maps stay.
+    pub(crate) fn reset(&self) {
+        self.power_on(&mut self.inner.lock(), false);
+    }
+
+    fn power_on(&self, inner: &mut Inner, leave: bool) {
+        self.stop(inner);
+        inner.faults = FaultBuffer::default();
+        inner.latches = Latches::default();
+        self.lines.change(|tree| *tree = crate::interrupts::Tree::default());
+        self.lease.listen(false);
+        self.renew(inner, leave);
+    }
+
+    /// The guest has gone: nothing of what it mapped is used any more.
+    pub(crate) fn leave(&self) {
+        self.lines.attach(None);
+        let mut inner = self.inner.lock();
+        self.power_on(&mut inner, true);
+        self.lines.set_wire_off(false);
+        inner.pci = ConfigSpace::new(self.config.vram_bytes.next_power_of_two());
+        inner.memory.unmap_all();
+    }
+}
+
+impl Drop for Vgpu {
+    fn drop(&mut self) {
+        let mut inner = self.inner.lock();
+        self.stop(&mut inner);
+    }
+}
+
+impl std::fmt::Debug for Vgpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Vgpu").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// The device's time, ns.
+pub(crate) fn time_ns(backing: &dyn DeviceBacking) -> u64 {
+    read_long(backing, regs::PTIMER_TIME_0, regs::PTIMER_TIME_1)
+}
+
+/// Two registers that count as one of 64 bits.
+fn read_long(backing: &dyn DeviceBacking, lo: u32, hi: u32) -> u64 {
+    loop {
+        let high = backing.read32(hi);
+        let low = backing.read32(lo);
+        if backing.read32(hi) == high {
+            return u64::from(high) << 32 | u64::from(low);
+        }
+    }
+}
+
+/// The device's counters of a group: time in ns, grids, copies.
+pub(crate) fn counters(backing: &dyn DeviceBacking, tsg: u32) -> (u64, u32, u32) {
+    let at = |word| accounting::word(tsg, word);
+    let time = read_long(backing, at(accounting::TIME_LO), at(accounting::TIME_HI));
+    (time, backing.read32(at(accounting::GRIDS)), backing.read32(at(accounting::COPIES)))
+}

@@ -1,0 +1,290 @@
+//! A QEMU that speaks vfio-user, and a Debian kernel with some programs for its guests: used by tests, never shipped.
+//!
+//! All of it are Debian's packages, taken with this machine's apt from the archive that this machine's apt is set up with, into
+//! a folder of their own: nothing is installed, and nobody needs to be root. QEMU runs with the libraries it came with.
+//!
+//! ```text
+//! target/qemu/qemu-system-x86_64    starts QEMU
+//! target/qemu/vmlinuz               the kernel of Debian's cloud images
+//! target/qemu/initramfs.cpio        /init, busybox, lspci, the C and C++ libraries, uio_pci_generic; another archive
+//!                                   with a script /run is to be put behind it
+//! target/qemu/busybox               makes such archives: busybox cpio -o -H newc
+//! ```
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::run::{checked, say, target};
+
+/// What packages are taken from: the release with its kernel, and where a QEMU is that is new enough (10.1 or later).
+const RELEASE: &str = "trixie";
+const BACKPORTS: &str = "trixie-backports";
+/// What is fetched, with all it depends on.
+const PACKAGES: [&str; 4] = ["qemu-system-x86", "busybox-static", "pciutils", "libstdc++6"];
+/// Depends on the kernel of the day.
+const KERNEL: &str = "linux-image-cloud-amd64";
+/// Modules for guests, in the order in which they are loaded.
+const MODULES: [&str; 2] = ["uio", "uio_pci_generic"];
+/// Programs for guests, beside busybox; and libraries that programs compiled elsewhere want.
+const PROGRAMS: [&str; 1] = ["lspci"];
+const LIBRARIES: [&str; 7] =
+    ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1", "libstdc++.so.6"];
+/// Where the packages have their libraries, and the loader that programs name.
+const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
+const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
+/// The first process of a guest.
+const INIT: &str = include_str!("../guest/init");
+/// Changes when what is made of the packages changes.
+const LAYOUT: &str = "1";
+
+/// Fetches what is not there yet, in `bound` at most. Returns the folder.
+///
+/// # Errors
+/// What is missing: apt, an archive with the release, time.
+pub(crate) fn fetch(root: &Path, bound: Duration) -> Result<PathBuf> {
+    let home = target(root).join("qemu");
+    let complete = home.join("complete");
+    let wanted = format!("{LAYOUT}\n{}\n{KERNEL}\n{INIT}", PACKAGES.join(" "));
+    if fs::read_to_string(&complete).is_ok_and(|there| there == wanted) {
+        return Ok(home);
+    }
+    if home.exists() {
+        fs::remove_dir_all(&home)?;
+    }
+    say(&format!("fetching QEMU and a kernel for its guests into {} (90 MB, once)", home.display()));
+    let apt = Apt::new(&home.join("apt"), Instant::now() + bound)?;
+    apt.update()?;
+    let packages = apt.download()?;
+    say(&format!("unpacking {} packages", packages.len()));
+    let tree = home.join("root");
+    for package in packages {
+        checked(Command::new("dpkg-deb").arg("-x").arg(package).arg(&tree))?;
+    }
+    launcher(&home)?;
+    kernel(&home)?;
+    initramfs(&home)?;
+    for unused in ["apt", "initramfs", "root/boot", "root/usr/lib/modules", "root/usr/share/doc", "root/usr/share/man"]
+    {
+        fs::remove_dir_all(home.join(unused)).with_context(|| format!("removing {unused}"))?;
+    }
+    checked(Command::new(home.join("qemu-system-x86_64")).arg("--version"))?;
+    fs::write(complete, wanted)?;
+    Ok(home)
+}
+
+/// apt with lists, sources and a status of its own, in which nothing is installed.
+struct Apt {
+    folder: PathBuf,
+    until: Instant,
+}
+
+impl Apt {
+    fn new(folder: &Path, until: Instant) -> Result<Apt> {
+        for program in ["apt-get", "dpkg-deb"] {
+            let there = Command::new(program).arg("--version").stdout(Stdio::null()).status();
+            ensure!(there.is_ok_and(|status| status.success()), "{program} is not there: this needs a Debian machine");
+        }
+        for part in ["lists/partial", "archives/partial"] {
+            fs::create_dir_all(folder.join(part))?;
+        }
+        let apt = Apt { folder: folder.to_owned(), until };
+        fs::write(folder.join("status"), "")?;
+        fs::write(folder.join("apt.conf"), apt.settings())?;
+        Ok(apt)
+    }
+
+    /// What differs from the machine's own settings; how the archive is reached, and whom it is trusted from, does not.
+    fn settings(&self) -> String {
+        let folder = self.folder.display();
+        format!(
+            r#"Dir::State "{folder}";
+Dir::State::status "{folder}/status";
+Dir::State::lists "{folder}/lists";
+Dir::Cache "{folder}";
+Dir::Cache::archives "{folder}/archives";
+Dir::Etc::sourcelist "{folder}/sources.list";
+Dir::Etc::sourceparts "/dev/null";
+Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+APT::Architecture "amd64";
+#clear APT::Architectures;
+APT::Architectures {{ "amd64"; }};
+APT::Default-Release "{BACKPORTS}";
+APT::Install-Recommends "false";
+APT::Sandbox::User "root";
+APT::Update::Error-Mode "any";
+Acquire::Languages "none";
+Acquire::Retries "1";
+Acquire::http::Timeout "20";
+Acquire::https::Timeout "20";
+#clear Acquire::IndexTargets::deb::DEP-11;
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+#clear DPkg::Post-Invoke;
+"#
+        )
+    }
+
+    /// One of apt's programs with these settings, ended when the time is over.
+    fn command(&self, program: &str, release: &str) -> Command {
+        let left = self.until.saturating_duration_since(Instant::now()).as_secs().max(1);
+        let mut command = Command::new("timeout");
+        command.arg(left.to_string()).arg(program).arg("-c").arg(self.folder.join("apt.conf"));
+        command.args(["-q", "-o", "APT::Get::Assume-Yes=true", "-o", &format!("APT::Default-Release={release}")]);
+        command.current_dir(self.folder.join("archives"));
+        command
+    }
+
+    /// Reads the lists of the first archive known to this machine that has both suites.
+    fn update(&self) -> Result<()> {
+        let archives = archives()?;
+        ensure!(!archives.is_empty(), "apt knows no archive on this machine");
+        for archive in &archives {
+            say(&format!("looking for {RELEASE} and {BACKPORTS} in {archive}"));
+            fs::write(self.folder.join("sources.list"), sources(archive)?)?;
+            if checked(self.command("apt-get", BACKPORTS).arg("update")).is_ok() {
+                return Ok(());
+            }
+        }
+        bail!("no archive that apt knows on this machine can be reached and has {RELEASE} and {BACKPORTS}")
+    }
+
+    /// The packages, as files; apt has checked them.
+    fn download(&self) -> Result<Vec<PathBuf>> {
+        checked(self.command("apt-get", BACKPORTS).args(["install", "--download-only"]).args(PACKAGES))?;
+        let image = self.kernel()?;
+        checked(self.command("apt-get", RELEASE).arg("download").arg(image))?;
+        let files = fs::read_dir(self.folder.join("archives"))?.collect::<Result<Vec<_>, _>>()?;
+        let files = files.iter().map(fs::DirEntry::path);
+        Ok(files.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect())
+    }
+
+    /// Name of the package that [`KERNEL`] stands for.
+    fn kernel(&self) -> Result<String> {
+        let mut depends = self.command("apt-cache", RELEASE);
+        let output = depends.args(["depends", KERNEL]).stderr(Stdio::inherit()).output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let mut names = said.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+        let name = names.find(|name| name.starts_with("linux-image-"));
+        Ok(name.with_context(|| format!("{KERNEL} stands for no kernel:\n{said}"))?.to_owned())
+    }
+}
+
+/// Addresses of the archives that this machine's apt is set up with, each once.
+fn archives() -> Result<Vec<String>> {
+    let mut command = Command::new("apt-get");
+    command.args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]);
+    let output = command.output().context("cannot start apt-get")?;
+    let mut archives = Vec::<String>::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        if !archives.iter().any(|there| there == line) {
+            archives.push(line.to_owned());
+        }
+    }
+    Ok(archives)
+}
+
+/// A sources.list. Debian's own key, where it has a place of its own; else any that apt trusts.
+fn sources(archive: &str) -> Result<String> {
+    const KEY: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+    let signed = if Path::new(KEY).exists() { format!("[signed-by={KEY}] ") } else { String::new() };
+    let mut list = String::new();
+    for suite in [RELEASE, BACKPORTS] {
+        writeln!(list, "deb {signed}{archive} {suite} main")?;
+    }
+    Ok(list)
+}
+
+/// A script that starts QEMU with the libraries and the firmware it came with, wherever the folder is.
+fn launcher(home: &Path) -> Result<()> {
+    let script = format!(
+        r#"#!/bin/sh
+root=$(dirname "$(realpath "$0")")/root
+exec "$root/usr/{LOADER}" --library-path "$root/{LIBRARY_FOLDER}" "$root/usr/bin/qemu-system-x86_64" \
+    -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" -L "$root/usr/lib/ipxe/qemu" "$@"
+"#
+    );
+    write_program(&home.join("qemu-system-x86_64"), &script)
+}
+
+/// The kernel, and busybox, under names without versions.
+fn kernel(home: &Path) -> Result<()> {
+    let image = only(&home.join("root/boot"), "vmlinuz-")?;
+    fs::copy(image, home.join("vmlinuz"))?;
+    fs::copy(home.join("root/usr/bin/busybox"), home.join("busybox"))?;
+    Ok(())
+}
+
+/// The archive that every guest begins with.
+fn initramfs(home: &Path) -> Result<()> {
+    let tree = home.join("initramfs");
+    let modules = tree.join("modules");
+    for folder in ["bin", "lib64", "modules", LIBRARY_FOLDER] {
+        fs::create_dir_all(tree.join(folder))?;
+    }
+    write_program(&tree.join("init"), INIT)?;
+    fs::write(modules.join("order"), MODULES.join("\n") + "\n")?;
+    let drivers = only(&home.join("root/usr/lib/modules"), "")?.join("kernel/drivers/uio");
+    for name in MODULES {
+        let out = fs::File::create(modules.join(format!("{name}.ko")))?;
+        let packed = drivers.join(format!("{name}.ko.xz"));
+        checked(Command::new(home.join("busybox")).arg("xzcat").arg(packed).stdout(out))?;
+    }
+    fs::copy(home.join("busybox"), tree.join("bin/busybox"))?;
+    fs::copy(home.join("root/usr").join(LOADER), tree.join(LOADER))?;
+    let mut libraries: Vec<PathBuf> =
+        LIBRARIES.iter().map(|name| home.join("root").join(LIBRARY_FOLDER).join(name)).collect();
+    for name in PROGRAMS {
+        let program = home.join("root/usr/bin").join(name);
+        libraries.extend(needed(home, &program)?);
+        fs::copy(program, tree.join("bin").join(name))?;
+    }
+    for library in libraries {
+        let name = library.file_name().context("a library's name")?;
+        fs::copy(&library, tree.join(LIBRARY_FOLDER).join(name)).with_context(|| format!("{}", library.display()))?;
+    }
+    archive(home, &tree, &home.join("initramfs.cpio"))
+}
+
+/// The libraries that a program of the packages is linked with.
+fn needed(home: &Path, program: &Path) -> Result<Vec<PathBuf>> {
+    let root = home.join("root");
+    let mut list = Command::new(root.join("usr").join(LOADER));
+    list.arg("--library-path").arg(root.join(LIBRARY_FOLDER)).arg("--list").arg(program);
+    let said = String::from_utf8(list.output()?.stdout)?;
+    let paths = said.lines().filter_map(|line| line.split_once("=> ")?.1.split(' ').next().map(PathBuf::from));
+    Ok(paths.filter(|path| path.starts_with(&root)).collect())
+}
+
+/// Puts a folder's contents into an archive that the kernel unpacks.
+fn archive(home: &Path, tree: &Path, archive: &Path) -> Result<()> {
+    let mut find = Command::new("find").arg(".").current_dir(tree).stdout(Stdio::piped()).spawn()?;
+    let names = find.stdout.take().context("a pipe")?;
+    let mut cpio = Command::new(home.join("busybox"));
+    cpio.args(["cpio", "-o", "-H", "newc", "-R", "0:0"]).current_dir(tree);
+    checked(cpio.stdin(names).stdout(fs::File::create(archive)?))?;
+    ensure!(find.wait()?.success(), "find failed in {}", tree.display());
+    Ok(())
+}
+
+/// The one entry of a folder whose name begins so.
+fn only(folder: &Path, prefix: &str) -> Result<PathBuf> {
+    let entries = fs::read_dir(folder)?.collect::<Result<Vec<_>, _>>()?;
+    let mut found = entries.iter().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    match (found.next(), found.next()) {
+        (Some(entry), None) => Ok(entry.path()),
+        _ => bail!("{} should hold one {prefix}*", folder.display()),
+    }
+}
+
+fn write_program(path: &Path, script: &str) -> Result<()> {
+    fs::write(path, script)?;
+    Ok(fs::set_permissions(path, PermissionsExt::from_mode(0o755))?)
+}
