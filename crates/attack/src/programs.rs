@@ -31,8 +31,15 @@ pub(crate) enum Program {
         #[arg(long)]
         count: usize,
     },
-    /// Allocates pinned pages one by one.
+    /// Allocates pinned memory piece by piece; pieces above 1 MiB have a file each.
     Pinned {
+        #[arg(long)]
+        count: usize,
+        #[arg(long, default_value_t = PAGE)]
+        bytes: usize,
+    },
+    /// Registers every other page of its own memory, each of which becomes a file.
+    Registered {
         #[arg(long)]
         count: usize,
     },
@@ -108,10 +115,11 @@ pub(crate) fn run(program: &Program) -> Result<()> {
     let came = match *program {
         Program::Compile { shape, size, salt } => compile(&cuda, shape, size, salt)?,
         Program::Maps { count } => maps(&cuda, count)?,
-        Program::Pinned { count } => repeat(count, |_| {
+        Program::Pinned { count, bytes } => repeat(count, |_| {
             // SAFETY: a plain allocation.
-            unsafe { result::malloc_host(4096, 0) }.map(drop)
+            unsafe { result::malloc_host(bytes, 0) }.map(drop)
         }),
+        Program::Registered { count } => registered(count),
         Program::Residency => residency(&cuda)?,
         Program::BlockShapes { count } => block_shapes(&cuda, count)?,
         Program::Modules { count, mib } => modules(&cuda, count, mib),
@@ -165,6 +173,7 @@ fn on_device() -> sys::CUmemAllocationProp {
 }
 
 const BLOCK: usize = 2 << 20;
+const PAGE: usize = 4096;
 
 fn maps(_cuda: &Cuda, count: usize) -> Result<Came> {
     let properties = on_device();
@@ -185,6 +194,16 @@ fn maps(_cuda: &Cuda, count: usize) -> Result<Came> {
         // SAFETY: mapped just now.
         unsafe { sys::cuMemSetAccess(at, BLOCK, &raw const access, 1) }.result()
     }))
+}
+
+fn registered(count: usize) -> Came {
+    let pages: &mut [u8] = Box::leak(vec![0; (2 * count + 1) * PAGE].into_boxed_slice());
+    let first = pages.as_mut_ptr().wrapping_add(pages.as_ptr().align_offset(PAGE));
+    repeat(count, |i| {
+        let page = first.wrapping_add(2 * i * PAGE);
+        // SAFETY: a whole page of a buffer that is never freed.
+        unsafe { sys::cuMemHostRegister_v2(page.cast(), PAGE, 0) }.result()
+    })
 }
 
 fn residency(cuda: &Cuda) -> Result<Came> {

@@ -74,7 +74,7 @@ impl Attack {
     }
 }
 
-const ATTACKS: [Attack; 27] = [
+const ATTACKS: [Attack; 29] = [
     attack("straight", 1, "compile --shape straight --size 60000", "compile --shape straight --size 20000").seconds(30),
     attack("chain", 1, "compile --shape chain --size 20000", "compile --shape chain --size 20000").seconds(30),
     attack("live", 1, "compile --shape live --size 32000", "compile --shape live --size 32000").seconds(30),
@@ -95,6 +95,9 @@ const ATTACKS: [Attack; 27] = [
     attack("maps killed", 5, "maps --count 8150", "maps --count 8150").killed_after_ms(500, 5),
     attack("pinned", 1, "pinned --count 20000", "pinned --count 20000").seconds(30),
     attack("pinned by many", 4, "pinned --count 30000", "pinned --count 8000").seconds(30),
+    attack("pinned files", 2, "pinned --count 20000 --bytes 1052672", "pinned --count 20000 --bytes 1052672")
+        .seconds(30),
+    attack("registered", 2, "registered --count 40000", "registered --count 8000").seconds(30),
     attack("residency", 1, "residency", "residency").seconds(10),
     attack("residency by many", 3, "residency", "residency").seconds(6),
     attack("block shapes", 1, "block-shapes --count 1000", "block-shapes --count 100").seconds(60),

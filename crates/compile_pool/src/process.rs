@@ -28,7 +28,7 @@ const MODULES_BYTES: usize = 8 << 20;
 /// A compiler process and the ways to it.
 #[derive(Debug)]
 pub struct Process {
-    /// Its number.
+    /// As the kernel counts processes here.
     pub pid: i32,
     /// To be ended by it.
     pub pidfd: Arc<OwnedFd>,

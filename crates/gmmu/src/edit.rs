@@ -18,7 +18,7 @@ pub enum EditError {
     BadRange {
         /// First address.
         va: u64,
-        /// Length.
+        /// Length of the range, in bytes.
         bytes: u64,
     },
     /// Something is mapped there already.

@@ -70,7 +70,7 @@ pub enum ShadowError {
     BadRange {
         /// First address.
         va: u64,
-        /// Length.
+        /// Length of the range, in bytes.
         bytes: u64,
     },
     /// The guest has no such memory.

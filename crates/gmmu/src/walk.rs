@@ -171,7 +171,7 @@ fn page_base(at: PhysAddr, page_bytes: u64) -> PhysAddr {
 pub struct Mapped {
     /// First virtual address.
     pub va: u64,
-    /// Length.
+    /// Length of the range, in bytes.
     pub bytes: u64,
     /// Where the first byte leads.
     pub target: Target,

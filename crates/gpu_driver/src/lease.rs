@@ -56,7 +56,7 @@ pub trait Mediator: Send + Sync {
 /// A channel in the runlist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListedChannel {
-    /// Its number.
+    /// The channel's number on the device.
     pub channel: u32,
     /// Its USERD.
     pub userd: PhysAddr,

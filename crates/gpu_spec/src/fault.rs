@@ -86,7 +86,7 @@ pub struct Fault {
     pub timestamp: u64,
     /// Unit.
     pub engine: EngineId,
-    /// Reason.
+    /// Why the access was refused.
     pub fault: FaultType,
     /// Access.
     pub access: AccessType,

@@ -78,7 +78,7 @@ pub struct Record {
     pub info16: u16,
     /// [`STATUS_ERROR`] once the rest is written; 0 before.
     pub status: u16,
-    /// Reason.
+    /// What went wrong, as the driver tells it on.
     pub reason: Reason,
     /// Bytes of text in the log.
     pub log_bytes: u32,

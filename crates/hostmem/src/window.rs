@@ -207,7 +207,7 @@ impl Window {
     /// Copies bytes out, if all of them are mapped.
     ///
     /// # Errors
-    /// Why not.
+    /// The range is not all inside the window, or a page of it cannot be read.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), WindowError> {
         self.with(offset, out.len() as u64, false, |range| range.read(out))
     }
@@ -215,7 +215,7 @@ impl Window {
     /// Copies bytes in, if all of them are mapped writable or sparse.
     ///
     /// # Errors
-    /// Why not.
+    /// The range is not all inside the window, or a page of it cannot be written.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), WindowError> {
         let runs = self.lock();
         allowed(&runs, offset, data.len() as u64, true)?;

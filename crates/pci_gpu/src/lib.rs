@@ -62,7 +62,7 @@ pub enum OpenError {
     /// A file of the device cannot be used.
     #[error("{} cannot be used", .path.display())]
     File {
-        /// Which.
+        /// The file or folder, below `/sys` or `/proc`.
         path: PathBuf,
         /// What the operating system says.
         #[source]

@@ -116,7 +116,7 @@ pub enum Exception {
         address: u64,
         /// What for.
         access: Access,
-        /// Why not.
+        /// What was wrong with the access.
         error: AccessError,
     },
     /// The `trap` instruction.

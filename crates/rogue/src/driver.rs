@@ -78,7 +78,7 @@ struct Place {
 /// A channel of the guest's, number and all.
 #[derive(Clone, Copy, Debug)]
 pub struct Channel {
-    /// Its number.
+    /// The channel's number on its GPU.
     pub id: u32,
     /// Where its instance block is.
     pub instance: PhysAddr,

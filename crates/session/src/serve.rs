@@ -30,7 +30,7 @@ const FLUSH_AFTER: u32 = 32;
 /// The GPU of one client, and what a session needs of it beyond [`Gpu`].
 #[derive(Clone)]
 pub struct Backend {
-    /// It.
+    /// What the session's requests and commands go to.
     pub gpu: Arc<dyn Gpu>,
     /// The file of [`Gpu::semaphores`], to be mapped by the client.
     pub semaphores: Arc<Memfd>,

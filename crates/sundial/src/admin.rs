@@ -56,14 +56,14 @@ pub(crate) enum AdminRequest {
     ShareVgpu {
         /// Its name.
         name: String,
-        /// Percent.
+        /// Of the device's time, in percent.
         share: Percent,
     },
     /// Changes the memory of a virtual GPU, with the help of its guest.
     ResizeVgpu {
         /// Its name.
         name: String,
-        /// Bytes.
+        /// VRAM it is to have from now on, in bytes.
         bytes: u64,
     },
     /// Destroys a virtual GPU, whoever uses it.
@@ -77,12 +77,12 @@ pub(crate) enum AdminRequest {
     Share {
         /// Its name.
         tenant: String,
-        /// Percent.
+        /// Of the device's time, in percent.
         share: Percent,
     },
     /// Shares GPU time in another way from now on.
     Schedule {
-        /// Which.
+        /// The policy from now on.
         scheduler: Scheduler,
     },
 }
@@ -139,7 +139,7 @@ pub(crate) struct SessionLine {
     pub(crate) memory_limit: u64,
     /// Memory of the host that the tenant takes, all its sessions together, bytes.
     pub(crate) host_memory_used: u64,
-    /// Its limit.
+    /// Most bytes that it may be.
     pub(crate) host_memory_limit: u64,
     /// Share of GPU time while others want it, percent.
     pub(crate) share_entitled: f64,
@@ -181,7 +181,7 @@ pub(crate) struct VgpuLine {
     pub(crate) guest: Option<i32>,
     /// GPU memory that its guest has, bytes. While its limit changes, it has more or less.
     pub(crate) memory_used: u64,
-    /// Its limit.
+    /// What it was created with, in bytes: `vgpu set --mem` goes up to that.
     pub(crate) memory_limit: u64,
     /// GPU memory that serving it takes beside its own, bytes: page tables and channels. No part of its limit.
     #[serde(default)]

@@ -23,7 +23,7 @@ mod tenants;
 
 use tenants::{Kind, Program};
 
-/// Arguments.
+/// What `sundial bench isolation` takes.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// Draw the tenants' utilisation over time, too.

@@ -28,7 +28,7 @@ mod report;
 use guest::{Counts, Idle, PHASES, Seen, Start};
 use programs::Program;
 
-/// Arguments.
+/// What `sundial bench vgpu` takes.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// Draw whole programs' ratios to native, too.

@@ -19,7 +19,7 @@ use crate::size::Scheduler;
 pub(crate) enum ToDevice {
     /// A tenant is there, or its terms changed.
     Tenant {
-        /// Its number.
+        /// As the control process counts them.
         id: TenantId,
         /// For people.
         name: String,

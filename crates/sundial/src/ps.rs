@@ -8,7 +8,7 @@ use crate::admin::{self, AdminReply, AdminRequest, Listing};
 use crate::runtime_directory::RuntimeDirectory;
 use crate::size::Size;
 
-/// Arguments.
+/// What `sundial ps` takes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// For programs.

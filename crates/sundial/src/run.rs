@@ -26,7 +26,7 @@ const LIFELINE_FD: i32 = 200;
 /// Tells the library in the program where its virtual GPU is.
 const VGPU_VARIABLE: &str = "SUNDIAL_VGPU";
 
-/// Arguments.
+/// What `sundial run` takes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Most GPU memory, as 512m or 2g.

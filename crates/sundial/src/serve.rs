@@ -32,7 +32,7 @@ const KEPT: [&str; 9] = [
     "XDG_RUNTIME_DIR",
 ];
 
-/// Arguments.
+/// What `sundial serve` takes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Which GPU: soft:<memory>, as soft:4g.

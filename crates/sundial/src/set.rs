@@ -6,7 +6,7 @@ use crate::admin::{self, AdminReply, AdminRequest};
 use crate::runtime_directory::RuntimeDirectory;
 use crate::size::{Percent, Scheduler};
 
-/// Arguments.
+/// What `sundial set` takes.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 pub(crate) struct Args {

@@ -36,7 +36,7 @@ A virtual machine has the GPU as a PCI device (QEMU from 10.1 on, with its memor
 A virtual GPU serves one guest at a time, and is as new for the next. It stays until it is destroyed, or the daemon is
 stopped; a daemon that was started by `vgpu create` or `run` stays as long as there is one.";
 
-/// Arguments.
+/// What `sundial vgpu` takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -71,13 +71,13 @@ pub enum AdmissionError {
     /// The name is taken.
     #[error("a tenant named `{name}` is present")]
     Name {
-        /// It.
+        /// The name that is taken.
         name: String,
     },
     /// There is no such tenant.
     #[error("no tenant named `{name}` is present")]
     Nobody {
-        /// It.
+        /// The name that nobody has.
         name: String,
     },
     /// Not a name.
@@ -86,7 +86,7 @@ pub enum AdmissionError {
     /// No more tenants.
     #[error("{limit} tenants are present; no more are admitted")]
     Full {
-        /// The limit.
+        /// Most tenants at once.
         limit: usize,
     },
 }

@@ -348,7 +348,7 @@ impl Session {
     /// Whether the GPU may see a command. Addresses are the GPU's to check: a wrong one is a fault of its context.
     ///
     /// # Errors
-    /// Why not.
+    /// It names something that the session has not, or breaks a limit.
     pub fn check_command(&self, command: &Command<'_>) -> Result<(), GpuError> {
         match *command {
             Command::Launch { module, kernel, .. } => self.check_kernel(module, kernel),

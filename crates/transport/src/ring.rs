@@ -49,7 +49,7 @@ pub enum RingError {
     TooLong {
         /// Its length.
         bytes: usize,
-        /// The limit.
+        /// Most bytes of a frame.
         limit: usize,
     },
     /// The peer is gone.

@@ -87,7 +87,7 @@ pub struct DmaMap {
     pub offset: u64,
     /// Where on the bus.
     pub address: u64,
-    /// Bytes.
+    /// Length of the mapping, in bytes.
     pub size: u64,
 }
 
@@ -104,9 +104,9 @@ pub struct DmaUnmap {
     pub argsz: u32,
     /// [`DMA_UNMAP_ALL`] or nothing.
     pub flags: u32,
-    /// As mapped.
+    /// First DMA address, the same as when it was mapped.
     pub address: u64,
-    /// As mapped.
+    /// Length in bytes, the same as when it was mapped.
     pub size: u64,
 }
 
@@ -143,7 +143,7 @@ pub struct RegionInfo {
     pub argsz: u32,
     /// [`REGION_READ`] and the others.
     pub flags: u32,
-    /// Which region.
+    /// The region's number, as in `VFIO_PCI_*_REGION_INDEX`.
     pub index: u32,
     /// Where the first capability is, from the start of this.
     pub cap_offset: u32,
@@ -166,7 +166,7 @@ pub const REGION_CAPS: u32 = 1 << 3;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CapHeader {
-    /// Which.
+    /// The capability's number, as in `VFIO_REGION_INFO_CAP_*`.
     pub id: u16,
     /// Of its layout.
     pub version: u16,
@@ -193,7 +193,7 @@ pub struct SparseMmap {
 pub struct Area {
     /// In the region.
     pub offset: u64,
-    /// Bytes.
+    /// Length of the area, in bytes.
     pub size: u64,
 }
 
@@ -205,7 +205,7 @@ pub struct IrqInfo {
     pub argsz: u32,
     /// [`IRQ_EVENTFD`] and the others.
     pub flags: u32,
-    /// Which kind.
+    /// The interrupt's kind, as in `VFIO_PCI_*_IRQ_INDEX`.
     pub index: u32,
     /// How many of the kind.
     pub count: u32,
@@ -228,7 +228,7 @@ pub struct IrqSet {
     pub argsz: u32,
     /// One `DATA` and one `ACTION`.
     pub flags: u32,
-    /// Which kind.
+    /// The interrupt's kind, as in `VFIO_PCI_*_IRQ_INDEX`.
     pub index: u32,
     /// The first of the kind.
     pub start: u32,
@@ -255,7 +255,7 @@ pub const IRQ_SET_ACTION_TRIGGER: u32 = 1 << 5;
 pub struct RegionAccess {
     /// In the region.
     pub offset: u64,
-    /// Which region.
+    /// The region's number, as in `VFIO_PCI_*_REGION_INDEX`.
     pub region: u32,
     /// Bytes of data.
     pub count: u32,

@@ -22,7 +22,7 @@ pub struct Refused {
     pub method: u32,
     /// Its data.
     pub data: u32,
-    /// Reason.
+    /// For the log: what the audit refuses, and the rule.
     pub why: &'static str,
 }
 

@@ -28,9 +28,9 @@ pub enum NotResized {
     /// Not whole blocks, or more than it may ever have.
     #[error("its memory may be whole 2 MiB up to the {most} bytes that it was created with, not {wanted}")]
     BadSize {
-        /// Bytes.
+        /// The size asked for, in bytes.
         wanted: u64,
-        /// Bytes.
+        /// The size it was created with, in bytes.
         most: u64,
     },
     /// It is gone for its guest, because something did not stop.
@@ -45,7 +45,7 @@ pub enum NotResized {
     /// It would not find it.
     #[error("its guest has begun with {shown} bytes, and can have more only from its next start on")]
     Later {
-        /// Bytes.
+        /// What its driver found when it started, in bytes.
         shown: u64,
     },
     /// The device has not as much.
@@ -57,7 +57,7 @@ pub enum NotResized {
     /// The guest has not done all of it in time. It has what it has, and is asked for no more.
     #[error("its guest has come to {held} bytes in {bound:?}, and stays there: it uses the rest, or does not answer")]
     Partly {
-        /// Bytes.
+        /// What it has now, in bytes.
         held: u64,
         /// How long it had.
         bound: Duration,

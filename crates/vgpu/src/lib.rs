@@ -71,7 +71,7 @@ pub enum NoVgpu {
     /// The device has not as much.
     #[error("there are no {wanted} bytes of VRAM for it: {why}")]
     NoVram {
-        /// Bytes.
+        /// VRAM asked for, in bytes.
         wanted: u64,
         /// What is missing.
         why: String,

@@ -60,7 +60,7 @@ impl Watch {
     /// To be asked between pieces of work, none of them long: whether to go on.
     ///
     /// # Errors
-    /// Why not.
+    /// It is to stop, and why.
     pub fn check(&self) -> Result<(), Stop> {
         if self.given_up.load(Ordering::Relaxed) {
             return Err(Stop::GivenUp);

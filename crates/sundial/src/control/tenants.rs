@@ -83,7 +83,7 @@ impl Tenants {
     /// Lets a tenant in for as long as `lifeline` is open.
     ///
     /// # Errors
-    /// Why not.
+    /// There is no room for such a tenant, or its name is taken.
     pub(super) fn register(&mut self, terms: Terms, lifeline: OwnedFd) -> Result<(Credential, Orders)> {
         // Whose lifeline was cut a moment ago must not be in the way.
         let mut orders = self.sweep();
@@ -153,7 +153,7 @@ impl Tenants {
     /// Changes a tenant's share.
     ///
     /// # Errors
-    /// Why not.
+    /// There is no such tenant, or its share does not fit beside the others'.
     pub(super) fn reshare(&mut self, name: &str, share: Percent) -> Result<Orders, AdmissionError> {
         let tenant = self.admission.reshare(name, Some(share.0))?;
         Ok(self.introduce(tenant))
