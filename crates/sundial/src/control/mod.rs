@@ -44,6 +44,8 @@ pub(crate) struct Control {
     tenants: Mutex<Tenants>,
     compilers: Arc<Compilers>,
     quiet: Quiet,
+    /// When somebody was last there.
+    seen: Mutex<Instant>,
 }
 
 impl Control {
@@ -51,8 +53,8 @@ impl Control {
     pub(crate) fn start(directory: RuntimeDirectory, config: Config, store: Option<Store>) -> Result<Arc<Control>> {
         let device = DeviceLink::new(config.gpu);
         let tenants = Mutex::new(Tenants::new(&config));
-        let (compilers, quiet) = (Compilers::new(store), Quiet::new());
-        let control = Arc::new(Control { directory, config, device, tenants, compilers, quiet });
+        let (compilers, quiet, seen) = (Compilers::new(store), Quiet::new(), Mutex::new(Instant::now()));
+        let control = Arc::new(Control { directory, config, device, tenants, compilers, quiet, seen });
         let supervised = Arc::clone(&control);
         std::thread::Builder::new()
             .name("supervisor".into())
@@ -64,6 +66,11 @@ impl Control {
         Ok(control)
     }
 
+    /// Somebody is there, or was until now.
+    fn seen(&self) {
+        *self.seen.lock() = Instant::now();
+    }
+
     /// Waits for ever; or, with `linger`, until there have been no tenants, no sessions and no virtual GPUs for that long.
     pub(crate) fn watch(&self, linger: Option<Duration>) -> Result<()> {
         let Some(linger) = linger else {
@@ -71,14 +78,13 @@ impl Control {
                 std::thread::park();
             }
         };
-        let mut empty_since = Instant::now();
         loop {
             std::thread::sleep(Duration::from_millis(500).min(linger / 4).max(Duration::from_millis(10)));
-            if !self.tenants.lock().is_empty() {
-                empty_since = Instant::now();
-                continue;
+            let empty = self.tenants.lock().is_empty();
+            if !empty {
+                self.seen();
             }
-            if empty_since.elapsed() < linger {
+            if !empty || self.seen.lock().elapsed() < linger {
                 continue;
             }
             // Whoever looks for a daemon now holds the lock until it has registered.

@@ -273,7 +273,11 @@ impl Control {
     /// everything.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut Tenants) -> (R, Orders)) -> R {
         let mut tenants = self.tenants.lock();
+        let empty = tenants.is_empty();
         let (result, orders) = change(&mut tenants);
+        if !(empty && tenants.is_empty()) {
+            self.seen();
+        }
         for order in orders {
             if let Err(error) = self.device.send(order, Vec::new()) {
                 tracing::debug!("{error:#}");
