@@ -98,13 +98,15 @@ impl Front {
                 device.change(|front, chip| front.compiled(chip, asker, outcome));
             }
         };
+        // Counted before anybody can see that it has begun.
+        let counted = chip.budgets.compilation(budget);
         preparation.stage = Stage::Compiling(Compiling {
             job: chip.compiler.start(request, Box::new(done)),
             tsg,
             charged: Duration::ZERO,
             generation: channel.space.programs.generation(),
             charge,
-            counted: chip.budgets.compilation(budget),
+            counted,
         });
         self.tsgs[tsg].preparing += 1;
         self.compiling.insert(id);
