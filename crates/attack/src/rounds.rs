@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use e2e::Daemon;
+use rogue::Deed;
 use serde_json::{Value, json};
 
 use crate::guests::{self, DEEDS, Vgpu};
@@ -362,8 +363,8 @@ impl Scene<'_> {
         wanted: impl Fn(&str) -> bool,
         judged: &mut dyn FnMut(Value),
     ) -> Result<()> {
-        let deeds: Vec<&str> =
-            DEEDS.iter().map(|(name, _)| *name).filter(|deed| wanted(&format!("guests {deed}"))).collect();
+        let deeds: Vec<(&str, Deed)> =
+            DEEDS.into_iter().filter(|(name, _)| wanted(&format!("guests {name}"))).collect();
         let kills = wanted("guests killed");
         if deeds.is_empty() && !kills {
             return Ok(());
@@ -374,7 +375,7 @@ impl Scene<'_> {
         self.other = Some((vgpu, victim));
         let time = if arguments.brief { Duration::from_millis(600) } else { Duration::from_secs(8) };
         for deed in deeds {
-            let row = self.guests(deed, time).with_context(|| deed.to_owned())?;
+            let row = self.guests(deed, time).context(deed.0)?;
             let harmed = [&row["victim"], &row["guest"]].iter().any(|victim| !victim["error"].is_null());
             let another = row["same_device"] == false;
             judged(row);
@@ -405,12 +406,12 @@ impl Scene<'_> {
     }
 
     /// One virtual GPU of each scheme, all with guests that do the same.
-    fn guests(&mut self, deed: &str, time: Duration) -> Result<Value> {
+    fn guests(&mut self, (name, deed): (&str, Deed), time: Duration) -> Result<Value> {
         let (before, peak) = self.watch()?;
         let vgpus = Vgpu::of_each_scheme(self.daemon)?;
         let mut attackers = Vec::new();
         for vgpu in &vgpus {
-            attackers.push(Attacker(vgpu.attacker(deed, self.random.below(1 << 30), time)?));
+            attackers.push(Attacker(vgpu.attacker(name, self.random.below(1 << 30), time)?));
         }
         let end = Instant::now() + time + GUEST_ENDS;
         let said: Vec<Value> = attackers.iter_mut().filter_map(|attacker| first_line(attacker, end)).collect();
@@ -419,10 +420,10 @@ impl Scene<'_> {
         drop(attackers);
         let worked = said.len() == vgpus.len()
             && said.iter().all(|line| line["leaked"] == 0 && line["done"].as_u64() > Some(0))
-            && (!guests::computes(deed) || said.iter().all(|line| line["ended"].as_u64() > Some(0)));
+            && (!deed.computes() || said.iter().all(|line| line["ended"].as_u64() > Some(0)));
         // All are destroyed, whatever some say.
         let destroyed = vgpus.into_iter().map(Vgpu::destroy).fold(true, |all, one| all & one);
-        self.judge(&format!("guests {deed}"), (before, &peak), &said, (worked && listed && destroyed, let_in))
+        self.judge(&format!("guests {name}"), (before, &peak), &said, (worked && listed && destroyed, let_in))
     }
 
     /// Kills guests in mid-storm; the next comes at once, while the one before is still being cleaned up after.
@@ -475,10 +476,10 @@ fn lines_of(stdout: ChildStdout) -> Receiver<String> {
 const GOES: Duration = Duration::from_secs(15);
 
 /// Longest time until a guest whose time is over says what came of it.
-const GUEST_ENDS: Duration = Duration::from_secs(20);
+const GUEST_ENDS: Duration = Duration::from_secs(40);
 
 /// Longest time until a newcomer has done something.
-const NEWCOMER: Duration = Duration::from_secs(10);
+const NEWCOMER: Duration = Duration::from_secs(30);
 
 /// The line that a program says, if it says it in time.
 fn first_line(attacker: &mut Attacker, end: Instant) -> Option<Value> {

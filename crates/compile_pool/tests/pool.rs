@@ -282,17 +282,20 @@ fn a_compiler_that_dies_is_that_kernels_misfortune() {
     let outcome = outcome.recv_timeout(BOUND).unwrap();
     assert!(!outcome.code.unwrap().is_machine_code());
     assert!(outcome.cpu > Duration::from_millis(50), "the one that died counts");
-    for pid in starter.living() {
-        kill(pid);
-    }
-    until("them to be dead", || starter.living().is_empty().then_some(()));
+    until("them to be dead", || {
+        let living = starter.living();
+        living.iter().for_each(|pid| kill(*pid));
+        living.is_empty().then_some(())
+    });
     let outcome = compile(&pool, request(2, &source(&text(10))));
     assert!(outcome.code.unwrap().is_machine_code(), "what died without work is replaced");
 }
 
 fn kill(pid: i32) {
-    let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
-    pidfd_send_signal(pidfd, Signal::KILL).unwrap();
+    // It may be dead already.
+    if let Ok(pidfd) = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()) {
+        let _ = pidfd_send_signal(pidfd, Signal::KILL);
+    }
 }
 
 #[test]
@@ -308,6 +311,7 @@ fn without_processes_there_is_an_error_and_no_waiting() {
 #[test]
 fn what_was_compiled_once_is_kept() {
     let directory = std::env::temp_dir().join(format!("sundial-pool-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
     let small = text(100);
     for round in 0..2 {
         let store = Arc::new(Store::open(&directory, 1 << 20).unwrap());

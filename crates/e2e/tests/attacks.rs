@@ -42,6 +42,7 @@ attacks! {
     compiling_and_dying: "compile",
     mapping_one_block_thousands_of_times: "maps",
     pinning_thousands_of_pages: "pinned",
+    registering_thousands_of_pages: "registered",
     ctas_that_take_much_memory_and_wait: "residency",
     code_for_many_block_shapes: "block shapes",
     large_modules: "modules",

@@ -86,7 +86,7 @@ fn nvcc_programs_run_as_tenants() {
         command.args(["run", "--mem", "512m", "--share", "50%"]);
         command
     });
-    e2e::wait_for("all sessions to be gone", Duration::from_secs(2), || daemon.ps().is_empty().then_some(()));
+    e2e::wait_for("all sessions to be gone", Duration::from_secs(20), || daemon.ps().is_empty().then_some(()));
 }
 
 #[test]

@@ -63,6 +63,8 @@ pub struct Came {
     pub had: Had,
 }
 
+/// Longest time in which nothing is done.
+const LONGEST: Duration = Duration::from_secs(20);
 /// Longest wait for something that the device will do or refuse.
 const SOON: Duration = Duration::from_millis(200);
 /// What memory is filled with that nobody may change.
@@ -91,7 +93,14 @@ impl Deed {
         Deed::Storm,
     ];
 
-    /// Does it until `end`. Each call of `connect` is a new guest; the one before has gone then.
+    /// Whether grids and copies of it come to their end.
+    #[must_use]
+    pub fn computes(self) -> bool {
+        matches!(self, Deed::Methods | Deed::Doorbells | Deed::Storm)
+    }
+
+    /// Does it for `time`, and longer until it has done something at all. Each call of `connect` is a new guest; the one before
+    /// has gone then.
     ///
     /// # Errors
     /// There is no virtual GPU.
@@ -99,24 +108,28 @@ impl Deed {
         self,
         connect: &mut dyn FnMut() -> std::io::Result<UnixStream>,
         seed: u64,
-        end: Instant,
+        time: Duration,
     ) -> std::io::Result<Came> {
         let mut dice = Dice(seed);
         if self == Deed::Garbage {
-            return garbage(connect, &mut dice, end);
+            return garbage(connect, &mut dice, Instant::now() + time);
         }
         let mut rogue = Rogue::new(Port::over(connect()?)?);
         if self == Deed::Storm {
             let mut storm = Storm::new(rogue, seed);
+            let begin = Instant::now();
             let mut done = 0;
-            while Instant::now() < end {
+            while begin.elapsed() < time || (storm.had().ended() == 0 && begin.elapsed() < LONGEST) {
                 storm.run(8);
                 done += 8;
             }
             return Ok(Came { done, leaked: 0, had: storm.had() });
         }
+        let groups = if self == Deed::Runlists { GROUPS } else { 4 };
         let mut came = Came::default();
-        while Instant::now() < end {
+        let begin = Instant::now();
+        let mut end = begin + time;
+        loop {
             let step = match self {
                 Deed::Foreign => foreign,
                 Deed::Methods => methods,
@@ -130,8 +143,16 @@ impl Deed {
                 _ => endless,
             };
             step(&mut rogue, &mut dice, end, &mut came);
+            if Instant::now() < end {
+                continue;
+            }
+            let something = came.done > 0 && (!self.computes() || rogue.had(0..groups).ended() > 0);
+            if something || begin.elapsed() > LONGEST {
+                break;
+            }
+            end = Instant::now() + time;
         }
-        came.had += rogue.had(0..if self == Deed::Runlists { GROUPS } else { 4 });
+        came.had += rogue.had(0..groups);
         Ok(came)
     }
 }
@@ -397,7 +418,7 @@ fn garbage(
 ) -> std::io::Result<Came> {
     let mut came = Came::default();
     let file = Memfd::create("rogue", 1 << 20)?;
-    while Instant::now() < end {
+    while came.done == 0 || Instant::now() < end {
         came.done += 1;
         let mut socket = connect()?;
         socket.set_write_timeout(Some(Duration::from_millis(100)))?;

@@ -100,6 +100,14 @@ pub struct Had {
     pub copies: u64,
 }
 
+impl Had {
+    /// Grids and copies that ended.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.grids + self.copies
+    }
+}
+
 impl std::ops::AddAssign for Had {
     fn add_assign(&mut self, other: Had) {
         self.time_ns += other.time_ns;

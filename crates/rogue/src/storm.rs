@@ -24,7 +24,7 @@ use crate::work;
 /// Its groups are those below.
 const GROUPS: u32 = 4;
 /// How long it waits for what it has submitted, when it does.
-const AWHILE: Duration = Duration::from_millis(10);
+const AWHILE: Duration = Duration::from_millis(30);
 /// Steps after which its other thread begins, or stops, to spoil tables.
 const SPELL: u64 = 48;
 

@@ -335,11 +335,14 @@ fn time_follows_slices() {
         let used = || [mini.time(1) - before[0], mini.time(2) - before[1]];
         // Long against what one of them can overrun where the host is busy.
         wait("two seconds of GPU time", || used().iter().sum::<u64>() > 2_000_000_000);
-        let used = used().map(|ns| ns as f64);
         let wanted = slices[0] as f64 / slices.iter().sum::<u64>() as f64;
-        let share = used[0] / (used[0] + used[1]);
-        println!("share {share:.4} of {wanted:.4}, {:.0} ms of GPU time", (used[0] + used[1]) / 1e6);
-        assert!((share - wanted).abs() < 0.05, "share {share} instead of {wanted}");
+        // A slice that the host takes away counts as used, and is made up for later.
+        let share = || {
+            let used = used().map(|ns| ns as f64);
+            used[0] / (used[0] + used[1])
+        };
+        wait("the shares", || (share() - wanted).abs() < 0.05);
+        println!("share {:.4} of {wanted:.4}, {} ms of GPU time", share(), used().iter().sum::<u64>() / 1_000_000);
     }
 }
 

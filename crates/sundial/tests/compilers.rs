@@ -1,6 +1,7 @@
 //! Kernels of tenants are compiled in processes of their own, which go with who wanted it.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use std::collections::HashMap;
 use std::os::unix::fs::{DirEntryExt, PermissionsExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -24,11 +25,17 @@ fn bomb() -> String {
     text + "st.global.f32 [%rd1], %f1;\nret;\n}\n"
 }
 
-/// The compilers that have used more than so much of a processor.
-fn busy(daemon: &Daemon<'_>, more_than: Duration) -> Vec<Pid> {
-    let mut found = daemon.children("compile");
-    found.retain(|pid| sandbox::cpu_time(pid.as_raw_nonzero().get()).is_some_and(|cpu| cpu > more_than));
-    found
+/// The compilers, and what each has used of a processor.
+fn compilers(daemon: &Daemon<'_>) -> HashMap<Pid, Duration> {
+    let all = daemon.children("compile").into_iter();
+    all.filter_map(|pid| Some((pid, sandbox::cpu_time(pid.as_raw_nonzero().get())?))).collect()
+}
+
+/// Those that have been at work since `before`.
+fn busy(daemon: &Daemon<'_>, before: &HashMap<Pid, Duration>) -> Vec<Pid> {
+    let used = |(pid, cpu): &(Pid, Duration)| cpu.saturating_sub(before.get(pid).copied().unwrap_or_default());
+    let at_work = compilers(daemon).into_iter().filter(|compiler| used(compiler) > Duration::from_millis(300));
+    at_work.map(|(pid, _)| pid).collect()
 }
 
 /// Runs `fill` once, with a block of its own, and checks what it wrote.
@@ -61,11 +68,11 @@ fn a_compilation_ends_with_its_client_and_disturbs_nobody_meanwhile() {
     fill_next();
 
     for _ in 0..3 {
+        let before = compilers(&daemon);
         let (tenant, theirs) = installation.tenant(&["--name", "bomber", "--share", "50%"]);
         prepare(&theirs, &bomb());
         theirs.submit(QueueId(1), &[launch(0, &LO.to_le_bytes())]).unwrap();
-        let [compiler] =
-            until("the bomb to be compiled", || <[Pid; 1]>::try_from(busy(&daemon, Duration::from_millis(300))).ok());
+        let [compiler] = until("the bomb to be compiled", || <[Pid; 1]>::try_from(busy(&daemon, &before)).ok());
         confined(compiler);
         // New kernels, which must be compiled, too.
         for _ in 0..2 {
@@ -73,7 +80,7 @@ fn a_compilation_ends_with_its_client_and_disturbs_nobody_meanwhile() {
             fill_next();
             println!("a first launch beside the bomb: {:?}", begin.elapsed());
         }
-        assert_eq!(busy(&daemon, Duration::from_millis(300)), [compiler], "the bomb is compiled all the while");
+        assert_eq!(busy(&daemon, &before), [compiler], "the bomb is compiled all the while");
         drop(theirs);
         let left = Instant::now();
         until("its compiler to be gone", || (!daemon.children("compile").contains(&compiler)).then_some(()));

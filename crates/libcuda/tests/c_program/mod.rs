@@ -442,7 +442,7 @@ fn a_fork_leaves_registered_memory_to_the_parent(data: CUdeviceptr) {
 
 /// What a kernel that runs when its context is destroyed writes to the program's memory, is there afterwards.
 fn the_end_of_a_context_waits_for_its_work(context: CUcontext) {
-    const ROUNDS: u32 = 100_000_000;
+    const ROUNDS: u32 = 300_000_000;
     let mut module = CUmodule::NULL;
     // SAFETY: PTX ends in NUL.
     assert_eq!(unsafe { cuModuleLoadData(&mut module, PTX.as_ptr().cast()) }, OK);

@@ -43,6 +43,8 @@ impl Installation {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("sundial-daemon-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
         let folder = std::env::temp_dir().join(name);
+        // Of a process of the same number that could not clean up: its `sundial` may be a link to what was built.
+        let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(folder.join("sundial-lib")).unwrap();
         let built = Path::new(env!("CARGO_BIN_EXE_sundial"));
         std::fs::hard_link(built, folder.join("sundial"))

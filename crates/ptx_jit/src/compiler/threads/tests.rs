@@ -102,11 +102,18 @@ fn owners_do_not_wait_for_each_other() {
     let threads = Threads::default();
     // Long enough that the second owner's would be far behind, were they done in the order in which they came.
     let long = source(1, &kernel(100));
-    let jobs: Vec<_> = (0..16).map(|_| start(&threads, request(1, Arc::clone(&long), AMPLE))).collect();
-    let (_job, told) = start(&threads, request(2, source(2, &kernel(5)), AMPLE));
-    assert!(told.recv_timeout(PATIENCE).unwrap().code.is_ok());
-    let ended = jobs.iter().filter(|(_, told)| told.try_recv().is_ok()).count();
-    assert!(ended < 12, "{ended} of another owner's compilations came first");
+    let (tell, told) = channel();
+    let start = |owner, source: &Arc<Source>| {
+        let tell = tell.clone();
+        let done = Box::new(move |outcome: Outcome| drop(tell.send((owner, outcome.code.is_ok()))));
+        threads.start(request(owner, Arc::clone(source), AMPLE), done)
+    };
+    let _jobs: Vec<_> = (0..16).map(|_| start(1, &long)).collect();
+    let _job = start(2, &source(2, &kernel(5)));
+    let in_order: Vec<(u64, bool)> = (0..17).map(|_| told.recv_timeout(PATIENCE).unwrap()).collect();
+    let place = in_order.iter().position(|(owner, _)| *owner == 2).unwrap();
+    assert!(place < 12, "{place} of another owner's compilations came first");
+    assert!(in_order.iter().all(|(_, compiled)| *compiled));
 }
 
 #[test]
