@@ -146,6 +146,8 @@ pub(crate) struct Effects {
     pub(crate) released: Vec<u64>,
     /// What the address space no longer keeps.
     pub(crate) forgotten: Vec<Forgotten>,
+    /// Copies that were done.
+    pub(crate) copies: u32,
 }
 
 /// What methods need to know and may touch besides their own state.

@@ -155,6 +155,7 @@ impl Compute {
             release.run(context.chip, context.space, Unit::Compute)?;
             context.effects.released.push(release.va);
         }
+        context.effects.copies += 1;
         Ok(())
     }
 

@@ -281,6 +281,7 @@ impl Transfer {
             release.run(context.chip, context.space, Unit::Copy)?;
             context.effects.released.push(release.va);
         }
+        context.effects.copies += 1;
         if self.finish.interrupt {
             context.chip.interrupts.raise(gpu_spec::regs::vector::NON_STALL);
         }

@@ -1,6 +1,7 @@
 //! The choice of what a worker does next.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{Front, Origin, Running, Task};
 use crate::channel::{Advanced, Effects, TURN_NS};
@@ -141,7 +142,7 @@ impl Front {
             let before = chip.clock.now();
             let mut effects = std::mem::take(&mut self.effects);
             let advanced = channel.advance(chip, &mut effects);
-            self.take_effects(chip, id, &mut effects);
+            self.take_effects(chip, id, tsg, &mut effects);
             self.charge(chip, tsg, chip.clock.now().saturating_sub(before));
             self.effects = effects;
             match advanced {
@@ -159,8 +160,9 @@ impl Front {
     }
 
     /// What methods of a channel did that concerns others.
-    fn take_effects(&mut self, chip: &Chip, id: u32, effects: &mut Effects) {
-        let Effects { released, forgotten } = effects;
+    fn take_effects(&mut self, chip: &Chip, id: u32, tsg: usize, effects: &mut Effects) {
+        let Effects { released, forgotten, copies } = effects;
+        chip.totals[tsg].copies.fetch_add(std::mem::take(copies), Ordering::Relaxed);
         if !released.is_empty() && !self.waiters.is_empty() {
             released.sort_unstable();
             released.dedup();

@@ -433,6 +433,11 @@ impl Mini {
         read(accounting::TIME_LO) | read(accounting::TIME_HI) << 32
     }
 
+    /// Waits until so many copies of a TSG have been counted: that is after what they release can be seen.
+    pub fn wait_for_copies(&self, tsg: u32, copies: u32) {
+        wait(&format!("{copies} copies"), || self.gpu.read32(accounting::word(tsg, accounting::COPIES)) == copies);
+    }
+
     /// Puts a module with one kernel into GPU memory; gives the address of its entry.
     pub fn load(&mut self, space: &mut Space, ptx: &str, kernel: &str) -> u64 {
         let container = program::encode(ptx.as_bytes(), &[kernel], &[]).unwrap();
