@@ -22,6 +22,8 @@ use crate::mmio::{Mmio, Stuck};
 
 /// Most channels of a tenant, all its clients together.
 const MAX_CHANNELS: u32 = CHANNELS / 4;
+/// No limit of memory. Then the device is not asked either: in a guest, that takes longer than what most requests ask for.
+const UNLIMITED: u64 = u64::MAX;
 
 /// What use of the GPU costs the host, or may cost it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +39,7 @@ pub struct HostCost {
 impl Default for HostCost {
     /// Limits for one tenant of about eight, on a host with its usual 65,530 map entries and 1,024 descriptors.
     fn default() -> HostCost {
-        HostCost { bytes: u64::MAX, maps: 6144, files: 96 }
+        HostCost { bytes: UNLIMITED, maps: 6144, files: 96 }
     }
 }
 
@@ -134,7 +136,8 @@ impl Budget {
 
     /// Leaves the device what the driver does not use of `limit`. Under the lock of `limit_bytes`.
     fn limit_device(&self, limit: u64) -> u64 {
-        let rest = limit.saturating_sub(self.driver_bytes.load(Ordering::Relaxed));
+        let used = if limit == UNLIMITED { 0 } else { self.driver_bytes.load(Ordering::Relaxed) };
+        let rest = limit.saturating_sub(used);
         if self.number != 0 {
             self.mmio.write(word(self.number, budget::BYTES_LIMIT_LO), rest as u32);
             self.mmio.write(word(self.number, budget::BYTES_LIMIT_HI), (rest >> 32) as u32);
@@ -221,6 +224,10 @@ impl Budget {
     /// then it is looked at what it has.
     pub(crate) fn charge_driver_bytes(&self, bytes: u64) -> Result<(), GpuError> {
         let limit = self.limit_bytes.lock();
+        if *limit == UNLIMITED {
+            self.driver_bytes.fetch_add(bytes, Ordering::Relaxed);
+            return Ok(());
+        }
         let free = |device: u64| limit.saturating_sub(self.driver_bytes()).saturating_sub(device);
         let full = |device| GpuError::OutOfMemory { wanted: bytes, free: free(device), limit: *limit };
         // What cannot be had does not lower the device's limit, not even for a moment: what it does for the tenant fails if it
@@ -244,13 +251,20 @@ impl Budget {
     pub(crate) fn recharge_driver_bytes(&self, bytes: u64) {
         let limit = self.limit_bytes.lock();
         self.driver_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.limit_device(*limit);
+        self.limit_device_again(*limit);
     }
 
     pub(crate) fn refund_driver_bytes(&self, bytes: u64) {
         let limit = self.limit_bytes.lock();
         self.driver_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.limit_device(*limit);
+        self.limit_device_again(*limit);
+    }
+
+    /// The driver uses more, or less, of the same limit.
+    fn limit_device_again(&self, limit: u64) {
+        if limit != UNLIMITED {
+            self.limit_device(limit);
+        }
     }
 }
 
