@@ -282,10 +282,20 @@ impl Device {
     }
 
     /// Handles everything that is pending.
+    ///
+    /// Signals first, and whatever the device would say: who waits for one looks at memory, and to ask may take longer than a
+    /// kernel does. In a guest each read has two threads wait for a processor, which other tenants' kernels may have.
     fn dispatch(&self, suspects: &mut Vec<(Instant, Fault)>) -> Result<(), Stuck> {
         let at = |offset| regs::VF_BASE + offset;
         loop {
-            let top = self.mmio.read(at(vf::INTR_TOP))?;
+            // Vectors are cleared before they are handled: what comes later raises them again.
+            self.mmio.write(at(vf::INTR_LEAF + vector::NON_STALL / 32 * 4), 1 << (vector::NON_STALL % 32));
+            let mut asleep = self.clients.wake();
+            let top = self.mmio.read(at(vf::INTR_TOP))? & !(1 << (vector::NON_STALL / 64));
+            // The write is posted, and has arrived now. What was signalled meanwhile raised nothing: whoever sleeps looks again.
+            asleep.extend(self.clients.wake());
+            asleep.extend(self.leases.read().iter().filter_map(|lease| lease.signal(&self.mmio)));
+            self.clients.account(asleep);
             if top == 0 {
                 return Ok(());
             }
@@ -293,15 +303,10 @@ impl Device {
             for (leaf, word) in (0..).zip(pending.iter_mut()) {
                 if top & 1 << (leaf / 2) != 0 {
                     *word = self.mmio.read(at(vf::INTR_LEAF + leaf * 4))?;
-                    // Cleared before it is handled: what comes later raises it again.
                     self.mmio.write(at(vf::INTR_LEAF + leaf * 4), *word);
                 }
             }
             let is = |vector: u32| pending[(vector / 32) as usize] & 1 << (vector % 32) != 0;
-            if is(vector::NON_STALL) {
-                let told = self.leases.read().iter().filter_map(|lease| lease.signal()).collect();
-                self.clients.interrupt(told);
-            }
             if is(vector::CHANNEL_ERROR) {
                 self.read_notifiers();
                 self.leases.read().iter().for_each(|lease| lease.channel_error());

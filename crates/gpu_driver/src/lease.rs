@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use crate::budget::Budget;
 use crate::contexts::{Counters, Usage, counters};
 use crate::driver::Driver;
-use crate::mmio::Stuck;
+use crate::mmio::{Mmio, Stuck};
 use crate::scheduling::Listed;
 use crate::vram::Run;
 
@@ -46,7 +46,7 @@ pub trait Mediator: Send + Sync {
     /// Channels were stopped with an error, of whomever: notifiers tell whose.
     fn channel_error(&self);
 
-    /// Work has asked for an interrupt, whose ever; only while the lease listens ([`Lease::listen`]).
+    /// Work of the lease has asked for an interrupt; only while the lease listens ([`Lease::listen`]).
     fn signal(&self);
 
     /// The device is gone for good.
@@ -79,14 +79,25 @@ pub(crate) struct Leased {
     listening: AtomicBool,
     /// The budget that pays for interrupts.
     payer: u32,
+    /// TSGs, and how many interrupts each had asked for when the mediator was told last.
+    asked: Mutex<Vec<(u32, u32)>>,
     vram: Mutex<IntervalMap<()>>,
 }
 
 impl Leased {
-    /// Tells who listens; gives the budget that pays for it.
-    pub(crate) fn signal(&self) -> Option<u32> {
-        let listening = self.listening.load(Ordering::SeqCst);
-        listening.then(|| {
+    /// Tells who listens, if work of the lease has asked for an interrupt since; gives the budget that pays for it.
+    pub(crate) fn signal(&self, mmio: &Mmio) -> Option<u32> {
+        if !self.listening.load(Ordering::SeqCst) {
+            return None;
+        }
+        let mut asked = self.asked.lock();
+        let mut any = false;
+        for (tsg, before) in asked.iter_mut() {
+            let now = mmio.read(accounting::interrupts(*tsg)).unwrap_or(*before);
+            any |= std::mem::replace(before, now) != now;
+        }
+        drop(asked);
+        any.then(|| {
             self.mediator.signal();
             self.payer
         })
@@ -148,6 +159,7 @@ impl Driver {
             mediator,
             listening: AtomicBool::new(false),
             payer: budget.number(),
+            asked: Mutex::default(),
             vram: Mutex::default(),
         });
         self.device.leases.write().push(Arc::clone(&leased));
@@ -266,9 +278,12 @@ impl Lease {
         let limit = accounting::TSGS.into();
         let tsg = device.scheduler.take_tsg(time_slice_ns, runnable);
         let tsg = tsg.ok_or_else(|| GpuError::TooMany { what: "time-slice groups".into(), limit })?;
-        match counters(&device.mmio, tsg) {
-            Ok(base) => {
+        let known =
+            counters(&device.mmio, tsg).and_then(|base| Ok((base, device.mmio.read(accounting::interrupts(tsg))?)));
+        match known {
+            Ok((base, asked)) => {
                 self.held.lock().tsgs.push((tsg, base));
+                self.leased.asked.lock().push((tsg, asked));
                 Ok(tsg)
             }
             Err(Stuck(reason)) => {
@@ -281,6 +296,9 @@ impl Lease {
     /// Gives a TSG back; its number is free again if its channels have been stopped (`let_go`).
     pub fn put_tsg(&self, tsg: u32, let_go: bool) {
         let device = &self.driver.device;
+        // What it has asked for is told before it is forgotten.
+        self.leased.signal(&device.mmio);
+        self.leased.asked.lock().retain(|(other, _)| *other != tsg);
         let mut held = self.held.lock();
         if let Some(at) = held.tsgs.iter().position(|(other, _)| *other == tsg) {
             let (_, base) = held.tsgs.swap_remove(at);
@@ -415,11 +433,14 @@ impl Lease {
         self.budget.refund_maps(1);
     }
 
-    /// Has [`Mediator::signal`] called when work asks for an interrupt, or not any more.
+    /// Has [`Mediator::signal`] called when work of the lease asks for an interrupt, or not any more; and now, if it has
+    /// asked since it was called last.
     pub fn listen(&self, on: bool) {
+        let device = &self.driver.device;
         self.leased.listening.store(on, Ordering::SeqCst);
         if on {
-            self.driver.device.clients.listen_for_lease();
+            device.clients.listen_for_lease();
+            self.leased.signal(&device.mmio);
         }
     }
 

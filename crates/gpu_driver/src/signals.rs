@@ -31,8 +31,9 @@ use crate::mmio::Mmio;
 /// Interrupts without a sleeper after which signals do not interrupt any more. More than one, or clients that sleep now and
 /// then would keep switching.
 const IDLE: u32 = 16;
-/// What an interrupt takes besides looking at the areas, nanoseconds: the device's thread raises it, ours wakes.
+/// What an interrupt takes of a processor, nanoseconds: the device's thread raises it, ours wakes; and looking at an area.
 const WAKING_NS: i64 = 10_000;
+const LOOKING_NS: i64 = 100;
 /// A tenant's sleepers may have interrupts take this part of a processor; and so much at once, nanoseconds, if it was saved.
 const PART: i64 = 8;
 const SAVED_NS: i64 = 2_000_000;
@@ -159,16 +160,18 @@ impl Listeners {
         self.areas.lock().switch(&self.mmio, true);
     }
 
-    /// Signals have come; beside the clients, these payers have been told.
-    pub(crate) fn interrupt(&self, told: Vec<u32>) {
-        let begin = Instant::now();
+    /// Signals have come, or may have: wakes those who sleep; gives who pays for that.
+    pub(crate) fn wake(&self) -> Vec<u32> {
+        let areas = self.areas.lock();
+        let asleep = areas.of_clients.iter().filter(|signals| signals.area.interrupt());
+        asleep.map(|signals| signals.payer).collect()
+    }
+
+    /// Signals have interrupted, and sleepers of these payers have been woken.
+    pub(crate) fn account(&self, mut asleep: Vec<u32>) {
+        asleep.sort_unstable();
+        asleep.dedup();
         let mut areas = self.areas.lock();
-        let mut asleep = told;
-        for signals in &areas.of_clients {
-            if signals.area.interrupt() && !asleep.contains(&signals.payer) {
-                asleep.push(signals.payer);
-            }
-        }
         areas.idle = if asleep.is_empty() { areas.idle + 1 } else { 0 };
         if areas.on && areas.idle >= IDLE {
             areas.switch(&self.mmio, false);
@@ -178,9 +181,9 @@ impl Listeners {
                 areas.switch(&self.mmio, true);
             }
         }
-        let now = Instant::now();
-        let cost = now.saturating_duration_since(begin).as_nanos().min(1 << 40) as i64 + WAKING_NS;
-        if let Some(until) = areas.charge(&asleep, cost, now)
+        // Not as measured: a thread that waits for a processor takes no time of any.
+        let cost = WAKING_NS + LOOKING_NS * areas.of_clients.len() as i64;
+        if let Some(until) = areas.charge(&asleep, cost, Instant::now())
             && areas.on
             && areas.paused.is_none()
         {

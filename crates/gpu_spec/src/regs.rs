@@ -273,10 +273,20 @@ pub mod accounting {
     /// Copies that have ended (wraps).
     pub const COPIES: u32 = 12;
 
+    /// Interrupts for which TSG 0 has asked ([`super::vector::NON_STALL`]; wraps), a word for each TSG. The vector says that
+    /// somebody has asked, these say who: they are counted before it is raised.
+    pub const INTERRUPTS: u32 = 0xe2_0000;
+
     /// A word of a TSG.
     #[must_use]
     pub const fn word(tsg: u32, word: u32) -> u32 {
         BASE + tsg * STRIDE + word
+    }
+
+    /// The word of a TSG that counts its interrupts.
+    #[must_use]
+    pub const fn interrupts(tsg: u32) -> u32 {
+        INTERRUPTS + tsg * 4
     }
 }
 

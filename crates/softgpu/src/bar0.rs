@@ -131,6 +131,9 @@ impl Device {
                 _ => 0,
             };
         }
+        if let Some((tsg, 0)) = row(offset, accounting::INTERRUPTS, 4, accounting::TSGS) {
+            return self.chip.totals[tsg as usize].interrupts.load(Ordering::SeqCst);
+        }
         if let Some((number, word)) = row(offset, budget::BASE, budget::STRIDE, budget::BUDGETS) {
             return self.chip.budgets.read(number, word);
         }

@@ -148,6 +148,8 @@ pub(crate) struct Effects {
     pub(crate) forgotten: Vec<Forgotten>,
     /// Copies that were done.
     pub(crate) copies: u32,
+    /// Interrupts that were asked for.
+    pub(crate) interrupts: u32,
 }
 
 /// What methods need to know and may touch besides their own state.

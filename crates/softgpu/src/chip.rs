@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use gmmu::FaultBuffer;
-use gpu_spec::regs::accounting;
+use gpu_spec::regs::{accounting, vector};
 use parking_lot::Mutex;
 use ptx_jit::EngineKind;
 use ptx_jit::compiler::Compiler;
@@ -56,6 +56,8 @@ pub(crate) struct Totals {
     pub(crate) worker_ns: AtomicU64,
     pub(crate) grids: AtomicU32,
     pub(crate) copies: AtomicU32,
+    /// Interrupts that were asked for.
+    pub(crate) interrupts: AtomicU32,
 }
 
 impl Chip {
@@ -84,6 +86,15 @@ impl Chip {
             lost: AtomicBool::new(false),
             next_job: AtomicU64::new(1),
             next_grid: AtomicU64::new(1),
+        }
+    }
+
+    /// A TSG has asked for so many interrupts.
+    pub(crate) fn interrupt(&self, tsg: usize, times: u32) {
+        if times > 0 {
+            // Whoever is interrupted finds it counted.
+            self.totals[tsg].interrupts.fetch_add(times, Ordering::SeqCst);
+            self.interrupts.raise(vector::NON_STALL);
         }
     }
 

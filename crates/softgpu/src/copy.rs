@@ -282,9 +282,7 @@ impl Transfer {
             context.effects.released.push(release.va);
         }
         context.effects.copies += 1;
-        if self.finish.interrupt {
-            context.chip.interrupts.raise(gpu_spec::regs::vector::NON_STALL);
-        }
+        context.effects.interrupts += u32::from(self.finish.interrupt);
         Ok(Flow::Next)
     }
 

@@ -10,7 +10,6 @@ use gpu_spec::host::{
 use gpu_spec::mmu::{SMALL_PAGE, VA_END};
 use gpu_spec::notifier::Code;
 use gpu_spec::ramfc::{self, place};
-use gpu_spec::regs::vector;
 use gpu_spec::userd;
 
 use crate::channel::{Context, Flow};
@@ -175,7 +174,7 @@ impl Host {
             SEM_EXECUTE => return self.semaphore(context, data),
             SEMAPHORE_A..SEMAPHORE_D => self.old_semaphore[(method - SEMAPHORE_A) as usize / 4] = data,
             SEMAPHORE_D => return self.old_semaphore(context, data),
-            NON_STALL_INTERRUPT => context.chip.interrupts.raise(vector::NON_STALL),
+            NON_STALL_INTERRUPT => context.effects.interrupts += 1,
             MEM_OP_A => self.mem_op[0] = data,
             MEM_OP_B => self.mem_op[1] = data,
             MEM_OP_C => self.mem_op[2] = data,

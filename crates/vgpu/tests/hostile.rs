@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 use gmmu::PhysMem;
 use gpu::{AllocId, Command, DevAddr, Gpu, MapAccess, MemoryKind, Request};
 use gpu_driver::{ClientConfig, Driver, Usage};
-use gpu_spec::host::{Header, ILLEGAL};
+use gpu_spec::host::{Header, ILLEGAL, NON_STALL_INTERRUPT, SUBCHANNEL_COMPUTE};
 use gpu_spec::mmu::PhysAddr;
 use gpu_spec::notifier::{Code, Record, STATUS_ERROR};
 use gpu_spec::pv::{self, Call};
-use gpu_spec::regs;
+use gpu_spec::regs::{self, vector, vf};
 use hostmem::Memfd;
-use rogue::work::{TOUCH, classes, copy, launch};
+use rogue::work::{TOUCH, classes, copy, launch, release};
 use rogue::{Channel, LO, Port, Rogue, Storm, VRAM_VA, WINDOW};
 use vgpu::Scheme;
 use zerocopy::IntoBytes;
@@ -274,8 +274,8 @@ fn a_guest_is_ended_in_mid_message() {
             .unwrap();
     }
     rogue.channel(&mut space, 1);
-    let at = regs::VF_BASE + regs::vf::MMU_INVALIDATE;
-    let trigger = (regs::vf::INVALIDATE_TRIGGER.of(1) | 3).to_le_bytes();
+    let at = regs::VF_BASE + vf::MMU_INVALIDATE;
+    let trigger = (vf::INVALIDATE_TRIGGER.of(1) | 3).to_le_bytes();
     let writes = vec![(vfio_user::pci::BAR0, u64::from(at), &trigger[..]); 40_000];
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -373,4 +373,34 @@ fn who_leaves_keeps_no_memory() {
     vram.fill(0, 4096, 0x5a);
     drop((rogue, host));
     assert_eq!(vram.u32_at(0).load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn guests_are_told_of_interrupts_that_their_own_work_asked_for() {
+    let driver = host(64 * MIB, false);
+    let begin = || {
+        let (mut rogue, behind) = rogue(&driver, Scheme::Fv, 16 * MIB);
+        let mut space = rogue.space();
+        let channel = rogue.channel(&mut space, 3);
+        rogue.list(&[(1, &[channel])]);
+        rogue.vf(vf::INTR_TOP_EN_SET, 1);
+        rogue.vf(vf::INTR_LEAF_EN_SET, 1 << vector::NON_STALL);
+        (rogue, behind, channel)
+    };
+    let pending = |rogue: &Rogue| rogue.port.read32(regs::VF_BASE + vf::INTR_LEAF) & 1 << vector::NON_STALL != 0;
+    let ask = Header::new(Header::OP_IMMEDIATE, SUBCHANNEL_COMPUTE, NON_STALL_INTERRUPT, 0).0;
+    // In this order they would be told.
+    let (mut bystander, _host, mut idle) = begin();
+    let (asking, _other, mut channel) = begin();
+    assert!(!pending(&bystander) && !pending(&asking));
+    asking.submit(&mut channel, &[classes(), vec![ask]].concat());
+    eventually("it is told", || pending(&asking));
+    assert!(!pending(&bystander), "it is told of another's");
+    // What is asked for while nobody listens is told to who listens next.
+    bystander.vf(vf::INTR_LEAF_EN_CLEAR, 1 << vector::NON_STALL);
+    let sign = bystander.take(4096, 4096).address;
+    bystander.submit(&mut idle, &[classes(), vec![ask], release(VRAM_VA + sign, 1)].concat());
+    eventually("its work is done", || bystander.word(sign) == 1);
+    bystander.vf(vf::INTR_LEAF_EN_SET, 1 << vector::NON_STALL);
+    eventually("it is told after all", || pending(&bystander));
 }

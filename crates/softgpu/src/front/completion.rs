@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gpu_spec::regs::vector;
-
 use super::{Front, Origin};
 use crate::background::Trash;
 use crate::chip::Chip;
@@ -91,9 +89,7 @@ impl Front {
             channel.launch_next(descriptor);
         }
         self.trash.push(Trash::Job(active));
-        if interrupt {
-            chip.interrupts.raise(vector::NON_STALL);
-        }
+        chip.interrupt(tsg, interrupt.into());
         match (release, result) {
             (Some(_), Some(Err(error))) => self.fail(chip, id, &error),
             (release, _) => {

@@ -161,8 +161,9 @@ impl Front {
 
     /// What methods of a channel did that concerns others.
     fn take_effects(&mut self, chip: &Chip, id: u32, tsg: usize, effects: &mut Effects) {
-        let Effects { released, forgotten, copies } = effects;
+        let Effects { released, forgotten, copies, interrupts } = effects;
         chip.totals[tsg].copies.fetch_add(std::mem::take(copies), Ordering::Relaxed);
+        chip.interrupt(tsg, std::mem::take(interrupts));
         if !released.is_empty() && !self.waiters.is_empty() {
             released.sort_unstable();
             released.dedup();
