@@ -30,9 +30,9 @@ struct Arguments {
 enum Command {
     /// Builds the product: target/release/sundial, with its libraries beside it.
     Build,
-    /// Builds everything and shows three tenants that share one GPU.
+    /// Builds everything and shows three tenants that share one GPU, or a tenant and guests.
     Demo {
-        /// Arguments of `sundial demo`: --seconds N, --vms, --json.
+        /// Arguments of `sundial demo`: --seconds N, --vms (with a virtual machine, if `qemu` was run before), --json.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

@@ -1,4 +1,5 @@
-//! A QEMU that speaks vfio-user, and a Debian kernel with some programs for its guests: used by tests, never shipped.
+//! A QEMU that speaks vfio-user, and a Debian kernel with some programs for its guests: used by tests and the demonstration, never
+//! shipped.
 //!
 //! All of it are Debian's packages, taken with this machine's apt from the archive that this machine's apt is set up with, into
 //! a folder of their own: nothing is installed, and nobody needs to be root. QEMU runs with the libraries it came with.
@@ -48,12 +49,10 @@ const LAYOUT: &str = "1";
 /// # Errors
 /// What is missing: apt, an archive with the release, time.
 pub(crate) fn fetch(root: &Path, bound: Duration) -> Result<PathBuf> {
-    let home = target(root).join("qemu");
-    let complete = home.join("complete");
-    let wanted = format!("{LAYOUT}\n{}\n{KERNEL}\n{INIT}", PACKAGES.join(" "));
-    if fs::read_to_string(&complete).is_ok_and(|there| there == wanted) {
+    if let Some(home) = there(root) {
         return Ok(home);
     }
+    let home = target(root).join("qemu");
     if home.exists() {
         fs::remove_dir_all(&home)?;
     }
@@ -74,8 +73,19 @@ pub(crate) fn fetch(root: &Path, bound: Duration) -> Result<PathBuf> {
         fs::remove_dir_all(home.join(unused)).with_context(|| format!("removing {unused}"))?;
     }
     checked(Command::new(home.join("qemu-system-x86_64")).arg("--version"))?;
-    fs::write(complete, wanted)?;
+    fs::write(home.join("complete"), wanted())?;
     Ok(home)
+}
+
+/// The folder, if all is there.
+pub(crate) fn there(root: &Path) -> Option<PathBuf> {
+    let home = target(root).join("qemu");
+    fs::read_to_string(home.join("complete")).is_ok_and(|there| there == wanted()).then_some(home)
+}
+
+/// All that decides what is in the folder.
+fn wanted() -> String {
+    format!("{LAYOUT}\n{}\n{KERNEL}\n{INIT}", PACKAGES.join(" "))
 }
 
 /// apt with lists, sources and a status of its own, in which nothing is installed.

@@ -6,6 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::{guest, qemu};
+
 /// Says what comes next.
 pub(crate) fn say(text: &str) {
     eprintln!("==> {text}");
@@ -66,10 +68,15 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds everything, then runs the demonstration in this terminal.
+/// Builds everything, then runs the demonstration in this terminal; with the QEMU that was fetched, if one was.
 pub(crate) fn demo(root: &Path, arguments: &[String]) -> Result<()> {
     build(root)?;
-    let status = Command::new(target(root).join("release/sundial")).arg("demo").args(arguments).status()?;
+    let mut command = Command::new(target(root).join("release/sundial"));
+    command.arg("demo").args(arguments);
+    if let Some(home) = qemu::there(root).filter(|_| std::env::var_os("SUNDIAL_QEMU").is_none()) {
+        command.env("SUNDIAL_QEMU", home).env("SUNDIAL_GUEST", guest::pack(root)?);
+    }
+    let status = command.status()?;
     std::process::exit(status.code().unwrap_or(1));
 }
 

@@ -3,14 +3,13 @@
 //! The tests run `target/release/sundial` and programs that know nothing of it. `cargo xtask test` builds all of them and
 //! says where they are; run alone, the tests look in `target/release` and `target/cuda-examples`.
 
-pub mod qemu;
-
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use qemu::Qemu;
 use serde_json::Value;
 
 /// Folder of the built product.
@@ -25,6 +24,20 @@ pub fn cuda_examples() -> Option<PathBuf> {
     let folder = std::env::var_os("SUNDIAL_CUDA_EXAMPLES")
         .map_or_else(|| workspace().join("target/cuda-examples"), PathBuf::from);
     folder.exists().then_some(folder)
+}
+
+/// The QEMU that `cargo xtask qemu` fetched, if it did.
+#[must_use]
+pub fn qemu() -> Option<Qemu> {
+    let home = std::env::var_os("SUNDIAL_QEMU").map_or_else(|| workspace().join("target/qemu"), PathBuf::from);
+    Qemu::at(&home)
+}
+
+/// What programs in a virtual machine are run with: the archive that `cargo xtask guest` packs, if it was packed.
+#[must_use]
+pub fn guest_archive() -> Option<PathBuf> {
+    let archive = std::env::var_os("SUNDIAL_GUEST").map_or_else(|| workspace().join("target/guest.tar"), PathBuf::from);
+    archive.exists().then_some(archive)
 }
 
 fn workspace() -> &'static Path {

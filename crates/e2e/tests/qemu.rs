@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use e2e::qemu::{Machine, Qemu, guest_archive};
-use e2e::{Daemon, Tenant, cuda_examples, text};
+use e2e::{Daemon, Tenant, cuda_examples, guest_archive, text};
 use gpu_spec::regs::{self, identity, vf};
+use qemu::{Event, Machine};
 
 /// The GPUs of the machine, in the order of their slots: how they are virtualized, and MiB of VRAM.
 const GPUS: [(&str, u64); 3] = [("fv-naive", 32), ("fv", 64), ("pv", 128)];
@@ -250,7 +250,7 @@ fn in_a_process(daemon: &Daemon, name: &str, socket: &Path, program: &Path) -> T
 
 #[test]
 fn a_virtual_machine_runs_programs_on_its_gpus() {
-    let Some(qemu) = Qemu::find() else {
+    let Some(qemu) = e2e::qemu() else {
         eprintln!("skipped: no QEMU (cargo xtask qemu fetches one)");
         return;
     };
@@ -272,10 +272,16 @@ fn a_virtual_machine_runs_programs_on_its_gpus() {
         .map(|(scheme, mib)| daemon.vgpu(scheme, &["--mem", &format!("{mib}m"), "--share", "25%", "--scheme", scheme]));
     let beside = Beside { daemon: &daemon, counts: RefCell::default(), session: RefCell::default() };
     let start = Instant::now();
-    let bound = Duration::from_secs(240);
-    let told = |words: &str| beside.told(words);
-    let machine = Machine { gpus: &sockets, memory: 1024, files: &files, script: &script, told: &told, bound };
-    let said = qemu.run(&machine);
+    let machine = Machine { gpus: &sockets, memory: 1024, files: &files, script: &script };
+    let mut running = qemu.start(&machine).unwrap();
+    let said = loop {
+        match running.next(start + Duration::from_secs(240)) {
+            Ok(Event::Told(words)) => beside.told(&words),
+            Ok(Event::Through(said)) => break said,
+            Err(error) => panic!("{error}"),
+        }
+        running.go_on();
+    };
     eprintln!("{said}\nthe machine was through after {:?}", start.elapsed());
 
     let mut slots = Vec::new();

@@ -1,18 +1,20 @@
-//! `sundial demo`: three tenants share one GPU, and three more misbehave; with `--vms`, a tenant and two guests.
+//! `sundial demo`: three tenants share one GPU, and three more misbehave; with `--vms`, a tenant and guests.
 //!
 //! A daemon of its own, in a runtime folder of its own; three compute for the whole time; one after the other come a
 //! tenant that asks for more memory than it may have, one that reads out of bounds, and one that is killed in mid-kernel.
 //! All of them are ordinary CUDA programs (`sundial-tenant`).
 //!
-//! Guests are processes with a driver of their own on virtual GPUs, one fully virtualized and one para-virtualized. Beside them a
-//! program runs natively, on a GPU of its own in its own process.
+//! Guests are processes with a driver of their own on virtual GPUs, one fully virtualized and one para-virtualized; and, where
+//! there is a QEMU, a virtual machine. Beside them a program runs natively, on a GPU of its own in its own process.
 
 mod cast;
+mod machine;
 mod scenes;
 mod view;
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -21,7 +23,8 @@ use serde_json::{Value, json};
 
 use crate::admin::{SessionLine, VgpuLine};
 use crate::stage::Stage;
-use cast::{Actor, GUESTS, Role, Seat, TENANTS};
+use cast::{Actor, GUESTS, MACHINE, Role, Seat, TENANTS};
+use machine::{Machine, Place};
 use view::{View, summary};
 
 /// Arguments of `sundial demo`.
@@ -33,6 +36,12 @@ pub(crate) struct Arguments {
     /// A session and two guests with virtual GPUs (full and para-virtualized) share the GPU, beside a native program.
     #[arg(long)]
     vms: bool,
+    /// With --vms, a virtual machine with a GPU takes part as well: the folder that `cargo xtask qemu` has filled.
+    #[arg(long, env = "SUNDIAL_QEMU", value_name = "DIR")]
+    qemu: Option<PathBuf>,
+    /// What programs in it are run with: the guest.tar that `cargo xtask guest` packs.
+    #[arg(long, env = "SUNDIAL_GUEST", value_name = "FILE")]
+    guest: Option<PathBuf>,
     /// Print the result as JSON on standard output, progress as lines on standard error.
     #[arg(long)]
     json: bool,
@@ -84,12 +93,37 @@ fn guests(stage: &Stage) -> Result<BTreeMap<String, Value>> {
 fn present(stage: &Stage, actors: &mut [(&Role, Actor)]) -> Result<BTreeMap<String, Value>> {
     let mut rows = sessions(stage)?;
     rows.append(&mut guests(stage)?);
-    for (role, actor) in actors.iter_mut().filter(|(role, _)| role.seat == Seat::Native) {
-        // Nobody knows more of it until it has ended.
-        let state = if actor.is_running()? { "running" } else { "ended" };
-        rows.insert(role.name.into(), json!({ "kind": role.seat.name(), "state": state }));
+    for (role, actor) in actors {
+        match actor {
+            Actor::Program(program) if role.seat == Seat::Native => {
+                // Nobody knows more of it until it has ended.
+                let state = if program.is_running()? { "running" } else { "ended" };
+                rows.insert(role.name.into(), json!({ "kind": role.seat.name(), "state": state }));
+            }
+            Actor::Program(_) => {}
+            // To the daemon it is a guest like any other.
+            Actor::Machine(_) => {
+                rows.get_mut(role.name).into_iter().for_each(|row| row["kind"] = role.seat.name().into())
+            }
+        }
     }
     Ok(rows)
+}
+
+/// Boots the virtual machine, if there is what it takes.
+fn boot(stage: &Stage, arguments: &Arguments, view: &mut View) -> Result<Option<Machine>> {
+    let Some(place) = Place::find(arguments.qemu.as_deref(), arguments.guest.as_deref())? else {
+        view.say(
+            "no virtual machine takes part: `cargo xtask qemu` fetches a QEMU (--qemu DIR), `cargo xtask guest` packs what \
+             runs programs in one (--guest FILE)",
+        )?;
+        return Ok(None);
+    };
+    view.say("a virtual machine boots; when it is up, all begin")?;
+    let start = Instant::now();
+    let machine = place.boot(stage, &MACHINE, arguments.seconds)?;
+    view.say(&format!("the virtual machine is up after {:.1} s", start.elapsed().as_secs_f64()))?;
+    Ok(Some(machine))
 }
 
 /// What was seen of a tenant while it ran.
@@ -101,21 +135,26 @@ struct Seen {
 }
 
 fn play(stage: &Stage, arguments: &Arguments) -> Result<Value> {
+    let mut view = View::new(arguments.json, arguments.vms);
+    let machine = if arguments.vms { boot(stage, arguments, &mut view)? } else { None };
     let cast: &[Role] = if arguments.vms { &GUESTS } else { &TENANTS };
     let mut actors = Vec::new();
     for role in cast {
-        actors.push((role, role.start(stage, arguments.seconds)?));
+        actors.push((role, Actor::Program(role.start(stage, arguments.seconds)?)));
+    }
+    if let Some(mut machine) = machine {
+        machine.begin();
+        actors.push((&MACHINE, Actor::Machine(machine)));
     }
     let time = Duration::from_secs(arguments.seconds);
     let start = Instant::now();
-    let mut view = View::new(arguments.json, arguments.vms);
     let mut seen: BTreeMap<&str, Seen> = BTreeMap::new();
     let mut events = Vec::new();
     let mut scenes = if arguments.vms { scenes::OF_GUESTS.to_vec() } else { scenes::OF_TENANTS.to_vec() };
     let expected = scenes.len();
     while start.elapsed() < time {
         let rows = present(stage, &mut actors)?;
-        for role in cast {
+        for (role, _) in &actors {
             let Some(row) = rows.get(role.name) else { continue };
             let seen = seen.entry(role.name).or_default();
             seen.memory_limit = row["memory_limit"].as_u64().unwrap_or(0);
@@ -156,6 +195,9 @@ fn report(role: &Role, actor: Actor, seen: &Seen) -> Value {
         "kernels": report["kernels"],
         "verified": report["verified"],
     });
+    if report["error"].is_string() {
+        tenant["error"] = report["error"].clone();
+    }
     if role.seat != Seat::Native {
         let received = seen.received.iter().sum::<f64>() / seen.received.len().max(1) as f64;
         tenant["share_entitled"] = role.share.into();

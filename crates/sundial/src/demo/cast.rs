@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
+use super::machine::Machine;
 use crate::stage::Stage;
 
 /// How a program reaches a GPU.
@@ -15,6 +16,8 @@ pub(super) enum Seat {
     Session,
     /// As a guest with a driver of its own, on a virtual GPU of this scheme.
     Guest(&'static str),
+    /// As a guest in a virtual machine.
+    Machine,
     /// On a GPU of its own, in its own process: what the others have a share of, undivided. It takes processor time from them,
     /// which are the software GPU's engines too.
     Native,
@@ -26,6 +29,7 @@ impl Seat {
         match self {
             Seat::Session => "session",
             Seat::Guest(scheme) => scheme,
+            Seat::Machine => "vm",
             Seat::Native => "native",
         }
     }
@@ -36,8 +40,8 @@ impl Seat {
 pub(super) struct Role {
     pub(super) name: &'static str,
     pub(super) seat: Seat,
-    program: &'static str,
-    memory: &'static str,
+    pub(super) program: &'static str,
+    pub(super) memory: &'static str,
     /// Percent; nothing for who shares nothing.
     pub(super) share: u32,
 }
@@ -53,20 +57,30 @@ pub(super) const TENANTS: [Role; 3] = [
     role("life", Seat::Session, "life", "128m", 15),
 ];
 
-/// A session and two guests on one GPU, and one who has a GPU alone. Shares as above.
+/// A session and two guests on one GPU, and one who has a GPU alone. Their shares leave that of the machine as well.
 pub(super) const GUESTS: [Role; 4] = [
-    role("session", Seat::Session, "matrices", "256m", 40),
-    role("full", Seat::Guest("fv"), "polynomials", "256m", 30),
+    role("session", Seat::Session, "matrices", "256m", 35),
+    role("full", Seat::Guest("fv"), "polynomials", "256m", 25),
     role("para", Seat::Guest("pv"), "life", "256m", 20),
     role("native", Seat::Native, "matrices", "256m", 0),
 ];
 
+/// One more guest, where there is a QEMU. Its kernels are long: a machine without the processor's help launches slowly.
+pub(super) const MACHINE: Role = role("machine", Seat::Machine, "matrices", "256m", 10);
+
 impl Role {
     /// Has it compute for some seconds.
-    pub(super) fn start(&self, stage: &Stage, seconds: u64) -> Result<Actor> {
+    pub(super) fn start(&self, stage: &Stage, seconds: u64) -> Result<Program> {
         let Role { name, seat, program, memory, share } = *self;
         start(stage, (name, seat), memory, share, &[program, "--seconds", &seconds.to_string()])
     }
+}
+
+/// Makes a virtual GPU; the path of its socket.
+pub(super) fn virtual_gpu(stage: &Stage, name: &str, memory: &str, share: u32, scheme: &str) -> Result<String> {
+    let share = format!("{share}%");
+    let terms = ["vgpu", "create", name, "--mem", memory, "--share", &share, "--scheme", scheme];
+    output(stage.sundial().args(terms))
 }
 
 /// Starts a program under a name; a virtual GPU is made for it, if it needs one.
@@ -76,24 +90,20 @@ pub(super) fn start(
     memory: &str,
     share: u32,
     program: &[&str],
-) -> Result<Actor> {
-    let share = format!("{share}%");
+) -> Result<Program> {
     let mut command = stage.sundial();
     command.arg("run");
     match seat {
-        Seat::Session => command.args(["--name", name, "--mem", memory, "--share", &share]),
-        Seat::Guest(scheme) => {
-            let terms = ["vgpu", "create", name, "--mem", memory, "--share", &share, "--scheme", scheme];
-            let socket = output(stage.sundial().args(terms))?;
-            command.args(["--vgpu", &socket])
-        }
+        Seat::Session => command.args(["--name", name, "--mem", memory, "--share", &format!("{share}%")]),
+        Seat::Guest(scheme) => command.args(["--vgpu", &virtual_gpu(stage, name, memory, share, scheme)?]),
+        Seat::Machine => bail!("{name} is no program of this machine"),
         Seat::Native => command.arg("--native"),
     };
     command.arg("--").arg(stage.beside("sundial-tenant")?).args(program);
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| format!("starting {name}"))?;
     let output = BufReader::new(child.stdout.take().context("piped")?);
-    Ok(Actor { child, output })
+    Ok(Program { child, output })
 }
 
 /// The line that a command says.
@@ -105,13 +115,29 @@ pub(super) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
+/// One of the cast, at work.
+pub(super) enum Actor {
+    Program(Program),
+    Machine(Machine),
+}
+
+impl Actor {
+    /// Waits for its end; what it reported.
+    pub(super) fn finish(self) -> Result<Value> {
+        match self {
+            Actor::Program(program) => program.finish(),
+            Actor::Machine(machine) => machine.finish(),
+        }
+    }
+}
+
 /// The process of a program.
-pub(super) struct Actor {
+pub(super) struct Program {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
-impl Actor {
+impl Program {
     pub(super) fn line(&mut self) -> Result<Value> {
         let mut line = String::new();
         if self.output.read_line(&mut line)? == 0 {
@@ -135,7 +161,7 @@ impl Actor {
     }
 }
 
-impl Drop for Actor {
+impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -123,6 +123,9 @@ pub(super) fn summary(out: &mut impl Write, result: &Value) -> Result<()> {
             )?;
         }
         writeln!(out)?;
+        if let Some(error) = tenant["error"].as_str() {
+            writeln!(out, "    {error}")?;
+        }
     }
     for event in result["events"].as_array().into_iter().flatten() {
         let held = if event["held"] == true { "held" } else { "NOT HELD" };
