@@ -42,8 +42,8 @@ pub struct PassThrough {
     name: String,
     vram_bytes: u64,
     power: Power,
-    /// `None` if it cannot be switched on, or did not obey: it reads as ones.
-    on: RwLock<Option<Arc<dyn DeviceBacking>>>,
+    /// Taken after `memory`, and after `interrupts`.
+    switch: RwLock<Switch>,
     /// What the guest maps of VRAM, and what it has mapped for the device.
     memory: Mutex<Memory>,
     pci: Mutex<ConfigSpace>,
@@ -52,6 +52,40 @@ pub struct PassThrough {
     settled: Condvar,
     counters: Counters,
     ended: AtomicBool,
+}
+
+/// There is one device at a time, whoever still has the last.
+#[derive(Default)]
+struct Switch {
+    /// `None` if it cannot be switched on, or did not obey: it reads as ones.
+    on: Option<Arc<dyn DeviceBacking>>,
+    /// The last one, if somebody keeps it from stopping: it reaches all the memory that it ever did.
+    old: Option<Arc<dyn DeviceBacking>>,
+}
+
+impl Switch {
+    /// Switches the device off: when this returns well, it has stopped, and reaches no memory any more.
+    fn off(&mut self) -> io::Result<()> {
+        if let Some(device) = self.on.take() {
+            // Who waits for its interrupts looks up when there is one.
+            let at = |offset| regs::VF_BASE + offset;
+            for (register, value) in [(vf::INTR_LEAF_EN_SET, 1), (vf::INTR_TOP_EN_SET, 1), (vf::INTR_LEAF_TRIGGER, 0)] {
+                device.write32(at(register), value);
+            }
+            self.old = Some(device);
+        }
+        let Some(old) = &self.old else { return Ok(()) };
+        let since = Instant::now();
+        while Arc::strong_count(old) > 1 {
+            if since.elapsed() > BOUND {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "somebody still has the last device"));
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        // The last handle: it stops now.
+        self.old = None;
+        Ok(())
+    }
 }
 
 #[derive(Default)]
@@ -80,7 +114,7 @@ impl PassThrough {
             name: name.to_owned(),
             vram_bytes,
             power,
-            on: RwLock::default(),
+            switch: RwLock::default(),
             memory: Mutex::default(),
             pci: Mutex::new(ConfigSpace::new(vram_bytes.next_power_of_two())),
             interrupts: Mutex::default(),
@@ -107,7 +141,7 @@ impl PassThrough {
     /// Passes the device's interrupts on. Returns after [`PassThrough::end`].
     pub fn attend(&self) {
         while !self.ended.load(Ordering::Acquire) {
-            let device = self.on.read().clone();
+            let device = self.switch.read().on.clone();
             let raised = device.as_ref().is_some_and(|device| device.wait_interrupt(LOOK));
             let lost = device.is_none();
             drop(device);
@@ -131,7 +165,7 @@ impl PassThrough {
     fn settle(&self) {
         let at = |offset| self.read32(regs::VF_BASE + offset);
         let mut wire = self.interrupts.lock();
-        wire.up = at(vf::INTR_TOP) & at(vf::INTR_TOP_EN_SET) != 0 && self.on.read().is_some();
+        wire.up = at(vf::INTR_TOP) & at(vf::INTR_TOP_EN_SET) != 0 && self.switch.read().on.is_some();
         let Wire { interrupts, up, off } = &*wire;
         if let Some(interrupts) = interrupts {
             interrupts.set_level(pci::INTX, 0, *up && !off);
@@ -144,12 +178,13 @@ impl PassThrough {
     }
 
     fn read32(&self, offset: u32) -> u32 {
-        let on = self.on.read();
-        on.as_ref().filter(|_| !self.ended.load(Ordering::Relaxed)).map_or(u32::MAX, |device| device.read32(offset))
+        let switch = self.switch.read();
+        let on = switch.on.as_ref().filter(|_| !self.ended.load(Ordering::Relaxed));
+        on.map_or(u32::MAX, |device| device.read32(offset))
     }
 
     fn write32(&self, offset: u32, value: u32) {
-        if let Some(device) = &*self.on.read() {
+        if let Some(device) = &self.switch.read().on {
             device.write32(offset, value);
         }
         // What the guest says about interrupts may lower the line, and may leave it up for another reason.
@@ -161,35 +196,30 @@ impl PassThrough {
 
     /// Switches the device off and on; with `leave`, VRAM is in a new file and nothing is mapped for it.
     fn cycle(&self, leave: bool) -> io::Result<()> {
-        let mut on = self.on.write();
-        if let Some(old) = on.take() {
-            // Who waits for its interrupts looks up when there is one. It stops when nobody has it.
-            let at = |offset| regs::VF_BASE + offset;
-            for (register, value) in [(vf::INTR_LEAF_EN_SET, 1), (vf::INTR_TOP_EN_SET, 1), (vf::INTR_LEAF_TRIGGER, 0)] {
-                old.write32(at(register), value);
-            }
-            let since = Instant::now();
-            while Arc::strong_count(&old) > 1 && since.elapsed() < BOUND {
-                std::thread::sleep(Duration::from_micros(50));
-            }
-        }
         let mut memory = self.memory.lock();
         if leave {
             *memory = Memory::default();
         }
+        let mut switch = self.switch.write();
+        switch.off()?;
         let device = (self.power)()?;
-        if memory.vram.is_none() {
+        let shown = memory.vram.is_some();
+        if !shown {
             memory.vram = Some(Arc::new(Memfd::create("sundial-whole-vram", self.vram_bytes)?));
         }
         let lent = memory.vram.as_ref().map(|file| device.lend_vram(VramOffset(0), file, 0, self.vram_bytes));
         if let Some(Err(error)) = lent {
+            if shown {
+                // The guest has mapped the file, and would go on with what is VRAM no longer.
+                return Err(error);
+            }
             tracing::warn!(%error, guest = self.name, "VRAM cannot be lent: accesses to BAR1 are trapped");
             memory.vram = None;
         }
         for (bus, (file, offset, bytes)) in &memory.maps {
             device.map_dma_at(BusAddr(*bus), file, *offset, *bytes)?;
         }
-        *on = Some(device);
+        switch.on = Some(device);
         Ok(())
     }
 
@@ -199,21 +229,21 @@ impl PassThrough {
         }
         self.settle();
     }
+}
 
-    /// Has the device forget all its translations; false if it does not.
-    fn invalidate(&self) -> bool {
-        let all = vf::INVALIDATE_ALL_VA.of(1) | vf::INVALIDATE_ALL_PDB.of(1) | vf::INVALIDATE_TRIGGER.of(1);
-        let at = regs::VF_BASE + vf::MMU_INVALIDATE;
-        self.write32(at, all);
-        let since = Instant::now();
-        while vf::INVALIDATE_TRIGGER.is_set(self.read32(at)) {
-            if self.on.read().is_none() || since.elapsed() > BOUND {
-                return false;
-            }
-            std::thread::sleep(Duration::from_micros(50));
+/// Has the device forget all its translations; false if it does not.
+fn invalidate(device: &dyn DeviceBacking) -> bool {
+    let all = vf::INVALIDATE_ALL_VA.of(1) | vf::INVALIDATE_ALL_PDB.of(1) | vf::INVALIDATE_TRIGGER.of(1);
+    let at = regs::VF_BASE + vf::MMU_INVALIDATE;
+    device.write32(at, all);
+    let since = Instant::now();
+    while vf::INVALIDATE_TRIGGER.is_set(device.read32(at)) {
+        if since.elapsed() > BOUND {
+            return false;
         }
-        true
+        std::thread::sleep(Duration::from_micros(50));
     }
+    true
 }
 
 impl Device for PassThrough {
@@ -231,7 +261,7 @@ impl Device for PassThrough {
         count_trap(&self.counters, region, offset);
         match region {
             pci::BAR0 => read_words(offset, out, |at| self.read32(at)),
-            pci::BAR1 => match &*self.on.read() {
+            pci::BAR1 => match &self.switch.read().on {
                 Some(device) => device.read_vram(VramOffset(offset), out),
                 None => out.fill(0xff),
             },
@@ -249,7 +279,7 @@ impl Device for PassThrough {
         match region {
             pci::BAR0 => write_words(offset, data, |at, value| self.write32(at, value)),
             pci::BAR1 => {
-                if let Some(device) = &*self.on.read() {
+                if let Some(device) = &self.switch.read().on {
                     device.write_vram(VramOffset(offset), data);
                 }
             }
@@ -278,7 +308,7 @@ impl Device for PassThrough {
         if memory.maps.len() >= MOST_MAPS {
             return Err(Errno::NOSPC);
         }
-        if let Some(device) = &*self.on.read() {
+        if let Some(device) = &self.switch.read().on {
             let mapped = device.map_dma_at(BusAddr(map.address), &file, offset, map.bytes);
             mapped.map_err(|error| match error.kind() {
                 io::ErrorKind::AlreadyExists => Errno::EXIST,
@@ -294,12 +324,19 @@ impl Device for PassThrough {
         if self.memory.lock().maps.remove(&address).is_none() {
             return;
         }
-        if let Some(device) = &*self.on.read() {
-            device.free_dma(BusAddr(address));
-        }
-        if !self.invalidate() {
+        let let_go = match &self.switch.read().on {
+            Some(device) => {
+                device.free_dma(BusAddr(address));
+                invalidate(device.as_ref())
+            }
+            // None is on, and the last one has been told of already if it still is there.
+            None => true,
+        };
+        if !let_go {
             tracing::error!(guest = self.name, "the device does not let go of memory: it is switched off");
-            *self.on.write() = None;
+            if let Err(error) = self.switch.write().off() {
+                tracing::error!(%error, guest = self.name, "the device does not stop: it may still use a guest's memory");
+            }
         }
     }
 

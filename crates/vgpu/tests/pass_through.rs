@@ -2,15 +2,25 @@
 
 #![expect(clippy::unwrap_used, reason = "a test whose ground gives way has failed")]
 
-use std::sync::Arc;
+mod faulty;
+
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
 
 use device_io::{DeviceBacking, VramOffset};
 use gpu::MemoryKind;
 use gpu_driver::{ClientConfig, Driver};
+use gpu_spec::mmu::{PhysAddr, Rights};
 use gpu_spec::regs::{self, vf};
+use hostmem::Memfd;
+use rogue::work::{TOUCH, classes, copy, launch};
+use rogue::{FREE_VA, Lent, Port, Rogue, VRAM_VA};
+use vfio_user::{Device, DmaMap};
+use vgpu::PassThrough;
 
-use crate::suite::support::{PTX, Tenant, kernel};
+use crate::faulty::{Faults, Faulty};
+use crate::suite::support::{BOUND, PTX, Tenant, eventually, kernel};
 
 mod device {
     use std::os::unix::net::UnixStream;
@@ -30,14 +40,20 @@ mod device {
         PassThrough::new("guest", vram_bytes, Box::new(power)).unwrap()
     }
 
-    /// A guest that has it, and the thread that serves it until it leaves.
-    pub(crate) fn guest(whole: &Arc<PassThrough>) -> (VfioUserGpu, JoinHandle<()>) {
+    /// The guest's side, and the thread that serves it until it leaves.
+    pub(crate) fn serve(whole: &Arc<PassThrough>) -> (UnixStream, JoinHandle<()>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let server = Server::new(ours, ServerOptions::default());
         let served = Arc::clone(whole);
         let serving = std::thread::spawn(move || {
             server.serve(&*served);
         });
+        (theirs, serving)
+    }
+
+    /// A guest that has it.
+    pub(crate) fn guest(whole: &Arc<PassThrough>) -> (VfioUserGpu, JoinHandle<()>) {
+        let (theirs, serving) = serve(whole);
         (VfioUserGpu::over(theirs).unwrap(), serving)
     }
 
@@ -113,19 +129,130 @@ fn guests_find_nothing_of_each_other() {
     attending.join().unwrap();
 }
 
+/// A guest that writes by hand what a driver would.
+fn by_hand(whole: &Arc<PassThrough>) -> (Rogue, JoinHandle<()>) {
+    let (theirs, serving) = device::serve(whole);
+    (Rogue::new(Port::over(theirs).unwrap()), serving)
+}
+
 #[test]
 fn memory_that_was_unmapped_is_out_of_reach() {
+    const BUS: u64 = 1 << 33;
+    const PAGE: u64 = 4096;
     let whole = device::whole(64 * MIB, false);
-    let (gpu, serving) = device::guest(&whole);
-    let pages: Vec<_> = (0..3).map(|_| gpu.alloc_dma(4096).unwrap()).collect();
-    let at = pages[1].bus();
-    gpu.free_dma(at);
-    // Its address is another's now; the maps around it stay, over a reset as well.
-    gpu.reset().unwrap();
-    let again = gpu.alloc_dma(4096).unwrap();
-    assert_eq!(again.bus(), at);
-    gpu.free_dma(pages[0].bus());
-    gpu.free_dma(again.bus());
-    drop(gpu);
+    let (mut rogue, serving) = by_hand(&whole);
+    for _ in 0..4 {
+        // The maps around it stay.
+        (0..3).for_each(|page| rogue.lend(BUS + page * PAGE, PAGE).unwrap());
+        let mut space = rogue.space();
+        space.map(&mut rogue, FREE_VA, 3 * PAGE, PhysAddr::system(BUS), Rights::default()).unwrap();
+        let mut channels = [1, 2].map(|id| rogue.channel(&mut space, id));
+        rogue.list(&[(1, &channels[..1]), (2, &channels[1..])]);
+        let program = rogue.load(TOUCH, "touch");
+        let endless = rogue.describe(program, 1, 32, &[FREE_VA + PAGE, 0]);
+        rogue.submit(&mut channels[0], &[classes(), launch(endless)].concat());
+        let of = |page: &Lent| page.memory.u32_at(0).load(Ordering::Relaxed);
+        eventually("the kernel runs", || of(&rogue.lent[1]) != 0);
+        let page = rogue.take_back(BUS + PAGE).unwrap();
+        // It is somebody else's now.
+        page.memory.fill(0, PAGE as usize, 0x5a);
+        eventually("a fault of the kernel", || rogue.has_failed(1));
+        let to = 20 * MIB;
+        rogue.port.write_vram(to, &[0; 32]);
+        rogue.lent[0].memory.fill(0, PAGE as usize, 0x77);
+        rogue.submit(&mut channels[1], &[classes(), copy(VRAM_VA + to, FREE_VA, 16)].concat());
+        eventually("a copy beside it", || rogue.word(to) == 0x7777_7777);
+        rogue.submit(&mut channels[1], &copy(VRAM_VA + to + 16, FREE_VA + PAGE, 16));
+        eventually("a fault of the copy", || rogue.has_failed(2));
+        assert_eq!(rogue.word(to + 16), 0, "read after it was unmapped");
+        let mut bytes = [0; PAGE as usize];
+        page.memory.read(0, &mut bytes);
+        assert_eq!(bytes, [0x5a; PAGE as usize], "written after it was unmapped");
+        rogue.port.client.reset().unwrap();
+        rogue.take_back(BUS).unwrap();
+        rogue.take_back(BUS + 2 * PAGE).unwrap();
+    }
+    drop(rogue);
     serving.join().unwrap();
+}
+
+/// Devices that were switched on, one after another.
+type Made = Arc<Mutex<Vec<Weak<Faulty>>>>;
+
+/// A device with faults that is passed through.
+fn counted(faults: &Arc<Faults>) -> (Arc<PassThrough>, Made) {
+    let made = Made::default();
+    let (faults, counting) = (Arc::clone(faults), Arc::clone(&made));
+    let power = move || {
+        let gpu = Faulty::new(16 * MIB, &faults);
+        counting.lock().unwrap().push(Arc::downgrade(&gpu));
+        Ok(gpu as Arc<dyn DeviceBacking>)
+    };
+    (PassThrough::new("guest", 16 * MIB, Box::new(power)).unwrap(), made)
+}
+
+/// Its threads would go on reaching the memory, as long as anybody has the device: who waits for its interrupts, above all.
+#[test]
+fn a_device_that_forgets_nothing_has_stopped_when_the_unmap_is_answered() {
+    let faults = Arc::new(Faults::default());
+    let (whole, made) = counted(&faults);
+    let attended = Arc::clone(&whole);
+    let attending = std::thread::spawn(move || attended.attend());
+    let (mut rogue, serving) = by_hand(&whole);
+    rogue.lend(1 << 33, 4096).unwrap();
+    faults.forgets_not.store(true, Ordering::SeqCst);
+    rogue.take_back(1 << 33).unwrap();
+    assert!(made.lock().unwrap()[0].upgrade().is_none(), "the device is still there");
+    assert_eq!(rogue.port.read32(regs::PMC_BOOT_0), u32::MAX);
+    faults.forgets_not.store(false, Ordering::SeqCst);
+    rogue.port.client.reset().unwrap();
+    assert_eq!(rogue.port.read32(regs::PMC_BOOT_0), regs::BOOT_0_TU104, "another one");
+    drop(rogue);
+    serving.join().unwrap();
+    whole.end();
+    attending.join().unwrap();
+}
+
+#[test]
+fn nothing_is_switched_on_beside_a_device_that_goes_on() {
+    let (whole, made) = counted(&Arc::default());
+    let (rogue, serving) = by_hand(&whole);
+    let held = made.lock().unwrap()[0].upgrade().unwrap();
+    rogue.port.client.reset().unwrap();
+    assert_eq!((made.lock().unwrap().len(), rogue.port.read32(regs::PMC_BOOT_0)), (1, u32::MAX));
+    drop(rogue);
+    serving.join().unwrap();
+    assert_eq!(made.lock().unwrap().len(), 1, "nor for the next guest");
+    drop(held);
+    let (next, serving) = by_hand(&whole);
+    assert_eq!(next.port.read32(regs::PMC_BOOT_0), u32::MAX);
+    next.port.client.reset().unwrap();
+    assert_eq!((made.lock().unwrap().len(), next.port.read32(regs::PMC_BOOT_0)), (2, regs::BOOT_0_TU104));
+    drop(next);
+    serving.join().unwrap();
+}
+
+/// Whoever takes more locks than one takes them in one order.
+#[test]
+fn maps_and_resets_at_once_get_on() {
+    let whole = device::whole(16 * MIB, false);
+    let file = Memfd::create("rogue", 4096).unwrap();
+    let (done, through) = std::sync::mpsc::channel();
+    for reset in [true, false] {
+        let (whole, done, file) = (Arc::clone(&whole), done.clone(), file.try_clone().unwrap());
+        std::thread::spawn(move || {
+            for round in 0..if reset { 50 } else { 5000 } {
+                if reset {
+                    Device::reset(&*whole);
+                } else {
+                    let shown = Some((file.try_clone().unwrap().into_fd(), 0));
+                    let map = DmaMap { address: 1 << 33, bytes: 4096, file: shown, readable: true, writable: true };
+                    Device::map(&*whole, map).unwrap_or_else(|error| panic!("round {round}: {error:?}"));
+                    Device::unmap(&*whole, 1 << 33, 4096);
+                }
+            }
+            done.send(()).unwrap();
+        });
+    }
+    (0..2).for_each(|_| through.recv_timeout(2 * BOUND).expect("one waits for the other"));
 }
