@@ -3,7 +3,7 @@
 //! The guest's addresses are its own: VRAM from 0, system memory where its DMA maps say. [`GuestMemory`] is the one place that
 //! knows where the host has them, and so the grant of all shadow tables; whatever a guest names is looked up here or nowhere.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -32,8 +32,10 @@ pub(crate) struct GuestMemory {
     lease: Arc<Lease>,
     pub(crate) vram: Partition,
     system: IntervalMap<Mapped>,
-    /// Files that are addressable for the device, by device and inode: a guest names the same one in many maps.
-    files: HashMap<(u64, u64), Weak<File>>,
+    /// Files that are addressable for the device, by device and inode: a guest names the same one in many maps. Where two of its
+    /// maps show the same part, the file is there more than once. Invariant: no part of a [`File`] is shown by two maps, so that
+    /// what leads to memory by the one can be taken away, and what does by the other stays.
+    files: HashMap<(u64, u64), Vec<Weak<File>>>,
     /// The same, by the device's address.
     by_bus: BTreeMap<u64, Weak<File>>,
 }
@@ -94,18 +96,22 @@ impl GuestMemory {
     pub(crate) fn map(&mut self, map: vfio_user::DmaMap) -> Result<(), Errno> {
         let Some((fd, offset)) = map.file else { return Ok(()) };
         let range = map.address..map.address.checked_add(map.bytes).ok_or(Errno::INVAL)?;
+        let part = offset..offset.checked_add(map.bytes).ok_or(Errno::INVAL)?;
         if self.system.len() >= MOST_MAPS {
             return Err(Errno::NOSPC);
         }
         let stat = fstat(&fd)?;
         let key = (stat.st_dev, stat.st_ino);
-        self.files.retain(|_, file| file.strong_count() > 0);
+        self.files.retain(|_, files| {
+            files.retain(|file| file.strong_count() > 0);
+            !files.is_empty()
+        });
         self.by_bus.retain(|_, file| file.strong_count() > 0);
-        let file = match self.files.get(&key).and_then(Weak::upgrade) {
+        let file = match self.that_does_not_show(key, &part) {
             Some(file) => file,
             None => {
                 let file = usable(fd)?;
-                let held = self.files.values().filter_map(Weak::upgrade).map(|file| file.memory.file.bytes());
+                let held = self.files.values().flatten().filter_map(Weak::upgrade).map(|file| file.memory.file.bytes());
                 if held.sum::<u64>().checked_add(file.bytes()).is_none_or(|bytes| bytes > MOST_BYTES) {
                     return Err(Errno::NOSPC);
                 }
@@ -114,17 +120,27 @@ impl GuestMemory {
                     Errno::NOMEM
                 })?;
                 let file = Arc::new(File { lease: Arc::clone(&self.lease), memory });
-                self.files.insert(key, Arc::downgrade(&file));
+                self.files.entry(key).or_default().push(Arc::downgrade(&file));
                 self.by_bus.insert(file.memory.bus().0, Arc::downgrade(&file));
                 file
             }
         };
-        let end = offset.checked_add(map.bytes).filter(|end| *end <= file.memory.file.bytes());
-        if end.is_none() || !offset.is_multiple_of(hostmem::PAGE) {
+        if part.end > file.memory.file.bytes() || !offset.is_multiple_of(hostmem::PAGE) {
             return Err(Errno::INVAL);
         }
         let mapped = Mapped { file, offset, read_only: !map.writable };
         self.system.insert(range, mapped).map_err(|_| Errno::EXIST)
+    }
+
+    /// A file that is addressable, of which no map shows any of this part.
+    fn that_does_not_show(&self, key: (u64, u64), part: &Range<u64>) -> Option<Arc<File>> {
+        let shows = |(range, mapped): &(Range<u64>, &Mapped)| {
+            mapped.offset < part.end && part.start < mapped.offset + (range.end - range.start)
+        };
+        let showing: HashSet<_> =
+            self.system.iter().filter(shows).map(|(_, mapped)| Arc::as_ptr(&mapped.file)).collect();
+        let mut files = self.files.get(&key)?.iter().filter_map(Weak::upgrade);
+        files.find(|file| !showing.contains(&Arc::as_ptr(file)))
     }
 
     /// The host's pieces of a range of the guest's system memory.

@@ -225,6 +225,47 @@ fn refused_hypercalls_leave_no_translation() {
     assert_eq!(rogue.word(to + 16), 0, "the memory had been taken back");
 }
 
+/// A page that is mapped at two addresses is still there at the one when it is unmapped at the other.
+#[test]
+fn what_is_unmapped_at_one_address_stays_at_another() {
+    let driver = host(256 * MIB, false);
+    for scheme in SCHEMES {
+        let (mut rogue, _host) = rogue(&driver, scheme, 32 * MIB);
+        let file = Memfd::create("rogue", 8192).unwrap();
+        let memory = file.map().unwrap();
+        memory.fill(0, 8192, 0x5a);
+        // Two pages at the one address; the second of them at the other as well.
+        let (buses, root, vas, to) = ([1 << 33, 1 << 34], 24 * MIB, [LO + (64 << 20), LO + (66 << 20)], 20 * MIB);
+        let client = &rogue.port.client;
+        client.map_dma(buses[0], 8192, (true, true), Some((file.as_fd(), 0))).unwrap();
+        client.map_dma(buses[1], 4096, (true, true), Some((file.as_fd(), 4096))).unwrap();
+        let pages = [(vas[0], 8192, buses[0]), (vas[1], 4096, buses[1])];
+        let mut channel = if scheme == Scheme::Pv {
+            let channel = rogue.entered_channel(root, 3).unwrap();
+            let enter = |(va, bytes, at)| Call { code: pv::MAP, flags: pv::SYSTEM, root, va, bytes, at };
+            assert_eq!(rogue.call(&pages.map(enter)), 0);
+            channel
+        } else {
+            let mut space = rogue.space();
+            for (va, bytes, at) in pages {
+                space.map(&mut rogue, va, bytes, PhysAddr::system(at), Default::default()).unwrap();
+            }
+            rogue.channel(&mut space, 3)
+        };
+        rogue.list(&[(1, &[channel])]);
+        rogue.submit(&mut channel, &[classes(), copy(VRAM_VA + to, vas[0] + 4096, 16)].concat());
+        eventually("a copy by the one", || rogue.word(to) == 0x5a5a_5a5a);
+        rogue.port.client.unmap_dma(buses[0], 8192).unwrap();
+        memory.fill(4096, 4096, 0x66);
+        rogue.submit(&mut channel, &copy(VRAM_VA + to + 16, vas[1], 16));
+        eventually("a copy by the other", || rogue.word(to + 16) == 0x6666_6666 || rogue.has_failed(3));
+        assert!(!rogue.has_failed(3), "{scheme:?}: it is gone at both");
+        rogue.submit(&mut channel, &copy(VRAM_VA + to + 32, vas[0] + 4096, 16));
+        eventually("a fault", || rogue.has_failed(3));
+        assert_eq!(rogue.word(to + 32), 0, "{scheme:?}: it is still there where it was unmapped");
+    }
+}
+
 /// Windows of all spaces together have a limit: the device's process has addresses for everybody.
 #[test]
 fn windows_leave_addresses_to_others() {
