@@ -369,11 +369,7 @@ impl Lease {
     /// # Errors
     /// It does not: the memory behind must not be used again.
     pub fn invalidate(&self, root: PhysAddr, ranges: &[Range<u64>]) -> Result<(), NotLetGo> {
-        let forgotten = self.driver.device.scheduler.invalidate(root, ranges);
-        if forgotten.is_err() {
-            self.held.lock().stuck = true;
-        }
-        Ok(forgotten?)
+        self.forgotten(self.driver.device.scheduler.invalidate(root, ranges))
     }
 
     /// Makes the device forget all translations of a page directory, which no channel uses any more.
@@ -381,7 +377,12 @@ impl Lease {
     /// # Errors
     /// It does not: the tables and the memory behind must not be used again.
     pub fn invalidate_all(&self, root: PhysAddr) -> Result<(), NotLetGo> {
-        Ok(self.driver.device.scheduler.invalidate_all(root)?)
+        self.forgotten(self.driver.device.scheduler.invalidate_all(root))
+    }
+
+    fn forgotten(&self, forgotten: Result<(), Stuck>) -> Result<(), NotLetGo> {
+        self.held.lock().stuck |= forgotten.is_err();
+        Ok(forgotten?)
     }
 
     /// Makes memory of somebody else's addressable for the device. It costs a descriptor, and an entry of the host's memory

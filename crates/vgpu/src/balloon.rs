@@ -193,16 +193,21 @@ impl Vgpu {
         drop(inner);
     }
 
-    /// VRAM as after power-on, as much of it as the guest should have; with `leave`, there is no guest any more.
+    /// VRAM as after power-on, as much of it as the guest should have; with `leave`, there is no guest any more. A virtual GPU
+    /// that has ended keeps what it has until it is destroyed: what did not stop may use it.
     pub(crate) fn renew(&self, inner: &mut Inner, leave: bool) {
+        if self.lines.is_lost() {
+            self.balloon.change(|sizes| sizes.attached &= !leave);
+            return;
+        }
         let target = self.balloon.sizes.lock().target;
         let renewed = inner.memory.vram.renew(target, leave);
         if let Err(error) = &renewed {
             tracing::warn!(guest = self.config.name, %error, "a virtual GPU has less VRAM than it should");
         }
-        if let Err(NoBlocks::Lend(_)) = renewed {
+        if let Err(error @ (NoBlocks::Lend(_) | NoBlocks::GivenUp)) = &renewed {
             // Some of it may be the last guest's still: there is none after it.
-            self.lines.lose();
+            self.end_for_good(error);
         }
         let held = inner.memory.vram.held();
         self.balloon.change(|sizes| {
@@ -259,8 +264,10 @@ impl Vgpu {
         let runs = vram.cut(at..at + bytes);
         let lost: Vec<_> = runs.iter().map(|run| (PhysAddr::vram(run.offset), run.bytes)).collect();
         // Of channels that did not stop nobody knows what they lead to.
-        let let_go = self.revoke(inner, &lost) && inner.stuck.is_empty();
-        inner.memory.vram.give(&runs, let_go);
+        let let_go = self.revoke(inner, &lost) && !self.lease.is_stuck();
+        if let Err(error) = inner.memory.vram.give(&runs, let_go) {
+            self.end_for_good(&error);
+        }
         self.balloon.change(|sizes| {
             sizes.held -= bytes;
             // Who asked for this has given up meanwhile, or wants it back: it is not for the guest to take it then.
@@ -283,6 +290,9 @@ impl Vgpu {
         }
         if let Err(error) = vram.fill(at..at + bytes) {
             log_limit::warn!(guest = self.config.name, %error, "a guest does not get VRAM again");
+            if let NoBlocks::GivenUp = error {
+                self.end_for_good(&error);
+            }
             return 0;
         }
         self.balloon.change(|sizes| sizes.held += bytes);

@@ -119,7 +119,8 @@ pub(crate) fn describe(bytes: u64, file: Option<Arc<OwnedFd>>) -> Description {
 
 impl Device for Port {
     fn describe(&self, _proposed: Option<&serde_json::Value>) -> Description {
-        let file = self.0.inner.lock().memory.vram.file();
+        // What has ended keeps its memory for itself.
+        let file = self.0.inner.lock().memory.vram.file().filter(|_| !self.0.lines.is_lost());
         // Where all is trapped, all is a message.
         let posted_writes = self.0.config.scheme != Scheme::FvNaive;
         Description { posted_writes, ..describe(self.0.config.vram_bytes, file) }
@@ -136,7 +137,8 @@ impl Device for Port {
         match region {
             pci::BAR0 => read_words(offset, out, |at| vgpu.read_register(at)),
             pci::BAR1 => {
-                if vgpu.inner.lock().memory.read(PhysAddr::vram(offset), out).is_err() {
+                let read = vgpu.inner.lock().memory.read(PhysAddr::vram(offset), out);
+                if read.is_err() || vgpu.lines.is_lost() {
                     out.fill(0xff);
                 }
             }
@@ -155,6 +157,7 @@ impl Device for Port {
         match region {
             pci::BAR0 => write_words(offset, data, |at, value| vgpu.write_register(at, value)),
             // Where there is no memory it vanishes.
+            pci::BAR1 if vgpu.lines.is_lost() => {}
             pci::BAR1 => drop(vgpu.inner.lock().memory.write(PhysAddr::vram(offset), data)),
             pci::CONFIG => {
                 let mut inner = vgpu.inner.lock();

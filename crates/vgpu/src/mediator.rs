@@ -111,8 +111,6 @@ pub(crate) struct Inner {
     pub(crate) faults: FaultBuffer,
     pub(crate) latches: Latches,
     pub(crate) pci: ConfigSpace,
-    /// Spaces of channels that did not stop: they show nothing, but the device may walk them.
-    pub(crate) stuck: Vec<Space>,
 }
 
 impl Vgpu {
@@ -151,7 +149,6 @@ impl Vgpu {
             faults: FaultBuffer::default(),
             latches: Latches::default(),
             pci: ConfigSpace::new(most.next_power_of_two()),
-            stuck: Vec::new(),
         };
         Ok(Arc::new(Vgpu {
             epoch_ns: time_ns(lease.backing().as_ref()),
@@ -658,41 +655,57 @@ impl Vgpu {
         inner.memory.unmap(range);
     }
 
-    /// Nothing of the guest's leads to `lost` any more, or (then false) the guest ends.
+    /// Nothing of the guest's leads to `lost` any more, or (then false) the virtual GPU has ended.
     pub(crate) fn revoke(&self, inner: &mut Inner, lost: &[(PhysAddr, u64)]) -> bool {
         let Inner { tables, spaces, .. } = inner;
         let gone = spaces.values_mut().try_for_each(|space| space.revoke(tables, &self.lease, lost));
         if let Err(error) = &gone {
-            log_limit::error!(guest = self.config.name, %error, "memory cannot be taken from a guest; it is stopped");
             self.stop(inner);
+            self.end_for_good(error);
         }
         gone.is_ok()
     }
 
-    /// Ends everything that the guest has begun.
+    /// The guest has no device any more, nor will another: something may go on using what it had. All of it stays where it is
+    /// until the virtual GPU is destroyed.
+    pub(crate) fn end_for_good(&self, why: &dyn std::fmt::Display) {
+        if !self.lines.is_lost() {
+            tracing::error!(guest = self.config.name, %why, "a virtual GPU ends: not all that it had can be taken from its guest");
+        }
+        self.lines.lose();
+        self.balloon.end();
+        // The guest's driver looks, and finds nothing there.
+        self.lines.raise(vector::CHANNEL_ERROR);
+    }
+
+    /// Ends everything that the guest has begun. If some of it does not end, the virtual GPU does.
     fn stop(&self, inner: &mut Inner) {
         let numbers: Vec<u32> = inner.channels.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.unbind(inner, number));
-        let Inner { tables, spaces, memory, stuck, .. } = inner;
-        // Those that are left have been made by hypercalls, or have channels that did not stop: they lead nowhere any more.
+        let Inner { tables, spaces, memory, .. } = inner;
+        let mut ended = true;
+        // Those that are left have been made by hypercalls, or have channels that did not stop. These lead nowhere any more, if that
+        // can be; their tables stay, for the device may walk them.
         for (_, mut space) in spaces.drain() {
             if space.channels == 0 {
                 space.end(tables, &self.lease);
                 continue;
             }
+            ended = false;
             let mut all = memory.system_pieces(0..u64::MAX);
             all.extend(memory.vram.runs().map(|run| (PhysAddr::vram(run.offset), run.bytes)));
             if let Err(error) = space.revoke(tables, &self.lease, &all) {
-                tracing::error!(%error, guest = self.config.name, "what a guest runs does not end: the virtual GPU does");
-                self.lines.lose();
+                tracing::error!(%error, guest = self.config.name, "a channel that does not stop keeps its memory");
             }
-            stuck.push(space);
         }
         for tsg in std::mem::take(&mut inner.tsgs).into_values() {
             let gone = self.lease.list(tsg.host, &[]).and_then(|()| self.lease.preempt(tsg.host));
             self.lease.put_tsg(tsg.host, gone.is_ok());
         }
         self.listed.lock().tsgs.clear();
+        if !ended || self.lease.is_stuck() {
+            self.end_for_good(&"something does not stop, or is not forgotten");
+        }
     }
 
     /// To the state after power-on: VRAM is zero; DMA maps stay.

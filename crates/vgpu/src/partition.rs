@@ -31,6 +31,9 @@ pub(crate) enum NoBlocks {
     Maps,
     #[error("VRAM cannot be lent")]
     Lend(#[from] io::Error),
+    /// It may go on showing its place in the guest's file: nothing else may be shown there.
+    #[error("some of its VRAM is given up for good, because the device may still use it")]
+    GivenUp,
 }
 
 /// The VRAM of one guest.
@@ -112,8 +115,7 @@ impl Partition {
             };
             if let Err(error) = done {
                 let runs = self.cut(range.start..at);
-                self.give(&runs, true);
-                return Err(error);
+                return self.give(&runs, true).and(Err(error));
             }
         }
         Ok(())
@@ -151,11 +153,21 @@ impl Partition {
     }
 
     /// Gives runs back to whom they came from; `let_go`: the device is known not to use them.
-    pub(crate) fn give(&mut self, runs: &[VramRange], let_go: bool) {
+    ///
+    /// # Errors
+    /// [`NoBlocks::GivenUp`].
+    pub(crate) fn give(&mut self, runs: &[VramRange], let_go: bool) -> Result<(), NoBlocks> {
+        let mut given = Ok(());
         for run in runs {
-            if let_go && self.take_back(*run) { self.put(*run) } else { self.lease.quarantine_vram(*run) }
+            if let_go && self.take_back(*run) {
+                self.put(*run);
+            } else {
+                self.lease.quarantine_vram(*run);
+                given = Err(NoBlocks::GivenUp);
+            }
         }
         self.book(self.parts.len());
+        given
     }
 
     /// Makes a run that is plain VRAM free for others; not if something that has not stopped may still use it.
@@ -176,7 +188,7 @@ impl Partition {
     /// the last guest may have kept the old one. Nothing leads there.
     ///
     /// # Errors
-    /// There is not all of it; or (`Lend`) nobody knows what there is, and nobody may use it.
+    /// There is not all of it; or (`Lend`, `GivenUp`) nobody knows what there is, and nobody may use it.
     pub(crate) fn renew(&mut self, bytes: u64, leave: bool) -> Result<(), NoBlocks> {
         let whole = self.has_from(0) == bytes && self.held() == bytes;
         if whole && !leave {
@@ -186,6 +198,10 @@ impl Partition {
         let runs = self.cut(0..self.most);
         let (taken, lost): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| self.take_back(*run));
         lost.iter().for_each(|run| self.lease.quarantine_vram(*run));
+        if !lost.is_empty() && !leave {
+            taken.into_iter().for_each(|run| self.put(run));
+            return Err(NoBlocks::GivenUp);
+        }
         if leave && self.file.is_some() {
             self.file = new_file(self.most);
         }
