@@ -4,6 +4,8 @@
 
 use std::fs;
 use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -20,6 +22,10 @@ use crate::bench::median;
 const SIZES: [usize; 6] = [500, 1000, 2000, 4000, 8000, 16_000];
 /// Threads of a CTA.
 const BLOCK: [u32; 3] = [64, 1, 1];
+/// The same for kernels of files, where the kernel itself says nothing.
+const BLOCK_OF_FILES: [u32; 3] = [256, 1, 1];
+/// Where variables of a file's module are said to lie.
+const VARIABLE: u64 = 1 << 32;
 
 /// Arguments of `sundial bench compile`.
 #[derive(Args, Debug)]
@@ -30,11 +36,21 @@ pub(crate) struct Arguments {
     /// Measure this size only, in instructions.
     #[arg(long)]
     instructions: Option<usize>,
+    /// Measure the kernels of this PTX file instead.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["shape", "instructions"])]
+    ptx: Option<PathBuf>,
+    /// Measure this kernel of the file only.
+    #[arg(long, value_name = "NAME", requires = "ptx")]
+    kernel: Option<String>,
+    /// Threads of a CTA in x, y, z, for kernels of a file [default: what the kernel says, else 256].
+    #[arg(long, value_name = "X,Y,Z", value_delimiter = ',', num_args = 1..=3, requires = "ptx")]
+    block: Option<Vec<u32>>,
 }
 
 /// One line of the result.
 #[derive(Serialize, Deserialize, Debug)]
 struct Row {
+    /// Or the kernel's name.
     shape: String,
     instructions: usize,
     /// Processor time from PTX to an image, milliseconds.
@@ -44,68 +60,106 @@ struct Row {
     peak_bytes: u64,
 }
 
+/// A kernel to be compiled.
+struct Subject {
+    name: String,
+    text: String,
+    /// Which of the module's kernels.
+    entry: usize,
+    block: [u32; 3],
+    instructions: usize,
+}
+
 /// Measures and prints.
 ///
 /// # Errors
-/// A shape that does not exist; a kernel that is not compiled.
+/// A shape, file or kernel that does not exist; a kernel that is not compiled.
 pub(crate) fn run(arguments: &Arguments, json: bool, rounds: usize) -> Result<()> {
-    let wanted = |shape: &Shape| arguments.shape.as_ref().is_none_or(|name| name == shape.name());
-    let shapes: Vec<Shape> = Shape::ALL.into_iter().filter(wanted).collect();
-    ensure!(!shapes.is_empty(), "shapes are: {}", Shape::ALL.map(Shape::name).join(", "));
-    let mut rows = Vec::new();
-    match (&*shapes, arguments.instructions) {
-        (&[shape], Some(instructions)) => rows.push(measure(shape, instructions, rounds)?),
-        (shapes, size) => {
-            let sizes = size.map_or(SIZES.to_vec(), |size| vec![size]);
-            for (shape, size) in shapes.iter().flat_map(|&shape| sizes.iter().map(move |&size| (shape, size))) {
-                rows.push(elsewhere(shape, size, rounds)?);
-            }
-        }
-    }
+    let rows = match &arguments.ptx {
+        Some(file) => kernels(file, arguments, rounds)?,
+        None => shapes(arguments, rounds)?,
+    };
     print(&rows, json)
 }
 
+fn shapes(arguments: &Arguments, rounds: usize) -> Result<Vec<Row>> {
+    let wanted = |shape: &Shape| arguments.shape.as_ref().is_none_or(|name| name == shape.name());
+    let shapes: Vec<Shape> = Shape::ALL.into_iter().filter(wanted).collect();
+    ensure!(!shapes.is_empty(), "shapes are: {}", Shape::ALL.map(Shape::name).join(", "));
+    if let (&[shape], Some(instructions)) = (&*shapes, arguments.instructions) {
+        let (name, text) = (shape.name().to_owned(), shape.text(instructions));
+        return Ok(vec![measure(&Subject { name, text, entry: 0, block: BLOCK, instructions }, rounds)?]);
+    }
+    let sizes = arguments.instructions.map_or(SIZES.to_vec(), |size| vec![size]);
+    let all = shapes.iter().flat_map(|&shape| sizes.iter().map(move |&size| (shape, size)));
+    let rows = all.map(|(shape, size)| {
+        let which = ["--shape", shape.name(), "--instructions", &size.to_string()].map(str::to_owned);
+        elsewhere(crate::own_program().args(["bench", "compile"]).args(which), rounds)
+            .with_context(|| shape.name().to_owned())
+    });
+    rows.collect()
+}
+
+fn kernels(file: &Path, arguments: &Arguments, rounds: usize) -> Result<Vec<Row>> {
+    let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let program = Program::parse(text.as_bytes())?;
+    let Some(name) = arguments.kernel.clone() else {
+        let rows = program.entries().iter().map(|entry| {
+            let mut program = crate::own_program();
+            program.args(["bench", "compile", "--kernel", &entry.name, "--ptx"]).arg(file);
+            if let Some(block) = &arguments.block {
+                program.arg("--block").arg(block.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+            }
+            elsewhere(&mut program, rounds).with_context(|| entry.name.clone())
+        });
+        return rows.collect();
+    };
+    let entry = program.find_entry(&name).with_context(|| format!("no kernel {name:?}"))?;
+    let mut block = program.entries()[entry].max_ntid.unwrap_or(BLOCK_OF_FILES);
+    if let Some(wanted) = &arguments.block {
+        block = [1; 3];
+        block.iter_mut().zip(wanted).for_each(|(side, &wanted)| *side = wanted);
+    }
+    let kernel = program.lower(entry, &|_| Some(VARIABLE))?;
+    let instructions = kernel.blocks.iter().map(|block| block.insts.len()).sum();
+    Ok(vec![measure(&Subject { name, text, entry, block, instructions }, rounds)?])
+}
+
 /// Measures one row in a new process.
-fn elsewhere(shape: Shape, instructions: usize, rounds: usize) -> Result<Row> {
-    let output = crate::own_program()
-        .args(["bench", "compile", "--json", "--shape", shape.name()])
-        .args(["--instructions", &instructions.to_string(), "--rounds", &rounds.to_string()])
-        .output()?;
+fn elsewhere(program: &mut Command, rounds: usize) -> Result<Row> {
+    let output = program.args(["--json", "--rounds", &rounds.to_string()]).output()?;
     if !output.status.success() {
-        bail!("{}: {}", shape.name(), String::from_utf8_lossy(&output.stderr).trim());
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
     }
     let rows: Vec<Row> = serde_json::from_slice(&output.stdout)?;
     rows.into_iter().next().context("a process that measures prints a row")
 }
 
-fn measure(shape: Shape, instructions: usize, rounds: usize) -> Result<Row> {
-    let text = shape.text(instructions);
+fn measure(subject: &Subject, rounds: usize) -> Result<Row> {
     // The first time the code generator is set up, too: of a kernel as small as can be.
-    compile(&Shape::Accesses.text(1))?;
+    let text = Shape::Accesses.text(1);
+    compile(&Subject { name: String::new(), text, entry: 0, block: BLOCK, instructions: 1 })?;
     // Writing 5 there makes the most memory so far the present memory (proc(5)).
     fs::write("/proc/self/clear_refs", "5")?;
     let before = memory("VmRSS")?;
-    let mut times = vec![compile(&text)?];
+    let mut times = vec![compile(subject)?];
     let peak_bytes = memory("VmHWM")?.saturating_sub(before);
     for _ in 1..rounds {
-        times.push(compile(&text)?);
+        times.push(compile(subject)?);
     }
     let ms = median(&mut times);
-    Ok(Row {
-        shape: shape.name().to_owned(),
-        instructions,
-        ms,
-        us_per_instruction: ms * 1000.0 / instructions as f64,
-        peak_bytes,
-    })
+    let Subject { name, instructions, .. } = subject;
+    let us_per_instruction = ms * 1000.0 / (*instructions).max(1) as f64;
+    Ok(Row { shape: name.clone(), instructions: *instructions, ms, us_per_instruction, peak_bytes })
 }
 
 /// Processor time from text to image, milliseconds.
-fn compile(text: &str) -> Result<f64> {
+fn compile(subject: &Subject) -> Result<f64> {
     let watch = Watch::unbounded();
     watch.begin();
-    let kernel = Arc::new(Program::parse(text.as_bytes())?.lower(0, &|_| None)?);
-    let image = Image::compile(kernel, BLOCK, EngineKind::Jit, &watch)?;
+    let program = Program::parse(subject.text.as_bytes())?;
+    let kernel = Arc::new(program.lower(subject.entry, &|_| Some(VARIABLE))?);
+    let image = Image::compile(kernel, subject.block, EngineKind::Jit, &watch)?;
     watch.end();
     ensure!(image.is_machine_code(), "the kernel was left to the interpreter");
     Ok(watch.cpu().as_secs_f64() * 1000.0)
@@ -125,11 +179,11 @@ fn print(rows: &[Row], json: bool) -> Result<()> {
         writeln!(out, "{}", serde_json::to_string_pretty(rows)?)?;
         return Ok(());
     }
-    writeln!(out, "{:<10} {:>12} {:>10} {:>15} {:>10}", "shape", "instructions", "ms", "us/instruction", "peak MB")?;
+    writeln!(out, "{:>12} {:>10} {:>15} {:>10}  shape", "instructions", "ms", "us/instruction", "peak MB")?;
     for row in rows {
         let mb = row.peak_bytes as f64 / 1e6;
         let Row { shape, instructions, ms, us_per_instruction, .. } = row;
-        writeln!(out, "{shape:<10} {instructions:>12} {ms:>10.1} {us_per_instruction:>15.1} {mb:>10.1}")?;
+        writeln!(out, "{instructions:>12} {ms:>10.1} {us_per_instruction:>15.1} {mb:>10.1}  {shape}")?;
     }
     Ok(())
 }
