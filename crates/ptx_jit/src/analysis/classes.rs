@@ -17,7 +17,7 @@ use ptx::launch::WARP;
 
 use super::graph::{Node, NodeId, NodeTerm};
 use super::liveness::Liveness;
-use super::regset::RegSet;
+use super::regset::{RegSet, Sum};
 use super::{PATIENCE, operands};
 
 /// Level of a register.
@@ -96,6 +96,7 @@ pub(crate) fn classify(
         successors: &successors,
         live,
         forced: RegSet::default(),
+        sums: [(); 2].map(|()| Sum::of(kernel.regs.len())),
         seen: vec![0; nodes.len()],
         stamp: 0,
         patience: PATIENCE,
@@ -133,6 +134,8 @@ struct Force<'a> {
     successors: &'a [Vec<NodeId>],
     live: &'a Liveness,
     forced: RegSet,
+    /// Empty between searches: what is written, and what is wanted.
+    sums: [Sum; 2],
     /// By node, the search that has seen it last.
     seen: Vec<usize>,
     stamp: usize,
@@ -160,7 +163,7 @@ impl Force<'_> {
 
     /// What one side of a branch writes until the sides meet, and what it or the code behind it reads.
     fn side(&mut self, side: NodeId, end: Option<NodeId>) -> (RegSet, RegSet) {
-        let (mut written, mut wanted) = (RegSet::default(), RegSet::default());
+        let [written, wanted] = &mut self.sums;
         if let Some(end) = end {
             wanted.add(&self.live.live_in[end]);
         }
@@ -176,7 +179,7 @@ impl Force<'_> {
             wanted.add(live_in);
             work.extend(&self.successors[n]);
         }
-        (written, wanted)
+        (written.take(), wanted.take())
     }
 
     /// All that is written anywhere.

@@ -136,6 +136,29 @@ impl RegSet {
     }
 }
 
+/// A set that much is added to: a bit for every register.
+#[derive(Debug)]
+pub(crate) struct Sum(Vec<u64>);
+
+impl Sum {
+    /// Empty, for so many registers.
+    pub(crate) fn of(registers: usize) -> Sum {
+        Sum(vec![0; registers.div_ceil(64)])
+    }
+
+    pub(crate) fn add(&mut self, set: &RegSet) {
+        for &(word, bits) in &set.0 {
+            self.0[word as usize] |= bits;
+        }
+    }
+
+    /// What is in it; it is empty again.
+    pub(crate) fn take(&mut self) -> RegSet {
+        let words = self.0.iter_mut().map(std::mem::take).zip(0..);
+        RegSet(words.filter(|&(bits, _)| bits != 0).map(|(bits, word)| (word, bits)).collect())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -174,7 +197,11 @@ mod tests {
             assert_eq!(a.add_but(&b, &c), a2.len() > before);
             assert_eq!(list(&a), a2.iter().copied().collect::<Vec<_>>());
             a2.extend(&b2);
+            let mut sum = Sum::of(5000);
+            sum.add(&b);
+            sum.add(&a);
             a.add(&b);
+            assert_eq!((sum.take(), sum.take()), (a.clone(), RegSet::default()));
             assert_eq!(list(&a), a2.into_iter().collect::<Vec<_>>());
             assert!(!a.add(&b));
         }
