@@ -7,7 +7,7 @@
 //! loop's nodes, control returns to the header while lanes are pending there. A branch that splits a full chunk goes
 //! over to masked code; a node at which all lanes of a chunk have met goes back to full code.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, StackSlot, Value, types};
@@ -30,7 +30,8 @@ struct Blocks {
     masked: HashMap<NodeId, Block>,
     /// Behind a masked node: decides where to go on.
     after: HashMap<NodeId, Block>,
-    rejoin: HashMap<NodeId, Block>,
+    /// Where masked code looks whether all lanes are there.
+    meetings: HashSet<NodeId>,
     next_chunk: Block,
     /// Pending words, by index of the node in the region.
     pending: StackSlot,
@@ -55,6 +56,30 @@ fn loops_by_end(plan: &Plan, nodes: &[NodeId]) -> HashMap<NodeId, Vec<(usize, us
         }
     }
     found
+}
+
+/// Nodes at which lanes that are not all together can become so: where ways meet, behind a loop, which they leave one by
+/// one, and behind branches that part even lanes that go the same way. Elsewhere no more lanes come than there
+/// were before.
+fn meetings(plan: &Plan, nodes: &[NodeId]) -> HashSet<NodeId> {
+    let position = |n: NodeId| plan.ordering.position[n];
+    let (first, last) = nodes.iter().fold((usize::MAX, 0), |(a, b), &n| (a.min(position(n)), b.max(position(n))));
+    let loops: Vec<_> = plan.ordering.loops.iter().filter(|l| l.0 <= last && l.1 >= first).collect();
+    let inside = |n: NodeId, &&(begin, end): &&(usize, usize)| begin <= position(n) && position(n) <= end;
+    let (mut reached, mut meetings) = (HashSet::new(), HashSet::new());
+    for &n in nodes {
+        let parts = match &plan.nodes[n].term {
+            NodeTerm::Index { .. } => true,
+            NodeTerm::Cond { then, els, .. } => then == els,
+            NodeTerm::Jump(_) | NodeTerm::Exit => false,
+        };
+        for s in plan.nodes[n].successors().into_iter().filter(|&s| !plan.is_head(s)) {
+            if !reached.insert(s) || parts || loops.iter().any(|l| inside(n, l) && !inside(s, l)) {
+                meetings.insert(s);
+            }
+        }
+    }
+    meetings
 }
 
 /// Emits the function of region `index` of the plan into `b`.
@@ -84,9 +109,10 @@ pub(crate) fn emit_region(
     }
     let frames = b.ins().load(types::I64, trusted(), ctx, at::FRAMES);
     let active = b.ins().load(types::I64, trusted(), ctx, at::ACTIVE);
-    let exits = b.declare_var(types::I64);
+    // In memory: a variable would be handed from block to block through the whole region.
+    let exits = slot(&mut b, 8);
     let none = b.ins().iconst(types::I64, 0);
-    b.def_var(exits, none);
+    b.ins().stack_store(types::I64, none, exits, 0);
 
     let warp_loop = b.create_block();
     let warp = b.append_block_param(warp_loop, types::I64);
@@ -157,7 +183,7 @@ pub(crate) fn emit_region(
         full: HashMap::new(),
         masked: HashMap::new(),
         after: HashMap::new(),
-        rejoin: HashMap::new(),
+        meetings: if plan.masked { meetings(plan, &nodes) } else { HashSet::new() },
         next_chunk,
         pending,
         index: nodes.iter().enumerate().map(|(i, &n)| (n, i as i32)).collect(),
@@ -189,7 +215,7 @@ pub(crate) fn emit_region(
     let following = e.b.ins().iadd_imm_s(warp, 1);
     e.b.ins().jump(warp_loop, &[super::arg(following)]);
     e.b.switch_to_block(done);
-    let exits = e.b.use_var(exits);
+    let exits = e.b.ins().stack_load(types::I64, types::I64, exits, 0);
     e.b.ins().return_(&[exits]);
     let failure = e.unsupported.take();
     e.b.seal_all_blocks();
@@ -457,9 +483,10 @@ impl Emit<'_, '_> {
         let new = self.b.ins().bor(old, placed);
         self.b.ins().store(trusted(), new, word, offset);
         let slot = self.region.exits.iter().position(|&e| e == to).unwrap_or(0).min(63);
-        let exits = self.b.use_var(self.exits);
+        let at = self.b.ins().stack_addr(types::I64, self.exits, 0);
+        let exits = self.b.ins().load(types::I64, trusted(), at, 0);
         let exits = self.b.ins().bor_imm_u(exits, 1_i64 << slot);
-        self.b.def_var(self.exits, exits);
+        self.b.ins().store(trusted(), exits, at, 0);
     }
 
     /// A branch that splits a full chunk: over to masked code.
@@ -489,10 +516,10 @@ impl Emit<'_, '_> {
                 self.b.ins().jump(on, &[]);
                 self.b.switch_to_block(on);
             } else {
-                let at = 4 * blocks.index[&to];
-                let old = self.b.ins().stack_load(types::I64, types::I32, blocks.pending, at);
+                let at = self.b.ins().stack_addr(types::I64, blocks.pending, 4 * blocks.index[&to]);
+                let old = self.b.ins().load(types::I32, trusted(), at, 0);
                 let new = self.b.ins().bor(old, bits);
-                self.b.ins().stack_store(types::I64, new, blocks.pending, at);
+                self.b.ins().store(trusted(), new, at, 0);
             }
         }
     }
@@ -507,7 +534,7 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(go);
         let zero = self.i32(0);
         self.b.ins().stack_store(types::I64, zero, blocks.pending, at);
-        if n != self.region.head {
+        if blocks.meetings.contains(&n) {
             let (back, stay) = (self.b.create_block(), self.b.create_block());
             let full = self.full_bits();
             let all = self.b.ins().icmp_imm_u(IntCC::Equal, bits, full);
@@ -517,7 +544,6 @@ impl Emit<'_, '_> {
                 self.reload(r);
             }
             self.b.ins().jump(blocks.full[&n], &[]);
-            blocks.rejoin.insert(n, back);
             self.b.switch_to_block(stay);
         }
         let lanes = self.bits_mask(bits);

@@ -99,7 +99,7 @@ pub(crate) struct Emit<'a, 'f> {
     vectors: usize,
     unsupported: Option<Unsupported>,
     /// Bits of the exits taken so far.
-    exits: Variable,
+    exits: StackSlot,
     /// Ranges that have been checked in the node so far; see `memory`.
     checked: Vec<memory::Checked>,
     /// The instructions of the node from the current one on.
