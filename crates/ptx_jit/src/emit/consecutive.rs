@@ -1,4 +1,5 @@
-//! Runs: the lanes of a chunk access consecutive elements, by vectors if that is right at run time.
+//! Runs: the lanes of a chunk access consecutive elements, by vectors if that is right at run time; and elements at another
+//! fixed distance, one by one.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
@@ -55,6 +56,48 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
         self.copy_run(Helper::Scatter, site, val);
+        self.b.ins().jump(done, &[]);
+        self.b.switch_to_block(done);
+    }
+
+    /// Loads one element for each lane, the first from `at.0`, the next always `at.1` bytes on, or as [`Self::load_run`] does.
+    pub(super) fn load_spread(&mut self, site: Site, dst: Reg, val: &Val, at: (Value, i32), ok: &[Value]) {
+        let [fast, slow, on] = [(); 3].map(|()| self.b.create_block());
+        let (ty, reg) = (site.ty, self.reg_ty(dst));
+        let part = Self::vector_ty(reg);
+        let results = (0..self.vector_count(reg)).map(|_| self.b.append_block_param(on, part)).collect();
+        self.branch(ok, (fast, &[]), (slow, &[]));
+        self.b.switch_to_block(slow);
+        self.b.set_cold_block(slow);
+        self.copy_run(Helper::Collect, site, val);
+        let elements = self.vector_load(ty, &[Some(dst)], self.inv.ctx);
+        self.jump_with(on, &elements);
+        self.b.switch_to_block(fast);
+        let lanes = 0..self.lanes_per_chunk() as i32;
+        let loaded: Vec<Value> = lanes.map(|lane| self.scalar_load(ty, reg, tenant(), at.0, at.1 * lane)).collect();
+        let elements = self.gather(&loaded, reg);
+        self.jump_with(on, &elements);
+        self.b.switch_to_block(on);
+        self.set(dst, Val::Lanes(results));
+    }
+
+    /// The same for a store of `parts[0]`.
+    pub(super) fn store_spread(&mut self, site: Site, parts: &[Parts], val: &Val, at: (Value, i32), ok: &[Value]) {
+        let [fast, slow, done] = [(); 3].map(|()| self.b.create_block());
+        let ty = site.ty;
+        self.branch(ok, (fast, &[]), (slow, &[]));
+        self.b.switch_to_block(slow);
+        self.b.set_cold_block(slow);
+        self.vector_store(ty, parts, self.inv.ctx);
+        self.copy_run(Helper::Scatter, site, val);
+        self.b.ins().jump(done, &[]);
+        self.b.switch_to_block(fast);
+        let reg = if ty.bytes() == 8 { RegTy::B64 } else { RegTy::B32 };
+        for lane in 0..self.lanes_per_chunk() {
+            let v = self.extract(&parts[0], reg, lane);
+            let v = self.fitted(v, ty);
+            self.b.ins().store(tenant(), v, at.0, at.1 * lane as i32);
+        }
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(done);
     }

@@ -2,7 +2,8 @@
 //!
 //! Fast paths, chosen by the class of the address: one scalar access for an address that all lanes share; vector accesses
 //! for consecutive elements, if at run time all lanes are active, the range lies inside its space, is aligned, and the
-//! index did not wrap. Everything else is done lane by lane in a helper, which also finds out what exactly is wrong.
+//! index did not wrap; scalar accesses after the same check for elements at another fixed distance. Everything else is done lane
+//! by lane in a helper, which also finds out what exactly is wrong.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Value, types};
@@ -27,7 +28,8 @@ pub(super) struct Checked {
     pub(super) base: Reg,
     /// Bytes per lane of the accesses, which all are aligned alike.
     size: i64,
-    contiguous: bool,
+    /// One element for each lane, at a fixed distance; else one for all.
+    spaced: bool,
     /// Offsets from the base that are covered: from `low` to below `high`, for one lane.
     low: i64,
     high: i64,
@@ -43,6 +45,8 @@ pub(super) type Checks = Vec<Value>;
 /// Most bytes that one check covers in shared memory, and elsewhere: with the vector access at its end less than a page,
 /// which is the smallest window, so that the subtraction from the window's size cannot wrap.
 const MAX_SPAN: [i64; 2] = [1 << 16, 1 << 11];
+/// Most bytes between the elements of neighbouring lanes that one check covers: the last lane's offset is a displacement.
+const MAX_DISTANCE: i64 = 1 << 20;
 
 impl Emit<'_, '_> {
     /// Offsets at which the node will access memory as at `addr`, from here to where the base changes.
@@ -74,10 +78,10 @@ impl Emit<'_, '_> {
     }
 
     /// Host address of an access and what must hold for it, by a check that covers its neighbours too.
-    fn covered(&mut self, space: Space, addr: Address, size: i64, contiguous: bool) -> Option<(Value, Checks)> {
+    fn covered(&mut self, space: Space, addr: Address, size: i64, spaced: bool) -> Option<(Value, Checks)> {
         let (base, low, high) = self.reach(space, addr, size)?;
         let found = self.checked.iter().find(|c| {
-            (c.space, c.base, c.size, c.contiguous) == (space, base, size, contiguous)
+            (c.space, c.base, c.size, c.spaced) == (space, base, size, spaced)
                 && c.low <= addr.offset
                 && addr.offset + size <= c.high
                 && (addr.offset - c.low) % size == 0
@@ -86,13 +90,13 @@ impl Emit<'_, '_> {
             Some(entry) => entry.clone(),
             None => {
                 let val = self.address(space, Address { base: addr.base, offset: low });
-                let (host, fine) = if contiguous {
-                    self.contiguous(space, &val, size, high - low - size)?
+                let (host, fine) = if spaced {
+                    self.spaced(space, &val, size, high - low - size)?
                 } else {
                     let Val::Same(v) = val else { return None };
                     self.resolve(space, v, high - low, size)
                 };
-                let entry = Checked { space, base, size, contiguous, low, high, host, fine };
+                let entry = Checked { space, base, size, spaced, low, high, host, fine };
                 self.checked.push(entry.clone());
                 entry
             }
@@ -206,16 +210,26 @@ impl Emit<'_, '_> {
         (host, vec![ok])
     }
 
-    /// For consecutive elements of `size` bytes: host address of the first, and whether a vector access is right.
-    /// `more` bytes behind those of the chunk are checked too.
-    fn contiguous(&mut self, space: Space, val: &Val, size: i64, more: i64) -> Option<(Value, Checks)> {
-        let lanes = self.lanes_per_chunk() as i64;
-        let (scalar, wraps) = match (space, val) {
-            (Space::Shared, Val::Affine { base, stride }) if i64::from(*stride) == size => (*base, None),
-            (Space::Global | Space::Const | Space::Generic, Val::Wide { b, c, stride, k, signed })
-                if i64::from(*stride).checked_mul(*k) == Some(size) =>
-            {
-                let last = self.b.ins().iadd_imm_s(*b, i64::from(*stride) * (lanes - 1));
+    /// Bytes from an element to that of the next lane, if they lie at a fixed distance.
+    fn distance(space: Space, val: &Val) -> Option<i64> {
+        match (space, val) {
+            (Space::Shared, Val::Affine { stride, .. }) => Some(i64::from(*stride)),
+            (Space::Global | Space::Const | Space::Generic, Val::Wide { stride, k, .. }) => {
+                i64::from(*stride).checked_mul(*k)
+            }
+            _ => None,
+        }
+    }
+
+    /// For elements of `size` bytes at a fixed distance: host address of the first lane's, and what must hold for all to be
+    /// accessed without another look. `more` bytes behind those of the chunk are checked too.
+    fn spaced(&mut self, space: Space, val: &Val, size: i64, more: i64) -> Option<(Value, Checks)> {
+        let distance = Self::distance(space, val)?;
+        let others = self.lanes_per_chunk() as i64 - 1;
+        let (first, wraps) = match val {
+            Val::Affine { base, .. } => (*base, None),
+            Val::Wide { b, c, stride, k, signed } => {
+                let last = self.b.ins().iadd_imm_s(*b, i64::from(*stride) * others);
                 let order = match (*signed, *stride > 0) {
                     (true, true) => IntCC::SignedGreaterThanOrEqual,
                     (true, false) => IntCC::SignedLessThanOrEqual,
@@ -227,13 +241,21 @@ impl Emit<'_, '_> {
             }
             _ => return None,
         };
-        let (host, mut ok) = self.resolve(space, scalar, size * lanes + more, size);
+        let below = distance.min(0) * others;
+        let lowest = self.moved(first, below);
+        let (host, mut ok) = self.resolve(space, lowest, distance.abs() * others + size + more, size);
+        let host = self.moved(host, -below);
         ok.extend(wraps);
         if let Some(mask) = self.mask() {
             let full = self.full_bits();
             ok.push(self.b.ins().icmp_imm_u(IntCC::Equal, mask.bits, full));
         }
         Some((host, ok))
+    }
+
+    /// A scalar and a constant.
+    fn moved(&mut self, v: Value, by: i64) -> Value {
+        if by == 0 { v } else { self.b.ins().iadd_imm_s(v, by) }
     }
 
     pub(super) fn mask_bits_or_full(&mut self) -> Value {
@@ -315,6 +337,12 @@ impl Emit<'_, '_> {
             self.load_run(site, dsts, &val, host, &ok);
             return;
         }
+        if let &[Some(dst)] = dsts
+            && let Some((host, distance, ok)) = self.spread_of(space, &val, addr, size)
+        {
+            self.load_spread(Site { space, ty, count: 1 }, dst, &val, (host, distance), &ok);
+            return;
+        }
         let merge = self.b.create_block();
         let mut results: Vec<(Reg, Vec<Value>)> = Vec::new();
         for &dst in dsts.iter().flatten() {
@@ -381,7 +409,7 @@ impl Emit<'_, '_> {
     }
 
     /// One element, extended to its register.
-    fn scalar_load(&mut self, ty: Ty, reg: RegTy, flags: MemFlagsData, host: Value, offset: i32) -> Value {
+    pub(super) fn scalar_load(&mut self, ty: Ty, reg: RegTy, flags: MemFlagsData, host: Value, offset: i32) -> Value {
         let signed = ty.is_signed();
         let wide = if reg == RegTy::B64 { types::I64 } else { types::I32 };
         let narrow = match ty.bits() {
@@ -441,8 +469,14 @@ impl Emit<'_, '_> {
             self.store_run(site, &parts, &val, host, &ok);
             return;
         }
+        if parts.len() == 1
+            && fits
+            && let Some((host, distance, ok)) = self.spread_of(space, &val, addr, size)
+        {
+            self.store_spread(Site { space, ty, count: 1 }, &parts, &val, (host, distance), &ok);
+            return;
+        }
         let done = self.b.create_block();
-        self.pin(&parts);
         if parts.len() == 1
             && let Some((hosts, ok)) = self.lane_hosts(space, ty, &val)
         {
@@ -473,16 +507,8 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(done);
     }
 
-    /// Has values computed here, not in each block that uses them: the optimizer moves a computation to its first use, and
-    /// what is used in one of two ways and again where they meet would be computed twice. A store cannot be moved.
-    fn pin(&mut self, parts: &[Parts]) {
-        for (i, &v) in parts.iter().flatten().enumerate() {
-            self.b.ins().stack_store(types::I64, v, self.scratch, 16 * (i % 16) as i32);
-        }
-    }
-
     /// A scalar of the width of `ty`.
-    fn fitted(&mut self, v: Value, ty: Ty) -> Value {
+    pub(super) fn fitted(&mut self, v: Value, ty: Ty) -> Value {
         let narrow = match ty.bits() {
             8 => types::I8,
             16 => types::I16,
@@ -499,12 +525,24 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// As [`Self::contiguous`], by a check shared with neighbours where possible.
+    /// As [`Self::spaced`], by a check shared with neighbours where possible, for elements of `size` bytes side by side.
     fn run_of(&mut self, space: Space, val: &Val, addr: Address, size: i64) -> Option<(Value, Checks)> {
-        match self.covered(space, addr, size, true) {
-            Some(covered) => Some(covered),
-            None => self.contiguous(space, val, size, 0),
+        if Self::distance(space, val)? != size {
+            return None;
         }
+        self.covered(space, addr, size, true).or_else(|| self.spaced(space, val, size, 0))
+    }
+
+    /// The same for elements at another distance, and the distance; only where all lanes of a chunk are active, since a
+    /// check of all would often fail for those that are not.
+    fn spread_of(&mut self, space: Space, val: &Val, addr: Address, size: i64) -> Option<(Value, i32, Checks)> {
+        let distance = Self::distance(space, val)?;
+        let fits = distance % size == 0 && (1..=MAX_DISTANCE).contains(&distance.abs());
+        if !fits || self.guard.is_some() || self.exec.is_some() {
+            return None;
+        }
+        let (host, ok) = self.covered(space, addr, size, true).or_else(|| self.spaced(space, val, size, 0))?;
+        Some((host, distance as i32, ok))
     }
 
     /// Host addresses of single elements at unrelated addresses, and whether all active lanes may access theirs. Lanes
@@ -564,7 +602,7 @@ impl Emit<'_, '_> {
             let offset = self.extract(&offsets, RegTy::B32, lane);
             let offset = self.b.ins().uextend(types::I64, offset);
             let host = self.b.ins().iadd(base, offset);
-            let host = self.b.ins().iadd_imm_s(host, step * lane as i64);
+            let host = self.moved(host, step * lane as i64);
             hosts.push(match mask {
                 Some(mask) => {
                     let here = self.b.ins().band_imm_u(mask.bits, 1 << lane);
