@@ -105,7 +105,9 @@ fn owners_do_not_wait_for_each_other() {
     let (tell, told) = channel();
     let start = |owner, source: &Arc<Source>| {
         let tell = tell.clone();
-        let done = Box::new(move |outcome: Outcome| drop(tell.send((owner, outcome.code.is_ok()))));
+        let done = Box::new(move |outcome: Outcome| {
+            let _ = tell.send((owner, outcome.code.is_ok()));
+        });
         threads.start(request(owner, Arc::clone(source), AMPLE), done)
     };
     let _jobs: Vec<_> = (0..16).map(|_| start(1, &long)).collect();
