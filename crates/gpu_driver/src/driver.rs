@@ -287,18 +287,19 @@ impl Device {
     /// kernel does. In a guest each read has two threads wait for a processor, which other tenants' kernels may have.
     fn dispatch(&self, suspects: &mut Vec<(Instant, Fault)>) -> Result<(), Stuck> {
         let at = |offset| regs::VF_BASE + offset;
+        let (mut asleep, mut signals_only) = (Vec::new(), true);
         loop {
             // Vectors are cleared before they are handled: what comes later raises them again.
             self.mmio.write(at(vf::INTR_LEAF + vector::NON_STALL / 32 * 4), 1 << (vector::NON_STALL % 32));
-            let mut asleep = self.clients.wake();
+            asleep.extend(self.clients.wake());
             let top = self.mmio.read(at(vf::INTR_TOP))? & !(1 << (vector::NON_STALL / 64));
             // The write is posted, and has arrived now. What was signalled meanwhile raised nothing: whoever sleeps looks again.
             asleep.extend(self.clients.wake());
             asleep.extend(self.leases.read().iter().filter_map(|lease| lease.signal(&self.mmio)));
-            self.clients.account(asleep);
             if top == 0 {
-                return Ok(());
+                break;
             }
+            signals_only = false;
             let mut pending = [0; vf::INTR_LEAVES as usize];
             for (leaf, word) in (0..).zip(pending.iter_mut()) {
                 if top & 1 << (leaf / 2) != 0 {
@@ -320,6 +321,11 @@ impl Device {
                 balloon.hear();
             }
         }
+        // Errors interrupt whether somebody sleeps or not.
+        if signals_only {
+            self.clients.account(asleep);
+        }
+        Ok(())
     }
 
     /// The device's time, nanoseconds.

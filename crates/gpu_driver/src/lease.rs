@@ -46,7 +46,8 @@ pub trait Mediator: Send + Sync {
     /// Channels were stopped with an error, of whomever: notifiers tell whose.
     fn channel_error(&self);
 
-    /// Work of the lease has asked for an interrupt; only while the lease listens ([`Lease::listen`]).
+    /// Work of the lease has asked for an interrupt, or now and then somebody else's; only while the lease listens
+    /// ([`Lease::listen`]).
     fn signal(&self);
 
     /// The device is gone for good.
@@ -81,11 +82,17 @@ pub(crate) struct Leased {
     payer: u32,
     /// TSGs, and how many interrupts each had asked for when the mediator was told last.
     asked: Mutex<Vec<(u32, u32)>>,
+    /// Signals of others since then.
+    others: AtomicU32,
     vram: Mutex<IntervalMap<()>>,
 }
 
+/// So many signals of others are told as well, as one: who listens without need finds out, and leaves off.
+const TOLD_OF_OTHERS: u32 = 16;
+
 impl Leased {
-    /// Tells who listens, if work of the lease has asked for an interrupt since; gives the budget that pays for it.
+    /// Tells who listens, if work of the lease has asked for an interrupt since. Gives the budget of who listens: it pays for
+    /// signals of others, too, which interrupt because of it.
     pub(crate) fn signal(&self, mmio: &Mmio) -> Option<u32> {
         if !self.listening.load(Ordering::SeqCst) {
             return None;
@@ -97,10 +104,11 @@ impl Leased {
             any |= std::mem::replace(before, now) != now;
         }
         drop(asked);
-        any.then(|| {
+        if any || self.others.fetch_add(1, Ordering::Relaxed) + 1 >= TOLD_OF_OTHERS {
+            self.others.store(0, Ordering::Relaxed);
             self.mediator.signal();
-            self.payer
-        })
+        }
+        Some(self.payer)
     }
 
     pub(crate) fn channel_error(&self) {
@@ -160,6 +168,7 @@ impl Driver {
             listening: AtomicBool::new(false),
             payer: budget.number(),
             asked: Mutex::default(),
+            others: AtomicU32::new(0),
             vram: Mutex::default(),
         });
         self.device.leases.write().push(Arc::clone(&leased));

@@ -432,11 +432,22 @@ fn guests_are_told_of_interrupts_that_their_own_work_asked_for() {
     let ask = Header::new(Header::OP_IMMEDIATE, SUBCHANNEL_COMPUTE, NON_STALL_INTERRUPT, 0).0;
     // In this order they would be told.
     let (mut bystander, _host, mut idle) = begin();
-    let (asking, _other, mut channel) = begin();
+    let (mut asking, _other, mut channel) = begin();
     assert!(!pending(&bystander) && !pending(&asking));
     asking.submit(&mut channel, &[classes(), vec![ask]].concat());
     eventually("it is told", || pending(&asking));
     assert!(!pending(&bystander), "it is told of another's");
+    // However often others ask while only it listens, its own are told.
+    asking.vf(vf::INTR_LEAF_EN_CLEAR, 1 << vector::NON_STALL);
+    let there = asking.take(4096, 4096).address;
+    for round in 1..=100 {
+        asking.submit(&mut channel, &[classes(), vec![ask], release(VRAM_VA + there, round)].concat());
+        eventually("another's work is done", || u64::from(asking.word(there)) == round);
+        bystander.vf(vf::INTR_LEAF, 1 << vector::NON_STALL);
+    }
+    bystander.submit(&mut idle, &[classes(), vec![ask]].concat());
+    eventually("it is told of its own", || pending(&bystander));
+    bystander.vf(vf::INTR_LEAF, 1 << vector::NON_STALL);
     // What is asked for while nobody listens is told to who listens next.
     bystander.vf(vf::INTR_LEAF_EN_CLEAR, 1 << vector::NON_STALL);
     let sign = bystander.take(4096, 4096).address;
