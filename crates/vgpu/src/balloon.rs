@@ -158,6 +158,9 @@ impl Vgpu {
     fn resize_idle(&self, inner: &mut Inner, bytes: u64) -> Result<(), NotResized> {
         let before = self.balloon.change(|sizes| std::mem::replace(&mut sizes.target, bytes));
         self.renew(inner, false);
+        if self.lines.is_lost() {
+            return Err(NotResized::Ended);
+        }
         let held = self.balloon.held();
         if held == bytes {
             return Ok(());
@@ -174,6 +177,9 @@ impl Vgpu {
         self.balloon.changed.wait_while_until(&mut self.balloon.sizes.lock(), waits, until);
         // No block changes hands while this is held: what the guest has now it keeps.
         let inner = self.inner.lock();
+        if self.lines.is_lost() {
+            return Err(NotResized::Ended);
+        }
         let held = self.balloon.change(|sizes| {
             sizes.target = sizes.held;
             sizes.held
