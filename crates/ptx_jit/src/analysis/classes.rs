@@ -164,6 +164,10 @@ impl Force<'_> {
     /// What one side of a branch writes until the sides meet, and what it or the code behind it reads.
     fn side(&mut self, side: NodeId, end: Option<NodeId>) -> (RegSet, RegSet) {
         let [written, wanted] = &mut self.sums;
+        self.patience = self.patience.saturating_sub((written.words() + wanted.words()) / 64);
+        if self.patience == 0 {
+            return (RegSet::default(), RegSet::default());
+        }
         if let Some(end) = end {
             wanted.add(&self.live.live_in[end]);
         }

@@ -146,6 +146,11 @@ impl Sum {
         Sum(vec![0; registers.div_ceil(64)])
     }
 
+    /// How much work it is to take it.
+    pub(crate) fn words(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn add(&mut self, set: &RegSet) {
         for &(word, bits) in &set.0 {
             self.0[word as usize] |= bits;

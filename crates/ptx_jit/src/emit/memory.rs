@@ -42,8 +42,8 @@ pub(super) struct Checked {
 /// Conditions that must all hold for a fast path.
 pub(super) type Checks = Vec<Value>;
 
-/// Most bytes that one check covers in shared memory, and elsewhere: with the vector access at its end less than a page,
-/// which is the smallest window, so that the subtraction from the window's size cannot wrap.
+/// Most bytes that one check covers in shared memory, and elsewhere: a check of more would fail in a small window for what is
+/// in it.
 const MAX_SPAN: [i64; 2] = [1 << 16, 1 << 11];
 /// Most bytes between the elements of neighbouring lanes that one check covers: the last lane's offset is a displacement.
 const MAX_DISTANCE: i64 = 1 << 20;
