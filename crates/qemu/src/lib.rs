@@ -225,10 +225,15 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn new() -> io::Result<Scratch> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("sundial-vm-{}-{number}", std::process::id()));
-        DirBuilder::new().mode(0o700).create(&folder)?;
-        Ok(Scratch(folder))
+        loop {
+            let number = COUNT.fetch_add(1, Ordering::Relaxed);
+            let folder = std::env::temp_dir().join(format!("sundial-vm-{}-{number}", std::process::id()));
+            match DirBuilder::new().mode(0o700).create(&folder) {
+                // Somebody of the same number could not clean up.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => return made.map(|()| Scratch(folder)),
+            }
+        }
     }
 }
 

@@ -81,6 +81,7 @@ fn a_loop_of_deaths_is_slowed_down_and_reported() {
     for _ in 0..4 {
         shoot(&installation, &daemon);
     }
+    until("the next device process", || daemon.device());
     let begin = Instant::now();
     shoot(&installation, &daemon);
     until("the log to tell", || {
