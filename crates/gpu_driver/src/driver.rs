@@ -281,7 +281,7 @@ impl Device {
         }
     }
 
-    /// Handles everything that is pending.
+    /// Handles everything that is pending. No vector but that of signals lies in its part of the tree.
     ///
     /// Signals first, and whatever the device would say: who waits for one looks at memory, and to ask may take longer than a
     /// kernel does. In a guest each read has two threads wait for a processor, which other tenants' kernels may have.
