@@ -128,6 +128,8 @@ pub(crate) struct Front {
     order: Vec<usize>,
     /// Empty; kept for its memory.
     effects: Effects,
+    /// Turns in which channels have read their pushbuffers (wraps).
+    pub(crate) turns: u64,
     /// The ticker looks every millisecond, and need not be woken for what runs.
     pub(crate) ticking: bool,
     /// When it looks again by itself, device time.
@@ -152,6 +154,7 @@ impl Front {
             compiling: BTreeSet::new(),
             order: Vec::new(),
             effects: Effects::default(),
+            turns: 0,
             ticking: false,
             ticker_wakes: 0,
             trash: Vec::new(),

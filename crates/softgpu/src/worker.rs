@@ -28,8 +28,10 @@ impl Device {
         let mut spin = Spin::default();
         let mut idle: Option<Instant> = None;
         while !self.stopping() {
+            let turns = front.turns;
             let next = front.next(&self.chip, worker, Wants::Any);
-            if !matches!(next, Next::Nothing)
+            // What is small enough is done while it is read, and leaves nothing to do.
+            if (front.turns != turns || !matches!(next, Next::Nothing))
                 && let Some(since) = idle.take()
             {
                 spin.learn(since.elapsed());

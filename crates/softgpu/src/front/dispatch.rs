@@ -140,6 +140,7 @@ impl Front {
         }
         if channel.job.is_none() {
             let before = chip.clock.now();
+            self.turns = self.turns.wrapping_add(1);
             let mut effects = std::mem::take(&mut self.effects);
             let advanced = channel.advance(chip, &mut effects);
             self.take_effects(chip, id, tsg, &mut effects);
