@@ -20,13 +20,20 @@ mod fault_buffer;
 mod shadow;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod trace;
+mod tracked;
+mod tracking;
 mod walk;
 
 use gpu_spec::mmu::PhysAddr;
 
 pub use edit::{AddressSpace, EditError};
 pub use fault_buffer::FaultBuffer;
+pub(crate) use shadow::page_of;
 pub use shadow::{Changes, Grant, Granted, MOST_IN_VAIN, Progress, Shadow, ShadowError, Work};
+pub use trace::{BadTrace, MOST_TABLES, Trace, TraceEvent, TraceFormat};
+pub use tracked::{Reflection, Tracked};
+pub use tracking::{Costs, Notices, Plan, Policy, Rebuild, Shadowing, Stored, Tracking, TrackingCounts, WriteTrap};
 pub use walk::{Access, AccessKind, Mapped, Mappings, Target, Translation, mappings, translate};
 
 /// A physical address at which there is no memory.

@@ -41,6 +41,7 @@
 //! call, and until then keeps tables that were given back.
 
 mod directory;
+mod followed;
 mod grant;
 mod image;
 mod ranges;
@@ -48,15 +49,17 @@ mod scan;
 
 use std::ops::Range;
 
-use gpu_spec::mmu::{DualPde, HUGE_PAGE, PhysAddr, Pte, Rights, SMALL_PAGE, VA_END};
+use gpu_spec::mmu::{BIG_PAGE, DualPde, HUGE_PAGE, PhysAddr, Pte, Rights, SMALL_PAGE, VA_END};
 
-use self::directory::{Directory, Edit, Unit, WORDS};
+use self::directory::{Directory, Edit, LAST, Unit, WORDS, entries, span};
+use self::followed::{Followed, Shape};
 use self::grant::{Everything, Grants};
 use self::ranges::Ranges;
 use self::scan::{Pending, Scan, Stop};
 use crate::{BadAddress, PhysMem, TableMemory};
 
 pub(crate) use self::directory::UNKNOWN;
+pub(crate) use self::followed::page_of;
 pub use self::grant::{Grant, Granted};
 
 /// How many empty tables of the guest's a pass reads at most, beside as many as the shadow may have tables.
@@ -136,6 +139,8 @@ pub struct Shadow {
     held: u32,
     limit: u32,
     pending: Pending,
+    /// The guest's tables, if they are followed.
+    followed: Option<Followed>,
 }
 
 impl Shadow {
@@ -168,7 +173,7 @@ impl Shadow {
         }
         let mut held = 0;
         let root = Directory::new(&mut Tables { mem, held: &mut held, limit }, 0)?;
-        Ok(Shadow { guest_root: None, window, root, held, limit, pending: Pending::default() })
+        Ok(Shadow { guest_root: None, window, root, held, limit, pending: Pending::default(), followed: None })
     }
 
     /// The root table of the shadow, for the device.
@@ -195,6 +200,44 @@ impl Shadow {
     pub fn granted(&mut self) {
         let refused = std::mem::take(&mut self.pending.refused);
         self.pending.stale.extend(refused.as_slice().iter().cloned());
+    }
+
+    /// From now on remembers which pages of the guest's memory hold its tables ([`Shadow::take_news`]), as they are found: all of
+    /// it is stale.
+    pub fn follow_tables(&mut self) {
+        let Some(root) = self.guest_root else { return };
+        let mut followed = Followed::new(shapes(), self.limit.saturating_add(MOST_IN_VAIN) as usize);
+        followed.decides(0, 0, Some(root));
+        self.followed = Some(followed);
+        self.invalidate(self.window.clone());
+    }
+
+    /// Stops it; gives the pages that were known.
+    pub fn forget_tables(&mut self) -> Vec<PhysAddr> {
+        self.followed.take().map_or_else(Vec::new, |followed| followed.pages().collect())
+    }
+
+    /// Pages of the guest's memory that came to hold tables since this was last asked, or that hold others: whether these are tables
+    /// of pages alone, or directories as well; `None`: no tables any more.
+    pub fn take_news(&mut self) -> Vec<(PhysAddr, Option<bool>)> {
+        let Some(followed) = &mut self.followed else { return Vec::new() };
+        followed.take_news().into_iter().map(|page| (page, followed.is_leaf(page))).collect()
+    }
+
+    /// The guest may have stored into some of its memory: as far as there are tables, it is looked at with the next
+    /// [`Shadow::reflect`] what they decide about.
+    pub fn stored(&mut self, at: PhysAddr, bytes: u64) {
+        let mut ranges = Vec::new();
+        if let Some(followed) = &self.followed {
+            followed.decided_by(at, bytes, &mut |range| ranges.push(range));
+        }
+        ranges.into_iter().for_each(|range| self.invalidate(range));
+    }
+
+    /// The guest may have stored into tables that are too many to be remembered.
+    pub fn stored_beyond(&mut self) {
+        let beyond = self.followed.as_mut().map(Followed::take_beyond).unwrap_or_default();
+        beyond.as_slice().iter().for_each(|range| self.invalidate(range.clone()));
     }
 
     /// True if there is something for [`Shadow::reflect`] to do.
@@ -227,6 +270,7 @@ impl Shadow {
                 tables: Tables { mem, held: &mut self.held, limit: self.limit },
                 changes,
                 pending: &mut self.pending,
+                followed: self.followed.as_mut(),
                 window: self.window.clone(),
                 start: range.start,
                 until,
@@ -483,6 +527,18 @@ impl Shadow {
         let within = range.start >= self.window.start && range.end <= self.window.end;
         if within && self.guest_root.is_none() { Ok(range) } else { Err(ShadowError::BadRange { va, bytes }) }
     }
+}
+
+/// The tables of each level.
+fn shapes() -> Vec<Shape> {
+    let directories = (0..=LAST).map(|level| Shape {
+        entry: if level == LAST { 16 } else { 8 },
+        entries: entries(level) as u64,
+        span: span(level),
+        leaf: false,
+    });
+    let pages = [SMALL_PAGE, BIG_PAGE].map(|span| Shape { entry: 8, entries: HUGE_PAGE / span, span, leaf: true });
+    directories.chain(pages).collect()
 }
 
 fn pages(va: u64, bytes: u64) -> Result<Range<u64>, ShadowError> {

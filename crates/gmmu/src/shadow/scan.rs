@@ -6,6 +6,7 @@ use gpu_spec::mmu::{BIG_PAGE, DualPde, HUGE_PAGE, Pde, PhysAddr, Pte, SMALL_PAGE
 use zerocopy::IntoBytes;
 
 use super::directory::{Directory, LAST, Leaves, NOTHING, UNKNOWN, WORDS, entries, span};
+use super::followed::Followed;
 use super::grant::{Grant, Grants};
 use super::image::{BIG_PAGES, Draft, Image, SMALL_IN_BIG, SMALL_PAGES};
 use super::ranges::Ranges;
@@ -55,6 +56,8 @@ pub(super) struct Scan<'a, 'm, P, G, M> {
     pub(super) tables: Tables<'m, M>,
     pub(super) changes: &'a mut Changes,
     pub(super) pending: &'a mut Pending,
+    /// Told of each table that is found, if somebody wants to know.
+    pub(super) followed: Option<&'a mut Followed>,
     pub(super) window: Range<u64>,
     /// Where it begins.
     pub(super) start: u64,
@@ -132,6 +135,9 @@ impl<P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, P, G, M> {
         let mut below = [0; WORDS];
         let table = pde.table();
         let found = table.is_some_and(|at| self.directory((at, dir.level + 1, va), &part, &mut below));
+        if let Some(followed) = &mut self.followed {
+            followed.decides(dir.level + 1, va, table.filter(|_| found));
+        }
         if !found {
             if table.is_some() {
                 self.pending.refused.add(part.clone());
@@ -171,6 +177,10 @@ impl<P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, P, G, M> {
     /// An entry of the last level.
     fn unit(&mut self, dir: &mut Directory, at: (usize, u64), part: Range<u64>, now: DualPde) -> Result<(), Stop> {
         let (index, va) = at;
+        if let Some(followed) = &mut self.followed {
+            followed.decides(LAST + 1, va, now.small_table());
+            followed.decides(LAST + 2, va, now.big_table());
+        }
         let Some(seen) = &mut dir.seen else { return Ok(()) };
         let before = seen.duals[index];
         if now == before && whole(now) && !self.pending.every {

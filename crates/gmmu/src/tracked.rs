@@ -1,0 +1,138 @@
+//! A shadow that follows stores into the guest's tables, whether or not the guest says anything of them.
+
+use gpu_spec::mmu::PhysAddr;
+
+use crate::tracking::{Stored, Tracking, WriteTrap};
+use crate::{Changes, Grant, PhysMem, Progress, Shadow, ShadowError, TableMemory};
+
+/// What it takes to bring a shadow in line: the guest's memory, what it is granted, and the host's tables.
+#[expect(missing_debug_implementations, reason = "a bundle of arguments")]
+pub struct Reflection<'a, P, M> {
+    /// The guest's memory, by its own addresses, and its grant.
+    pub guest: &'a P,
+    /// Where the shadow's tables come from.
+    pub mem: &'a mut M,
+    /// Entries scanned in one call, about.
+    pub budget: u64,
+    /// What has changed.
+    pub changes: &'a mut Changes,
+}
+
+/// The tracking of one shadow's tables. The guest may store into them at any time, but for that each call of [`WriteTrap`] is
+/// over before the next begins.
+///
+/// After [`Tracked::submit`] says [`Progress::Done`], the shadow shows the plain walk of the guest's tables, as they were at a time
+/// after the call began, cut to the grant; whatever the guest has announced, and whatever it has not.
+#[derive(Debug)]
+pub struct Tracked {
+    /// Who decides.
+    pub tracking: Tracking,
+}
+
+impl Tracked {
+    /// From now on the tables of `shadow` are tracked; with the first submission, they are.
+    #[must_use]
+    pub fn new(shadow: &mut Shadow, tracking: Tracking) -> Tracked {
+        shadow.follow_tables();
+        Tracked { tracking }
+    }
+
+    /// Ends the tracking of a shadow: its pages are released.
+    pub fn end(self, shadow: &mut Shadow, trap: &mut impl WriteTrap) {
+        let mut strict = shadow.forget_tables();
+        strict.retain(|page| !self.tracking.is_relaxed(*page));
+        trap.release(&strict);
+    }
+
+    /// The guest has stored `bytes` at `at`, in one page that was protected when it did.
+    ///
+    /// # Errors
+    /// As [`Shadow::reflect`]. What could not be shown is tried again at the next submission.
+    pub fn stored<P: PhysMem + Grant, M: TableMemory>(
+        &mut self,
+        (at, bytes): (PhysAddr, u64),
+        shadow: &mut Shadow,
+        trap: &mut impl WriteTrap,
+        with: &mut Reflection<'_, P, M>,
+    ) -> Result<(), ShadowError> {
+        let page = crate::page_of(at);
+        if !self.tracking.holds(page) {
+            return Ok(());
+        }
+        match self.tracking.stored(page) {
+            Stored::Release => trap.release(&[page]),
+            Stored::Follow => {
+                shadow.stored(at, bytes);
+                self.reflect(shadow, trap, with)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The guest submits work that uses this shadow. `written`: what [`WriteTrap::take_written`] has named since this was last
+    /// called.
+    ///
+    /// # Errors
+    /// As [`Shadow::reflect`]. What could not be shown is tried again at the next submission.
+    pub fn submit<P: PhysMem + Grant, M: TableMemory>(
+        &mut self,
+        written: &[PhysAddr],
+        shadow: &mut Shadow,
+        trap: &mut impl WriteTrap,
+        with: &mut Reflection<'_, P, M>,
+    ) -> Result<Progress, ShadowError> {
+        let plan = self.tracking.submit(written);
+        // Whoever stores from now on is noticed; what was stored before is found.
+        trap.protect(&plan.protect);
+        let until = with.changes.work.entries_scanned.saturating_add(with.budget);
+        let mut pages = plan.compare.into_iter();
+        while let Some(page) = pages.next() {
+            shadow.stored(page, gpu_spec::mmu::SMALL_PAGE);
+            let before = with.changes.work.updates;
+            let done = self.reflect(shadow, trap, with);
+            if done.is_err() || with.changes.work.entries_scanned >= until {
+                pages.for_each(|page| shadow.stored(page, gpu_spec::mmu::SMALL_PAGE));
+                return done.map(|_| Progress::More);
+            }
+            if self.tracking.compared(page, with.changes.work.updates - before) {
+                trap.protect(&[page]);
+                shadow.stored(page, gpu_spec::mmu::SMALL_PAGE);
+            }
+        }
+        shadow.stored_beyond();
+        self.reflect(shadow, trap, with)
+    }
+
+    /// Goes on with what was left by a call that said [`Progress::More`].
+    ///
+    /// # Errors
+    /// As [`Shadow::reflect`].
+    pub fn reflect<P: PhysMem + Grant, M: TableMemory>(
+        &mut self,
+        shadow: &mut Shadow,
+        trap: &mut impl WriteTrap,
+        with: &mut Reflection<'_, P, M>,
+    ) -> Result<Progress, ShadowError> {
+        loop {
+            let done = shadow.reflect(with.guest, with.guest, with.mem, with.budget, with.changes);
+            let (mut protect, mut release) = (Vec::new(), Vec::new());
+            for (page, leaf) in shadow.take_news() {
+                match leaf {
+                    Some(leaf) if self.tracking.holds_tables(page, leaf) => protect.push(page),
+                    Some(_) => {}
+                    None if self.tracking.is_gone(page) => release.push(page),
+                    None => {}
+                }
+            }
+            trap.release(&release);
+            trap.protect(&protect);
+            // They were read before they were protected.
+            protect.iter().for_each(|page| shadow.stored(*page, gpu_spec::mmu::SMALL_PAGE));
+            match done? {
+                Progress::Done if protect.is_empty() => return Ok(Progress::Done),
+                Progress::Done => {}
+                Progress::More => return Ok(Progress::More),
+            }
+        }
+    }
+}

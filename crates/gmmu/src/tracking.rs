@@ -1,0 +1,406 @@
+//! Hybrid shadow page tables: which pages of a guest's tables are write-protected, and which are compared with their snapshots
+//! when work is submitted.
+//!
+//! After gHyvi (Dong et al., USENIX ATC 2015), page by page. A page of tables is
+//!
+//! - **strict**: protected; a store traps, and the shadow follows at once,
+//! - **relaxed**: its protection is dropped; nobody knows what is stored there until work is submitted, and then the page is
+//!   compared, and the entries that differ are translated. A page of directories is always strict: what lies behind it
+//!   is not known otherwise.
+//!
+//! [`Policy`] says when a page changes from one to the other. [`Tracking`] decides; it is pure, and knows neither tables nor
+//! traps. [`crate::Tracked`] joins it with a shadow and a [`WriteTrap`].
+//!
+//! # The hybrid
+//! A page is relaxed when that is cheaper, by what traps cost ([`Costs`]): what a page costs between two submissions if it is
+//! relaxed (the trap of the first store, dropping the protection, protecting it again, comparing it) is as much as
+//! so many trapped stores. A page that has had as many stores as that in the past is relaxed at its first store; of any other
+//! as many are trapped before it is, so that no page ever costs more than twice the better of both. A page that stays
+//! relaxed from one submission to the next ([`Rebuild::Full`], [`Rebuild::Static`], [`Rebuild::Dynamic`]) and was compared in
+//! vain for as much as a trapped store and the protection cost is strict again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpu_spec::mmu::PhysAddr;
+
+/// How stores into a guest's tables are noticed.
+pub trait WriteTrap {
+    /// Stores into these pages are noticed from now on: when it returns, none that comes later is lost.
+    fn protect(&mut self, pages: &[PhysAddr]);
+
+    /// Stores into these pages need not be noticed any more.
+    fn release(&mut self, pages: &[PhysAddr]);
+
+    /// Adds the pages that were stored into since they were protected, if they were not told of one by one. Each is
+    /// protected again before it is named, or released, as [`Notices`] says.
+    fn take_written(&mut self, written: &mut Vec<PhysAddr>);
+}
+
+/// What a kind of trap can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notices {
+    /// Each store into a protected page, as it happens. Pages can be released.
+    Stores,
+    /// Each store, and no page can be released: a BAR that is trapped whole.
+    AllStores,
+    /// That a page was stored into, and releases it with that: [`WriteTrap::take_written`].
+    FirstStores,
+    /// Nothing as it happens; asked, which pages were stored into. These are protected again by that.
+    WhenAsked,
+    /// Nothing at all.
+    Nothing,
+}
+
+/// How the shadow follows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Shadowing {
+    /// All pages are strict.
+    Strict,
+    /// A page is relaxed at its first store.
+    Relaxed,
+    /// A page is relaxed if that is cheaper.
+    #[default]
+    Hybrid,
+}
+
+/// Which relaxed pages are compared at a submission.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Rebuild {
+    /// All pages of tables: none is strict.
+    Full,
+    /// So many pages, those with most stores; all others are strict.
+    Static(u32),
+    /// Those that have ever been relaxed: they stay so.
+    Dynamic,
+    /// Those that were relaxed since the last submission: they are strict again after it.
+    #[default]
+    Segmented,
+}
+
+/// When pages are relaxed, and compared.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Policy {
+    /// How the shadow follows.
+    pub shadowing: Shadowing,
+    /// What is compared.
+    pub rebuild: Rebuild,
+}
+
+/// What it takes on this machine, ns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Costs {
+    /// A store that traps, until the guest goes on.
+    pub trap: u32,
+    /// Dropping the protection of a page.
+    pub release: u32,
+    /// Protecting a page.
+    pub protect: u32,
+    /// Comparing a page of which nothing has changed.
+    pub compare: u32,
+}
+
+impl Costs {
+    /// Trapped stores that cost as much as one page that is relaxed between two submissions.
+    #[must_use]
+    pub fn break_even(self) -> u32 {
+        let relaxed =
+            u64::from(self.trap) + u64::from(self.release) + u64::from(self.protect) + u64::from(self.compare);
+        u32::try_from(relaxed.div_ceil(u64::from(self.trap).max(1))).unwrap_or(u32::MAX)
+    }
+
+    /// Comparisons in vain that cost as much as protecting a page and the trap of its next store.
+    fn patience(self) -> u32 {
+        let strict = u64::from(self.trap) + u64::from(self.release) + u64::from(self.protect);
+        u32::try_from(strict.div_ceil(u64::from(self.compare).max(1))).unwrap_or(u32::MAX)
+    }
+}
+
+/// Submissions between two choices of [`Rebuild::Static`]'s pages.
+const CHOOSE_EVERY: u64 = 16;
+
+/// What has happened, in numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TrackingCounts {
+    /// Stores that trapped, in pages of directories.
+    pub directory_traps: u64,
+    /// Stores that trapped, in pages of page tables.
+    pub table_traps: u64,
+    /// Those of them after which the page was relaxed.
+    pub released: u64,
+    /// Pages that were strict again.
+    pub protected: u64,
+    /// Pages that were compared because they had been stored into, as far as was known.
+    pub rebuilt_written: u64,
+    /// Pages that were compared although nothing was known of a store.
+    pub rebuilt_unknown: u64,
+    /// Pages that were compared, and nothing had changed.
+    pub rebuilt_in_vain: u64,
+    /// Entries that were found changed.
+    pub entries_rebuilt: u64,
+}
+
+/// What to do with a store that has trapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stored {
+    /// The shadow follows now; the page stays protected.
+    Follow,
+    /// The page is released; what is stored there is found at the next submission.
+    Release,
+}
+
+/// A page of tables.
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    leaf: bool,
+    relaxed: bool,
+    /// Stores in `period`, as far as they were seen.
+    stores: u32,
+    /// The last time between two submissions in which a store was seen.
+    period: u64,
+    /// Stores in a period that has any, on average, in sixteenths.
+    usual: u32,
+    /// Stores of late: halved each time that [`Rebuild::Static`] chooses.
+    heat: u32,
+    /// Comparisons in vain, one after another.
+    in_vain: u32,
+    /// One of those that [`Rebuild::Static`] has chosen.
+    chosen: bool,
+}
+
+/// What a submission takes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Plan {
+    /// To be protected, before anything is compared.
+    pub protect: Vec<PhysAddr>,
+    /// To be compared.
+    pub compare: Vec<PhysAddr>,
+}
+
+/// The pages of one guest's tables, and what becomes of them.
+#[derive(Debug)]
+pub struct Tracking {
+    policy: Policy,
+    notices: Notices,
+    costs: Costs,
+    pages: BTreeMap<PhysAddr, Page>,
+    /// Pages that are relaxed. Invariant: exactly those that say so.
+    relaxed: Vec<PhysAddr>,
+    /// Submissions.
+    period: u64,
+    /// What has happened.
+    pub counts: TrackingCounts,
+}
+
+impl Tracking {
+    /// For a kind of trap. What it cannot do is done in the next best way: where stores are not told one by one, nothing is
+    /// strict but what is protected anyway; where nothing is told, all pages are compared.
+    #[must_use]
+    pub fn new(policy: Policy, notices: Notices, costs: Costs) -> Tracking {
+        let (pages, relaxed) = (BTreeMap::new(), Vec::new());
+        Tracking { policy, notices, costs, pages, relaxed, period: 0, counts: TrackingCounts::default() }
+    }
+
+    /// Pages that are strict and relaxed now.
+    #[must_use]
+    pub fn pages(&self) -> (usize, usize) {
+        (self.pages.len() - self.relaxed.len(), self.relaxed.len())
+    }
+
+    /// Whether a page is known to hold tables.
+    #[must_use]
+    pub fn holds(&self, at: PhysAddr) -> bool {
+        self.pages.contains_key(&at)
+    }
+
+    /// Whether a page is relaxed now.
+    #[must_use]
+    pub fn is_relaxed(&self, at: PhysAddr) -> bool {
+        self.pages.get(&at).is_some_and(|page| page.relaxed)
+    }
+
+    /// A page holds tables: of pages alone (`leaf`), or directories. True if it is to be protected now.
+    pub fn holds_tables(&mut self, at: PhysAddr, leaf: bool) -> bool {
+        let relaxed = self.notices == Notices::Nothing
+            || (leaf
+                && self.policy.rebuild == Rebuild::Full
+                && self.policy.shadowing != Shadowing::Strict
+                && self.notices != Notices::AllStores);
+        let page = Page { leaf, relaxed, stores: 0, period: self.period, usual: 0, heat: 0, in_vain: 0, chosen: false };
+        let old = self.pages.insert(at, page);
+        if old.is_some_and(|old| old.relaxed) {
+            self.relaxed.retain(|other| *other != at);
+        }
+        if relaxed {
+            self.relaxed.push(at);
+        }
+        !relaxed
+    }
+
+    /// A page holds no tables any more. True if it was strict, and is to be released.
+    pub fn is_gone(&mut self, at: PhysAddr) -> bool {
+        let Some(old) = self.pages.remove(&at) else { return false };
+        if old.relaxed {
+            self.relaxed.retain(|other| *other != at);
+        }
+        !old.relaxed
+    }
+
+    /// A store into a protected page has trapped.
+    pub fn stored(&mut self, at: PhysAddr) -> Stored {
+        let period = self.period;
+        let Some(page) = self.pages.get_mut(&at) else { return Stored::Follow };
+        page.has_stores(1, period);
+        match page.leaf {
+            true => self.counts.table_traps += 1,
+            false => self.counts.directory_traps += 1,
+        }
+        let relax = page.leaf
+            && !page.relaxed
+            && self.notices != Notices::AllStores
+            && match (self.policy.shadowing, self.policy.rebuild) {
+                (Shadowing::Strict, _) => false,
+                (_, Rebuild::Static(_)) => page.chosen,
+                (Shadowing::Relaxed, _) => true,
+                (Shadowing::Hybrid, _) => {
+                    let dear = self.costs.break_even();
+                    page.usual >= dear.saturating_mul(16) || page.stores >= dear
+                }
+            };
+        if !relax {
+            return Stored::Follow;
+        }
+        page.relaxed = true;
+        page.in_vain = 0;
+        self.relaxed.push(at);
+        self.counts.released += 1;
+        Stored::Release
+    }
+
+    /// Work is submitted. `written` are the pages that the trap names if it is asked ([`WriteTrap::take_written`]).
+    pub fn submit(&mut self, written: &[PhysAddr]) -> Plan {
+        let mut plan = Plan::default();
+        self.period += 1;
+        for at in written {
+            let Some(page) = self.pages.get_mut(at) else { continue };
+            if page.relaxed {
+                continue;
+            }
+            page.has_stores(1, self.period - 1);
+            if self.notices == Notices::FirstStores {
+                match page.leaf {
+                    true => self.counts.table_traps += 1,
+                    false => self.counts.directory_traps += 1,
+                }
+                self.counts.released += 1;
+            }
+            // The trap has released it, or has protected it again already.
+            let stays =
+                page.leaf && self.policy.rebuild == Rebuild::Dynamic && self.policy.shadowing != Shadowing::Strict;
+            if stays {
+                page.relaxed = true;
+                page.in_vain = 0;
+                self.relaxed.push(*at);
+            } else {
+                if self.notices == Notices::FirstStores {
+                    plan.protect.push(*at);
+                    self.counts.protected += 1;
+                }
+                self.counts.rebuilt_written += 1;
+                plan.compare.push(*at);
+            }
+        }
+        if matches!(self.policy.rebuild, Rebuild::Static(_)) && self.period.is_multiple_of(CHOOSE_EVERY) {
+            self.choose(&mut plan);
+        }
+        let segmented = self.policy.rebuild == Rebuild::Segmented && self.notices != Notices::Nothing;
+        for at in &self.relaxed {
+            let Some(page) = self.pages.get_mut(at) else { continue };
+            match page.period + 1 == self.period {
+                true => self.counts.rebuilt_written += 1,
+                false => self.counts.rebuilt_unknown += 1,
+            }
+            if segmented {
+                page.relaxed = false;
+                plan.protect.push(*at);
+                self.counts.protected += 1;
+            }
+            plan.compare.push(*at);
+        }
+        if segmented {
+            self.relaxed.clear();
+        }
+        plan
+    }
+
+    /// A page that a [`Plan`] named was compared: so many entries had changed. True if it is strict from now on, and is to be
+    /// protected, and compared once more.
+    pub fn compared(&mut self, at: PhysAddr, changed: u64) -> bool {
+        self.counts.entries_rebuilt += changed;
+        self.counts.rebuilt_in_vain += u64::from(changed == 0);
+        let Some(page) = self.pages.get_mut(&at) else { return false };
+        let period = self.period - 1;
+        if changed > 0 {
+            // The store that released it is among them.
+            let unseen = u32::try_from(changed).unwrap_or(u32::MAX).saturating_sub(1);
+            page.has_stores(unseen.max(u32::from(page.period != period)), period);
+            page.in_vain = 0;
+            return false;
+        }
+        page.in_vain += 1;
+        let calm = page.relaxed
+            && self.policy.shadowing == Shadowing::Hybrid
+            && !matches!(self.policy.rebuild, Rebuild::Static(_))
+            && self.notices != Notices::Nothing
+            && page.in_vain >= self.costs.patience();
+        if calm {
+            page.relaxed = false;
+            self.relaxed.retain(|other| *other != at);
+            self.counts.protected += 1;
+        }
+        calm
+    }
+
+    /// Chooses the pages that are relaxed: those that usually have most stores.
+    fn choose(&mut self, plan: &mut Plan) {
+        let Rebuild::Static(wanted) = self.policy.rebuild else { return };
+        if self.policy.shadowing == Shadowing::Strict || self.notices == Notices::AllStores {
+            return;
+        }
+        let mut busiest: Vec<(u32, PhysAddr)> = self
+            .pages
+            .iter()
+            .filter(|(_, page)| page.leaf && page.heat > 0)
+            .map(|(at, page)| (page.heat, *at))
+            .collect();
+        busiest.sort_unstable_by(|one, other| other.cmp(one));
+        busiest.truncate(wanted as usize);
+        let chosen: BTreeSet<PhysAddr> = busiest.into_iter().map(|(_, at)| at).collect();
+        for (at, page) in &mut self.pages {
+            page.chosen = chosen.contains(at);
+            page.heat /= 2;
+            if page.relaxed && !page.chosen {
+                page.relaxed = false;
+                plan.protect.push(*at);
+                plan.compare.push(*at);
+                self.counts.protected += 1;
+                self.counts.rebuilt_unknown += 1;
+            }
+        }
+        let pages = &self.pages;
+        self.relaxed.retain(|at| pages.get(at).is_some_and(|page| page.relaxed));
+    }
+}
+
+impl Page {
+    /// So many stores more were seen in a period, which is not before the last one that had any.
+    fn has_stores(&mut self, stores: u32, period: u64) {
+        if self.period != period {
+            let last = self.stores.min(u32::MAX / 64) * 16;
+            self.usual = if self.usual == 0 { last } else { self.usual - self.usual / 4 + last / 4 };
+            self.stores = 0;
+            self.period = period;
+        }
+        self.stores = self.stores.saturating_add(stores);
+        self.heat = self.heat.saturating_add(stores);
+    }
+}

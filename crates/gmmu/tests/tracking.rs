@@ -1,0 +1,222 @@
+//! When pages of tables are strict, and when relaxed.
+
+use gmmu::{Costs, Notices, Plan, Policy, Rebuild, Shadowing, Stored, Tracking};
+use gpu_spec::mmu::PhysAddr;
+
+/// A page that is relaxed for one submission costs as much as three trapped stores.
+const COSTS: Costs = Costs { trap: 1000, release: 500, protect: 500, compare: 500 };
+
+const DIRECTORY: PhysAddr = page(99);
+
+const fn page(number: u64) -> PhysAddr {
+    PhysAddr::vram(number << 12)
+}
+
+/// A guest with a directory and some pages of page tables.
+fn tracking(shadowing: Shadowing, rebuild: Rebuild, notices: Notices, pages: u64) -> Tracking {
+    let mut tracking = Tracking::new(Policy { shadowing, rebuild }, notices, COSTS);
+    assert_eq!(tracking.holds_tables(DIRECTORY, false), notices != Notices::Nothing);
+    let released = notices == Notices::Nothing
+        || (rebuild == Rebuild::Full && shadowing != Shadowing::Strict && notices != Notices::AllStores);
+    (0..pages).for_each(|number| assert_eq!(tracking.holds_tables(page(number), true), !released));
+    tracking
+}
+
+/// Stores of a guest into a page as long as they trap; gives how many did.
+fn store(tracking: &mut Tracking, at: PhysAddr, stores: u32) -> u32 {
+    for stored in 0..stores {
+        if tracking.is_relaxed(at) {
+            return stored;
+        }
+        tracking.stored(at);
+    }
+    stores
+}
+
+/// A submission, at which so many entries of each page that is compared have changed.
+fn submit(tracking: &mut Tracking, changed: impl Fn(PhysAddr) -> u64) -> Plan {
+    let plan = tracking.submit(&[]);
+    plan.compare.iter().for_each(|at| {
+        tracking.compared(*at, changed(*at));
+    });
+    plan
+}
+
+#[test]
+fn a_strict_page_traps_at_each_store() {
+    let mut tracking = tracking(Shadowing::Strict, Rebuild::Segmented, Notices::Stores, 2);
+    assert_eq!(store(&mut tracking, page(0), 100), 100);
+    assert_eq!(submit(&mut tracking, |_| 0), Plan::default());
+    assert_eq!(tracking.counts.table_traps, 100);
+    assert_eq!(tracking.pages(), (3, 0));
+}
+
+#[test]
+fn a_segment_ends_with_the_submission() {
+    let mut tracking = tracking(Shadowing::Relaxed, Rebuild::Segmented, Notices::Stores, 3);
+    for _ in 0..5 {
+        assert_eq!(store(&mut tracking, page(1), 40), 1);
+        assert_eq!(tracking.pages(), (3, 1));
+        let plan = submit(&mut tracking, |_| 40);
+        assert_eq!(plan, Plan { protect: vec![page(1)], compare: vec![page(1)] });
+    }
+    assert_eq!(submit(&mut tracking, |_| 0), Plan::default());
+    assert_eq!(tracking.counts.table_traps, 5);
+    assert_eq!(tracking.counts.entries_rebuilt, 200);
+}
+
+#[test]
+fn a_directory_is_always_strict() {
+    for rebuild in [Rebuild::Full, Rebuild::Static(5), Rebuild::Dynamic, Rebuild::Segmented] {
+        for shadowing in [Shadowing::Relaxed, Shadowing::Hybrid] {
+            let mut tracking = tracking(shadowing, rebuild, Notices::Stores, 1);
+            for _ in 0..40 {
+                assert_eq!(store(&mut tracking, DIRECTORY, 50), 50);
+                assert!(!submit(&mut tracking, |_| 1).compare.contains(&DIRECTORY));
+            }
+            assert_eq!(tracking.counts.directory_traps, 2000);
+        }
+    }
+}
+
+#[test]
+fn dynamic_pages_stay_relaxed() {
+    let mut tracking = tracking(Shadowing::Relaxed, Rebuild::Dynamic, Notices::Stores, 4);
+    assert_eq!(store(&mut tracking, page(2), 9), 1);
+    assert_eq!(submit(&mut tracking, |_| 9), Plan { protect: vec![], compare: vec![page(2)] });
+    assert_eq!(store(&mut tracking, page(0), 9), 1);
+    for _ in 0..100 {
+        assert_eq!(submit(&mut tracking, |_| 0).compare, [page(2), page(0)]);
+    }
+    assert_eq!(tracking.counts.rebuilt_in_vain, 200);
+    assert_eq!((tracking.counts.rebuilt_written, tracking.counts.rebuilt_unknown), (2, 199));
+}
+
+#[test]
+fn a_hybrid_ends_what_is_compared_in_vain() {
+    for (rebuild, first) in [(Rebuild::Dynamic, 3), (Rebuild::Full, 0)] {
+        let mut tracking = tracking(Shadowing::Hybrid, rebuild, Notices::Stores, 1);
+        assert_eq!(store(&mut tracking, page(0), 9), first);
+        let mut vain = 0;
+        submit(&mut tracking, |_| 9);
+        while tracking.is_relaxed(page(0)) {
+            let plan = tracking.submit(&[]);
+            assert_eq!(plan.compare, [page(0)]);
+            vain += 1;
+            assert_eq!(tracking.compared(page(0), 0), vain == 4, "{rebuild:?}");
+        }
+        // As much as it costs to protect it, and to trap once.
+        assert_eq!(vain, 4);
+        assert_eq!(submit(&mut tracking, |_| 0), Plan::default());
+    }
+}
+
+#[test]
+fn a_hybrid_relaxes_what_is_stored_into_often() {
+    let mut tracking = tracking(Shadowing::Hybrid, Rebuild::Segmented, Notices::Stores, 2);
+    // Two stores for each submission: never worth it, however long.
+    for _ in 0..1000 {
+        assert_eq!(store(&mut tracking, page(0), 2), 2);
+        assert_eq!(submit(&mut tracking, |_| 0), Plan::default());
+    }
+    // Many: the first time as many trap as it would have cost, from then on one.
+    assert_eq!(store(&mut tracking, page(1), 300), 3);
+    submit(&mut tracking, |_| 300);
+    for _ in 0..10 {
+        assert_eq!(store(&mut tracking, page(1), 300), 1);
+        submit(&mut tracking, |_| 300);
+    }
+    // It calms down.
+    let traps: Vec<u32> = (0..40)
+        .map(|_| {
+            let traps = store(&mut tracking, page(1), 2);
+            submit(&mut tracking, |_| 2);
+            traps
+        })
+        .collect();
+    assert_eq!(traps.first(), Some(&1));
+    assert_eq!(traps.last(), Some(&2));
+    assert_eq!(tracking.pages(), (3, 0));
+}
+
+#[test]
+fn static_pages_are_those_with_most_stores() {
+    let mut tracking = tracking(Shadowing::Relaxed, Rebuild::Static(2), Notices::Stores, 10);
+    let stores = |number: u64| [1, 50, 2, 3, 40, 0, 1, 1, 1, 1][number as usize];
+    let mut traps = 0;
+    for _ in 0..64 {
+        traps = (0..10).map(|number| store(&mut tracking, page(number), stores(number))).sum();
+        submit(&mut tracking, |at| u64::from(stores(at.address >> 12)));
+    }
+    // The others are trapped at each store.
+    assert_eq!(traps, 10);
+    assert_eq!(tracking.pages(), (9, 2));
+    assert!(tracking.is_relaxed(page(1)) && tracking.is_relaxed(page(4)));
+    // Two others become the busiest.
+    let stores = |number: u64| [0, 0, 70, 0, 0, 0, 70, 0, 0, 0][number as usize];
+    for _ in 0..200 {
+        traps = (0..10).map(|number| store(&mut tracking, page(number), stores(number))).sum();
+        submit(&mut tracking, |at| u64::from(stores(at.address >> 12)));
+    }
+    assert_eq!(traps, 0);
+    assert!(tracking.is_relaxed(page(2)) && tracking.is_relaxed(page(6)));
+    assert_eq!(tracking.pages(), (9, 2));
+}
+
+#[test]
+fn a_bar_that_is_trapped_whole_stays_so() {
+    for rebuild in [Rebuild::Full, Rebuild::Static(5), Rebuild::Dynamic, Rebuild::Segmented] {
+        let mut tracking = tracking(Shadowing::Hybrid, rebuild, Notices::AllStores, 2);
+        for _ in 0..40 {
+            assert_eq!(store(&mut tracking, page(0), 50), 50);
+            assert_eq!(submit(&mut tracking, |_| 0), Plan::default());
+        }
+    }
+}
+
+#[test]
+fn where_nothing_is_told_all_is_compared() {
+    for rebuild in [Rebuild::Full, Rebuild::Dynamic, Rebuild::Segmented] {
+        let mut tracking = tracking(Shadowing::Hybrid, rebuild, Notices::Nothing, 2);
+        for _ in 0..40 {
+            assert_eq!(
+                submit(&mut tracking, |_| 0),
+                Plan { protect: vec![], compare: vec![DIRECTORY, page(0), page(1)] }
+            );
+        }
+    }
+}
+
+#[test]
+fn pages_that_are_named_when_asked_are_compared() {
+    for (notices, protect) in [(Notices::WhenAsked, vec![]), (Notices::FirstStores, vec![DIRECTORY, page(1)])] {
+        let mut tracking = tracking(Shadowing::Hybrid, Rebuild::Segmented, notices, 3);
+        for _ in 0..3 {
+            let plan = tracking.submit(&[DIRECTORY, page(1), page(77)]);
+            assert_eq!(plan, Plan { protect: protect.clone(), compare: vec![DIRECTORY, page(1)] });
+            assert_eq!(tracking.submit(&[]), Plan::default());
+        }
+        assert_eq!(tracking.counts.table_traps, if notices == Notices::FirstStores { 3 } else { 0 });
+        // What is dynamic stays relaxed; directories do not.
+        let mut tracking = self::tracking(Shadowing::Relaxed, Rebuild::Dynamic, notices, 3);
+        tracking.submit(&[DIRECTORY, page(1)]);
+        assert_eq!(tracking.pages(), (3, 1));
+        assert_eq!(tracking.submit(&[]).compare, [page(1)]);
+    }
+}
+
+#[test]
+fn a_page_that_goes_is_released_if_it_was_strict() {
+    let mut tracking = tracking(Shadowing::Relaxed, Rebuild::Segmented, Notices::Stores, 3);
+    tracking.stored(page(0));
+    assert!(!tracking.is_gone(page(0)));
+    assert!(tracking.is_gone(page(1)));
+    assert!(!tracking.is_gone(page(1)));
+    assert_eq!(tracking.stored(page(1)), Stored::Follow);
+    assert_eq!(submit(&mut tracking, |_| 0), Plan::default());
+    // It comes to hold a directory.
+    assert_eq!(tracking.stored(page(2)), Stored::Release);
+    assert!(tracking.holds_tables(page(2), false));
+    assert_eq!(store(&mut tracking, page(2), 9), 9);
+    assert_eq!(submit(&mut tracking, |_| 0), Plan::default());
+}
