@@ -116,7 +116,7 @@ impl Costs {
 }
 
 /// Submissions between two choices of [`Rebuild::Static`]'s pages.
-const CHOOSE_EVERY: u64 = 16;
+const CHOOSE_EVERY: u64 = 64;
 
 /// What has happened, in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -159,7 +159,7 @@ struct Page {
     period: u64,
     /// Stores in a period that has any, on average, in sixteenths.
     usual: u32,
-    /// Stores of late: halved each time that [`Rebuild::Static`] chooses.
+    /// Stores of late: less by a sixteenth each time that [`Rebuild::Static`] chooses.
     heat: u32,
     /// Comparisons in vain, one after another.
     in_vain: u32,
@@ -377,7 +377,7 @@ impl Tracking {
         let chosen: BTreeSet<PhysAddr> = busiest.into_iter().map(|(_, at)| at).collect();
         for (at, page) in &mut self.pages {
             page.chosen = chosen.contains(at);
-            page.heat /= 2;
+            page.heat -= page.heat.div_ceil(16);
             if page.relaxed && !page.chosen {
                 page.relaxed = false;
                 plan.protect.push(*at);

@@ -144,7 +144,7 @@ fn static_pages_are_those_with_most_stores() {
     let mut tracking = tracking(Shadowing::Relaxed, Rebuild::Static(2), Notices::Stores, 10);
     let stores = |number: u64| [1, 50, 2, 3, 40, 0, 1, 1, 1, 1][number as usize];
     let mut traps = 0;
-    for _ in 0..64 {
+    for _ in 0..200 {
         traps = (0..10).map(|number| store(&mut tracking, page(number), stores(number))).sum();
         submit(&mut tracking, |at| u64::from(stores(at.address >> 12)));
     }
@@ -154,7 +154,7 @@ fn static_pages_are_those_with_most_stores() {
     assert!(tracking.is_relaxed(page(1)) && tracking.is_relaxed(page(4)));
     // Two others become the busiest.
     let stores = |number: u64| [0, 0, 70, 0, 0, 0, 70, 0, 0, 0][number as usize];
-    for _ in 0..200 {
+    for _ in 0..4000 {
         traps = (0..10).map(|number| store(&mut tracking, page(number), stores(number))).sum();
         submit(&mut tracking, |at| u64::from(stores(at.address >> 12)));
     }
