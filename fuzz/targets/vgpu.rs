@@ -69,6 +69,7 @@ fuzz_target!(|data: &[u8]| {
         name: "fuzz".into(),
         vram_bytes: VRAM,
         scheme,
+        shadowed: vgpu::Shadowed::default(),
         budget: driver.budget(limits).expect("a budget"),
     };
     let vgpu = Vgpu::new(driver, config).expect("a virtual GPU");

@@ -69,8 +69,7 @@ impl Tracked {
         Ok(())
     }
 
-    /// The guest submits work that uses this shadow. `written`: what [`WriteTrap::take_written`] has named since this was last
-    /// called.
+    /// The guest submits work that uses this shadow. `written`: pages as [`Tracking::submit`] takes them.
     ///
     /// # Errors
     /// As [`Shadow::reflect`]. What could not be shown is tried again at the next submission.
@@ -118,7 +117,7 @@ impl Tracked {
             let (mut protect, mut release) = (Vec::new(), Vec::new());
             for (page, leaf) in shadow.take_news() {
                 match leaf {
-                    Some(leaf) if self.tracking.holds_tables(page, leaf) => protect.push(page),
+                    Some(leaf) if self.tracking.holds_tables(page, leaf, !trap.reaches(page)) => protect.push(page),
                     Some(_) => {}
                     None if self.tracking.is_gone(page) => release.push(page),
                     None => {}

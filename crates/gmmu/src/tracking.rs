@@ -31,9 +31,8 @@ pub trait WriteTrap {
     /// Stores into these pages need not be noticed any more.
     fn release(&mut self, pages: &[PhysAddr]);
 
-    /// Adds the pages that were stored into since they were protected, if they were not told of one by one. Each is
-    /// protected again before it is named, or released, as [`Notices`] says.
-    fn take_written(&mut self, written: &mut Vec<PhysAddr>);
+    /// Whether it can notice stores into a page at all. A page of which it cannot is compared at each submission.
+    fn reaches(&self, page: PhysAddr) -> bool;
 }
 
 /// What a kind of trap can do.
@@ -43,7 +42,7 @@ pub enum Notices {
     Stores,
     /// Each store, and no page can be released: a BAR that is trapped whole.
     AllStores,
-    /// That a page was stored into, and releases it with that: [`WriteTrap::take_written`].
+    /// That a page was stored into, and releases it with that; it is named at the next submission.
     FirstStores,
     /// Nothing as it happens; asked, which pages were stored into. These are protected again by that.
     WhenAsked,
@@ -139,6 +138,21 @@ pub struct TrackingCounts {
     pub entries_rebuilt: u64,
 }
 
+impl TrackingCounts {
+    /// What was counted as `before` is `now`: the sum of several.
+    pub fn replace(&mut self, before: &TrackingCounts, now: &TrackingCounts) {
+        let replace = |all: &mut u64, before: u64, now: u64| *all = all.wrapping_add(now).wrapping_sub(before);
+        replace(&mut self.directory_traps, before.directory_traps, now.directory_traps);
+        replace(&mut self.table_traps, before.table_traps, now.table_traps);
+        replace(&mut self.released, before.released, now.released);
+        replace(&mut self.protected, before.protected, now.protected);
+        replace(&mut self.rebuilt_written, before.rebuilt_written, now.rebuilt_written);
+        replace(&mut self.rebuilt_unknown, before.rebuilt_unknown, now.rebuilt_unknown);
+        replace(&mut self.rebuilt_in_vain, before.rebuilt_in_vain, now.rebuilt_in_vain);
+        replace(&mut self.entries_rebuilt, before.entries_rebuilt, now.entries_rebuilt);
+    }
+}
+
 /// What to do with a store that has trapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stored {
@@ -152,6 +166,8 @@ pub enum Stored {
 #[derive(Clone, Copy, Debug)]
 struct Page {
     leaf: bool,
+    /// Stores there are not noticed: it is always relaxed, even with directories.
+    blind: bool,
     relaxed: bool,
     /// Stores in `period`, as far as they were seen.
     stores: u32,
@@ -218,14 +234,17 @@ impl Tracking {
         self.pages.get(&at).is_some_and(|page| page.relaxed)
     }
 
-    /// A page holds tables: of pages alone (`leaf`), or directories. True if it is to be protected now.
-    pub fn holds_tables(&mut self, at: PhysAddr, leaf: bool) -> bool {
-        let relaxed = self.notices == Notices::Nothing
+    /// A page holds tables: of pages alone (`leaf`), or directories. Stores there can be noticed, or cannot (`blind`). True if it
+    /// is to be protected now.
+    pub fn holds_tables(&mut self, at: PhysAddr, leaf: bool, blind: bool) -> bool {
+        let blind = blind || self.notices == Notices::Nothing;
+        let relaxed = blind
             || (leaf
                 && self.policy.rebuild == Rebuild::Full
                 && self.policy.shadowing != Shadowing::Strict
                 && self.notices != Notices::AllStores);
-        let page = Page { leaf, relaxed, stores: 0, period: self.period, usual: 0, heat: 0, in_vain: 0, chosen: false };
+        let page =
+            Page { leaf, blind, relaxed, stores: 0, period: self.period, usual: 0, heat: 0, in_vain: 0, chosen: false };
         let old = self.pages.insert(at, page);
         if old.is_some_and(|old| old.relaxed) {
             self.relaxed.retain(|other| *other != at);
@@ -276,7 +295,8 @@ impl Tracking {
         Stored::Release
     }
 
-    /// Work is submitted. `written` are the pages that the trap names if it is asked ([`WriteTrap::take_written`]).
+    /// Work is submitted. `written` are the pages that were stored into since they were protected, of a trap that does not tell of
+    /// each store: it has protected them again, or released them ([`Notices`]).
     pub fn submit(&mut self, written: &[PhysAddr]) -> Plan {
         let mut plan = Plan::default();
         self.period += 1;
@@ -312,14 +332,14 @@ impl Tracking {
         if matches!(self.policy.rebuild, Rebuild::Static(_)) && self.period.is_multiple_of(CHOOSE_EVERY) {
             self.choose(&mut plan);
         }
-        let segmented = self.policy.rebuild == Rebuild::Segmented && self.notices != Notices::Nothing;
+        let segmented = self.policy.rebuild == Rebuild::Segmented;
         for at in &self.relaxed {
             let Some(page) = self.pages.get_mut(at) else { continue };
             match page.period + 1 == self.period {
                 true => self.counts.rebuilt_written += 1,
                 false => self.counts.rebuilt_unknown += 1,
             }
-            if segmented {
+            if segmented && !page.blind {
                 page.relaxed = false;
                 plan.protect.push(*at);
                 self.counts.protected += 1;
@@ -327,7 +347,8 @@ impl Tracking {
             plan.compare.push(*at);
         }
         if segmented {
-            self.relaxed.clear();
+            let pages = &self.pages;
+            self.relaxed.retain(|at| pages.get(at).is_some_and(|page| page.relaxed));
         }
         plan
     }
@@ -350,7 +371,7 @@ impl Tracking {
         let calm = page.relaxed
             && self.policy.shadowing == Shadowing::Hybrid
             && !matches!(self.policy.rebuild, Rebuild::Static(_))
-            && self.notices != Notices::Nothing
+            && !page.blind
             && page.in_vain >= self.costs.patience();
         if calm {
             page.relaxed = false;
@@ -378,7 +399,7 @@ impl Tracking {
         for (at, page) in &mut self.pages {
             page.chosen = chosen.contains(at);
             page.heat -= page.heat.div_ceil(16);
-            if page.relaxed && !page.chosen {
+            if page.relaxed && !page.chosen && !page.blind {
                 page.relaxed = false;
                 plan.protect.push(*at);
                 plan.compare.push(*at);

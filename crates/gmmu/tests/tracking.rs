@@ -15,10 +15,10 @@ const fn page(number: u64) -> PhysAddr {
 /// A guest with a directory and some pages of page tables.
 fn tracking(shadowing: Shadowing, rebuild: Rebuild, notices: Notices, pages: u64) -> Tracking {
     let mut tracking = Tracking::new(Policy { shadowing, rebuild }, notices, COSTS);
-    assert_eq!(tracking.holds_tables(DIRECTORY, false), notices != Notices::Nothing);
+    assert_eq!(tracking.holds_tables(DIRECTORY, false, false), notices != Notices::Nothing);
     let released = notices == Notices::Nothing
         || (rebuild == Rebuild::Full && shadowing != Shadowing::Strict && notices != Notices::AllStores);
-    (0..pages).for_each(|number| assert_eq!(tracking.holds_tables(page(number), true), !released));
+    (0..pages).for_each(|number| assert_eq!(tracking.holds_tables(page(number), true, false), !released));
     tracking
 }
 
@@ -216,7 +216,20 @@ fn a_page_that_goes_is_released_if_it_was_strict() {
     assert_eq!(submit(&mut tracking, |_| 0), Plan::default());
     // It comes to hold a directory.
     assert_eq!(tracking.stored(page(2)), Stored::Release);
-    assert!(tracking.holds_tables(page(2), false));
+    assert!(tracking.holds_tables(page(2), false, false));
     assert_eq!(store(&mut tracking, page(2), 9), 9);
     assert_eq!(submit(&mut tracking, |_| 0), Plan::default());
+}
+
+#[test]
+fn a_page_whose_stores_are_not_noticed_is_always_compared() {
+    for shadowing in [Shadowing::Strict, Shadowing::Hybrid] {
+        for rebuild in [Rebuild::Full, Rebuild::Static(5), Rebuild::Dynamic, Rebuild::Segmented] {
+            let mut tracking = tracking(shadowing, rebuild, Notices::Stores, 0);
+            assert!(!tracking.holds_tables(page(7), false, true));
+            for _ in 0..200 {
+                assert_eq!(submit(&mut tracking, |_| 0), Plan { protect: vec![], compare: vec![page(7)] });
+            }
+        }
+    }
 }

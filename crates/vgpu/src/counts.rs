@@ -2,6 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
+
+use crate::watch::TrackedPages;
+
 /// Counters of a guest, ever since it was made.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
@@ -10,6 +14,7 @@ pub(crate) struct Counters {
     pub(crate) shadow_updates: AtomicU64,
     pub(crate) entries_scanned: AtomicU64,
     pub(crate) hypercalls: AtomicU64,
+    pub(crate) tracked: Mutex<TrackedPages>,
 }
 
 /// The same, at a moment.
@@ -26,6 +31,8 @@ pub struct Counts {
     pub entries_scanned: u64,
     /// Operations of para-virtualized drivers.
     pub hypercalls: u64,
+    /// Pages of the guest's tables of which stores are noticed or looked for.
+    pub tracked: TrackedPages,
 }
 
 impl Counters {
@@ -41,6 +48,7 @@ impl Counters {
             shadow_updates: load(&self.shadow_updates),
             entries_scanned: load(&self.entries_scanned),
             hypercalls: load(&self.hypercalls),
+            tracked: *self.tracked.lock(),
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::counts::Counters;
 use crate::interrupts::Tree;
 use crate::mediator::{GoneOn, MOST_RETRY, RETRY, Vgpu};
 use crate::pci::{BAR0_BYTES, BAR4_BYTES, CONFIG_BYTES, ConfigSpace};
+use crate::watch::Trap;
 
 /// The registers of the interrupt tree. A driver looks there, and whether the device is still there, from time to time.
 const INTERRUPTS: Range<u64> = (regs::VF_BASE + vf::INTR_LEAF) as u64..(regs::VF_BASE + vf::INTR_LEAF_TRIGGER) as u64;
@@ -120,7 +121,9 @@ pub(crate) fn describe(bytes: u64, file: Option<Arc<OwnedFd>>) -> Description {
 impl Device for Port {
     fn describe(&self, _proposed: Option<&serde_json::Value>) -> Description {
         // What has ended keeps its memory for itself.
-        let file = self.0.inner.lock().memory.vram.file().filter(|_| !self.0.lines.is_lost());
+        let inner = self.0.inner.lock();
+        let mapped = !self.0.lines.is_lost() && inner.watch.how.trap != Trap::Bar;
+        let file = inner.memory.vram.file().filter(|_| mapped);
         // Where all is trapped, all is a message.
         let posted_writes = self.0.config.scheme != Scheme::FvNaive;
         Description { posted_writes, ..describe(self.0.config.vram_bytes, file) }
@@ -156,9 +159,8 @@ impl Device for Port {
         count_trap(&vgpu.counters, region, offset);
         match region {
             pci::BAR0 => write_words(offset, data, |at, value| vgpu.write_register(at, value)),
-            // Where there is no memory it vanishes.
             pci::BAR1 if vgpu.lines.is_lost() => {}
-            pci::BAR1 => drop(vgpu.inner.lock().memory.write(PhysAddr::vram(offset), data)),
+            pci::BAR1 => vgpu.store(PhysAddr::vram(offset), data),
             pci::CONFIG => {
                 let mut inner = vgpu.inner.lock();
                 inner.pci.write(offset, data);

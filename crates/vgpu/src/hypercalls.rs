@@ -54,7 +54,7 @@ impl Vgpu {
 
     fn call(&self, inner: &mut Inner, call: &Call, last: bool) -> Result<(), String> {
         let root = PhysAddr::vram(call.root);
-        let Inner { tables, spaces, memory, .. } = inner;
+        let Inner { tables, spaces, memory, watch, .. } = inner;
         if call.code == pv::CREATE {
             let window = (call.va, call.bytes);
             if spaces.contains_key(&root) {
@@ -99,7 +99,7 @@ impl Vgpu {
             && space.channels == 0
             && let Some(space) = spaces.remove(&root)
         {
-            space.end(tables, &self.lease);
+            space.end(root, tables, &self.lease, watch);
         }
         Ok(())
     }

@@ -43,6 +43,7 @@ mod pci;
 mod registers;
 mod space;
 mod tables;
+mod watch;
 
 pub use audit::{Audit, Refused};
 pub use balloon::NotResized;
@@ -50,6 +51,7 @@ pub use counts::Counts;
 pub use device::Port;
 pub use mediator::{Config, Vgpu};
 pub use pass_through::{PassThrough, Power};
+pub use watch::{Shadowed, TrackedPages, Trap};
 
 /// How a guest is virtualized: GPUvm's schemes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device_io::{DeviceBacking, VramOffset};
-use gmmu::{FaultBuffer, PhysMem};
+use gmmu::{FaultBuffer, PhysMem, Policy, Work};
 use gpu_driver::{Budget, Driver, Lease, Usage, VramRange};
 use gpu_spec::fault::Fault;
 use gpu_spec::mmu::{HUGE_PAGE, PhysAddr, SMALL_PAGE};
@@ -27,6 +27,7 @@ use crate::pci::ConfigSpace;
 use crate::registers::Latches;
 use crate::space::{Space, SpaceError, has_room};
 use crate::tables::ShadowTables;
+use crate::watch::{Shadowed, TableWatch};
 use crate::{NoVgpu, Scheme};
 
 /// Channels of a guest.
@@ -62,6 +63,8 @@ pub struct Config {
     pub vram_bytes: u64,
     /// How it is virtualized.
     pub scheme: Scheme,
+    /// How its shadow page tables follow, for [`Scheme::Fv`].
+    pub shadowed: Shadowed,
     /// What its work may cost the host.
     pub budget: Arc<Budget>,
 }
@@ -106,6 +109,7 @@ pub(crate) struct Inner {
     pub(crate) memory: GuestMemory,
     pub(crate) tables: ShadowTables,
     pub(crate) spaces: HashMap<PhysAddr, Space>,
+    pub(crate) watch: TableWatch,
     pub(crate) channels: BTreeMap<u32, Channel>,
     pub(crate) tsgs: BTreeMap<u32, Tsg>,
     pub(crate) faults: FaultBuffer,
@@ -144,6 +148,7 @@ impl Vgpu {
             memory: GuestMemory::new(Arc::clone(&lease), vram),
             tables: ShadowTables::new(Arc::clone(&lease), bound),
             spaces: HashMap::new(),
+            watch: TableWatch::new(config.shadowed),
             channels: BTreeMap::new(),
             tsgs: BTreeMap::new(),
             faults: FaultBuffer::default(),
@@ -272,21 +277,25 @@ impl Vgpu {
     /// A shadow of the channel that an instance block of the guest's describes, bound on the device.
     fn shadow(&self, inner: &mut Inner, instance: PhysAddr) -> Result<Channel, String> {
         let claim = Claim::read(&inner.memory, instance)?;
-        let Inner { tables, spaces, memory, .. } = inner;
+        let Inner { tables, spaces, memory, watch, .. } = inner;
         let text = |error: SpaceError| error.to_string();
         if !spaces.contains_key(&claim.root) && !has_room(spaces, claim.window) {
             return Err("the address spaces are too large, all together".into());
         }
         let space = match spaces.entry(claim.root) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(Space::new(tables, claim.root, claim.window, false).map_err(text)?),
+            Entry::Vacant(place) => {
+                let space = place.insert(Space::new(tables, claim.root, claim.window, false).map_err(text)?);
+                space.track(claim.root, watch.how, watch);
+                space
+            }
         };
-        let made = self.shadow_in(space, tables, memory, claim);
+        let made = self.shadow_in(space, tables, memory, watch, claim);
         if space.channels == 0
             && !space.entered
             && let Some(space) = spaces.remove(&claim.root)
         {
-            space.end(tables, &self.lease);
+            space.end(claim.root, tables, &self.lease, watch);
         }
         made
     }
@@ -296,12 +305,14 @@ impl Vgpu {
         space: &mut Space,
         tables: &mut ShadowTables,
         memory: &GuestMemory,
+        watch: &mut TableWatch,
         claim: Claim,
     ) -> Result<Channel, String> {
         if space.window() != claim.window {
             return Err("channels of one address space have one window".into());
         }
-        self.follow(space, tables, memory, self.config.scheme == Scheme::FvNaive).map_err(|error| error.to_string())?;
+        let all = self.config.scheme == Scheme::FvNaive;
+        self.follow((claim.root, space), tables, memory, watch, all).map_err(|error| error.to_string())?;
         let host = self.lease.take_channel().map_err(|error| error.to_string())?;
         let give = |reason: String| {
             self.lease.put_channel(host);
@@ -347,7 +358,7 @@ impl Vgpu {
                 Ok(())
             }
         };
-        let Inner { tables, spaces, .. } = inner;
+        let Inner { tables, spaces, watch, .. } = inner;
         let Some(space) = spaces.get_mut(&channel.claim.root) else { return };
         let unmapped = match stopped {
             Ok(()) => space.unmap_channel(tables, &self.lease, channel.slot).map_err(|error| error.to_string()),
@@ -369,38 +380,81 @@ impl Vgpu {
             && !space.entered
             && let Some(space) = spaces.remove(&channel.claim.root)
         {
-            space.end(tables, &self.lease);
+            space.end(channel.claim.root, tables, &self.lease, watch);
         }
     }
 
     /// Lets the shadow of a space follow the guest's tables.
     fn follow(
         &self,
-        space: &mut Space,
+        (root, space): (PhysAddr, &mut Space),
         tables: &mut ShadowTables,
         memory: &GuestMemory,
+        watch: &mut TableWatch,
         all: bool,
     ) -> Result<(), SpaceError> {
-        if !all && !space.shadow.is_stale() {
+        let work = if space.is_tracked() {
+            space.follow_stores(root, tables, &self.lease, memory, watch)?
+        } else if all || space.shadow.is_stale() {
+            space.reflect(tables, &self.lease, memory, all)?
+        } else {
             return Ok(());
-        }
-        let work = space.reflect(tables, &self.lease, memory, all)?;
-        Counters::add(&self.counters.entries_scanned, work.entries_scanned);
-        Counters::add(&self.counters.shadow_updates, 1);
+        };
+        self.count_work(work, watch);
         Ok(())
+    }
+
+    fn count_work(&self, work: Work, watch: &TableWatch) {
+        if watch.how.trap.notices().is_some() {
+            *self.counters.tracked.lock() = watch.counts;
+        }
+        Counters::add(&self.counters.entries_scanned, work.entries_scanned);
+        Counters::add(&self.counters.shadow_updates, u64::from(work.tables_read > 0));
+    }
+
+    /// The guest writes memory in a way that comes here: where it has none, it vanishes.
+    pub(crate) fn store(&self, at: PhysAddr, data: &[u8]) {
+        let mut inner = self.inner.lock();
+        // A part of it may be there.
+        let _ = inner.memory.write(at, data);
+        let Inner { tables, spaces, memory, watch, .. } = &mut *inner;
+        for (at, bytes, root) in watch.strict_in(at, data.len() as u64) {
+            let Some(space) = spaces.get_mut(&root) else { continue };
+            match space.stored((root, at, bytes), tables, &self.lease, memory, watch) {
+                Ok(work) => self.count_work(work, watch),
+                Err(error) => log_limit::warn!(guest = self.config.name, %error, "a guest's page tables"),
+            }
+        }
+    }
+
+    /// Changes when the guest's tables are protected, and compared.
+    pub fn set_shadowed(&self, policy: Policy) {
+        let mut inner = self.inner.lock();
+        let Inner { spaces, watch, .. } = &mut *inner;
+        watch.how.policy = policy;
+        spaces.iter_mut().for_each(|(root, space)| space.track(*root, watch.how, watch));
+        *self.counters.tracked.lock() = watch.counts;
+    }
+
+    /// How shadow page tables follow.
+    #[must_use]
+    pub fn shadowed(&self) -> Shadowed {
+        self.inner.lock().watch.how
     }
 
     /// The guest has invalidated translations: of one page directory, or of all.
     pub(crate) fn invalidate(&self, root: Option<PhysAddr>, range: &std::ops::Range<u64>) {
         let mut inner = self.inner.lock();
-        let Inner { tables, spaces, memory, channels, .. } = &mut *inner;
+        let Inner { tables, spaces, memory, channels, watch, .. } = &mut *inner;
         let naive = self.config.scheme == Scheme::FvNaive;
         for (at, space) in spaces.iter_mut().filter(|(at, _)| root.is_none_or(|root| root == **at)) {
-            space.shadow.invalidate(range.clone());
+            if !space.is_tracked() {
+                space.shadow.invalidate(range.clone());
+            }
             // What runs or waits to run on the device sees the change now; what does not, with its next submission.
             let in_use = || channels.values().any(|c| c.claim.root == *at && c.has_work(self.backing()));
             if (naive || in_use())
-                && let Err(error) = self.follow(space, tables, memory, naive)
+                && let Err(error) = self.follow((*at, space), tables, memory, watch, naive)
             {
                 log_limit::warn!(guest = self.config.name, %error, "a guest's page tables");
             }
@@ -429,10 +483,11 @@ impl Vgpu {
     /// Copies what a channel was given; the device's channel to be rung, if any, whether there is something new for it, and
     /// whether something is left.
     fn submit(&self, inner: &mut Inner, number: u32) -> Option<(u32, bool, bool)> {
-        let Inner { tables, spaces, memory, channels, .. } = inner;
+        let Inner { tables, spaces, memory, channels, watch, .. } = inner;
         let channel = channels.get_mut(&number).filter(|channel| !channel.failed)?;
-        let space = spaces.get_mut(&channel.claim.root)?;
-        let followed = self.follow(space, tables, memory, false);
+        let root = channel.claim.root;
+        let space = spaces.get_mut(&root)?;
+        let followed = self.follow((root, space), tables, memory, watch, false);
         let (told, stopped) = match followed {
             Ok(()) => {
                 let read = &mut |va: u64, out: &mut [u8]| space.read(tables, memory, va, out);
@@ -442,10 +497,12 @@ impl Vgpu {
         };
         let host = channel.host;
         if std::mem::take(&mut channel.audit.invalidated) {
-            let (lo, bytes) = space.window();
-            space.shadow.invalidate(lo..lo + bytes);
+            if !space.is_tracked() {
+                let (lo, bytes) = space.window();
+                space.shadow.invalidate(lo..lo + bytes);
+            }
             // What was copied is not told to the device before its invalidate can show what it should.
-            if let Err(error) = self.follow(space, tables, memory, false) {
+            if let Err(error) = self.follow((root, space), tables, memory, watch, false) {
                 log_limit::warn!(guest = self.config.name, %error, "a guest's page tables");
             }
         }
@@ -682,15 +739,16 @@ impl Vgpu {
     fn stop(&self, inner: &mut Inner) {
         let numbers: Vec<u32> = inner.channels.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.unbind(inner, number));
-        let Inner { tables, spaces, memory, .. } = inner;
+        let Inner { tables, spaces, memory, watch, .. } = inner;
         let mut ended = true;
         // Those that are left have been made by hypercalls, or have channels that did not stop. These lead nowhere any more, if that
         // can be; their tables stay, for the device may walk them.
-        for (_, mut space) in spaces.drain() {
+        for (root, mut space) in spaces.drain() {
             if space.channels == 0 {
-                space.end(tables, &self.lease);
+                space.end(root, tables, &self.lease, watch);
                 continue;
             }
+            watch.forget(root);
             ended = false;
             let mut all = memory.system_pieces(0..u64::MAX);
             all.extend(memory.vram.runs().map(|run| (PhysAddr::vram(run.offset), run.bytes)));

@@ -8,8 +8,6 @@ use gpu_spec::pv;
 use gpu_spec::ramfc::place;
 use gpu_spec::regs::{self, CHANNELS, accounting, budget, identity, vector, vf};
 
-use gmmu::PhysMem;
-
 use crate::mediator::{Vgpu, counters};
 
 /// Base of the PRAMIN window, in units of 64 KiB.
@@ -123,10 +121,8 @@ impl Vgpu {
             };
         }
         if let Some(at) = within(offset, PRAMIN, PRAMIN_BYTES) {
-            let inner = self.inner.lock();
-            // Where there is no memory it vanishes.
-            let _ = inner.memory.write(pramin(inner.latches.pramin, at), &value.to_le_bytes());
-            return;
+            let window = self.inner.lock().latches.pramin;
+            return self.store(pramin(window, at), &value.to_le_bytes());
         }
         match offset {
             PRAMIN_BASE => self.inner.lock().latches.pramin = value,

@@ -2,14 +2,17 @@
 
 use std::collections::HashMap;
 
-use gmmu::{Access, Target, translate};
-use gmmu::{Changes, Progress, Shadow, ShadowError, Work};
+use gmmu::{
+    Access, Changes, Progress, Reflection, Shadow, ShadowError, Target, Tracked, Tracking, TrackingCounts, Work,
+    translate,
+};
 use gpu_driver::{Lease, NotLetGo};
 use gpu_spec::mmu::{HUGE_PAGE, PhysAddr, Rights};
 
 use crate::channel::{MAPPED, SLOT_BYTES};
 use crate::memory::GuestMemory;
 use crate::tables::ShadowTables;
+use crate::watch::{Shadowed, TableWatch, TrackedPages};
 
 /// Shadow channels of a space.
 pub(crate) const SLOTS: u32 = 128;
@@ -46,6 +49,10 @@ pub(crate) struct Space {
     pub(crate) channels: u32,
     /// Hypercalls have made it, and end it.
     pub(crate) entered: bool,
+    /// Stores into the guest's tables are noticed, or looked for.
+    tracked: Option<Tracked>,
+    /// As of the last time that somebody asked.
+    counted: TrackedPages,
 }
 
 /// Why a guest's address space cannot be followed.
@@ -99,7 +106,54 @@ impl Space {
             Shadow::new(tables, root, range, MOST_TABLES)?
         };
         let (slots, changes) = (vec![false; SLOTS as usize], Changes::default());
-        Ok(Space { shadow, window, own: None, slots, changes, channels: 0, entered })
+        Ok(Space {
+            shadow,
+            window,
+            own: None,
+            slots,
+            changes,
+            channels: 0,
+            entered,
+            tracked: None,
+            counted: TrackedPages::default(),
+        })
+    }
+
+    /// Whether what the guest stores into its tables is noticed or looked for, rather than announced by the guest.
+    pub(crate) fn is_tracked(&self) -> bool {
+        self.tracked.is_some()
+    }
+
+    /// From now on stores into the guest's tables are noticed in this way. `root` is the guest's.
+    pub(crate) fn track(&mut self, root: PhysAddr, how: Shadowed, watch: &mut TableWatch) {
+        self.end_tracking(root, watch);
+        if self.entered {
+            return;
+        }
+        let tracking = how.trap.notices().map(|notices| Tracking::new(how.policy, notices, how.trap.costs()));
+        self.tracked = tracking.map(|tracking| Tracked::new(&mut self.shadow, tracking));
+        if self.tracked.is_none() {
+            // What nobody has announced since it was last looked at.
+            self.shadow.invalidate(self.window.0..self.window.0 + self.window.1);
+        }
+    }
+
+    fn end_tracking(&mut self, root: PhysAddr, watch: &mut TableWatch) {
+        self.count(watch);
+        let Some(tracked) = self.tracked.take() else { return };
+        tracked.end(&mut self.shadow, &mut watch.of(root));
+        watch.forget(root);
+        // Its pages are gone, what it has counted stays.
+        let counted = std::mem::take(&mut self.counted);
+        watch.counts.replace(&TrackedPages { counts: TrackingCounts::default(), ..counted }, &TrackedPages::default());
+    }
+
+    /// Adds what tracking has taken since this was last called.
+    fn count(&mut self, watch: &mut TableWatch) {
+        let Some(tracked) = &self.tracked else { return };
+        let (strict, relaxed) = tracked.tracking.pages();
+        let now = TrackedPages { strict: strict as u64, relaxed: relaxed as u64, counts: tracked.tracking.counts };
+        watch.counts.replace(&std::mem::replace(&mut self.counted, now), &now);
     }
 
     /// The guest's window.
@@ -182,6 +236,49 @@ impl Space {
         Ok(work)
     }
 
+    /// As [`Space::reflect`], where stores are noticed or looked for: work that uses the space is submitted.
+    pub(crate) fn follow_stores(
+        &mut self,
+        root: PhysAddr,
+        tables: &mut ShadowTables,
+        lease: &Lease,
+        memory: &GuestMemory,
+        watch: &mut TableWatch,
+    ) -> Result<Work, SpaceError> {
+        let Some(tracked) = &mut self.tracked else { return Ok(Work::default()) };
+        let written = watch.take_written(root);
+        let mut with = Reflection { guest: memory, mem: tables, budget: BUDGET, changes: &mut self.changes };
+        let mut done = tracked.submit(&written, &mut self.shadow, &mut watch.of(root), &mut with);
+        for _ in 1..GOES {
+            if done != Ok(Progress::More) {
+                break;
+            }
+            done = tracked.reflect(&mut self.shadow, &mut watch.of(root), &mut with);
+        }
+        self.count(watch);
+        let work = self.publish(tables, lease)?;
+        done?;
+        Ok(work)
+    }
+
+    /// The guest has stored into tables of this space, in one page, and that has trapped.
+    pub(crate) fn stored(
+        &mut self,
+        (root, at, bytes): (PhysAddr, PhysAddr, u64),
+        tables: &mut ShadowTables,
+        lease: &Lease,
+        memory: &GuestMemory,
+        watch: &mut TableWatch,
+    ) -> Result<Work, SpaceError> {
+        let Some(tracked) = &mut self.tracked else { return Ok(Work::default()) };
+        let mut with = Reflection { guest: memory, mem: tables, budget: BUDGET, changes: &mut self.changes };
+        let done = tracked.stored((at, bytes), &mut self.shadow, &mut watch.of(root), &mut with);
+        self.count(watch);
+        let work = self.publish(tables, lease)?;
+        done?;
+        Ok(work)
+    }
+
     /// Takes out all that leads to memory of the host's which the guest no longer has.
     pub(crate) fn revoke(
         &mut self,
@@ -209,7 +306,14 @@ impl Space {
     }
 
     /// Ends a space that no channel is bound to.
-    pub(crate) fn end(self, tables: &mut ShadowTables, lease: &Lease) {
+    pub(crate) fn end(
+        mut self,
+        guest_root: PhysAddr,
+        tables: &mut ShadowTables,
+        lease: &Lease,
+        watch: &mut TableWatch,
+    ) {
+        self.end_tracking(guest_root, watch);
         let root = self.shadow.root();
         self.shadow.destroy(tables);
         match lease.invalidate_all(root) {

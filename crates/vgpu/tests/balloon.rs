@@ -154,6 +154,7 @@ fn what_is_in_use_stays_until_it_is_free() {
             name: "next".into(),
             vram_bytes: 64 * MIB,
             scheme: Scheme::Fv,
+            shadowed: vgpu::Shadowed::default(),
             budget: driver.budget(HostCost::default()).unwrap(),
         },
         16 * MIB,
@@ -375,7 +376,13 @@ fn what_is_kept_beside_tables_is_charged() {
     let driver = host(160 * MIB, false);
     let tables = |bytes: u64| {
         let budget = driver.budget(HostCost { bytes, ..HostCost::default() }).unwrap();
-        let config = vgpu::Config { name: "kept".into(), vram_bytes: 64 * MIB, scheme: Scheme::Fv, budget };
+        let config = vgpu::Config {
+            name: "kept".into(),
+            vram_bytes: 64 * MIB,
+            scheme: Scheme::Fv,
+            shadowed: vgpu::Shadowed::default(),
+            budget,
+        };
         let mut host = Host::of(Vgpu::new(&driver, config).unwrap());
         let budget = Arc::clone(&host.vgpu.config().budget);
         let mut rogue = Rogue::new(Port::over(host.connect()).unwrap());
@@ -495,7 +502,13 @@ fn the_ledger_is_the_device() {
                 let budget = driver.budget(HostCost::default()).unwrap();
                 let (most, now) = (next(24) + 1, next(24) + 1);
                 let (vram_bytes, now) = (most.max(now) * BLOCK_BYTES, now * BLOCK_BYTES);
-                let config = vgpu::Config { name: format!("{step}"), vram_bytes, scheme, budget };
+                let config = vgpu::Config {
+                    name: format!("{step}"),
+                    vram_bytes,
+                    scheme,
+                    shadowed: vgpu::Shadowed::default(),
+                    budget,
+                };
                 if let Ok(vgpu) = Vgpu::sized(&driver, config, now) {
                     assert_eq!(vgpu.vram_used(), now);
                     guests.push(Owner { vgpu, marks: HashMap::new() });

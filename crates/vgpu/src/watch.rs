@@ -1,0 +1,199 @@
+//! Noticing what a guest stores into its page tables.
+//!
+//! Full virtualization follows a guest's tables. What has changed in them it knows from the guest's own TLB invalidates
+//! ([`Trap::Announced`]), as NVIDIA's hardware asks for them; or it finds out, as gVirt and gHyvi do, whose guests announce nothing
+//! ([`gmmu::Tracked`]). Pages are protected for address spaces; several may share one.
+
+use std::collections::{BTreeMap, HashMap};
+
+use gmmu::{Costs, Notices, Policy, TrackingCounts, WriteTrap};
+use gpu_spec::mmu::{Aperture, PhysAddr, SMALL_PAGE};
+
+/// How stores into a guest's page tables are noticed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Trap {
+    /// They are not: the guest's TLB invalidates say what has changed.
+    #[default]
+    Announced,
+    /// BAR1 is not mapped, and each store is a message.
+    Bar,
+    /// They are not: all tables are compared at each submission.
+    Snapshot,
+}
+
+/// How the shadow page tables of a guest follow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Shadowed {
+    /// When pages are protected, and compared. Without effect where the guest's invalidates say what has changed.
+    pub policy: Policy,
+    /// How stores are noticed.
+    pub trap: Trap,
+}
+
+impl Trap {
+    /// What it notices; `None` if nobody has to.
+    pub(crate) fn notices(self) -> Option<Notices> {
+        match self {
+            Trap::Announced => None,
+            Trap::Bar => Some(Notices::AllStores),
+            Trap::Snapshot => Some(Notices::Nothing),
+        }
+    }
+
+    /// What it takes, about: for choices that do not matter much.
+    pub(crate) fn costs(self) -> Costs {
+        Costs { trap: 10_000, release: 0, protect: 500, compare: 500 }
+    }
+}
+
+/// What tracking has taken, and how it stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TrackedPages {
+    /// Pages of tables that are protected.
+    pub strict: u64,
+    /// Pages of tables that are compared.
+    pub relaxed: u64,
+    /// What has happened.
+    pub counts: TrackingCounts,
+}
+
+impl TrackedPages {
+    /// What was counted as `before` is `now`.
+    pub(crate) fn replace(&mut self, before: &TrackedPages, now: &TrackedPages) {
+        self.strict = self.strict + now.strict - before.strict;
+        self.relaxed = self.relaxed + now.relaxed - before.relaxed;
+        self.counts.replace(&before.counts, &now.counts);
+    }
+}
+
+/// Who notices stores into the tables of one guest.
+#[derive(Debug, Default)]
+pub(crate) struct TableWatch {
+    pub(crate) how: Shadowed,
+    /// Of all spaces, and those that were.
+    pub(crate) counts: TrackedPages,
+    /// Pages that are protected, and the roots of the spaces that want it.
+    strict: BTreeMap<PhysAddr, Vec<PhysAddr>>,
+    /// Pages that were stored into, by the space that has not been told yet.
+    written: HashMap<PhysAddr, Vec<PhysAddr>>,
+}
+
+impl TableWatch {
+    pub(crate) fn new(how: Shadowed) -> TableWatch {
+        TableWatch { how, ..TableWatch::default() }
+    }
+
+    /// The trap of one space.
+    pub(crate) fn of(&mut self, root: PhysAddr) -> SpaceTrap<'_> {
+        SpaceTrap { watch: self, root }
+    }
+
+    /// The pages of a range that are protected, each with what of the range lies in it, and the space that wants it.
+    pub(crate) fn strict_in(&self, at: PhysAddr, bytes: u64) -> Vec<(PhysAddr, u64, PhysAddr)> {
+        let end = at.address.saturating_add(bytes);
+        let first = PhysAddr { address: at.address & !(SMALL_PAGE - 1), ..at };
+        let last = PhysAddr { address: end.saturating_sub(1), ..at };
+        if bytes == 0 {
+            return Vec::new();
+        }
+        let within =
+            self.strict.range(first..=last).flat_map(|(page, roots)| roots.iter().map(move |root| (page, root)));
+        let part = |page: &PhysAddr| {
+            let from = page.address.max(at.address);
+            (PhysAddr { address: from, ..at }, (page.address + SMALL_PAGE).min(end) - from)
+        };
+        within
+            .map(|(page, root)| {
+                let (from, bytes) = part(page);
+                (from, bytes, *root)
+            })
+            .collect()
+    }
+
+    /// A page was stored into, and nobody was told yet.
+    pub(crate) fn has_written(&mut self, root: PhysAddr, at: PhysAddr) {
+        let page = PhysAddr { address: at.address & !(SMALL_PAGE - 1), ..at };
+        let pages = self.written.entry(root).or_default();
+        if !pages.contains(&page) {
+            pages.push(page);
+        }
+    }
+
+    /// The pages that a space has to be told of.
+    pub(crate) fn take_written(&mut self, root: PhysAddr) -> Vec<PhysAddr> {
+        self.written.remove(&root).unwrap_or_default()
+    }
+
+    /// A space is gone.
+    pub(crate) fn forget(&mut self, root: PhysAddr) {
+        self.written.remove(&root);
+        self.strict.retain(|_, roots| {
+            roots.retain(|other| *other != root);
+            !roots.is_empty()
+        });
+    }
+}
+
+/// The trap of one space of a guest: a page is protected as long as one space wants it.
+#[derive(Debug)]
+pub(crate) struct SpaceTrap<'a> {
+    watch: &'a mut TableWatch,
+    root: PhysAddr,
+}
+
+impl WriteTrap for SpaceTrap<'_> {
+    fn protect(&mut self, pages: &[PhysAddr]) {
+        for page in pages {
+            let roots = self.watch.strict.entry(*page).or_default();
+            if !roots.contains(&self.root) {
+                roots.push(self.root);
+            }
+        }
+    }
+
+    fn release(&mut self, pages: &[PhysAddr]) {
+        for page in pages {
+            let Some(roots) = self.watch.strict.get_mut(page) else { continue };
+            roots.retain(|other| *other != self.root);
+            if roots.is_empty() {
+                self.watch.strict.remove(page);
+            }
+        }
+    }
+
+    /// What the guest has in its own memory, it stores into unseen.
+    fn reaches(&self, page: PhysAddr) -> bool {
+        page.aperture == Aperture::Vram
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_protected_as_long_as_a_space_wants_it() {
+        let [one, two] = [1, 2].map(|root: u64| PhysAddr::vram(root << 20));
+        let page = |number: u64| PhysAddr::vram(number << 12);
+        let mut watch = TableWatch::default();
+        watch.of(one).protect(&[page(5), page(6)]);
+        watch.of(two).protect(&[page(6)]);
+        watch.of(two).protect(&[page(6)]);
+        let stored = |watch: &TableWatch, at: u64, bytes| watch.strict_in(PhysAddr::vram(at), bytes);
+        assert_eq!(
+            stored(&watch, 0x5ff8, 16),
+            [(PhysAddr::vram(0x5ff8), 8, one), (page(6), 8, one), (page(6), 8, two)]
+        );
+        assert_eq!(stored(&watch, 0x4ff8, 8), []);
+        assert_eq!(stored(&watch, 0x5000, 0), []);
+        watch.of(one).release(&[page(6), page(9)]);
+        assert_eq!(stored(&watch, 0x6000, 1), [(page(6), 1, two)]);
+        watch.has_written(two, PhysAddr::vram(0x6123));
+        watch.has_written(two, page(6));
+        assert_eq!(watch.take_written(two), [page(6)]);
+        assert_eq!(watch.take_written(two), []);
+        watch.forget(two);
+        assert_eq!(stored(&watch, 0, 1 << 30), [(page(5), 4096, one)]);
+        assert!(!watch.of(one).reaches(PhysAddr::system(0)));
+    }
+}
