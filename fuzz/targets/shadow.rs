@@ -1,10 +1,16 @@
 //! Arbitrary bytes as a guest's page tables and what it does with them: the shadow against the two-step walk.
 #![no_main]
 
+use gmmu::testing::{guest, para_virtualized};
+use gmmu::{Gmmu2, HaswellPpgtt};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| match data.split_first() {
-    Some((kind, rest)) if kind % 4 == 0 => gmmu::testing::para_virtualized(rest),
-    Some((_, rest)) => gmmu::testing::guest(rest),
+    Some((kind, rest)) => match kind % 8 {
+        0 => para_virtualized::<Gmmu2>(rest),
+        1 => para_virtualized::<HaswellPpgtt>(rest),
+        2 | 3 => guest::<HaswellPpgtt>(rest),
+        _ => guest::<Gmmu2>(rest),
+    },
     None => {}
 });

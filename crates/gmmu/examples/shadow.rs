@@ -135,6 +135,11 @@ fn scanned(page: u64) {
         shadow.invalidate(MAPPED);
         timed(|changes| reflect(&mut shadow, &guest, &mut host, changes))
     });
+    median("  every page changed, all invalidated", |round| {
+        remap(&mut guest, 0, MAPPED.end, round);
+        shadow.invalidate(MAPPED);
+        timed(|changes| reflect(&mut shadow, &guest, &mut host, changes))
+    });
     median("  a piece of memory revoked, nothing leads there", |_| {
         timed(|changes| shadow.revoke(PhysAddr::vram(0), HUGE_PAGE, &mut host, changes).unwrap())
     });
@@ -142,7 +147,7 @@ fn scanned(page: u64) {
 
 fn entered(page: u64) {
     let (grant, mut host) = (Pieces(HUGE_PAGE), Memory::new());
-    let mut shadow = Shadow::entered(&mut host, MAPPED, 10_000).unwrap();
+    let mut shadow: Shadow = Shadow::entered(&mut host, MAPPED, 10_000).unwrap();
     println!("entered, pages of {} KiB", page >> 10);
     median("  16 units", |round| {
         let at = PhysAddr::system(((round as u64 % 2) << 32) + page % HUGE_PAGE);

@@ -7,7 +7,7 @@ use gpu_spec::mmu::{
 };
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use crate::walk::{DUAL_ENTRIES, UPPER_ENTRIES, UPPER_SHIFTS};
+use crate::format::{Format, Geometry, Gmmu2};
 use crate::{BadAddress, TableMemory, mappings};
 
 /// Why an edit was refused.
@@ -113,8 +113,8 @@ impl AddressSpace {
         rights: Rights,
     ) -> Result<(), EditError> {
         let mut table = self.root;
-        for (shift, entries) in UPPER_SHIFTS.into_iter().zip(UPPER_ENTRIES) {
-            let slot = table.offset((range.start >> shift) % entries * 8);
+        for level in &Gmmu2::LEVELS[..Gmmu2::LAST] {
+            let slot = table.offset(level.index(range.start) as u64 * 8);
             table = match load::<Pde>(mem, slot)?.table() {
                 Some(next) => next,
                 None => {
@@ -124,7 +124,7 @@ impl AddressSpace {
                 }
             };
         }
-        let slot = table.offset(range.start / HUGE_PAGE % DUAL_ENTRIES * 16);
+        let slot = table.offset(Gmmu2::LEVELS[Gmmu2::LAST].index(range.start) as u64 * 16);
         if range.end - range.start == HUGE_PAGE && at.address.is_multiple_of(HUGE_PAGE) {
             mem.write(slot, DualPde::to_page(Pte::to_page(at, rights)).as_bytes())?;
             return Ok(());
@@ -142,14 +142,14 @@ impl AddressSpace {
         base: u64,
         range: &Range<u64>,
     ) -> Result<bool, EditError> {
-        let unit = 1 << UPPER_SHIFTS[level];
+        let unit = Gmmu2::LEVELS[level].span();
         let mut entries = [Pde::INVALID; 512];
-        let entries = &mut entries[..UPPER_ENTRIES[level] as usize];
+        let entries = &mut entries[..Gmmu2::LEVELS[level].entries];
         mem.read(table, entries.as_mut_bytes())?;
         for index in indices(range, base, unit, entries.len()) {
             let Some(next) = entries[index].table() else { continue };
             let va = base + index as u64 * unit;
-            let empty = if level + 1 < UPPER_SHIFTS.len() {
+            let empty = if level + 1 < Gmmu2::LAST {
                 self.unmap_upper(mem, next, level + 1, va, range)?
             } else {
                 unmap_dual(mem, next, va, range)?
@@ -228,7 +228,7 @@ fn map_leaves(
 
 /// Unmaps `range` in a table of the last directory level; true if the table is empty now.
 fn unmap_dual(mem: &mut impl TableMemory, table: PhysAddr, base: u64, range: &Range<u64>) -> Result<bool, EditError> {
-    let mut entries = [DualPde::INVALID; DUAL_ENTRIES as usize];
+    let mut entries = [DualPde::INVALID; Gmmu2::LEVELS[Gmmu2::LAST].entries];
     mem.read(table, entries.as_mut_bytes())?;
     for index in indices(range, base, HUGE_PAGE, entries.len()) {
         let dual = &mut entries[index];

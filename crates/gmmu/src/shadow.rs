@@ -16,9 +16,12 @@
 //!   tables the part that the range takes, in one read. It compares it with a snapshot of what the shadow shows, and
 //!   translates the entries that differ. [`Shadow::rescan`] is the naive way of GPUvm's first version: everything is walked,
 //!   every entry translated.
+//! - **Format**: the shadow's tables have the format of the guest's ([`Format`]). Entries are compared, cut and kept in one
+//!   form for all formats.
 //! - **Pages**: big pages (64 KiB, 2 MiB) stay where the grant is contiguous and aligned, and are split where it is not.
-//!   Rights, kind and the volatile bit are carried over; what is sparse stays sparse. What is not granted is invalid, and so
-//!   is all that lies behind a table that is not the guest's memory: it faults, in that guest alone.
+//!   Rights, kind and the volatile bit are carried over, or how a page is cached; what is sparse stays sparse. What is not
+//!   granted is invalid, and so is what the format cannot say (memory that may only be read, in a format without rights),
+//!   and all that lies behind a table that is not the guest's memory: it faults, in that guest alone.
 //! - **Window**: the guest's tables decide about the addresses of its window. Outside of it the mediator maps pages of its
 //!   own ([`Shadow::map_own`]).
 //! - **Para-virtualized** spaces ([`Shadow::entered`]) have no guest's tables: entries come by hypercall
@@ -35,7 +38,7 @@
 //! - Work is bounded: a call stops after a budget of entries, and a pass (all calls from one [`Progress::Done`] to the next)
 //!   when [`MOST_IN_VAIN`] tables more than the shadow may have were read from which nothing followed: tables that contain
 //!   themselves fan out into 2^37 pages. Memory is bounded: the shadow has at most a given number of tables, and keeps at
-//!   most some 8 KiB beside each.
+//!   most some 8 KiB beside each, in Intel's format 16.
 //!
 //! The engine knows nothing of devices: who owns it invalidates the device's TLB for the ranges in [`Changes`] after each
 //! call, and until then keeps tables that were given back.
@@ -47,15 +50,17 @@ mod image;
 mod ranges;
 mod scan;
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
-use gpu_spec::mmu::{BIG_PAGE, DualPde, HUGE_PAGE, PhysAddr, Pte, Rights, SMALL_PAGE, VA_END};
+use gpu_spec::mmu::{DualPde, PhysAddr, Pte, Rights, SMALL_PAGE};
 
-use self::directory::{Directory, Edit, LAST, Unit, WORDS, entries, span};
+use self::directory::{Directory, Edit, Unit};
 use self::followed::{Followed, Shape};
-use self::grant::{Everything, Grants};
+use self::grant::{Everything, Grants, entry};
 use self::ranges::Ranges;
 use self::scan::{Pending, Scan, Stop};
+use crate::format::{Format, Geometry, Gmmu2, Level, Table, Words};
 use crate::{BadAddress, PhysMem, TableMemory};
 
 pub(crate) use self::directory::UNKNOWN;
@@ -130,12 +135,12 @@ pub enum Progress {
     More,
 }
 
-/// The shadow of one page directory of a guest.
+/// The shadow of one page directory of a guest, in the guest's format.
 #[derive(Debug)]
-pub struct Shadow {
+pub struct Shadow<F: Format = Gmmu2> {
     guest_root: Option<PhysAddr>,
     window: Range<u64>,
-    root: Directory,
+    root: Directory<F>,
     held: u32,
     limit: u32,
     pending: Pending,
@@ -143,8 +148,9 @@ pub struct Shadow {
     followed: Option<Followed>,
 }
 
-impl Shadow {
-    /// An empty shadow of the tables below `guest_root`, for the addresses in `window` (multiples of 2 MiB). It may take
+impl<F: Format> Shadow<F> {
+    /// An empty shadow of the tables below `guest_root`, for the addresses in `window` (multiples of what an
+    /// entry of the last directory is for: 2 MiB in NVIDIA's format). It may take
     /// `limit` tables. All of it is stale.
     ///
     /// # Errors
@@ -154,7 +160,7 @@ impl Shadow {
         guest_root: PhysAddr,
         window: Range<u64>,
         limit: u32,
-    ) -> Result<Shadow, ShadowError> {
+    ) -> Result<Shadow<F>, ShadowError> {
         let mut shadow = Shadow::entered(mem, window.clone(), limit)?;
         shadow.guest_root = Some(guest_root);
         shadow.invalidate(window);
@@ -165,8 +171,8 @@ impl Shadow {
     ///
     /// # Errors
     /// As [`Shadow::new`].
-    pub fn entered(mem: &mut impl TableMemory, window: Range<u64>, limit: u32) -> Result<Shadow, ShadowError> {
-        let whole = |at: u64| at.is_multiple_of(HUGE_PAGE) && at <= VA_END;
+    pub fn entered(mem: &mut impl TableMemory, window: Range<u64>, limit: u32) -> Result<Shadow<F>, ShadowError> {
+        let whole = |at: u64| at.is_multiple_of(F::UNIT) && at <= F::VA_END;
         if window.is_empty() || !whole(window.start) || !whole(window.end) {
             let bytes = window.end.wrapping_sub(window.start);
             return Err(ShadowError::BadRange { va: window.start, bytes });
@@ -206,7 +212,7 @@ impl Shadow {
     /// it is stale.
     pub fn follow_tables(&mut self) {
         let Some(root) = self.guest_root else { return };
-        let mut followed = Followed::new(shapes(), self.limit.saturating_add(MOST_IN_VAIN) as usize);
+        let mut followed = Followed::new(shapes::<F>(), self.limit.saturating_add(MOST_IN_VAIN) as usize);
         followed.decides(0, 0, Some(root));
         self.followed = Some(followed);
         self.invalidate(self.window.clone());
@@ -275,8 +281,9 @@ impl Shadow {
                 start: range.start,
                 until,
                 most_in_vain: self.limit.saturating_add(MOST_IN_VAIN),
+                format: PhantomData,
             };
-            let mut entries = [0; WORDS];
+            let mut entries = F::Words::ZERO;
             if !scan.directory((guest_root, 0, 0), &range, &mut entries) {
                 scan.pending.refused.add(range.clone());
             }
@@ -333,7 +340,7 @@ impl Shadow {
         changes: &mut Changes,
     ) -> Result<(), ShadowError> {
         let (mut refused, mut cleared) = (Ranges::default(), Ranges::default());
-        let edit = |unit: &mut Unit<'_>| {
+        let edit = |unit: &mut Unit<'_, F>| {
             let gone = unit.image.take_out(lost, bytes);
             for page in &gone {
                 let at = unit.va + *page as u64 * SMALL_PAGE;
@@ -349,7 +356,7 @@ impl Shadow {
         let mut tables = Tables { mem, held: &mut self.held, limit: self.limit };
         let mut note = |range| cleared.add(range);
         let mut edit = Edit { tables: &mut tables, changes, create: false, edit, cleared: Some(&mut note) };
-        let done = edit.run(&mut self.root, 0, &(0..VA_END));
+        let done = edit.run(&mut self.root, 0, &(0..F::VA_END));
         if self.guest_root.is_some() {
             self.pending.refused.extend(refused.as_slice().iter().cloned());
             self.pending.stale.extend(cleared.as_slice().iter().cloned());
@@ -410,11 +417,11 @@ impl Shadow {
         if !at.address.is_multiple_of(SMALL_PAGE) || at.address.checked_add(bytes).is_none() {
             return Err(ShadowError::NotGranted(at));
         }
-        let mut done = 0;
+        let (mut done, like) = (0, Pte::to_page(at, rights));
         while done < bytes {
             let granted = grant
                 .grant(at.offset(done))
-                .filter(|granted| granted.bytes >= SMALL_PAGE && granted.at.address.is_multiple_of(SMALL_PAGE));
+                .filter(|granted| granted.bytes >= SMALL_PAGE && entry::<F>(*granted, like).is_some());
             let granted = granted.ok_or(ShadowError::NotGranted(at.offset(done)))?;
             done = done.saturating_add(granted.bytes & !(SMALL_PAGE - 1));
         }
@@ -478,7 +485,7 @@ impl Shadow {
         let mut grants = Grants::new(grant);
         let like = Pte::to_page(at, rights);
         let mut refused = None;
-        let edit = |unit: &mut Unit<'_>| {
+        let edit = |unit: &mut Unit<'_, F>| {
             let Range { start, end } = unit.part;
             let (first, at) = (((start - unit.va) / SMALL_PAGE) as usize, at.offset(start - range.start));
             if !grants.fill(unit.image, first, end - start, at, like) {
@@ -506,7 +513,7 @@ impl Shadow {
         mem: &mut impl TableMemory,
         changes: &mut Changes,
     ) -> Result<(), ShadowError> {
-        let edit = |unit: &mut Unit<'_>| {
+        let edit = |unit: &mut Unit<'_, F>| {
             let Range { start, end } = unit.part;
             unit.image.clear(((start - unit.va) / SMALL_PAGE) as usize, ((end - start) / SMALL_PAGE) as usize);
         };
@@ -516,34 +523,34 @@ impl Shadow {
 
     /// Checks a range outside of the window.
     fn outside(&self, va: u64, bytes: u64) -> Result<Range<u64>, ShadowError> {
-        let range = pages(va, bytes)?;
+        let range = pages::<F>(va, bytes)?;
         let apart = range.end <= self.window.start || range.start >= self.window.end;
         if apart { Ok(range) } else { Err(ShadowError::BadRange { va, bytes }) }
     }
 
     /// Checks a range of the window, in a space of which no tables decide.
     fn inside(&self, va: u64, bytes: u64) -> Result<Range<u64>, ShadowError> {
-        let range = pages(va, bytes)?;
+        let range = pages::<F>(va, bytes)?;
         let within = range.start >= self.window.start && range.end <= self.window.end;
         if within && self.guest_root.is_none() { Ok(range) } else { Err(ShadowError::BadRange { va, bytes }) }
     }
 }
 
-/// The tables of each level.
-fn shapes() -> Vec<Shape> {
-    let directories = (0..=LAST).map(|level| Shape {
-        entry: if level == LAST { 16 } else { 8 },
-        entries: entries(level) as u64,
-        span: span(level),
-        leaf: false,
-    });
-    let pages = [SMALL_PAGE, BIG_PAGE].map(|span| Shape { entry: 8, entries: HUGE_PAGE / span, span, leaf: true });
-    directories.chain(pages).collect()
+/// The tables of each level: directories, tables of small pages, tables of big pages.
+fn shapes<F: Format>() -> Vec<Shape> {
+    let directory = |(level, shape): (usize, &Level)| {
+        let table = if level == F::LAST { Table::Last } else { Table::Upper };
+        Shape { entry: F::entry_bytes(table), entries: shape.entries as u64, span: shape.span(), leaf: false }
+    };
+    let pages =
+        |(table, span): (Table, u64)| Shape { entry: F::entry_bytes(table), entries: F::UNIT / span, span, leaf: true };
+    let leaves = [(Table::Small, SMALL_PAGE), (Table::Big, F::BIG_PAGE)];
+    F::LEVELS.iter().enumerate().map(directory).chain(leaves.map(pages)).collect()
 }
 
-fn pages(va: u64, bytes: u64) -> Result<Range<u64>, ShadowError> {
+fn pages<F: Format>(va: u64, bytes: u64) -> Result<Range<u64>, ShadowError> {
     let whole = va.is_multiple_of(SMALL_PAGE) && bytes.is_multiple_of(SMALL_PAGE) && bytes > 0;
-    let end = va.checked_add(bytes).filter(|end| whole && *end <= VA_END);
+    let end = va.checked_add(bytes).filter(|end| whole && *end <= F::VA_END);
     Ok(va..end.ok_or(ShadowError::BadRange { va, bytes })?)
 }
 
@@ -555,11 +562,15 @@ struct Tables<'a, M> {
 }
 
 impl<M: TableMemory> Tables<'_, M> {
-    fn alloc(&mut self, bytes: u64) -> Result<PhysAddr, ShadowError> {
+    fn alloc<F: Format>(&mut self, bytes: u64) -> Result<PhysAddr, ShadowError> {
         if *self.held >= self.limit {
             return Err(ShadowError::TooManyTables { limit: self.limit });
         }
         let at = self.mem.alloc(bytes).ok_or(ShadowError::NoMemory)?;
+        if !F::reaches(at) {
+            self.mem.free(at, bytes);
+            return Err(ShadowError::NoMemory);
+        }
         *self.held += 1;
         Ok(at)
     }

@@ -3,9 +3,8 @@
 //! [`guest`] and [`para_virtualized`] are bodies of a property test and of a fuzz target, each with its slow twin.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
-#![expect(missing_docs, reason = "named for what they stand for")]
 
 mod attack;
 pub mod memory;
 
-pub use attack::{guest, para_virtualized};
+pub use attack::{Attack, Input, guest, para_virtualized};

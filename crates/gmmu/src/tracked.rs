@@ -2,6 +2,7 @@
 
 use gpu_spec::mmu::PhysAddr;
 
+use crate::format::Format;
 use crate::tracking::{Stored, Tracking, WriteTrap};
 use crate::{Changes, Grant, PhysMem, Progress, Shadow, ShadowError, TableMemory};
 
@@ -32,13 +33,13 @@ pub struct Tracked {
 impl Tracked {
     /// From now on the tables of `shadow` are tracked; with the first submission, they are.
     #[must_use]
-    pub fn new(shadow: &mut Shadow, tracking: Tracking) -> Tracked {
+    pub fn new<F: Format>(shadow: &mut Shadow<F>, tracking: Tracking) -> Tracked {
         shadow.follow_tables();
         Tracked { tracking }
     }
 
     /// Ends the tracking of a shadow: its pages are released.
-    pub fn end(self, shadow: &mut Shadow, trap: &mut impl WriteTrap) {
+    pub fn end<F: Format>(self, shadow: &mut Shadow<F>, trap: &mut impl WriteTrap) {
         let mut strict = shadow.forget_tables();
         strict.retain(|page| !self.tracking.is_relaxed(*page));
         trap.release(&strict);
@@ -48,10 +49,10 @@ impl Tracked {
     ///
     /// # Errors
     /// As [`Shadow::reflect`]. What could not be shown is tried again at the next submission.
-    pub fn stored<P: PhysMem + Grant, M: TableMemory>(
+    pub fn stored<F: Format, P: PhysMem + Grant, M: TableMemory>(
         &mut self,
         (at, bytes): (PhysAddr, u64),
-        shadow: &mut Shadow,
+        shadow: &mut Shadow<F>,
         trap: &mut impl WriteTrap,
         with: &mut Reflection<'_, P, M>,
     ) -> Result<(), ShadowError> {
@@ -73,10 +74,10 @@ impl Tracked {
     ///
     /// # Errors
     /// As [`Shadow::reflect`]. What could not be shown is tried again at the next submission.
-    pub fn submit<P: PhysMem + Grant, M: TableMemory>(
+    pub fn submit<F: Format, P: PhysMem + Grant, M: TableMemory>(
         &mut self,
         written: &[PhysAddr],
-        shadow: &mut Shadow,
+        shadow: &mut Shadow<F>,
         trap: &mut impl WriteTrap,
         with: &mut Reflection<'_, P, M>,
     ) -> Result<Progress, ShadowError> {
@@ -106,9 +107,9 @@ impl Tracked {
     ///
     /// # Errors
     /// As [`Shadow::reflect`].
-    pub fn reflect<P: PhysMem + Grant, M: TableMemory>(
+    pub fn reflect<F: Format, P: PhysMem + Grant, M: TableMemory>(
         &mut self,
-        shadow: &mut Shadow,
+        shadow: &mut Shadow<F>,
         trap: &mut impl WriteTrap,
         with: &mut Reflection<'_, P, M>,
     ) -> Result<Progress, ShadowError> {

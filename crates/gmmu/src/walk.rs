@@ -1,24 +1,13 @@
 //! Reading page tables.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use gpu_spec::fault::FaultType;
-use gpu_spec::mmu::{
-    BIG_PAGE, BIG_TABLE_BYTES, DualPde, HUGE_PAGE, KIND_GENERIC, Pde, PhysAddr, Pte, Rights, SMALL_PAGE, TABLE_BYTES,
-    VA_END,
-};
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use gpu_spec::mmu::{DualPde, KIND_GENERIC, Pde, PhysAddr, Pte, Rights, SMALL_PAGE};
 
 use crate::PhysMem;
-
-/// Lowest address bit that each of the three upper levels resolves, from the root.
-pub(crate) const UPPER_SHIFTS: [u32; 3] = [47, 38, 29];
-/// Entries in tables of those levels.
-pub(crate) const UPPER_ENTRIES: [u64; 3] = [4, 512, 512];
-/// Entries in a table of the last directory level, each for 2 MiB.
-pub(crate) const DUAL_ENTRIES: u64 = 256;
-/// Lowest address bit that the last directory level resolves.
-pub(crate) const DUAL_SHIFT: u32 = 21;
+use crate::format::{BIG_PAGES, Format, Geometry, Gmmu2, Table, Words};
 
 /// What an access wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,12 +69,25 @@ pub struct Translation {
     pub rights: Rights,
 }
 
-/// Walks to `va` and checks an access, as the MMU does.
+/// Walks to `va` in NVIDIA's tables and checks an access, as the MMU does.
 ///
 /// # Errors
 /// The fault that the MMU would report.
 pub fn translate(mem: &impl PhysMem, root: PhysAddr, va: u64, access: Access) -> Result<Translation, FaultType> {
-    let (pte, page_bytes) = leaf(mem, root, va)?;
+    translate_in::<Gmmu2>(mem, root, va, access)
+}
+
+/// As [`translate`], in tables of any format; the faults are named as NVIDIA's.
+///
+/// # Errors
+/// The fault.
+pub fn translate_in<F: Format>(
+    mem: &impl PhysMem,
+    root: PhysAddr,
+    va: u64,
+    access: Access,
+) -> Result<Translation, FaultType> {
+    let (pte, page_bytes) = leaf::<F>(mem, root, va)?;
     if pte.is_sparse() {
         return Ok(Translation { target: Target::Sparse, page_bytes, rights: Rights::default() });
     }
@@ -111,44 +113,46 @@ pub fn translate(mem: &impl PhysMem, root: PhysAddr, va: u64, access: Access) ->
 }
 
 /// The entry that decides about `va`, and the size of its page.
-fn leaf(mem: &impl PhysMem, root: PhysAddr, va: u64) -> Result<(Pte, u64), FaultType> {
-    if va >= VA_END {
+fn leaf<F: Format>(mem: &impl PhysMem, root: PhysAddr, va: u64) -> Result<(Pte, u64), FaultType> {
+    if va >= F::VA_END {
         return Err(FaultType::VA_LIMIT_VIOLATION);
     }
     let mut table = root;
-    for (shift, entries) in UPPER_SHIFTS.into_iter().zip(UPPER_ENTRIES) {
-        let index = (va >> shift) % entries;
-        let pde: Pde = entry(mem, table.offset(index * 8)).ok_or(FaultType::PDE)?;
+    for level in &F::LEVELS[..F::LAST] {
+        let [pde] = entry::<F, 1>(mem, table, Table::Upper, level.index(va)).ok_or(FaultType::PDE)?;
+        let pde = Pde(pde);
         if pde.is_sparse() {
-            return Ok((Pte::SPARSE, 1 << shift));
+            return Ok((Pte::SPARSE, level.span()));
         }
         table = pde.table().ok_or(FaultType::PDE)?;
     }
-    let index = (va >> DUAL_SHIFT) % DUAL_ENTRIES;
-    let dual: DualPde = entry(mem, table.offset(index * 16)).ok_or(FaultType::PDE)?;
+    let [big, small] = entry::<F, 2>(mem, table, Table::Last, F::LEVELS[F::LAST].index(va)).ok_or(FaultType::PDE)?;
+    let dual = DualPde { big, small };
     if let Some(page) = dual.page() {
-        return Ok((page, HUGE_PAGE));
+        return Ok((page, F::UNIT));
     }
     if dual.is_sparse() {
-        return Ok((Pte::SPARSE, HUGE_PAGE));
+        return Ok((Pte::SPARSE, F::UNIT));
     }
+    let page = |bytes: u64| (va % F::UNIT / bytes) as usize;
     if let Some(big) = dual.big_table() {
-        let pte: Pte = entry(mem, big.offset(va % HUGE_PAGE / BIG_PAGE * 8)).ok_or(FaultType::PDE)?;
-        if pte.hides_small() {
-            return Ok((pte, BIG_PAGE));
+        let [pte] = entry::<F, 1>(mem, big, Table::Big, page(F::BIG_PAGE)).ok_or(FaultType::PDE)?;
+        if Pte(pte).hides_small() {
+            return Ok((Pte(pte), F::BIG_PAGE));
         }
     }
     let small = dual.small_table();
     // With a table of big pages alone, it was the entry that was missing, not the directory.
     let small = small.ok_or(if dual.big_table().is_some() { FaultType::PTE } else { FaultType::PDE })?;
-    let pte = entry(mem, small.offset(va % HUGE_PAGE / SMALL_PAGE * 8)).ok_or(FaultType::PDE)?;
-    Ok((pte, SMALL_PAGE))
+    let [pte] = entry::<F, 1>(mem, small, Table::Small, page(SMALL_PAGE)).ok_or(FaultType::PDE)?;
+    Ok((Pte(pte), SMALL_PAGE))
 }
 
-fn entry<T: FromBytes + FromZeros + IntoBytes>(mem: &impl PhysMem, at: PhysAddr) -> Option<T> {
-    let mut value = T::new_zeroed();
-    mem.read(at, value.as_mut_bytes()).ok()?;
-    Some(value)
+/// One entry, of `N` words.
+fn entry<F: Format, const N: usize>(mem: &impl PhysMem, table: PhysAddr, of: Table, index: usize) -> Option<[u64; N]> {
+    let mut words = [0; N];
+    F::read(mem, table, of, index, &mut words).ok()?;
+    Some(words)
 }
 
 fn supported(kind: u8) -> bool {
@@ -188,108 +192,102 @@ pub struct Mappings {
     pub tables_left: u32,
 }
 
-/// Lists what is mapped in `range`, or sparse, reading at most `max_tables` tables. Pages that no access can reach
-/// (unsupported kind or aperture) are left out. A run that reaches beyond the range is cut to it.
+/// Lists what NVIDIA's tables map in `range`, or have sparse, reading at most `max_tables` tables. Pages that no access can
+/// reach (unsupported kind or aperture) are left out. A run that reaches beyond the range is cut to it.
 pub fn mappings(mem: &impl PhysMem, root: PhysAddr, range: Range<u64>, max_tables: u32) -> Mappings {
-    let mut listing = Listing { mem, range, out: Mappings { runs: Vec::new(), tables_left: max_tables } };
-    listing.range.end = listing.range.end.min(VA_END);
+    mappings_in::<Gmmu2>(mem, root, range, max_tables)
+}
+
+/// As [`mappings`], of tables of any format.
+pub fn mappings_in<F: Format>(mem: &impl PhysMem, root: PhysAddr, range: Range<u64>, max_tables: u32) -> Mappings {
+    let range = range.start..range.end.min(F::VA_END);
+    let out = Mappings { runs: Vec::new(), tables_left: max_tables };
+    let mut listing = Listing::<_, F> { mem, range, out, format: PhantomData };
     if listing.range.start < listing.range.end {
-        listing.upper(root, 0, 0);
+        listing.directory(root, 0, 0);
     }
     listing.out
 }
 
-struct Listing<'m, M> {
+struct Listing<'m, M, F> {
     mem: &'m M,
     range: Range<u64>,
     out: Mappings,
+    format: PhantomData<F>,
 }
 
-impl<M: PhysMem> Listing<'_, M> {
+impl<M: PhysMem, F: Format> Listing<'_, M, F> {
     /// The part of the wanted range inside `bytes` at `base`, as indices of entries of `unit` bytes each.
-    fn indices(&self, base: u64, bytes: u64, unit: u64) -> Range<u64> {
+    fn indices(&self, base: u64, bytes: u64, unit: u64) -> Range<usize> {
         let start = self.range.start.max(base);
         let end = self.range.end.min(base + bytes);
-        if start >= end { 0..0 } else { (start - base) / unit..(end - base).div_ceil(unit) }
+        if start >= end { 0..0 } else { ((start - base) / unit) as usize..((end - base).div_ceil(unit)) as usize }
     }
 
-    /// Reads one table, if the limit allows.
-    fn table<const N: usize>(&mut self, at: PhysAddr) -> Option<[u64; N]> {
-        self.out.tables_left = self.out.tables_left.checked_sub(1)?;
-        let mut entries = [0u64; N];
-        self.mem.read(at, entries.as_mut_bytes()).ok()?;
-        Some(entries)
+    /// Reads a table from its first entry on, if the limit allows.
+    fn table(&mut self, at: PhysAddr, of: Table, words: &mut [u64]) -> bool {
+        let Some(left) = self.out.tables_left.checked_sub(1) else { return false };
+        self.out.tables_left = left;
+        F::read(self.mem, at, of, 0, words).is_ok()
     }
 
-    fn upper(&mut self, at: PhysAddr, level: usize, base: u64) {
-        let unit = 1 << UPPER_SHIFTS[level];
-        let count = UPPER_ENTRIES[level];
-        // The root has four entries; what lies behind them is not the GMMU's.
-        let entries = if level == 0 {
-            self.table::<4>(at).map(|root| {
-                let mut all = [0; 512];
-                all[..4].copy_from_slice(&root);
-                all
-            })
-        } else {
-            self.table::<512>(at)
-        };
-        let Some(entries) = entries else { return };
-        for index in self.indices(base, unit * count, unit) {
-            let pde = Pde(entries[index as usize]);
-            let va = base + index * unit;
+    fn directory(&mut self, at: PhysAddr, level: usize, base: u64) {
+        let (last, unit, count) = (level == F::LAST, F::LEVELS[level].span(), F::LEVELS[level].entries);
+        let (of, words) = if last { (Table::Last, 2 * count) } else { (Table::Upper, count) };
+        let mut entries = F::Words::ZERO;
+        let entries = &mut entries.words_mut()[..words];
+        if !self.table(at, of, entries) {
+            return;
+        }
+        for index in self.indices(base, unit * count as u64, unit) {
+            let va = base + index as u64 * unit;
+            if last {
+                self.unit(DualPde { big: entries[2 * index], small: entries[2 * index + 1] }, va);
+                continue;
+            }
+            let pde = Pde(entries[index]);
             if pde.is_sparse() {
                 self.page(Pte::SPARSE, va, unit);
             }
-            let Some(next) = pde.table() else { continue };
-            if level + 1 < UPPER_SHIFTS.len() {
-                self.upper(next, level + 1, va);
-            } else {
-                self.dual(next, va);
+            if let Some(next) = pde.table() {
+                self.directory(next, level + 1, va);
             }
         }
     }
 
-    fn dual(&mut self, at: PhysAddr, base: u64) {
-        let Some(entries) = self.table::<{ (TABLE_BYTES / 8) as usize }>(at) else { return };
-        for index in self.indices(base, DUAL_ENTRIES * HUGE_PAGE, HUGE_PAGE) {
-            let slot = index as usize * 2;
-            let dual = DualPde { big: entries[slot], small: entries[slot + 1] };
-            let va = base + index * HUGE_PAGE;
-            if let Some(page) = dual.page() {
-                self.page(page, va, HUGE_PAGE);
-            } else if dual.is_sparse() {
-                self.page(Pte::SPARSE, va, HUGE_PAGE);
-            } else {
-                self.leaves(dual, va);
-            }
+    fn unit(&mut self, dual: DualPde, va: u64) {
+        if let Some(page) = dual.page() {
+            self.page(page, va, F::UNIT);
+        } else if dual.is_sparse() {
+            self.page(Pte::SPARSE, va, F::UNIT);
+        } else {
+            self.leaves(dual, va);
         }
     }
 
     fn leaves(&mut self, dual: DualPde, base: u64) {
-        let big = match dual.big_table() {
-            Some(at) => self.table::<{ (BIG_TABLE_BYTES / 8) as usize }>(at),
-            None => None,
-        };
-        let small = match dual.small_table() {
-            Some(at) => self.table::<{ (TABLE_BYTES / 8) as usize }>(at),
-            None => None,
-        };
-        if big.is_none() && dual.big_table().is_some() {
+        let (mut big, mut small) = ([0; BIG_PAGES], F::Words::ZERO);
+        if let Some(at) = dual.big_table()
+            && !self.table(at, Table::Big, &mut big)
+        {
             // A table that cannot be read faults; the small pages are not looked at.
             return;
         }
-        for index in self.indices(base, HUGE_PAGE, BIG_PAGE) {
-            let va = base + index * BIG_PAGE;
-            let pte = big.map_or(Pte::INVALID, |big| Pte(big[index as usize]));
+        let small = &mut small.words_mut()[..F::SMALL_PAGES];
+        let has_small = dual.small_table().is_some_and(|at| self.table(at, Table::Small, small));
+        for index in self.indices(base, F::UNIT, F::BIG_PAGE) {
+            let va = base + index as u64 * F::BIG_PAGE;
+            let pte = Pte(big[index]);
             if pte.hides_small() {
-                self.page(pte, va, BIG_PAGE);
+                self.page(pte, va, F::BIG_PAGE);
                 continue;
             }
-            let Some(small) = &small else { continue };
-            let first = index * (BIG_PAGE / SMALL_PAGE);
-            for sub in self.indices(va, BIG_PAGE, SMALL_PAGE) {
-                self.page(Pte(small[(first + sub) as usize]), va + sub * SMALL_PAGE, SMALL_PAGE);
+            if !has_small {
+                continue;
+            }
+            let first = index * F::SMALL_IN_BIG;
+            for sub in self.indices(va, F::BIG_PAGE, SMALL_PAGE) {
+                self.page(Pte(small[first + sub]), va + sub as u64 * SMALL_PAGE, SMALL_PAGE);
             }
         }
     }

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use gmmu::testing::memory::{Guest, Host};
 use gmmu::{
-    Access, AddressSpace, Changes, MOST_IN_VAIN, PhysMem, Progress, Shadow, ShadowError, Target, Work, mappings,
-    translate,
+    Access, AddressSpace, Changes, Gmmu2, HaswellPpgtt, MOST_IN_VAIN, PhysMem, Progress, Shadow, ShadowError, Target,
+    Work, mappings, translate,
 };
 use gpu_spec::mmu::{BIG_PAGE, DualPde, HUGE_PAGE, Pde, PhysAddr, Pte, Rights, SMALL_PAGE, VA_END};
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ impl World {
         guest.next_table = TABLES;
         guest.give(PhysAddr::vram(TABLES), 4096, PhysAddr::vram(1 << 33), false);
         let space = AddressSpace::create(&mut guest).unwrap();
-        let mut host = Host::new(u32::MAX);
+        let mut host = Host::new(PhysAddr::vram(0), u32::MAX);
         let shadow = Shadow::new(&mut host, space.root(), WINDOW, limit).unwrap();
         World { guest, space, host, shadow }
     }
@@ -146,12 +146,18 @@ proptest! {
 
     #[test]
     fn a_shadow_is_the_two_step_walk_cut_to_the_grant(data in prop::collection::vec(any::<u8>(), 1..900)) {
-        gmmu::testing::guest(&data);
+        gmmu::testing::guest::<Gmmu2>(&data);
+    }
+
+    #[test]
+    fn in_intels_format_too(data in prop::collection::vec(any::<u8>(), 1..900)) {
+        gmmu::testing::guest::<HaswellPpgtt>(&data);
     }
 
     #[test]
     fn entered_pages_are_those_that_were_granted(data in prop::collection::vec(any::<u8>(), 1..200)) {
-        gmmu::testing::para_virtualized(&data);
+        gmmu::testing::para_virtualized::<Gmmu2>(&data);
+        gmmu::testing::para_virtualized::<HaswellPpgtt>(&data);
     }
 
     /// A driver invalidates what it maps and unmaps, and no more: that is enough, and what it has not invalidated is not lost.

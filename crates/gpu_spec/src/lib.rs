@@ -6,6 +6,7 @@
 //! container, accounting), the module says that the layout is Sundial's own.
 //!
 //! - [`mmu`]: page table entries.
+//! - [`haswell_ppgtt`]: page table entries of another maker's, for the shadow engine.
 //! - [`fault`]: MMU fault packets.
 //! - [`regs`]: registers in BAR0 and the space of a virtual function.
 //! - [`host`]: GP entries, pushbuffer headers, methods of the host engine.
@@ -24,6 +25,7 @@ pub mod compute;
 pub mod copy;
 pub mod fault;
 mod field;
+pub mod haswell_ppgtt;
 pub mod host;
 pub mod mmu;
 pub mod notifier;

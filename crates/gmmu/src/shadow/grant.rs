@@ -1,8 +1,9 @@
 //! What a guest may have.
 
-use gpu_spec::mmu::{BIG_PAGE, HUGE_PAGE, PhysAddr, Pte, SMALL_PAGE};
+use gpu_spec::mmu::{PhysAddr, Pte, SMALL_PAGE};
 
 use super::image::Image;
+use crate::format::Format;
 use crate::walk::leads_to;
 
 /// A piece of host memory that belongs to a guest.
@@ -64,7 +65,7 @@ impl<'a, G: Grant> Grants<'a, G> {
 
     /// Makes `image` show what a guest's entry for a page of `bytes` and the grant both allow, from small page `first` of
     /// the unit on. False if the grant allows less than the entry asks for.
-    pub(super) fn show(&mut self, image: &mut Image, first: usize, pte: Pte, bytes: u64) -> bool {
+    pub(super) fn show<F: Format>(&mut self, image: &mut Image<F>, first: usize, pte: Pte, bytes: u64) -> bool {
         if pte.is_sparse() {
             image.set(first, bytes, pte);
             return true;
@@ -78,7 +79,14 @@ impl<'a, G: Grant> Grants<'a, G> {
 
     /// As [`Grants::show`], for `bytes` of the guest's memory from `at`, shown with the largest pages that fit, with the
     /// rights of `like`.
-    pub(super) fn fill(&mut self, image: &mut Image, first: usize, bytes: u64, at: PhysAddr, like: Pte) -> bool {
+    pub(super) fn fill<F: Format>(
+        &mut self,
+        image: &mut Image<F>,
+        first: usize,
+        bytes: u64,
+        at: PhysAddr,
+        like: Pte,
+    ) -> bool {
         let mut whole = true;
         let mut done = 0;
         while done < bytes {
@@ -89,8 +97,8 @@ impl<'a, G: Grant> Grants<'a, G> {
                     && *page <= bytes - done
                     && granted.is_some_and(|granted| granted.bytes >= *page && granted.at.address.is_multiple_of(*page))
             };
-            let page = [HUGE_PAGE, BIG_PAGE].into_iter().find(fits).unwrap_or(SMALL_PAGE);
-            let pte = granted.filter(|_| fits(&page)).and_then(|granted| entry(granted, like));
+            let page = F::LARGE_PAGES.iter().copied().find(fits).unwrap_or(SMALL_PAGE);
+            let pte = granted.filter(|_| fits(&page)).and_then(|granted| entry::<F>(granted, like));
             whole &= pte.is_some();
             image.set((place / SMALL_PAGE) as usize, page, pte.unwrap_or(Pte::INVALID));
             done += page;
@@ -99,11 +107,10 @@ impl<'a, G: Grant> Grants<'a, G> {
     }
 }
 
-/// An entry for host memory with the rights, the kind and the volatile bit of another; `None` if it cannot name that memory.
-fn entry(granted: Granted, like: Pte) -> Option<Pte> {
-    const CARRIED: u64 = 0xff << 56 | 1 << 3;
+/// An entry for host memory with the rights, and the other bits that are carried over, of another; `None` if there is none.
+pub(super) fn entry<F: Format>(granted: Granted, like: Pte) -> Option<Pte> {
     let mut rights = like.rights();
     rights.read_only |= granted.read_only;
-    let pte = Pte::to_page(granted.at, rights);
-    (pte.address() == Some(granted.at)).then_some(Pte(pte.0 & !CARRIED | like.0 & CARRIED))
+    let pte = F::to_page(granted.at, rights)?;
+    Some(Pte(pte.0 & !F::CARRIED | like.0 & F::CARRIED))
 }

@@ -1,17 +1,18 @@
 //! Reading a guest's tables, and letting the shadow follow.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
-use gpu_spec::mmu::{BIG_PAGE, DualPde, HUGE_PAGE, Pde, PhysAddr, Pte, SMALL_PAGE};
-use zerocopy::IntoBytes;
+use gpu_spec::mmu::{DualPde, Pde, PhysAddr, Pte, SMALL_PAGE};
 
-use super::directory::{Directory, LAST, Leaves, NOTHING, UNKNOWN, WORDS, entries, span};
+use super::directory::{Directory, Leaves, NOTHING, UNKNOWN};
 use super::followed::Followed;
 use super::grant::{Grant, Grants};
-use super::image::{BIG_PAGES, Draft, Image, SMALL_IN_BIG, SMALL_PAGES};
+use super::image::{Draft, Image};
 use super::ranges::Ranges;
 use super::{Changes, ShadowError, Tables};
 use crate::edit::indices;
+use crate::format::{BIG_PAGES, Format, Geometry, Table, Words};
 use crate::{PhysMem, TableMemory};
 
 /// What is left to be done for a guest.
@@ -50,7 +51,7 @@ impl From<ShadowError> for Stop {
 }
 
 /// A part of a pass.
-pub(super) struct Scan<'a, 'm, P, G, M> {
+pub(super) struct Scan<'a, 'm, F, P, G, M> {
     pub(super) guest: &'a P,
     pub(super) grants: Grants<'a, G>,
     pub(super) tables: Tables<'m, M>,
@@ -65,13 +66,14 @@ pub(super) struct Scan<'a, 'm, P, G, M> {
     pub(super) until: u64,
     /// Tables that a pass may read in vain.
     pub(super) most_in_vain: u32,
+    pub(super) format: PhantomData<F>,
 }
 
-impl<P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, P, G, M> {
-    /// Reads words of a guest's table; false if there is no memory.
-    fn read(&mut self, at: PhysAddr, words: &mut [u64]) -> bool {
+impl<F: Format, P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, F, P, G, M> {
+    /// Reads entries of a guest's table, from `first` on; false if there is no memory.
+    fn read(&mut self, at: PhysAddr, of: Table, first: usize, words: &mut [u64]) -> bool {
         self.changes.work.tables_read += 1;
-        let read = self.guest.read(at, words.as_mut_bytes()).is_ok();
+        let read = F::read(self.guest, at, of, first, words).is_ok();
         for word in words {
             match *word {
                 _ if !read => *word = 0,
@@ -87,24 +89,23 @@ impl<P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, P, G, M> {
         &mut self,
         (at, level, base): (PhysAddr, usize, u64),
         range: &Range<u64>,
-        out: &mut [u64; WORDS],
+        out: &mut F::Words,
     ) -> bool {
-        let words = if level == LAST { 2 } else { 1 };
-        let wanted = indices(range, base, span(level), entries(level));
-        let wanted = wanted.start * words..wanted.end * words;
-        self.read(at.offset(wanted.start as u64 * 8), &mut out[wanted])
+        let (of, words) = if level == F::LAST { (Table::Last, 2) } else { (Table::Upper, 1) };
+        let wanted = indices(range, base, F::LEVELS[level].span(), F::LEVELS[level].entries);
+        self.read(at, of, wanted.start, &mut out.words_mut()[wanted.start * words..wanted.end * words])
     }
 
     /// Lets a directory of the shadow, for addresses from `base`, follow a guest's.
     pub(super) fn follow(
         &mut self,
-        dir: &mut Directory,
+        dir: &mut Directory<F>,
         base: u64,
         range: &Range<u64>,
-        guest: &[u64; WORDS],
+        guest: &F::Words,
     ) -> Result<(), Stop> {
-        let unit = span(dir.level);
-        for index in indices(range, base, unit, entries(dir.level)) {
+        let (unit, guest) = (dir.span(), guest.words());
+        for index in indices(range, base, unit, dir.entries()) {
             let va = base + index as u64 * unit;
             // An entry that holds the start is never left out: each part gets on.
             if va > self.start && self.changes.work.entries_scanned >= self.until {
@@ -115,8 +116,12 @@ impl<P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, P, G, M> {
             }
             self.changes.work.entries_scanned += 1;
             let part = range.start.max(va)..range.end.min(va + unit);
-            if dir.level == LAST {
-                self.unit(dir, (index, va), part, DualPde { big: guest[2 * index], small: guest[2 * index + 1] })?;
+            if dir.is_last() {
+                let now = DualPde { big: guest[2 * index], small: guest[2 * index + 1] };
+                let seen = dir.seen.as_ref().is_some_and(|seen| seen.duals[index] == now);
+                if self.pending.every || !(seen && whole(now)) {
+                    self.unit(dir, (index, va), part, now)?;
+                }
             } else {
                 self.upper(dir, (index, va), part, Pde(guest[index]))?;
             }
@@ -127,12 +132,12 @@ impl<P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, P, G, M> {
     /// An entry of an upper level.
     fn upper(
         &mut self,
-        dir: &mut Directory,
+        dir: &mut Directory<F>,
         (index, va): (usize, u64),
         part: Range<u64>,
         pde: Pde,
     ) -> Result<(), Stop> {
-        let mut below = [0; WORDS];
+        let mut below = F::Words::ZERO;
         let table = pde.table();
         let found = table.is_some_and(|at| self.directory((at, dir.level + 1, va), &part, &mut below));
         if let Some(followed) = &mut self.followed {
@@ -143,22 +148,22 @@ impl<P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, P, G, M> {
                 self.pending.refused.add(part.clone());
                 self.pending.in_vain += 1;
             }
-            let inside = va >= self.window.start && va + span(dir.level) <= self.window.end;
+            let inside = va >= self.window.start && va + dir.span() <= self.window.end;
             if inside {
                 let ours = if pde.is_sparse() { Pde::SPARSE } else { Pde::INVALID };
                 return Ok(dir.cut((index, va), ours, &mut self.tables, self.changes)?);
             }
             // Other addresses below it are not the guest's: the part is followed as if it had tables.
             if pde.is_sparse() {
-                below = sparse(dir.level + 1);
+                sparse::<F>(dir.level + 1, &mut below);
             }
         }
         if dir.pde(index).is_sparse() {
             // It has been sparse, and is not: the rest of it, too.
-            self.pending.stale.add(va.max(self.window.start)..(va + span(dir.level)).min(self.window.end));
+            self.pending.stale.add(va.max(self.window.start)..(va + dir.span()).min(self.window.end));
             dir.cut((index, va), Pde::INVALID, &mut self.tables, self.changes)?;
         }
-        if !dir.below.contains_key(&index) && below.iter().all(|word| *word == 0) {
+        if !dir.below.contains_key(&index) && below.words().iter().all(|word| *word == 0) {
             return Ok(());
         }
         let mut child = match dir.take(index, &mut self.tables) {
@@ -175,17 +180,14 @@ impl<P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, P, G, M> {
     }
 
     /// An entry of the last level.
-    fn unit(&mut self, dir: &mut Directory, at: (usize, u64), part: Range<u64>, now: DualPde) -> Result<(), Stop> {
+    fn unit(&mut self, dir: &mut Directory<F>, at: (usize, u64), part: Range<u64>, now: DualPde) -> Result<(), Stop> {
         let (index, va) = at;
         if let Some(followed) = &mut self.followed {
-            followed.decides(LAST + 1, va, now.small_table());
-            followed.decides(LAST + 2, va, now.big_table());
+            followed.decides(F::LAST + 1, va, now.small_table());
+            followed.decides(F::LAST + 2, va, now.big_table());
         }
         let Some(seen) = &mut dir.seen else { return Ok(()) };
         let before = seen.duals[index];
-        if now == before && whole(now) && !self.pending.every {
-            return Ok(());
-        }
         let mut leaves = seen.leaves.remove(&index);
         let ours = dir.dual(index);
         let mut draft = None;
@@ -195,7 +197,7 @@ impl<P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, P, G, M> {
             let mut part = part;
             if whole(before) {
                 // What has been one page is not any more: the rest of it, too.
-                part = va..va + HUGE_PAGE;
+                part = va..va + F::UNIT;
                 draft = Some(cleared(self.tables.mem, ours)?);
             }
             if self.leaves(&mut draft, ours, &mut snapshot, (va, part), now)? {
@@ -209,16 +211,16 @@ impl<P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, P, G, M> {
             let pte = if whole(now) { Pte(now.big) } else { Pte::INVALID };
             // A sparse entry may have other bits set, which mean nothing.
             let pte = if pte.is_sparse() { Pte::SPARSE } else { pte };
-            if !self.grants.show(&mut page.now, 0, pte, HUGE_PAGE) {
+            if !self.grants.show(&mut page.now, 0, pte, F::UNIT) {
                 seen_now = DualPde { big: UNKNOWN, small: 0 };
-                self.pending.refused.add(va..va + HUGE_PAGE);
+                self.pending.refused.add(va..va + F::UNIT);
             }
             (draft, leaves) = (Some(page), None);
         }
         if let Some(draft) = &mut draft
             && let Some(why) = dir.store_or_clear(at, draft, &mut self.tables, self.changes)?
         {
-            self.unserved(va..va + HUGE_PAGE, why);
+            self.unserved(va..va + F::UNIT, why);
             (seen_now, leaves) = (DualPde { big: UNKNOWN, small: 0 }, None);
         }
         if let Some(seen) = &mut dir.seen {
@@ -234,17 +236,17 @@ impl<P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, P, G, M> {
     /// The tables for a part of the unit at `va`. False if a table cannot be read that decides about all of it.
     fn leaves(
         &mut self,
-        draft: &mut Option<Box<Draft>>,
+        draft: &mut Option<Box<Draft<F>>>,
         ours: DualPde,
-        seen: &mut Leaves,
+        seen: &mut Leaves<F>,
         (va, part): (u64, Range<u64>),
         dual: DualPde,
     ) -> Result<bool, ShadowError> {
-        let slots = indices(&part, va, BIG_PAGE, BIG_PAGES);
+        let slots = indices(&part, va, F::BIG_PAGE, BIG_PAGES);
         let mut bigs = [0; BIG_PAGES];
         if let Some(at) = dual.big_table() {
-            if !self.read(at.offset(slots.start as u64 * 8), &mut bigs[slots.clone()]) {
-                self.pending.refused.add(va..va + HUGE_PAGE);
+            if !self.read(at, Table::Big, slots.start, &mut bigs[slots.clone()]) {
+                self.pending.refused.add(va..va + F::UNIT);
                 return Ok(false);
             }
             self.changes.work.entries_scanned += slots.len() as u64;
@@ -252,37 +254,45 @@ impl<P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, P, G, M> {
         let hides = |word: u64| Pte(word).hides_small();
         // Small pages come to light that a big one has hidden.
         let uncovered: [bool; BIG_PAGES] = std::array::from_fn(|slot| hides(seen.big[slot]) && !hides(bigs[slot]));
-        let mut pages = indices(&part, va, SMALL_PAGE, SMALL_PAGES);
+        let mut pages = indices(&part, va, SMALL_PAGE, F::SMALL_PAGES);
         if uncovered[slots.start] {
-            pages.start = slots.start * SMALL_IN_BIG;
+            pages.start = slots.start * F::SMALL_IN_BIG;
         }
         if uncovered[slots.end - 1] {
-            pages.end = slots.end * SMALL_IN_BIG;
+            pages.end = slots.end * F::SMALL_IN_BIG;
         }
-        let mut smalls = [0; SMALL_PAGES];
+        let mut smalls = F::Words::ZERO;
+        let (smalls, seen_small) = (smalls.words_mut(), seen.small.words_mut());
         let looked_at = slots.clone().any(|slot| !hides(bigs[slot]));
         if let (Some(at), true) = (dual.small_table(), looked_at)
-            && !self.read(at.offset(pages.start as u64 * 8), &mut smalls[pages.clone()])
+            && !self.read(at, Table::Small, pages.start, &mut smalls[pages.clone()])
         {
             self.pending.refused.add(part);
         }
         for slot in slots {
             if hides(bigs[slot]) {
-                self.entry(draft, ours, &mut seen.big[slot], (va, slot * SMALL_IN_BIG, BIG_PAGE), bigs[slot], false)?;
+                self.entry(
+                    draft,
+                    ours,
+                    &mut seen.big[slot],
+                    (va, slot * F::SMALL_IN_BIG, F::BIG_PAGE),
+                    bigs[slot],
+                    false,
+                )?;
                 continue;
             }
             seen.big[slot] = bigs[slot];
-            let first = slot * SMALL_IN_BIG;
-            let pages = pages.start.max(first)..pages.end.min(first + SMALL_IN_BIG);
+            let first = slot * F::SMALL_IN_BIG;
+            let pages = pages.start.max(first)..pages.end.min(first + F::SMALL_IN_BIG);
             if dual.small_table().is_some() {
                 self.changes.work.entries_scanned += pages.len() as u64;
             }
-            if !uncovered[slot] && !self.pending.every && smalls[pages.clone()] == seen.small[pages.clone()] {
+            if !uncovered[slot] && !self.pending.every && smalls[pages.clone()] == seen_small[pages.clone()] {
                 continue;
             }
             for page in pages {
                 let place = (va, page, SMALL_PAGE);
-                self.entry(draft, ours, &mut seen.small[page], place, smalls[page], uncovered[slot])?;
+                self.entry(draft, ours, &mut seen_small[page], place, smalls[page], uncovered[slot])?;
             }
         }
         Ok(true)
@@ -291,7 +301,7 @@ impl<P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, P, G, M> {
     /// One entry of a table of pages, for `bytes` from small page `first` of the unit at `va`.
     fn entry(
         &mut self,
-        draft: &mut Option<Box<Draft>>,
+        draft: &mut Option<Box<Draft<F>>>,
         ours: DualPde,
         seen: &mut u64,
         (va, first, bytes): (u64, usize, u64),
@@ -326,17 +336,19 @@ fn whole(dual: DualPde) -> bool {
 }
 
 /// A draft that shows nothing.
-fn cleared(mem: &impl PhysMem, ours: DualPde) -> Result<Box<Draft>, ShadowError> {
+fn cleared<F: Format>(mem: &impl PhysMem, ours: DualPde) -> Result<Box<Draft<F>>, ShadowError> {
     let mut draft = Draft::load(mem, ours)?;
     draft.now = Image::EMPTY;
     Ok(draft)
 }
 
-/// A directory of a level of which all is sparse.
-fn sparse(level: usize) -> [u64; WORDS] {
-    std::array::from_fn(|word| match level {
-        LAST if word % 2 == 1 => 0,
-        LAST => DualPde::SPARSE.big,
-        _ => Pde::SPARSE.0,
-    })
+/// Makes a directory of a level one of which all is sparse.
+fn sparse<F: Format>(level: usize, words: &mut F::Words) {
+    for (at, word) in words.words_mut().iter_mut().enumerate() {
+        *word = match level == F::LAST {
+            true if at % 2 == 1 => 0,
+            true => DualPde::SPARSE.big,
+            false => Pde::SPARSE.0,
+        };
+    }
 }

@@ -1,13 +1,16 @@
 //! Arbitrary bytes as a guest's tables, and what it does with them.
 
+mod gmmu2;
+mod haswell;
+
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use gpu_spec::mmu::{BIG_PAGE, DualPde, HUGE_PAGE, Pde, PhysAddr, Pte, Rights, SMALL_PAGE, VA_END};
+use gpu_spec::mmu::{BIG_PAGE, HUGE_PAGE, PhysAddr, Rights, SMALL_PAGE};
 
 use super::memory::{Guest, Host};
-use crate::shadow::UNKNOWN;
-use crate::{Access, Changes, Progress, Shadow, ShadowError, Target, mappings, translate};
+use crate::format::{Format, Geometry};
+use crate::{Access, Changes, Progress, Shadow, ShadowError, Target, mappings_in, translate_in};
 
 /// Most actions of one run: time is bounded by it.
 const MAX_ACTIONS: usize = 48;
@@ -17,15 +20,42 @@ const MAX_NARROW: usize = 200;
 const FEW: usize = 100;
 /// Pages of the guest's VRAM, and of its system memory, that hold tables.
 const TABLES: [u64; 2] = [12, 4];
-/// The addresses of the guest: they begin and end inside of what an entry of each upper level is for.
-const WINDOW: Range<u64> = 2 * HUGE_PAGE..(1 << 47) + (1 << 38) + 3 * HUGE_PAGE;
-/// Where the mediator has pages of its own.
-const OWN: [u64; 3] = [SMALL_PAGE, HUGE_PAGE + BIG_PAGE, WINDOW.end + SMALL_PAGE];
-/// What the host has that is no guest's.
-const OWN_AT: PhysAddr = PhysAddr::vram(1 << 34);
+/// What the host has that is no guest's, and what it has that no guest had.
+const OWN_AT: u64 = 1 << 34;
+const FRESH: u64 = 1 << 33;
+
+/// What an attack takes of a format.
+pub trait Attack: Format {
+    /// The addresses of the guest: they begin and end inside of what an entry of each upper level is for.
+    const WINDOW: Range<u64>;
+
+    /// VRAM, of the guest's and the host's; in a format without, system memory far up.
+    fn vram(at: u64) -> PhysAddr;
+
+    /// Addresses that are looked at: at the edges of entries of all levels, of the window, and of the address space.
+    fn interesting() -> Vec<u64>;
+
+    /// A few addresses in two units.
+    fn narrow() -> Vec<u64>;
+
+    /// Puts tables there, from the first page of VRAM on, so that there is something to begin with.
+    fn begin(guest: &Guest, is_narrow: bool);
+
+    /// Writes one entry, or a run of entries.
+    fn write_wide(guest: &Guest, input: &mut Input<'_>);
+
+    /// Writes an entry that decides about the few addresses.
+    fn write_narrow(guest: &Guest, input: &mut Input<'_>);
+
+    /// Where the mediator has pages of its own.
+    fn own() -> [u64; 3] {
+        [SMALL_PAGE, Self::WINDOW.start - HUGE_PAGE + BIG_PAGE, Self::WINDOW.end + SMALL_PAGE]
+    }
+}
 
 /// Bytes as decisions; when they are used up, zeros.
-struct Input<'a>(&'a [u8]);
+#[derive(Debug)]
+pub struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
     fn byte(&mut self) -> u64 {
@@ -48,82 +78,54 @@ impl Input<'_> {
     }
 
     /// A page that holds one of the guest's tables.
-    fn table(&mut self) -> PhysAddr {
+    fn table<F: Attack>(&mut self) -> PhysAddr {
         let page = self.byte() % (TABLES[0] + TABLES[1]);
-        if page < TABLES[0] {
-            PhysAddr::vram(page * SMALL_PAGE)
-        } else {
-            PhysAddr::system((page - TABLES[0]) * SMALL_PAGE)
-        }
+        if page < TABLES[0] { F::vram(page * SMALL_PAGE) } else { PhysAddr::system((page - TABLES[0]) * SMALL_PAGE) }
     }
 
     /// Guest memory for a page, at one of a few places, of which one is not granted at first.
-    fn narrow_memory(&mut self) -> PhysAddr {
-        let vram = |unit: u64| PhysAddr::vram(unit * HUGE_PAGE);
+    fn narrow_memory<F: Attack>(&mut self) -> PhysAddr {
+        let vram = |unit: u64| F::vram(unit * HUGE_PAGE);
         let at = self.pick(&[vram(2), vram(3), vram(6), PhysAddr::system(HUGE_PAGE)]);
         at.offset(self.pick(&[0, 0, SMALL_PAGE, BIG_PAGE]))
     }
 
     /// Guest memory for a page: mostly granted.
-    fn memory(&mut self) -> PhysAddr {
+    fn memory<F: Attack>(&mut self) -> PhysAddr {
         let at = match self.byte() % 4 {
             0 => self.byte() * SMALL_PAGE,
             1 => self.byte() * BIG_PAGE,
             _ => self.byte() % 8 * HUGE_PAGE,
         };
-        if self.byte().is_multiple_of(3) { PhysAddr::system(at) } else { PhysAddr::vram(at) }
+        if self.byte().is_multiple_of(3) { PhysAddr::system(at) } else { F::vram(at) }
     }
 
     /// A range that an invalidate names, around one of some addresses.
-    fn range(&mut self, addresses: &[Looked]) -> Range<u64> {
+    fn range<F: Attack>(&mut self, addresses: &[Looked]) -> Range<u64> {
         let at = addresses[self.byte() as usize * 3 % addresses.len()].va;
-        let bytes = self.pick(&[SMALL_PAGE, SMALL_PAGE, BIG_PAGE, BIG_PAGE, HUGE_PAGE, 1 << 29, 1 << 38, VA_END]);
+        let bytes = self.pick(&[SMALL_PAGE, SMALL_PAGE, BIG_PAGE, BIG_PAGE, HUGE_PAGE, 1 << 29, 1 << 38, F::VA_END]);
         let start = at & !(bytes - 1);
         start..start + bytes
     }
 }
 
-/// Addresses that are looked at: at the edges of entries of all levels, of the window, and of the address space.
-fn interesting() -> Vec<u64> {
-    let mut out = Vec::new();
-    for level3 in [0, 1, 3] {
-        for level2 in [0, 1, 511] {
-            for level1 in [0, 1] {
-                for unit in [0, 1, 2, 3, 255] {
-                    for page in [0, 1, 16, 17, 511] {
-                        out.push(level3 << 47 | level2 << 38 | level1 << 29 | unit << 21 | page << 12);
-                    }
-                }
-            }
-        }
-    }
-    out
-}
-
-/// A few addresses in two units, at two places that the same tables lead to.
-fn narrow() -> Vec<u64> {
-    let places = [1 << 29, 1 << 38 | 1 << 29].map(|place: u64| [2, 3].map(|unit: u64| place | unit << 21));
-    places
-        .as_flattened()
-        .iter()
-        .flat_map(|unit| [0, 1, 2, 15, 16, 31, 511].map(|page: u64| unit | page << 12))
-        .collect()
-}
-
 /// What an access by the device leads to.
 type Seen = Option<(Target, Rights)>;
 
+const READ: Access = Access { privileged: true, ..Access::READ };
+
 /// An address as the two-step walk has it: the guest's tables, then the grant.
-fn two_steps(guest: &Guest, root: PhysAddr, va: u64) -> Seen {
-    let found = translate(guest, root, va, Access { privileged: true, ..Access::READ }).ok()?;
+fn two_steps<F: Format>(guest: &Guest, root: PhysAddr, va: u64) -> Seen {
+    let found = translate_in::<F>(guest, root, va, READ).ok()?;
     let Target::Memory(at) = found.target else { return Some((Target::Sparse, Rights::default())) };
     let (host, read_only) = guest.page(at)?;
-    let read_only = found.rights.read_only || read_only;
-    Some((Target::Memory(host.offset(at.address % SMALL_PAGE)), Rights { read_only, ..found.rights }))
+    let rights = Rights { read_only: found.rights.read_only || read_only, ..found.rights };
+    F::to_page(host, rights)?;
+    Some((Target::Memory(host.offset(at.address % SMALL_PAGE)), rights))
 }
 
-fn shown(host: &Host, shadow: &Shadow, va: u64) -> Seen {
-    let found = translate(host, shadow.root(), va, Access { privileged: true, ..Access::READ }).ok()?;
+fn shown<F: Format>(host: &Host, shadow: &Shadow<F>, va: u64) -> Seen {
+    let found = translate_in::<F>(host, shadow.root(), va, READ).ok()?;
     Some((found.target, found.rights))
 }
 
@@ -139,11 +141,11 @@ struct Looked {
 }
 
 /// A guest with its shadow, and what is known of both.
-struct World {
+struct World<F: Format> {
     guest: Guest,
     root: PhysAddr,
     host: Host,
-    shadow: Shadow,
+    shadow: Shadow<F>,
     /// Tables may be missing.
     tight: bool,
     looked: Vec<Looked>,
@@ -153,12 +155,12 @@ struct World {
 }
 
 /// What a guest has at first: pages that are contiguous for the host with every alignment, with gaps, and read-only.
-fn memory() -> Guest {
+fn memory<F: Attack>() -> Guest {
     let mut guest = Guest::default();
     let (huge, page) = (HUGE_PAGE / SMALL_PAGE, SMALL_PAGE);
-    guest.give(PhysAddr::vram(0), 3 * huge, PhysAddr::vram(64 * HUGE_PAGE), false);
-    guest.give(PhysAddr::vram(3 * HUGE_PAGE), huge, PhysAddr::vram(80 * HUGE_PAGE + BIG_PAGE), false);
-    guest.give(PhysAddr::vram(4 * HUGE_PAGE), huge + 7, PhysAddr::vram(90 * HUGE_PAGE + page), false);
+    guest.give(F::vram(0), 3 * huge, F::vram(64 * HUGE_PAGE), false);
+    guest.give(F::vram(3 * HUGE_PAGE), huge, F::vram(80 * HUGE_PAGE + BIG_PAGE), false);
+    guest.give(F::vram(4 * HUGE_PAGE), huge + 7, F::vram(90 * HUGE_PAGE + page), false);
     guest.give(PhysAddr::system(0), huge, PhysAddr::system(7 * HUGE_PAGE + 3 * page), false);
     guest.give(PhysAddr::system(HUGE_PAGE), huge, PhysAddr::system(20 * HUGE_PAGE), true);
     for chunk in 0..huge / 16 {
@@ -168,27 +170,15 @@ fn memory() -> Guest {
     guest
 }
 
-impl World {
-    fn new(input: &mut Input<'_>, addresses: Vec<u64>) -> World {
-        let guest = memory();
-        let table = |page: u64| PhysAddr::vram(page * SMALL_PAGE);
-        let root = table(0);
-        // A path to each size of pages, so that there is something to begin with.
-        let few: [Range<u64>; 3] = if addresses.len() < FEW { [0..1, 0..2, 1..2] } else { [0..2, 0..2, 0..2] };
-        for ((at, to), indices) in [(0, 1), (1, 2), (2, 3)].into_iter().zip(few) {
-            for index in indices {
-                guest.put(table(at).offset(index * 8), Pde::to_table(table(to)).0);
-            }
-        }
-        for unit in [0, 2, 3] {
-            let dual = DualPde::to_tables(Some(table(4)), Some(table(5)));
-            guest.put(table(3).offset(unit * 16), dual.big);
-            guest.put(table(3).offset(unit * 16 + 8), dual.small);
-        }
+impl<F: Attack> World<F> {
+    fn new(input: &mut Input<'_>, is_narrow: bool) -> World<F> {
+        let (guest, root) = (memory::<F>(), F::vram(0));
+        F::begin(&guest, is_narrow);
         let limit = input.pick(&[12, 64, 600, 600]);
         let tables = input.pick(&[10, 50, 2000, 2000]);
-        let mut host = Host::new(tables);
-        let shadow = Shadow::new(&mut host, root, WINDOW, limit).unwrap();
+        let mut host = Host::new(F::vram(0), tables);
+        let shadow = Shadow::new(&mut host, root, F::WINDOW, limit).unwrap();
+        let addresses = if is_narrow { F::narrow() } else { F::interesting() };
         let looked = addresses.into_iter().map(|va| Looked { va, may: vec![None], invalidated: true, shown: None });
         let looked = looked.collect();
         World {
@@ -199,14 +189,14 @@ impl World {
             tight: limit < 600 || tables < 2000,
             looked,
             own: BTreeMap::new(),
-            fresh: 1 << 33,
+            fresh: FRESH,
         }
     }
 
     /// The guest's tables or its grant have changed.
     fn changed(&mut self) {
-        for at in self.looked.iter_mut().filter(|at| WINDOW.contains(&at.va)) {
-            let now = two_steps(&self.guest, self.root, at.va);
+        for at in self.looked.iter_mut().filter(|at| F::WINDOW.contains(&at.va)) {
+            let now = two_steps::<F>(&self.guest, self.root, at.va);
             if !at.may.contains(&now) {
                 at.may.push(now);
             }
@@ -222,15 +212,15 @@ impl World {
     fn check(&mut self, changes: &Changes) {
         let pages = self.guest.host_pages();
         let own: HashMap<PhysAddr, u64> = self.own.iter().map(|(va, at)| (*at, *va)).collect();
-        let listing = mappings(&self.host, self.shadow.root(), 0..VA_END, u32::MAX);
+        let listing = mappings_in::<F>(&self.host, self.shadow.root(), 0..F::VA_END, u32::MAX);
         for run in listing.runs {
-            let inside = WINDOW.start <= run.va && run.va + run.bytes <= WINDOW.end;
+            let inside = F::WINDOW.start <= run.va && run.va + run.bytes <= F::WINDOW.end;
             let Target::Memory(at) = run.target else {
                 assert!(inside, "{:#x} is sparse, and not the guest's", run.va);
                 continue;
             };
             for (va, at) in (0..run.bytes).step_by(SMALL_PAGE as usize).map(|skip| (run.va + skip, at.offset(skip))) {
-                if WINDOW.contains(&va) {
+                if F::WINDOW.contains(&va) {
                     let read_only = pages.get(&at).unwrap_or_else(|| panic!("{va:#x} leads to {at:x?}: not granted"));
                     assert!(run.rights.read_only || !read_only, "{va:#x} leads to {at:x?}, may be written");
                 } else {
@@ -244,7 +234,7 @@ impl World {
             let told = changes.ranges().iter().any(|range| range.contains(&at.va));
             assert!(now == at.shown || told, "{:#x}: {:x?} became {now:x?}", at.va, at.shown);
             at.shown = now;
-            if WINDOW.contains(&at.va) {
+            if F::WINDOW.contains(&at.va) {
                 assert!(at.may.contains(&now), "{:#x} leads to {now:x?}, and not to one of {:x?}", at.va, at.may);
             } else {
                 assert_eq!(now.is_some(), self.own.contains_key(&at.va), "{:#x}", at.va);
@@ -281,8 +271,8 @@ impl World {
         match done {
             Ok(()) => {
                 assert!(!self.shadow.is_stale());
-                for at in self.looked.iter_mut().filter(|at| at.invalidated && WINDOW.contains(&at.va)) {
-                    at.may = vec![two_steps(&self.guest, self.root, at.va)];
+                for at in self.looked.iter_mut().filter(|at| at.invalidated && F::WINDOW.contains(&at.va)) {
+                    at.may = vec![two_steps::<F>(&self.guest, self.root, at.va)];
                 }
             }
             Err(error) => {
@@ -293,8 +283,8 @@ impl World {
         }
         self.check(&changes);
         // What has been looked at counts as shown, even if the rest could not be.
-        for at in self.looked.iter_mut().filter(|at| WINDOW.contains(&at.va)) {
-            at.may = vec![at.shown, two_steps(&self.guest, self.root, at.va)];
+        for at in self.looked.iter_mut().filter(|at| F::WINDOW.contains(&at.va)) {
+            at.may = vec![at.shown, two_steps::<F>(&self.guest, self.root, at.va)];
             at.invalidated = false;
         }
     }
@@ -334,7 +324,7 @@ impl World {
             at.may.push(shown(&self.host, &self.shadow, at.va));
         }
         self.check(&changes);
-        self.invalidate(0..VA_END);
+        self.invalidate(0..F::VA_END);
         self.changed();
     }
 
@@ -354,21 +344,21 @@ impl World {
 
     /// The guest gets other memory for pages that were taken away. It invalidates what leads there, or the shadow is told.
     fn give(&mut self, at: PhysAddr, pages: u64, input: &mut Input<'_>) {
-        let host = PhysAddr::vram(self.fresh);
+        let host = F::vram(self.fresh);
         self.fresh += 2 * HUGE_PAGE + input.pick(&[0, BIG_PAGE, SMALL_PAGE]);
         self.guest.give(at, pages, host, input.byte().is_multiple_of(4));
         self.changed();
         if input.byte().is_multiple_of(2) {
             self.shadow.granted();
         } else {
-            let range = input.range(&self.looked);
+            let range = input.range::<F>(&self.looked);
             self.invalidate(range);
         }
     }
 
     fn own(&mut self, va: u64, map: bool, rights: Rights) {
         let mut changes = Changes::default();
-        let at = OWN_AT.offset(va % (1 << 32));
+        let at = F::vram(OWN_AT + va % (1 << 32));
         let mapped = if map {
             self.shadow.map_own(va, SMALL_PAGE, at, rights, &mut self.host, &mut changes)
         } else {
@@ -378,75 +368,10 @@ impl World {
         match mapped {
             Ok(()) if map => drop(self.own.insert(va, at)),
             Ok(()) | Err(ShadowError::TooManyTables { .. } | ShadowError::NoMemory) => {}
+            Err(ShadowError::NotGranted(_)) if F::to_page(at, rights).is_none() => {}
             Err(error) => panic!("{error}"),
         }
         self.check(&changes);
-    }
-
-    /// Writes an entry that decides about the few addresses.
-    fn write_narrow(&mut self, input: &mut Input<'_>) {
-        let table = |page: u64| PhysAddr::vram(page * SMALL_PAGE);
-        let nowhere = table(1 << 20);
-        match input.byte() % 16 {
-            0 => {
-                let level = input.byte() % 3;
-                let next = Pde::to_table(table(level + 1)).0;
-                let to = input.pick(&[next, next, next, Pde::SPARSE.0, 0, Pde::to_table(nowhere).0]);
-                self.guest.put(table(level).offset(input.pick(&[[0, 0], [0, 1], [1, 1]][level as usize]) * 8), to);
-            }
-            1..=3 => {
-                let big = input.pick(&[None, Some(4), Some(4), Some(6), Some(1 << 20)]);
-                let small = input.pick(&[None, Some(5), Some(5), Some(7), Some(1 << 20)]);
-                let page = DualPde::to_page(Pte::to_page(input.narrow_memory(), input.rights()));
-                let tables = DualPde::to_tables(big.map(table), small.map(table));
-                let unknown = DualPde { big: UNKNOWN, small: 0 };
-                let dual = input.pick(&[tables, tables, tables, tables, page, page, DualPde::SPARSE, unknown]);
-                let slot = table(3).offset(input.pick(&[2, 3]) * 16);
-                self.guest.put(slot, dual.big);
-                self.guest.put(slot.offset(8), dual.small);
-            }
-            kind => {
-                let big = kind < 9;
-                let at = if big { table(input.pick(&[4, 4, 6])) } else { table(input.pick(&[5, 5, 7])) };
-                let index = input.pick(if big { &[0, 1] } else { &[0, 1, 2, 15, 16, 31, 511][..] });
-                let page = Pte::to_page(input.narrow_memory(), input.rights()).0;
-                let to = [page, page, page, 0, 0, Pte::SPARSE.0, Pte::NO_SMALL.0, UNKNOWN];
-                self.guest.put(at.offset(index * 8), input.pick(&to));
-            }
-        }
-        self.changed();
-    }
-
-    /// Writes one entry, or a run of entries.
-    fn write(&mut self, input: &mut Input<'_>) {
-        let table = input.table();
-        let index = input.pick(&[0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 31, 32, 255, 510, 511]);
-        let (slot, aperture) = (table.offset(index * 8), input.byte());
-        let put = |word: u64| self.guest.put(slot, word);
-        match aperture % 16 {
-            0..=3 => put(Pde::to_table(input.table()).0),
-            4 => {
-                let dual = DualPde::to_tables(Some(input.table().offset(input.byte() % 16 * 256)), Some(input.table()));
-                self.guest.put(table.offset(index / 2 * 16), dual.big);
-                self.guest.put(table.offset(index / 2 * 16 + 8), dual.small);
-            }
-            5..=7 => put(Pte::to_page(input.memory(), input.rights()).0),
-            8 => put(0),
-            9 => put(Pte::SPARSE.0),
-            10 => put(Pte::NO_SMALL.0),
-            // Not a kind that is known; the values that a shadow uses for itself; another's memory.
-            11 => put(input.pick(&[UNKNOWN, 0xff << 56 | 1, u64::MAX, 3, 1 << 3 | 1 << 1])),
-            12 => put(input.word()),
-            13 => put(Pde::to_table(input.memory()).0),
-            _ => {
-                let (at, rights) = (input.memory(), input.rights());
-                for skip in 0..input.byte() % 40 {
-                    let page = Pte::to_page(at.offset(skip * SMALL_PAGE), rights);
-                    self.guest.put(table.offset((index + skip) % 512 * 8), page.0);
-                }
-            }
-        }
-        self.changed();
     }
 }
 
@@ -454,42 +379,48 @@ impl World {
 ///
 /// # Panics
 /// If the shadow ever grants what is not granted, or shows at a submission what the two steps do not.
-pub fn guest(data: &[u8]) {
+pub fn guest<F: Attack>(data: &[u8]) {
     let mut input = Input(data);
     let is_narrow = !input.byte().is_multiple_of(4);
-    let (addresses, actions) = if is_narrow { (narrow(), MAX_NARROW) } else { (interesting(), MAX_ACTIONS) };
-    let mut world = World::new(&mut input, addresses);
+    let actions = if is_narrow { MAX_NARROW } else { MAX_ACTIONS };
+    let mut world = World::<F>::new(&mut input, is_narrow);
     for _ in 0..actions {
         if input.0.is_empty() {
             break;
         }
         match input.byte() % 16 {
-            0..=4 if is_narrow => world.write_narrow(&mut input),
+            0..=4 if is_narrow => {
+                F::write_narrow(&world.guest, &mut input);
+                world.changed();
+            }
             5..=8 if is_narrow => {
-                let range = input.range(&world.looked);
+                let range = input.range::<F>(&world.looked);
                 world.invalidate(range);
                 world.reflect(1 << 20, false);
             }
-            0..=6 => world.write(&mut input),
+            0..=6 => {
+                F::write_wide(&world.guest, &mut input);
+                world.changed();
+            }
             7..=9 => {
-                let range = input.range(&world.looked);
+                let range = input.range::<F>(&world.looked);
                 world.invalidate(range);
             }
             10 => {
-                world.invalidate(0..VA_END);
+                world.invalidate(0..F::VA_END);
                 world.reflect(1 << 20, false);
             }
             11 => world.reflect(1 << 20, false),
             12 => match input.byte() % 4 {
                 0 => {
-                    world.invalidate(0..VA_END);
+                    world.invalidate(0..F::VA_END);
                     world.reflect(4096, true);
                 }
                 _ => world.reflect(8 + input.byte() * 20, false),
             },
             13 if input.byte().is_multiple_of(4) => world.race(input.word()),
             13 | 14 => {
-                let at = if is_narrow { input.narrow_memory() } else { input.memory() };
+                let at = if is_narrow { input.narrow_memory::<F>() } else { input.memory::<F>() };
                 let pages = input.pick(&[1, 3, 16, 40, 512]);
                 world.revoke(at, pages);
                 if !input.byte().is_multiple_of(4) {
@@ -497,12 +428,12 @@ pub fn guest(data: &[u8]) {
                 }
             }
             _ => {
-                let (va, map, rights) = (input.pick(&OWN), !input.byte().is_multiple_of(3), input.rights());
+                let (va, map, rights) = (input.pick(&F::own()), !input.byte().is_multiple_of(3), input.rights());
                 world.own(va, map, rights);
             }
         }
     }
-    world.invalidate(0..VA_END);
+    world.invalidate(0..F::VA_END);
     world.reflect(1 << 20, false);
     let World { shadow, mut host, .. } = world;
     shadow.destroy(&mut host);
@@ -513,39 +444,43 @@ pub fn guest(data: &[u8]) {
 ///
 /// # Panics
 /// If the two differ.
-pub fn para_virtualized(data: &[u8]) {
+pub fn para_virtualized<F: Attack>(data: &[u8]) {
     let mut input = Input(data);
     let (limit, tables) = (input.pick(&[9, 600, 600]), input.pick(&[9, 2000, 2000]));
     let tight = limit == 9 || tables == 9;
-    let (mut guest, mut host) = (memory(), Host::new(tables));
-    let mut shadow = Shadow::entered(&mut host, WINDOW, limit).unwrap();
+    let (mut guest, mut host) = (memory::<F>(), Host::new(F::vram(0), tables));
+    let mut shadow = Shadow::<F>::entered(&mut host, F::WINDOW, limit).unwrap();
     let mut model: BTreeMap<u64, (PhysAddr, Rights)> = BTreeMap::new();
     for _ in 0..MAX_ACTIONS {
         if input.0.is_empty() {
             break;
         }
         let mut changes = Changes::default();
-        let base = input.pick(&[WINDOW.start, 1 << 29, WINDOW.end - 2 * HUGE_PAGE]);
+        let base = input.pick(&[F::WINDOW.start, 1 << 29, F::WINDOW.end - 2 * HUGE_PAGE]);
         let va = base + input.pick(&[0, SMALL_PAGE, BIG_PAGE, HUGE_PAGE - BIG_PAGE, HUGE_PAGE]);
         let count = input.pick(&[1, 2, 16, 40, 512, 513, 1024]);
         let bytes = count * SMALL_PAGE;
-        let inside = va + bytes <= WINDOW.end;
+        let inside = va + bytes <= F::WINDOW.end;
         let pages = (0..count).map(|page| (va + page * SMALL_PAGE, page * SMALL_PAGE));
         let kind = input.byte() % 4;
         let revoked = kind == 3;
         let done = match kind {
             0 | 1 => {
-                let (at, rights) = (input.memory(), input.rights());
+                let at = input.memory::<F>();
+                let rights = if input.byte().is_multiple_of(2) { Rights::default() } else { input.rights() };
                 let done = shadow.enter(va, bytes, at, rights, &guest, &mut host, &mut changes);
-                let granted: Vec<_> = pages.clone().map(|(_, skip)| guest.page(at.offset(skip))).collect();
+                let page = |skip: u64| {
+                    let (at, read_only) = guest.page(at.offset(skip))?;
+                    let rights = Rights { read_only: rights.read_only || read_only, ..rights };
+                    F::to_page(at, rights).map(|_| (at, rights))
+                };
+                let granted: Vec<_> = pages.clone().map(|(_, skip)| page(skip)).collect();
                 if inside && let Some(first) = granted.iter().position(Option::is_none) {
                     let at = at.offset(first as u64 * SMALL_PAGE);
                     assert_eq!(done, Err(ShadowError::NotGranted(at)));
                 } else if done.is_ok() {
                     for ((va, _), granted) in pages.clone().zip(granted) {
-                        let (at, read_only) = granted.unwrap();
-                        let read_only = rights.read_only || read_only;
-                        model.insert(va, (at, Rights { read_only, ..rights }));
+                        model.insert(va, granted.unwrap());
                     }
                 }
                 done
@@ -558,7 +493,7 @@ pub fn para_virtualized(data: &[u8]) {
                 done
             }
             _ => {
-                let first = input.memory();
+                let first = input.memory::<F>();
                 let mut done = Ok(());
                 for page in 0..input.byte() % 32 {
                     if let Some(lost) = guest.take(first.offset(page * SMALL_PAGE)) {
@@ -570,7 +505,7 @@ pub fn para_virtualized(data: &[u8]) {
             }
         };
         let mut seen = BTreeMap::new();
-        for run in mappings(&host, shadow.root(), 0..VA_END, u32::MAX).runs {
+        for run in mappings_in::<F>(&host, shadow.root(), 0..F::VA_END, u32::MAX).runs {
             let Target::Memory(at) = run.target else { panic!("nobody has entered a sparse page") };
             let pages = (0..run.bytes).step_by(SMALL_PAGE as usize);
             seen.extend(pages.map(|skip| (run.va + skip, (at.offset(skip), run.rights))));

@@ -53,8 +53,10 @@ fn copy_out(page: &Page, at: PhysAddr, out: &mut [u8]) -> Result<(), BadAddress>
 }
 
 /// The host's memory, of which tables are allocated. What was freed is never used again, and cannot be read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Host {
+    /// Memory in which the tables lie.
+    memory: PhysAddr,
     tables: RefCell<ByAddress<Page>>,
     lengths: ByAddress<u64>,
     /// Each write since [`Host::record`].
@@ -67,16 +69,19 @@ impl Host {
     /// Where tables lie.
     const TABLES: u64 = 1 << 36;
 
+    /// A host that has memory from `memory` on, for so many tables.
     #[must_use]
-    pub fn new(tables: u32) -> Host {
-        Host { left: tables, ..Host::default() }
+    pub fn new(memory: PhysAddr, tables: u32) -> Host {
+        let (lengths, log) = (ByAddress::default(), RefCell::default());
+        Host { memory, tables: RefCell::default(), lengths, log, left: tables }
     }
 
     /// Writes are noted from now on. Gives what is in memory.
     #[must_use]
     pub fn record(&mut self) -> Host {
         *self.log.get_mut() = Some(Vec::new());
-        Host { tables: RefCell::new(self.tables.get_mut().clone()), lengths: self.lengths.clone(), ..Host::default() }
+        let tables = RefCell::new(self.tables.get_mut().clone());
+        Host { tables, lengths: self.lengths.clone(), ..Host::new(self.memory, 0) }
     }
 
     /// The writes that were noted, in order.
@@ -119,7 +124,7 @@ impl PhysMem for Host {
 impl TableMemory for Host {
     fn alloc(&mut self, bytes: u64) -> Option<PhysAddr> {
         self.left = self.left.checked_sub(1)?;
-        let at = PhysAddr::vram(Host::TABLES + self.lengths.len() as u64 * SMALL_PAGE);
+        let at = self.memory.offset(Host::TABLES + self.lengths.len() as u64 * SMALL_PAGE);
         self.lengths.insert(at, bytes);
         self.tables.get_mut().insert(at, Box::new([0; WORDS]));
         Some(at)
@@ -173,6 +178,14 @@ impl Guest {
     #[must_use]
     pub fn host_pages(&self) -> &ByAddress<bool> {
         &self.host
+    }
+
+    /// Writes half a word of a page, whoever has it.
+    pub fn put_half(&self, at: PhysAddr, half: u32) {
+        let (page, offset) = split(at);
+        let mut pages = self.pages.borrow_mut();
+        let page = pages.entry(page).or_insert_with(|| Box::new([0; WORDS]));
+        page.as_mut_bytes()[offset..offset + 4].copy_from_slice(&half.to_le_bytes());
     }
 
     /// Writes a word of a page, whoever has it.
