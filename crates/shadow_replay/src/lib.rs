@@ -10,11 +10,11 @@ mod memory;
 use std::time::{Duration, Instant};
 
 use gmmu::{
-    Changes, Costs, Notices, Policy, Progress, Reflection, Shadow, ShadowError, Trace, TraceEvent, Tracked, Tracking,
-    TrackingCounts,
+    Changes, Costs, Gmmu2, HaswellPpgtt, Notices, Policy, Progress, Reflection, Shadow, ShadowError, Trace, TraceEvent,
+    TraceFormat, Tracked, Tracking, TrackingCounts,
 };
 
-use crate::memory::{Guest, Host, Trap};
+use crate::memory::{Guest, Host, Replayed, Trap};
 
 /// Tables that the shadow may have: more than it takes.
 const LIMIT: u32 = 4096;
@@ -65,9 +65,16 @@ impl Outcome {
 /// # Panics
 /// If the shadow differs from the walk.
 pub fn replay(trace: &Trace, policy: Policy, costs: Costs, check: bool) -> Result<Outcome, ShadowError> {
-    let guest = Guest::new(trace.format);
-    let mut host = Host::default();
-    let mut shadow = Shadow::new(&mut host, guest.root(), guest.window(), LIMIT)?;
+    match trace.format {
+        TraceFormat::Intel => replay_in::<HaswellPpgtt>(trace, policy, costs, check),
+        TraceFormat::Nvidia => replay_in::<Gmmu2>(trace, policy, costs, check),
+    }
+}
+
+fn replay_in<F: Replayed>(trace: &Trace, policy: Policy, costs: Costs, check: bool) -> Result<Outcome, ShadowError> {
+    let guest = Guest::<F>::new();
+    let mut host = Host::new(F::TABLES);
+    let mut shadow = Shadow::<F>::new(&mut host, guest.root(), guest.window(), LIMIT)?;
     let mut tracked = Tracked::new(&mut shadow, Tracking::new(policy, Notices::Stores, costs));
     let mut trap = Trap::default();
     let mut changes = Changes::default();
@@ -108,7 +115,14 @@ pub fn replay(trace: &Trace, policy: Policy, costs: Costs, check: bool) -> Resul
 /// The time that the guest's own stores take.
 #[must_use]
 pub fn stores_alone(trace: &Trace) -> Duration {
-    let guest = Guest::new(trace.format);
+    match trace.format {
+        TraceFormat::Intel => stores_alone_in::<HaswellPpgtt>(trace),
+        TraceFormat::Nvidia => stores_alone_in::<Gmmu2>(trace),
+    }
+}
+
+fn stores_alone_in<F: Replayed>(trace: &Trace) -> Duration {
+    let guest = Guest::<F>::new();
     let began = Instant::now();
     for event in &trace.events {
         if let TraceEvent::Update { table, entry, value, .. } = *event {

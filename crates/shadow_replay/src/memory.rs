@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use gmmu::{
-    Access, BadAddress, Grant, Granted, MOST_TABLES, PhysMem, Shadow, TableMemory, Target, TraceFormat, WriteTrap,
-    translate,
+    Access, BadAddress, Format, Gmmu2, Grant, Granted, HaswellPpgtt, MOST_TABLES, PhysMem, Shadow, Table, TableMemory,
+    Target, WriteTrap, translate_in,
 };
-use gpu_spec::mmu::{Aperture, DualPde, HUGE_PAGE, Pde, PhysAddr, SMALL_PAGE};
+use gpu_spec::mmu::{Aperture, DualPde, Pde, PhysAddr, SMALL_PAGE};
 
 /// Bytes at addresses from 0 on.
 #[derive(Debug, Default)]
@@ -36,85 +37,131 @@ const SHIFT: u64 = 1 << 30;
 /// What the guest has of system memory.
 const MOST: u64 = 1 << 38;
 
-/// The guest: VRAM with its tables, and system memory that its entries name.
-#[derive(Debug)]
-pub(crate) struct Guest {
-    format: TraceFormat,
-    vram: Flat,
+/// A format in which traces are replayed.
+pub(crate) trait Replayed: Format {
+    /// Which memory tables lie in. Those of pages lie one after the other from [`LEAVES`] on, what is before them is for
+    /// directories, with the root at 0.
+    const TABLES: Aperture;
+
+    /// Writes directories that lead to the tables of pages.
+    fn link(mem: &impl PhysMem) -> Result<(), BadAddress>;
 }
 
-impl Guest {
-    /// Directories that lead to as many tables as a trace may name; nothing is mapped by these.
-    pub(crate) fn new(format: TraceFormat) -> Guest {
-        let vram = Flat(RefCell::new(vec![0; (LEAVES + u64::from(MOST_TABLES) * SMALL_PAGE) as usize]));
-        let put = |at: u64, word: u64| vram.write(PhysAddr::vram(at), &word.to_le_bytes()).unwrap_or_default();
-        for (directory, next) in [(0, 1), (1, 2)] {
-            put(directory * SMALL_PAGE, Pde::to_table(PhysAddr::vram(next * SMALL_PAGE)).0);
-        }
+const fn leaf(of: Aperture, table: u64) -> PhysAddr {
+    PhysAddr { aperture: of, address: LEAVES + table * SMALL_PAGE }
+}
+
+impl Replayed for Gmmu2 {
+    const TABLES: Aperture = Aperture::Vram;
+
+    fn link(mem: &impl PhysMem) -> Result<(), BadAddress> {
+        let page = |number: u64| PhysAddr::vram(number * SMALL_PAGE);
+        let put =
+            |table, index: u64, at| Gmmu2::write(mem, table, Table::Upper, index as usize, &[Pde::to_table(at).0]);
+        put(page(0), 0, page(1))?;
+        put(page(1), 0, page(2))?;
         for last in 0..u64::from(MOST_TABLES) / 256 {
-            put(2 * SMALL_PAGE + last * 8, Pde::to_table(PhysAddr::vram((3 + last) * SMALL_PAGE)).0);
+            put(page(2), last, page(3 + last))?;
         }
-        for table in 0..u64::from(MOST_TABLES) {
-            let dual = DualPde::to_tables(None, Some(PhysAddr::vram(LEAVES + table * SMALL_PAGE)));
-            put(3 * SMALL_PAGE + table * 16 + 8, dual.small);
-        }
-        Guest { format, vram }
+        // The directories of the last level lie one after the other.
+        link_last::<Gmmu2>(mem, page(3))
+    }
+}
+
+impl Replayed for HaswellPpgtt {
+    const TABLES: Aperture = Aperture::System;
+
+    fn link(mem: &impl PhysMem) -> Result<(), BadAddress> {
+        link_last::<HaswellPpgtt>(mem, PhysAddr::system(0))
+    }
+}
+
+fn link_last<F: Replayed>(mem: &impl PhysMem, directory: PhysAddr) -> Result<(), BadAddress> {
+    (0..u64::from(MOST_TABLES)).try_for_each(|table| {
+        let dual = DualPde::to_tables(None, Some(leaf(F::TABLES, table)));
+        F::write(mem, directory, Table::Last, table as usize, &[dual.big, dual.small])
+    })
+}
+
+/// The guest: memory with its tables, and system memory that its entries name.
+#[derive(Debug)]
+pub(crate) struct Guest<F> {
+    tables: Flat,
+    format: PhantomData<F>,
+}
+
+impl<F: Replayed> Guest<F> {
+    /// Directories that lead to as many tables as a trace may name; nothing is mapped by these.
+    pub(crate) fn new() -> Guest<F> {
+        let bytes = leaf(F::TABLES, MOST_TABLES.into()).address as usize;
+        let guest = Guest { tables: Flat(RefCell::new(vec![0; bytes])), format: PhantomData };
+        // All of it is there.
+        let _ = F::link(&guest);
+        guest
     }
 
     pub(crate) fn root(&self) -> PhysAddr {
-        PhysAddr::vram(0)
+        PhysAddr { aperture: F::TABLES, address: 0 }
     }
 
     /// The addresses that all tables are for.
     pub(crate) fn window(&self) -> Range<u64> {
-        0..u64::from(MOST_TABLES) * HUGE_PAGE
+        0..u64::from(MOST_TABLES) * F::LEVELS.last().map_or(0, |last| last.span())
     }
 
     /// Stores an entry; gives where, and how many bytes.
     pub(crate) fn store(&self, table: u32, entry: u32, value: u64) -> (PhysAddr, u64) {
-        let at = PhysAddr::vram(LEAVES + u64::from(table) * SMALL_PAGE + u64::from(entry) * 8);
+        let bytes = F::entry_bytes(Table::Small);
+        let at = leaf(F::TABLES, table.into()).offset(u64::from(entry) * bytes);
         // A trace names no others.
-        let _ = self.vram.write(at, &value.to_le_bytes());
-        (at, 8)
+        let _ = self.tables.write(at, &value.to_le_bytes()[..bytes as usize]);
+        (at, bytes)
     }
 
     /// Whether the shadow is the plain walk of the guest's tables, cut to the grant.
-    pub(crate) fn check(&self, host: &Host, shadow: &Shadow) {
+    pub(crate) fn check(&self, host: &Host, shadow: &Shadow<F>) {
         for va in self.window().step_by(SMALL_PAGE as usize) {
-            let here = translate(self, self.root(), va, Access::READ).ok();
+            let here = translate_in::<F>(self, self.root(), va, Access::READ).ok();
             let expect = here.and_then(|here| match here.target {
                 Target::Memory(at) => Some(Target::Memory(self.grant(at)?.at)),
                 Target::Sparse => Some(Target::Sparse),
             });
-            let shown = translate(host, shadow.root(), va, Access::READ).ok();
+            let shown = translate_in::<F>(host, shadow.root(), va, Access::READ).ok();
             assert_eq!(shown.map(|shown| shown.target), expect, "{va:#x}");
         }
     }
 }
 
-impl PhysMem for Guest {
+impl<F: Replayed> PhysMem for Guest<F> {
     fn read(&self, at: PhysAddr, out: &mut [u8]) -> Result<(), BadAddress> {
-        if at.aperture == Aperture::System { Err(BadAddress(at)) } else { self.vram.read(at, out) }
+        if at.aperture == F::TABLES { self.tables.read(at, out) } else { Err(BadAddress(at)) }
     }
 
     fn write(&self, at: PhysAddr, data: &[u8]) -> Result<(), BadAddress> {
-        if at.aperture == Aperture::System { Err(BadAddress(at)) } else { self.vram.write(at, data) }
+        if at.aperture == F::TABLES { self.tables.write(at, data) } else { Err(BadAddress(at)) }
     }
 }
 
-impl Grant for Guest {
+impl<F: Replayed> Grant for Guest<F> {
     fn grant(&self, at: PhysAddr) -> Option<Granted> {
         let bytes = MOST.checked_sub(at.address).filter(|bytes| *bytes > 0)?;
-        // Pages of system memory are anywhere.
         Some(Granted { at: at.offset(SHIFT), bytes: bytes.min(SMALL_PAGE - at.address % SMALL_PAGE), read_only: false })
     }
 }
 
 /// The host's memory for the shadow's tables.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Host {
+    /// Which memory they lie in.
+    tables: Aperture,
     memory: Flat,
     free: Vec<PhysAddr>,
+}
+
+impl Host {
+    pub(crate) fn new(tables: Aperture) -> Host {
+        Host { tables, memory: Flat::default(), free: Vec::new() }
+    }
 }
 
 impl PhysMem for Host {
@@ -133,7 +180,7 @@ impl TableMemory for Host {
         let at = self.free.pop().unwrap_or_else(|| {
             let end = bytes.len();
             bytes.resize(end + SMALL_PAGE as usize, 0);
-            PhysAddr::vram(end as u64)
+            PhysAddr { aperture: self.tables, address: end as u64 }
         });
         bytes[at.address as usize..][..SMALL_PAGE as usize].fill(0);
         Some(at)

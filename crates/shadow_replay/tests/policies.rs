@@ -14,8 +14,8 @@ fn policies() -> Vec<Policy> {
 }
 
 /// A part of the paper's case: each check walks a gibibyte.
-fn some(events: usize) -> Trace {
-    let mut trace = Trace::of_the_paper(TraceFormat::Nvidia, 1);
+fn some(format: TraceFormat, events: usize) -> Trace {
+    let mut trace = Trace::of_the_paper(format, 1);
     trace.events.truncate(events);
     let last = trace.events.iter().rposition(|event| matches!(event, TraceEvent::Submit { .. }));
     trace.events.truncate(last.map_or(0, |last| last + 1));
@@ -24,16 +24,23 @@ fn some(events: usize) -> Trace {
 
 #[test]
 fn each_policy_shows_what_the_tables_say() {
-    let trace = some(2500);
-    for policy in policies() {
-        let outcome = replay(&trace, policy, COSTS, true).unwrap_or_else(|error| panic!("{policy:?}: {error}"));
-        assert_eq!((outcome.updates, outcome.submissions), trace.counts());
+    for format in [TraceFormat::Nvidia, TraceFormat::Intel] {
+        let trace = some(format, 1000);
+        for policy in policies() {
+            let outcome = replay(&trace, policy, COSTS, true).unwrap_or_else(|error| panic!("{policy:?}: {error}"));
+            assert_eq!((outcome.updates, outcome.submissions), trace.counts());
+            assert!(outcome.counts.entries_rebuilt > 0 || outcome.traps() > 0);
+        }
     }
 }
 
 #[test]
 fn policies_trap_as_the_paper_says() {
-    let trace = some(60_000);
+    [TraceFormat::Nvidia, TraceFormat::Intel].into_iter().for_each(as_the_paper_says);
+}
+
+fn as_the_paper_says(format: TraceFormat) {
+    let trace = some(format, 40_000);
     let [updates, submissions] = <[u64; 2]>::from(trace.counts());
     let run = |shadowing, rebuild| -> Outcome {
         replay(&trace, Policy { shadowing, rebuild }, COSTS, false).unwrap_or_else(|error| panic!("{error}"))
