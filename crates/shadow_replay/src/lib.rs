@@ -45,14 +45,14 @@ impl Outcome {
         self.counts.rebuilt_written + self.counts.rebuilt_unknown
     }
 
-    /// The time of all of it, ms, with what traps and protections cost.
+    /// What traps and protections cost, ms.
     #[must_use]
-    pub fn ms(&self, costs: Costs) -> f64 {
+    pub fn modelled_ms(&self, costs: Costs) -> f64 {
         let ns = |count: u64, each: u32| count as f64 * f64::from(each);
-        let modelled = ns(self.traps(), costs.trap)
+        let all = ns(self.traps(), costs.trap)
             + ns(self.counts.released, costs.release)
             + ns(self.counts.protected, costs.protect);
-        self.followed.as_secs_f64() * 1e3 + modelled / 1e6
+        all / 1e6
     }
 }
 

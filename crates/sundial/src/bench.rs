@@ -16,7 +16,7 @@ use hostmem::{Mapping, Memfd};
 use serde::Serialize;
 use transport::{Consumer, Producer, ring};
 
-use crate::{bench_compile, bench_engine, bench_isolation, bench_vgpu};
+use crate::{bench_compile, bench_engine, bench_isolation, bench_shadow, bench_vgpu};
 
 /// Arguments of `sundial bench`.
 #[derive(Args, Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     /// Print JSON: rows {"name","unit","native","tenant","ratio"}.
     #[arg(long, global = true)]
     json: bool,
-    /// Rounds; the median counts [default: 7; vgpu: 3].
+    /// Rounds; the median counts [default: 7; vgpu, shadow: 3].
     #[arg(long, global = true)]
     rounds: Option<usize>,
     /// Folder with the compiled examples (`cargo xtask examples`); default: cuda-examples beside the build folder.
@@ -45,6 +45,10 @@ enum What {
     /// Measure who gets the GPU when one tenant's kernels are long and others' short, with each scheduler: rows
     /// {"scheduler","kind","tenant","share_entitled","share_received","error_points","worst_points"}.
     Isolation(bench_isolation::Arguments),
+    /// Replay what a guest stored into its page tables against each way of shadowing them, with any cost of a trap: rows
+    /// {"format","scheme","rebuild","trap_cost_us","updates","submissions","traps","pages_rebuilt","entries_rebuilt","ms",
+    /// "followed_ms","speedup"}.
+    Shadow(bench_shadow::Arguments),
     /// Measure what virtual GPUs cost, by scheme and by phase of programs: rows {"scheme","guests","program","phase","ms",
     /// "ratio","traps","shadow_updates","entries_scanned","hypercalls"}.
     Vgpu(bench_vgpu::Arguments),
@@ -111,6 +115,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Some(What::Engine) => return bench_engine::run(arguments.json, rounds),
         Some(What::Isolation(how)) => return bench_isolation::run(how, arguments.json),
         Some(What::Vgpu(what)) => return bench_vgpu::run(what, &programs, arguments.json, arguments.rounds),
+        Some(What::Shadow(what)) => return bench_shadow::run(what, arguments.json, arguments.rounds.unwrap_or(3)),
         Some(What::Compile(which)) => return bench_compile::run(which, arguments.json, rounds),
         None => {}
     }
