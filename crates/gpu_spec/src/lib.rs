@@ -6,6 +6,7 @@
 //! container, accounting), the module says that the layout is Sundial's own.
 //!
 //! - [`mmu`]: page table entries.
+//! - [`tlb`]: invalidation of translations.
 //! - [`fault`]: MMU fault packets.
 //! - [`regs`]: registers in BAR0 and the space of a virtual function.
 //! - [`host`]: GP entries, pushbuffer headers, methods of the host engine.
@@ -33,6 +34,7 @@ pub mod qmd;
 pub mod ramfc;
 pub mod regs;
 pub mod runlist;
+pub mod tlb;
 pub mod userd;
 
 pub use field::Field;
