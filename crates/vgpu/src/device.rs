@@ -62,7 +62,6 @@ impl Vgpu {
     /// does not hold that up.
     pub fn end(&self) {
         self.lines.lose();
-        self.balloon.end();
         self.lines.tell(|news| news.ended = true);
     }
 }

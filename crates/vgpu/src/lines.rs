@@ -12,17 +12,18 @@ use gpu_spec::regs::vector;
 use parking_lot::{Condvar, Mutex};
 use vfio_user::{Interrupts, pci};
 
+use crate::balloon::Balloon;
 use crate::interrupts::Tree;
 
 /// Most faults that wait to be told.
 const MOST_FAULTS: usize = 1024;
 
-/// The guest's interrupt tree, and news for the mediator's thread.
-#[derive(Default)]
+/// The guest's interrupt tree, news for the mediator's thread, and for who waits for the guest.
 pub(crate) struct Lines {
     tree: Mutex<Wired>,
     news: Mutex<News>,
     woken: Condvar,
+    balloon: Arc<Balloon>,
     lost: AtomicBool,
 }
 
@@ -55,6 +56,16 @@ pub(crate) struct News {
 }
 
 impl Lines {
+    pub(crate) fn new(balloon: Arc<Balloon>) -> Lines {
+        Lines {
+            tree: Mutex::default(),
+            news: Mutex::default(),
+            woken: Condvar::new(),
+            balloon,
+            lost: AtomicBool::new(false),
+        }
+    }
+
     /// Where interrupts go from now on.
     pub(crate) fn attach(&self, interrupts: Option<Arc<Interrupts>>) {
         self.tree.lock().interrupts = interrupts;
@@ -112,9 +123,10 @@ impl Lines {
         self.woken.notify_one();
     }
 
-    /// The device is gone for the guest, whatever it still has to say.
+    /// The device is gone for the guest, whatever it still has to say. Nobody waits for the guest any more.
     pub(crate) fn lose(&self) {
         self.lost.store(true, Ordering::Release);
+        self.balloon.end();
     }
 
     /// Whether the device is gone: all registers read as ones.

@@ -78,7 +78,7 @@ pub struct Vgpu {
     listed: Mutex<Listed>,
     /// The device's time when the guest's began.
     pub(crate) epoch_ns: u64,
-    pub(crate) balloon: Balloon,
+    pub(crate) balloon: Arc<Balloon>,
 }
 
 /// The groups that run.
@@ -132,7 +132,8 @@ impl Vgpu {
         if let Some(bad) = [most, bytes].into_iter().find(|bytes| *bytes == 0 || !bytes.is_multiple_of(HUGE_PAGE)) {
             return Err(NoVgpu::BadSize(bad));
         }
-        let lines = Arc::new(Lines::default());
+        let balloon = Arc::new(Balloon::new(bytes.min(most)));
+        let lines = Arc::new(Lines::new(Arc::clone(&balloon)));
         let mediator: Arc<dyn gpu_driver::Mediator> = Arc::clone(&lines) as _;
         let lease = Arc::new(driver.lease(Arc::clone(&config.budget), MOST_CHANNELS, mediator));
         let mapped = config.scheme != Scheme::FvNaive;
@@ -152,7 +153,7 @@ impl Vgpu {
         };
         Ok(Arc::new(Vgpu {
             epoch_ns: time_ns(lease.backing().as_ref()),
-            balloon: Balloon::new(bytes.min(most)),
+            balloon,
             config,
             lease,
             lines,
@@ -673,7 +674,6 @@ impl Vgpu {
             tracing::error!(guest = self.config.name, %why, "a virtual GPU ends: not all that it had can be taken from its guest");
         }
         self.lines.lose();
-        self.balloon.end();
         // The guest's driver looks, and finds nothing there.
         self.lines.raise(vector::CHANNEL_ERROR);
     }

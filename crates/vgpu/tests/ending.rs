@@ -10,6 +10,7 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use gpu_driver::Driver;
 use gpu_spec::balloon;
@@ -51,10 +52,15 @@ fn at_work(host: &mut Host) -> Rogue {
     rogue
 }
 
-/// Gives the last block back, as it is asked to.
-fn gives_a_block(host: &Host, rogue: &Rogue) {
+/// Says that it gives blocks back if it is asked to.
+fn listens(rogue: &Rogue) {
     rogue.port.write32(mailbox(balloon::LISTENER), balloon::MAGIC);
     assert_eq!(rogue.port.read32(mailbox(balloon::LISTENER)), 0);
+}
+
+/// Gives the last block back, as it is asked to.
+fn gives_a_block(host: &Host, rogue: &Rogue) {
+    listens(rogue);
     std::thread::scope(|scope| {
         let resized = scope.spawn(|| host.vgpu.resize(30 * MIB, BOUND));
         eventually("it is asked", || rogue.port.read32(mailbox(balloon::TARGET)) == 15);
@@ -119,4 +125,19 @@ fn translations_of_a_space_without_channels_are_not_forgotten() {
         assert_eq!(rogue.call(&[call]), 0);
     };
     ends(Scheme::Pv, |faults| &faults.forgets_not, makes_one, resets);
+}
+
+#[test]
+fn who_waits_for_a_guest_hears_that_the_device_is_gone() {
+    let faults = Arc::new(Faults::default());
+    let driver = Driver::start(Faulty::new(128 * MIB, &faults)).unwrap();
+    let mut host = Host::new(&driver, Scheme::Fv, 32 * MIB);
+    let rogue = Rogue::new(Port::over(host.connect()).unwrap());
+    listens(&rogue);
+    let vgpu = Arc::clone(&host.vgpu);
+    let resized = std::thread::spawn(move || vgpu.resize(30 * MIB, Duration::from_secs(3600)));
+    eventually("it is asked", || rogue.port.read32(mailbox(balloon::TARGET)) == 15);
+    faults.gone.store(true, Ordering::SeqCst);
+    eventually("an answer", || resized.is_finished());
+    assert_eq!(resized.join().unwrap(), Err(NotResized::Ended));
 }
