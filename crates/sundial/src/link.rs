@@ -154,6 +154,7 @@ pub(crate) struct VgpuStatus {
     pub(crate) entries_scanned: u64,
     pub(crate) hypercalls: u64,
     pub(crate) state: String,
+    pub(crate) reason: Option<String>,
 }
 
 /// Longest that the control process waits for room: a device process that does not read is as good as dead.

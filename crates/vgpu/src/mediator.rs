@@ -188,6 +188,12 @@ impl Vgpu {
         self.lease.vram_bytes().saturating_sub(self.balloon.held())
     }
 
+    /// Why the guest has no device any more, and none will have, until this is destroyed; if that is so.
+    #[must_use]
+    pub fn ended(&self) -> Option<&str> {
+        self.lines.why_lost()
+    }
+
     /// What mediation has taken.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -670,10 +676,9 @@ impl Vgpu {
     /// The guest has no device any more, nor will another: something may go on using what it had. All of it stays where it is
     /// until the virtual GPU is destroyed.
     pub(crate) fn end_for_good(&self, why: &dyn std::fmt::Display) {
-        if !self.lines.is_lost() {
+        if self.lines.lose(why) {
             tracing::error!(guest = self.config.name, %why, "a virtual GPU ends: not all that it had can be taken from its guest");
         }
-        self.lines.lose();
         // The guest's driver looks, and finds nothing there.
         self.lines.raise(vector::CHANNEL_ERROR);
     }

@@ -83,6 +83,7 @@ fn ends(scheme: Scheme, fault: fn(&Faults) -> &AtomicBool, prepare: fn(&Rogue), 
     let mut host = Host::new(&driver, scheme, 32 * MIB);
     let rogue = at_work(&mut host);
     prepare(&rogue);
+    assert_eq!(host.vgpu.ended(), None);
     fault(&faults).store(true, Ordering::SeqCst);
     deed(&host, &rogue);
     fault(&faults).store(false, Ordering::SeqCst);
@@ -92,6 +93,7 @@ fn ends(scheme: Scheme, fault: fn(&Faults) -> &AtomicBool, prepare: fn(&Rogue), 
         (rogue.port.read32(regs::PMC_BOOT_0), byte) == (u32::MAX, [0xff])
     };
     assert!(is_gone(&rogue), "the guest goes on");
+    assert!(host.vgpu.ended().is_some_and(|why| !why.is_empty()), "whoever lists it is told why");
     assert_eq!(host.vgpu.resize(32 * MIB, BOUND), Err(NotResized::Ended));
     drop(rogue);
     let next = Rogue::new(Port::over(host.connect()).unwrap());
@@ -148,6 +150,7 @@ fn who_waits_for_a_guest_hears_that_the_device_is_gone() {
     faults.gone.store(true, Ordering::SeqCst);
     eventually("an answer", || resized.is_finished());
     assert_eq!(resized.join().unwrap(), Err(NotResized::Ended));
+    assert_eq!(host.vgpu.ended(), Some("the GPU is lost"));
 }
 
 #[test]
