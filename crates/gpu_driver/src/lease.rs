@@ -25,6 +25,7 @@ use crate::contexts::{Counters, Usage, counters};
 use crate::driver::Driver;
 use crate::mmio::{Mmio, Stuck};
 use crate::scheduling::Listed;
+use crate::signals::Asleep;
 use crate::vram::Run;
 
 /// The device has not let go of something in time: what it is about is not used again.
@@ -91,9 +92,9 @@ pub(crate) struct Leased {
 const TOLD_OF_OTHERS: u32 = 16;
 
 impl Leased {
-    /// Tells who listens, if work of the lease has asked for an interrupt since. Gives the budget of who listens: it pays for
-    /// signals of others, too, which interrupt because of it.
-    pub(crate) fn signal(&self, mmio: &Mmio) -> Option<u32> {
+    /// Tells who listens, if work of the lease has asked for an interrupt since. Gives who listens: it pays for signals of others,
+    /// too, which interrupt because of it.
+    pub(crate) fn signal(&self, mmio: &Mmio) -> Option<Asleep> {
         if !self.listening.load(Ordering::SeqCst) {
             return None;
         }
@@ -103,12 +104,13 @@ impl Leased {
             let now = mmio.read(accounting::interrupts(*tsg)).unwrap_or(*before);
             any |= std::mem::replace(before, now) != now;
         }
+        let looks = asked.len() as u32;
         drop(asked);
         if any || self.others.fetch_add(1, Ordering::Relaxed) + 1 >= TOLD_OF_OTHERS {
             self.others.store(0, Ordering::Relaxed);
             self.mediator.signal();
         }
-        Some(self.payer)
+        Some(Asleep { payer: self.payer, looks })
     }
 
     pub(crate) fn channel_error(&self) {
@@ -449,7 +451,7 @@ impl Lease {
         let device = &self.driver.device;
         self.leased.listening.store(on, Ordering::SeqCst);
         if on {
-            device.clients.listen_for_lease();
+            device.clients.listen_for_lease(self.leased.payer);
             self.leased.signal(&device.mmio);
         }
     }

@@ -13,7 +13,10 @@
 //! While one sleeps, everybody's signals interrupt, and that costs everybody. So it has a price: what an interrupt takes is
 //! charged to the tenants that sleep, in equal parts ([`Credit`]). When all that sleep have spent theirs, signals do not
 //! interrupt for some microseconds, until one has some again. Whoever lets a thread sleep for ever, or writes into its area
-//! that one does, takes a fixed part of a processor at most, and delays nobody's signals but its own sleepers'.
+//! that one does, takes a fixed part of a processor at most, and delays nobody's signals but its own sleepers'. Leases that
+//! listen are as sleepers; what is looked at for one alone is its own to pay. The interrupts that still come when one has left
+//! off, and nobody sleeps, are those leases' for which they were switched on: to listen for a moment, again and again, is no
+//! cheaper.
 
 use std::collections::HashMap;
 use std::io;
@@ -37,6 +40,15 @@ const LOOKING_NS: i64 = 100;
 /// A tenant's sleepers may have interrupts take this part of a processor; and so much at once, nanoseconds, if it was saved.
 const PART: i64 = 8;
 const SAVED_NS: i64 = 2_000_000;
+
+/// One for whom signals have interrupted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Asleep {
+    /// The budget that pays for it.
+    pub(crate) payer: u32,
+    /// What was looked at to find out whether it was told something, beside an area.
+    pub(crate) looks: u32,
+}
 
 /// The semaphore area of one client. The client can write all of it; nothing here trusts a word of it.
 #[derive(Debug)]
@@ -94,6 +106,8 @@ struct Areas {
     on: bool,
     /// Interrupts since somebody slept.
     idle: u32,
+    /// Who pays for these: leases that have listened since signals interrupt.
+    callers: Vec<u32>,
     /// What those that sleep, or slept of late, may still spend.
     credits: HashMap<u32, Credit>,
     /// On, and yet signals do not interrupt before then.
@@ -156,40 +170,24 @@ impl Listeners {
     }
 
     /// Makes signals interrupt: somebody beside the clients listens.
-    pub(crate) fn listen_for_lease(&self) {
-        self.areas.lock().switch(&self.mmio, true);
+    pub(crate) fn listen_for_lease(&self, payer: u32) {
+        let mut areas = self.areas.lock();
+        areas.switch(&self.mmio, true);
+        if !areas.callers.contains(&payer) {
+            areas.callers.push(payer);
+        }
     }
 
     /// Signals have come, or may have: wakes those who sleep; gives who pays for that.
-    pub(crate) fn wake(&self) -> Vec<u32> {
+    pub(crate) fn wake(&self) -> Vec<Asleep> {
         let areas = self.areas.lock();
         let asleep = areas.of_clients.iter().filter(|signals| signals.area.interrupt());
-        asleep.map(|signals| signals.payer).collect()
+        asleep.map(|signals| Asleep { payer: signals.payer, looks: 0 }).collect()
     }
 
-    /// Signals have interrupted, and sleepers of these payers have been woken.
-    pub(crate) fn account(&self, mut asleep: Vec<u32>) {
-        asleep.sort_unstable();
-        asleep.dedup();
-        let mut areas = self.areas.lock();
-        areas.idle = if asleep.is_empty() { areas.idle + 1 } else { 0 };
-        if areas.on && areas.idle >= IDLE {
-            areas.switch(&self.mmio, false);
-            // Who counted itself before it could see that is heard after all.
-            fence(Ordering::SeqCst);
-            if areas.of_clients.iter().any(|signals| signals.area.has_sleepers()) {
-                areas.switch(&self.mmio, true);
-            }
-        }
-        // Not as measured: a thread that waits for a processor takes no time of any.
-        let cost = WAKING_NS + LOOKING_NS * areas.of_clients.len() as i64;
-        if let Some(until) = areas.charge(&asleep, cost, Instant::now())
-            && areas.on
-            && areas.paused.is_none()
-        {
-            areas.paused = Some(until);
-            areas.tell(&self.mmio, false);
-        }
+    /// Signals have interrupted, and these sleepers have been woken.
+    pub(crate) fn account(&self, asleep: Vec<Asleep>) {
+        self.areas.lock().account(&self.mmio, asleep, Instant::now());
     }
 
     /// Lets signals interrupt again if it is time to; otherwise, how long until then.
@@ -215,10 +213,37 @@ impl Listeners {
 }
 
 impl Areas {
+    fn account(&mut self, mmio: &Mmio, mut asleep: Vec<Asleep>, now: Instant) {
+        self.idle = if asleep.is_empty() { self.idle + 1 } else { 0 };
+        if asleep.is_empty() {
+            asleep.extend(self.callers.iter().map(|payer| Asleep { payer: *payer, looks: 0 }));
+        }
+        if self.on && self.idle >= IDLE {
+            self.switch(mmio, false);
+            // Who counted itself before it could see that is heard after all.
+            fence(Ordering::SeqCst);
+            if self.of_clients.iter().any(|signals| signals.area.has_sleepers()) {
+                self.switch(mmio, true);
+            }
+        }
+        // Not as measured: a thread that waits for a processor takes no time of any.
+        let cost = WAKING_NS + LOOKING_NS * self.of_clients.len() as i64;
+        if let Some(until) = self.charge(asleep, cost, now)
+            && self.on
+            && self.paused.is_none()
+        {
+            self.paused = Some(until);
+            self.tell(mmio, false);
+        }
+    }
+
     fn switch(&mut self, mmio: &Mmio, on: bool) {
         // A client can write its area: it is told again even if nothing changes.
         self.of_clients.iter().for_each(|signals| signals.area.set_listening(on));
         self.idle = 0;
+        if !on {
+            self.callers.clear();
+        }
         if std::mem::replace(&mut self.on, on) != on && self.paused.is_none() {
             self.tell(mmio, on);
         }
@@ -232,25 +257,76 @@ impl Areas {
     }
 
     /// Those who sleep pay for an interrupt, of those the ones who can. If none can pay for another: when one can again.
-    fn charge(&mut self, asleep: &[u32], cost: i64, now: Instant) -> Option<Instant> {
+    fn charge(&mut self, mut asleep: Vec<Asleep>, cost: i64, now: Instant) -> Option<Instant> {
+        // Once each, for all that was looked at.
+        asleep.sort_unstable();
+        asleep.dedup_by(|next, first| {
+            let same = next.payer == first.payer;
+            first.looks += if same { next.looks } else { 0 };
+            same
+        });
         // Who has saved all that can be saved is as good as new.
         self.credits.retain(|_, credit| credit.look(now) < SAVED_NS);
         let credits = &mut self.credits;
         let mut left = |payer: &u32| credits.entry(*payer).or_insert_with(|| Credit::new(now)).look(now);
-        let able: Vec<u32> = asleep.iter().copied().filter(|payer| left(payer) > 0).collect();
-        for payer in &able {
+        let able: Vec<Asleep> = asleep.iter().copied().filter(|one| left(&one.payer) > 0).collect();
+        for Asleep { payer, looks } in &able {
             if let Some(credit) = self.credits.get_mut(payer) {
-                credit.left -= cost / able.len() as i64;
+                credit.left -= cost / able.len() as i64 + LOOKING_NS * i64::from(*looks);
             }
         }
-        let paying = asleep.iter().filter_map(|payer| self.credits.get(payer));
+        let paying = asleep.iter().filter_map(|one| self.credits.get(&one.payer));
         paying.map(Credit::recovers).min().filter(|recovers| *recovers > now)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use device_io::{BusAddr, VramOffset};
+    use hostmem::{Mapping, Memfd};
+
     use super::*;
+
+    /// A device that does nothing.
+    struct Idle;
+
+    impl DeviceBacking for Idle {
+        fn read32(&self, _: u32) -> u32 {
+            0
+        }
+
+        fn write32(&self, _: u32, _: u32) {}
+
+        fn vram_bytes(&self) -> u64 {
+            0
+        }
+
+        fn vram_mapping(&self) -> Option<&Arc<Mapping>> {
+            None
+        }
+
+        fn discard_vram(&self, _: VramOffset, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn alloc_dma(&self, _: u64) -> io::Result<DmaMemory> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn map_dma_at(&self, _: BusAddr, _: &Arc<Memfd>, _: u64, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn free_dma(&self, _: BusAddr) {}
+
+        fn wait_interrupt(&self, _: Duration) -> bool {
+            false
+        }
+    }
+
+    fn of(payers: &[u32]) -> Vec<Asleep> {
+        payers.iter().map(|payer| Asleep { payer: *payer, looks: 0 }).collect()
+    }
 
     /// Interrupts of one second of signals, one each microsecond, while these sleep.
     fn interrupts(asleep: impl Fn(u64) -> Vec<u32>) -> u64 {
@@ -261,7 +337,7 @@ mod tests {
             let now = begin + Duration::from_micros(us);
             if now >= paused {
                 count += 1;
-                paused = areas.charge(&asleep(us), WAKING_NS, now).unwrap_or(now);
+                paused = areas.charge(of(&asleep(us)), WAKING_NS, now).unwrap_or(now);
             }
         }
         count
@@ -283,19 +359,50 @@ mod tests {
         let mut areas = Areas::default();
         let begin = Instant::now();
         let mut now = begin;
-        while areas.charge(&[1], WAKING_NS, now).is_none() {
+        while areas.charge(of(&[1]), WAKING_NS, now).is_none() {
             now += Duration::from_micros(1);
         }
-        assert_eq!(areas.charge(&[1, 2], WAKING_NS, now), None, "the other pays");
-        let until = areas.charge(&[1], WAKING_NS, now).unwrap();
+        assert_eq!(areas.charge(of(&[1, 2]), WAKING_NS, now), None, "the other pays");
+        let until = areas.charge(of(&[1]), WAKING_NS, now).unwrap();
         assert!(
             until > now && until <= now + Duration::from_nanos((WAKING_NS * PART) as u64 + 100),
             "{:?}",
             until - now
         );
-        assert_eq!(areas.charge(&[], WAKING_NS, now), None);
+        assert_eq!(areas.charge(of(&[]), WAKING_NS, now), None);
         // After a while nothing is remembered.
-        areas.charge(&[], WAKING_NS, now + Duration::from_secs(1));
+        areas.charge(of(&[]), WAKING_NS, now + Duration::from_secs(1));
         assert!(areas.credits.is_empty());
+    }
+
+    #[test]
+    fn who_is_looked_for_at_many_places_pays_for_that_alone() {
+        let mut areas = Areas::default();
+        let now = Instant::now();
+        // Twice, since something came meanwhile.
+        let asleep = [(1, 0), (2, 100), (2, 100)].map(|(payer, looks)| Asleep { payer, looks });
+        assert_eq!(areas.charge(asleep.to_vec(), WAKING_NS, now), None);
+        let spent = |payer| SAVED_NS - areas.credits[&payer].left;
+        assert_eq!((spent(1), spent(2)), (WAKING_NS / 2, WAKING_NS / 2 + 200 * LOOKING_NS));
+    }
+
+    #[test]
+    fn a_lease_that_listens_for_a_moment_pays_until_signals_do_not_interrupt() {
+        let listeners = Listeners::new(Arc::new(Mmio::new(Arc::new(Idle))));
+        let now = Instant::now();
+        let interrupt = |asleep: &[u32]| listeners.areas.lock().account(&listeners.mmio, of(asleep), now);
+        let spent = |payer| listeners.areas.lock().credits.get(&payer).map_or(0, |credit| SAVED_NS - credit.left);
+        for round in 1..=3 {
+            listeners.listen_for_lease(7);
+            // A client that sleeps meanwhile pays for itself, and for nothing else.
+            interrupt(&[8]);
+            (0..IDLE).for_each(|_| interrupt(&[]));
+            assert!(!listeners.areas.lock().on);
+            let each = i64::from(round) * WAKING_NS;
+            assert_eq!((spent(7), spent(8)), (i64::from(IDLE) * each, each));
+            // They are off: nothing is to be paid for.
+            interrupt(&[]);
+            assert_eq!(spent(7), i64::from(IDLE) * each);
+        }
     }
 }

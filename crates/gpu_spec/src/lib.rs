@@ -6,6 +6,7 @@
 //! container, accounting), the module says that the layout is Sundial's own.
 //!
 //! - [`mmu`]: page table entries.
+//! - [`tlb`]: invalidation of translations.
 //! - [`haswell_ppgtt`]: page table entries of another maker's, for the shadow engine.
 //! - [`fault`]: MMU fault packets.
 //! - [`regs`]: registers in BAR0 and the space of a virtual function.
@@ -35,6 +36,7 @@ pub mod qmd;
 pub mod ramfc;
 pub mod regs;
 pub mod runlist;
+pub mod tlb;
 pub mod userd;
 
 pub use field::Field;

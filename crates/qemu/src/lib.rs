@@ -92,7 +92,8 @@ impl Qemu {
         &self.home
     }
 
-    /// Switches a machine on. `SUNDIAL_QEMU_ACCEL` says what runs its processors, if not TCG.
+    /// Switches a machine on, which ends with the calling thread at the latest. `SUNDIAL_QEMU_ACCEL` says what runs its
+    /// processors, if not TCG.
     ///
     /// # Errors
     /// [`MachineError::Io`].
@@ -122,7 +123,8 @@ impl Qemu {
             let device = serde_json::json!({ "driver": "vfio-user-pci", "socket": socket });
             command.arg("-device").arg(device.to_string());
         }
-        command.stdin(Stdio::piped()).stdout(console.try_clone()?).stderr(console).spawn()
+        command.stdin(Stdio::piped()).stdout(console.try_clone()?).stderr(console);
+        sandbox::end_with_parent(&mut command).spawn()
     }
 
     /// Both archives, in one file.

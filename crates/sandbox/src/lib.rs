@@ -1,6 +1,6 @@
 #![expect(
     unsafe_code,
-    reason = "closes descriptors that nobody owns yet, and tries system calls that have no safe name"
+    reason = "closes descriptors that nobody owns yet, ties children before they become programs, and tries system calls that have no safe name"
 )]
 //! What a process of ours gives up, by its role.
 //!
@@ -35,9 +35,11 @@ mod clock;
 mod files;
 
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
-use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
 pub use clock::cpu_time;
 
@@ -106,6 +108,20 @@ pub fn close_inherited() -> io::Result<()> {
     // A caller that breaks it finds its own files closed, which is an error at their next use.
     let result = unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Has the process that this command starts killed when ours ends, even by a signal that nobody hears. For the kernel, a parent is
+/// the thread that starts it: that must stay for as long as the child shall. What the child starts in turn is not meant.
+pub fn end_with_parent(command: &mut Command) -> &mut Command {
+    let parent = rustix::process::getpid();
+    let tie = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // It may have ended before.
+        let there = rustix::process::getppid() == Some(parent);
+        if there { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+    };
+    // SAFETY: between fork and exec there are two system calls; nothing is allocated, and nothing is locked.
+    unsafe { command.pre_exec(tie) }
 }
 
 /// What stays writable, for roles that have files at all.

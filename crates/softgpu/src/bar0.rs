@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use gmmu::PhysMem;
 use gpu_spec::host::TURING_CHANNEL_GPFIFO_A;
-use gpu_spec::mmu::{Aperture, PhysAddr, SMALL_PAGE, VA_END};
+use gpu_spec::mmu::{Aperture, PhysAddr};
 use gpu_spec::ramfc::place;
 use gpu_spec::regs::{self, CHANNELS, accounting, budget, identity, vf};
 use gpu_spec::runlist::RunlistEntry;
+use gpu_spec::tlb::{Invalidation, Operands};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::channel::Channel;
@@ -302,24 +303,11 @@ impl Device {
     }
 
     fn invalidate(&self, value: u32) {
-        let [pdb_lo, pdb_hi, va_lo, va_hi, pages] = self.latches.invalidate.each_ref().map(load);
-        let root = if vf::INVALIDATE_ALL_PDB.is_set(value) {
-            None
-        } else {
-            let lo = pdb_lo & vf::INVALIDATE_PDB_ADDRESS.mask() as u32;
-            match place(vf::INVALIDATE_PDB_TARGET.get(pdb_lo), lo, pdb_hi) {
-                Some(root) => Some(root),
-                // A page directory in no memory has no translations.
-                None => return,
-            }
-        };
-        let range = if vf::INVALIDATE_ALL_VA.is_set(value) {
-            0..VA_END
-        } else {
-            let va = u64::from(va_lo & !(SMALL_PAGE as u32 - 1)) | u64::from(va_hi) << 32;
-            va..va.saturating_add(u64::from(pages) * SMALL_PAGE)
-        };
-        self.chip.spaces.invalidate(&self.chip, root, &range);
+        let [pdb, upper_pdb, va_lo, va_hi, pages] = self.latches.invalidate.each_ref().map(load);
+        let operands = Operands { pdb, upper_pdb, va_lo, va_hi, pages };
+        if let Some(Invalidation { root, range }) = operands.invalidation(value) {
+            self.chip.spaces.invalidate(&self.chip, root, &range);
+        }
     }
 
     fn channel_state(&self, channel: u32) -> u32 {

@@ -148,6 +148,15 @@ impl SoftGpu {
     /// # Errors
     /// What the operating system says to memory and threads.
     pub fn new(config: &Config) -> io::Result<Arc<SoftGpu>> {
+        let gpu = SoftGpu::without_ticker(config)?;
+        let device = Arc::clone(&gpu.device);
+        let ticker = std::thread::Builder::new().name("gpu-ticker".to_owned());
+        gpu.threads.lock().push(ticker.spawn(move || device.tick())?);
+        Ok(gpu)
+    }
+
+    /// One in which slices do not end by themselves.
+    fn without_ticker(config: &Config) -> io::Result<Arc<SoftGpu>> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let workers = if config.workers == 0 { cores } else { config.workers };
         let vram_bytes = config.vram_bytes.next_multiple_of(gpu_spec::mmu::HUGE_PAGE);
@@ -171,8 +180,6 @@ impl SoftGpu {
         let freer = std::thread::Builder::new().name("gpu-freer".to_owned());
         let of_freer = Arc::clone(&device);
         gpu.threads.lock().push(freer.spawn(move || of_freer.free_in_background())?);
-        let ticker = std::thread::Builder::new().name("gpu-ticker".to_owned());
-        gpu.threads.lock().push(ticker.spawn(move || device.tick())?);
         Ok(gpu)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use device_io::DeviceBacking;
 use gpu_spec::regs::{self, accounting};
 use softgpu::Config;
-use softgpu::testing::mini::{Buffer, Channel, Mini, Space, Words};
+use softgpu::testing::mini::{Buffer, Channel, Mini, Space, Words, wait};
 
 /// `a[global thread] = c`, after `b` rounds of looking at `a`; without end if `b` is 0.
 const KERNEL: &str = ".version 8.5\n.target sm_75\n.address_size 64\n\
@@ -17,6 +17,8 @@ const KERNEL: &str = ".version 8.5\n.target sm_75\n.address_size 64\n\
     mov.u32 %r1, %ctaid.x;\nmov.u32 %r2, %ntid.x;\nmov.u32 %r3, %tid.x;\n\
     mad.lo.u32 %r4, %r1, %r2, %r3;\nmul.wide.u32 %rd6, %r4, 4;\nadd.u64 %rd5, %rd1, %rd6;\n\
     cvt.u32.u64 %r6, %rd3;\nst.global.u32 [%rd5], %r6;\nret;\n}\n";
+/// Looks at nothing, and does not end: it leaves a worker when it is made to, and not before.
+const ENDLESS: &str = ".version 8.5\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 a) { L: bra L; }\n";
 /// Where a tenant's semaphore lies in its buffer.
 const DONE: u64 = 0x8000;
 
@@ -110,6 +112,31 @@ fn a_kernel_that_turns_out_long_is_taken_from_the_ringing_thread() {
     assert_eq!(mini.read_u64(tenant.buffer, DONE), 20);
     mini.remove(1);
     other.warm_up(&mini, kernel, 20);
+}
+
+/// No worker is free and nobody ends slices: the doorbell itself makes room.
+#[test]
+fn who_rings_makes_what_is_far_ahead_of_it_leave_a_worker() {
+    let mut mini = Mini::without_ticker(Config { workers: 1, lend: true, ..Config::default() });
+    let [mut busy, mut other] = [1, 2].map(|id| Tenant::new(&mut mini, id));
+    let theirs = other.kernel(&mut mini, 1, 1, 7);
+    other.warm_up(&mini, theirs, 1);
+    busy.program = mini.load(&mut busy.space, ENDLESS, "k");
+    let mut words = Words::new();
+    words.launch(busy.kernel(&mut mini, 1, 0, 0));
+    mini.submit(&mut busy.channel, &words);
+    wait("the worker to begin", || regs::CHANNEL_BUSY.is_set(mini.gpu.read32(regs::pccsr_channel(1))));
+    for round in 2..10 {
+        let mut words = Words::new();
+        words.launch(theirs).release(other.buffer.va + DONE, round);
+        mini.submit(&mut other.channel, &words);
+        wait("the worker", || {
+            // Until the busy one is ahead by half a slice.
+            mini.ring(&other.channel);
+            mini.read_u64(other.buffer, DONE) == round
+        });
+    }
+    mini.remove(1);
 }
 
 #[test]

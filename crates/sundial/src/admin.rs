@@ -206,9 +206,13 @@ pub(crate) struct VgpuLine {
     pub(crate) entries_scanned: u64,
     /// Operations that came by hypercall.
     pub(crate) hypercalls: u64,
-    /// `idle` (no guest), `attached` (a guest without work), `running` (a guest with work), `failed` (to be destroyed; the
-    /// log says why), or `restarting` (the device process is).
+    /// `idle` (no guest), `attached` (a guest without work), `running` (a guest with work), `restarting` (the device process is),
+    /// or one in which it is of no use and has to be destroyed: `ended` (not all that it had could be taken from its guest),
+    /// `failed` (by a fault of the daemon's).
     pub(crate) state: String,
+    /// Why it is of no use.
+    #[serde(default)]
+    pub(crate) reason: Option<String>,
 }
 
 /// Sends a message.

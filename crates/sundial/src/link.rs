@@ -28,7 +28,8 @@ pub(crate) enum ToDevice {
         /// Its share of GPU time, percent.
         share_percent: Option<f64>,
     },
-    /// A client said its hello; its socket comes with this message, and a descriptor of its process, if it has a number here.
+    /// A client said its hello; its socket comes with this message, and a descriptor of its process, if it has a number here →
+    /// [`FromDevice::Taken`]
     Open {
         /// Number of the session.
         session: u64,
@@ -103,6 +104,11 @@ pub(crate) enum FromDevice {
         /// Its memory, bytes.
         memory_bytes: u64,
     },
+    /// To [`ToDevice::Open`], before the client hears anything: it is this process's from now on, whatever becomes of it.
+    Taken {
+        /// The number that it was opened with.
+        session: u64,
+    },
     /// A session has ended and given everything back.
     Ended {
         /// The number that it was opened with.
@@ -154,6 +160,7 @@ pub(crate) struct VgpuStatus {
     pub(crate) entries_scanned: u64,
     pub(crate) hypercalls: u64,
     pub(crate) state: String,
+    pub(crate) reason: Option<String>,
 }
 
 /// Longest that the control process waits for room: a device process that does not read is as good as dead.

@@ -14,7 +14,7 @@ use crate::size::Scheduler;
 /// Longest that the daemon may take to start.
 const START_BOUND: Duration = Duration::from_secs(20);
 
-/// The daemon and its folder; both go when it is dropped.
+/// The daemon and its folder; both go when it is dropped. If this process is killed, the folder stays.
 #[derive(Debug)]
 pub(crate) struct Stage {
     own: PathBuf,
@@ -31,15 +31,15 @@ impl Stage {
         std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
         let config = folder.join("config.toml");
         std::fs::write(&config, "")?;
-        let daemon = Command::new(&own)
+        let mut daemon = Command::new(&own);
+        daemon
             .args(["serve", "--gpu", gpu])
             .env("SUNDIAL_RUNTIME_DIR", &folder)
             .env("SUNDIAL_CONFIG", &config)
             .env("XDG_CACHE_HOME", &folder)
             .env("SUNDIAL_LOG", std::env::var_os("SUNDIAL_LOG").unwrap_or_else(|| "warn".into()))
-            .stdin(Stdio::null())
-            .spawn()
-            .context("starting the daemon")?;
+            .stdin(Stdio::null());
+        let daemon = sandbox::end_with_parent(&mut daemon).spawn().context("starting the daemon")?;
         let stage = Stage { own, folder, daemon };
         let end = Instant::now() + START_BOUND;
         while stage.listing().is_err() {
@@ -60,10 +60,10 @@ impl Stage {
         Ok(program)
     }
 
-    /// `sundial`, at this daemon.
+    /// `sundial`, at this daemon. What it becomes ends with the thread that starts it.
     pub(crate) fn sundial(&self) -> Command {
         let mut command = Command::new(&self.own);
-        command.env("SUNDIAL_RUNTIME_DIR", &self.folder);
+        sandbox::end_with_parent(command.env("SUNDIAL_RUNTIME_DIR", &self.folder));
         command
     }
 

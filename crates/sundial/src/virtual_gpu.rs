@@ -224,6 +224,11 @@ fn table(listing: &VgpuListing) -> String {
             line.socket.display()
         ));
     }
+    for line in &listing.vgpus {
+        if let Some(reason) = &line.reason {
+            text.push_str(&format!("`{}` has to be destroyed: {reason}\n", line.name));
+        }
+    }
     text
 }
 
@@ -252,11 +257,15 @@ mod tests {
             entries_scanned: 2,
             hypercalls: 3,
             state: "attached".into(),
+            reason: None,
         };
-        let text = table(&VgpuListing { vgpus: vec![line] });
+        let text = table(&VgpuListing { vgpus: vec![line.clone()] });
         let [head, body] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
         assert_eq!(head.find("STATE"), body.find("attached"));
         assert_eq!(head.find("SOCKET"), body.find("/run/one.sock"));
         assert!(body.contains("fv-naive") && body.contains("30.0%"), "{body}");
+        let ended = VgpuLine { state: "ended".into(), reason: Some("it does not stop".into()), ..line };
+        let text = table(&VgpuListing { vgpus: vec![ended] });
+        assert_eq!(text.lines().nth(2), Some("`one` has to be destroyed: it does not stop"));
     }
 }

@@ -71,6 +71,30 @@ fn who_registers_while_it_dies_is_known_to_the_next() {
     });
 }
 
+/// Whoever comes when the device process dies is served by it or by the next, and needs no second try.
+#[test]
+fn who_is_handed_over_as_it_dies_is_served_by_the_next() {
+    const CLIENTS: usize = 8;
+    let installation = Installation::new("");
+    let daemon = installation.serve();
+    let tenant = installation.register(&[]);
+    for _ in 0..2 {
+        let device = until("a device process", || daemon.device());
+        // So that it takes nobody any more.
+        kill_process(device, Signal::STOP).unwrap();
+        std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| tenant.connect())).collect();
+            // Most of them have come that far by then.
+            std::thread::sleep(Duration::from_millis(200));
+            kill_process(device, Signal::KILL).unwrap();
+            for client in clients {
+                client.join().unwrap().unwrap().request(Request::MemoryInfo).unwrap();
+            }
+        });
+    }
+    tenant.end();
+}
+
 #[test]
 fn a_loop_of_deaths_is_slowed_down_and_reported() {
     let installation = Installation::new("");

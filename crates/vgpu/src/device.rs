@@ -62,8 +62,7 @@ impl Vgpu {
     /// Has [`Vgpu::attend`] return, and the guest see no device any more: what it has in store for the thread that serves it
     /// does not hold that up.
     pub fn end(&self) {
-        self.lines.lose();
-        self.balloon.end();
+        self.lines.lose(&"it is being destroyed");
         self.lines.tell(|news| news.ended = true);
     }
 }

@@ -2,8 +2,7 @@
 //! not wait for what a guest is doing.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use gpu_driver::Mediator;
@@ -12,18 +11,20 @@ use gpu_spec::regs::vector;
 use parking_lot::{Condvar, Mutex};
 use vfio_user::{Interrupts, pci};
 
+use crate::balloon::Balloon;
 use crate::interrupts::Tree;
 
 /// Most faults that wait to be told.
 const MOST_FAULTS: usize = 1024;
 
-/// The guest's interrupt tree, and news for the mediator's thread.
-#[derive(Default)]
+/// The guest's interrupt tree, news for the mediator's thread, and for who waits for the guest.
 pub(crate) struct Lines {
     tree: Mutex<Wired>,
     news: Mutex<News>,
     woken: Condvar,
-    lost: AtomicBool,
+    balloon: Arc<Balloon>,
+    /// Why the device is gone for the guest.
+    lost: OnceLock<String>,
 }
 
 /// The tree, and where its line ends.
@@ -55,6 +56,10 @@ pub(crate) struct News {
 }
 
 impl Lines {
+    pub(crate) fn new(balloon: Arc<Balloon>) -> Lines {
+        Lines { tree: Mutex::default(), news: Mutex::default(), woken: Condvar::new(), balloon, lost: OnceLock::new() }
+    }
+
     /// Where interrupts go from now on.
     pub(crate) fn attach(&self, interrupts: Option<Arc<Interrupts>>) {
         self.tree.lock().interrupts = interrupts;
@@ -112,14 +117,22 @@ impl Lines {
         self.woken.notify_one();
     }
 
-    /// The device is gone for the guest, whatever it still has to say.
-    pub(crate) fn lose(&self) {
-        self.lost.store(true, Ordering::Release);
+    /// The device is gone for the guest, whatever it still has to say. Nobody waits for the guest any more. False if it was gone
+    /// already, and why.
+    pub(crate) fn lose(&self, why: &dyn std::fmt::Display) -> bool {
+        let first = self.lost.set(why.to_string()).is_ok();
+        self.balloon.end();
+        first
     }
 
     /// Whether the device is gone: all registers read as ones.
     pub(crate) fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Acquire)
+        self.lost.get().is_some()
+    }
+
+    /// Why it is gone, if it is.
+    pub(crate) fn why_lost(&self) -> Option<&str> {
+        self.lost.get().map(String::as_str)
     }
 }
 
@@ -141,7 +154,7 @@ impl Mediator for Lines {
     }
 
     fn lost(&self) {
-        self.lose();
+        self.lose(&"the GPU is lost");
         // The guest's driver looks, and finds nothing there.
         self.raise(vector::CHANNEL_ERROR);
     }

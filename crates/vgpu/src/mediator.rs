@@ -81,7 +81,7 @@ pub struct Vgpu {
     listed: Mutex<Listed>,
     /// The device's time when the guest's began.
     pub(crate) epoch_ns: u64,
-    pub(crate) balloon: Balloon,
+    pub(crate) balloon: Arc<Balloon>,
 }
 
 /// The groups that run.
@@ -136,7 +136,8 @@ impl Vgpu {
         if let Some(bad) = [most, bytes].into_iter().find(|bytes| *bytes == 0 || !bytes.is_multiple_of(HUGE_PAGE)) {
             return Err(NoVgpu::BadSize(bad));
         }
-        let lines = Arc::new(Lines::default());
+        let balloon = Arc::new(Balloon::new(bytes.min(most)));
+        let lines = Arc::new(Lines::new(Arc::clone(&balloon)));
         let mediator: Arc<dyn gpu_driver::Mediator> = Arc::clone(&lines) as _;
         let lease = Arc::new(driver.lease(Arc::clone(&config.budget), MOST_CHANNELS, mediator));
         let mapped = config.scheme != Scheme::FvNaive;
@@ -157,7 +158,7 @@ impl Vgpu {
         };
         Ok(Arc::new(Vgpu {
             epoch_ns: time_ns(lease.backing().as_ref()),
-            balloon: Balloon::new(bytes.min(most)),
+            balloon,
             config,
             lease,
             lines,
@@ -190,6 +191,12 @@ impl Vgpu {
     #[must_use]
     pub fn vram_overhead(&self) -> u64 {
         self.lease.vram_bytes().saturating_sub(self.balloon.held())
+    }
+
+    /// Why the guest has no device any more, and none will have, until this is destroyed; if that is so.
+    #[must_use]
+    pub fn ended(&self) -> Option<&str> {
+        self.lines.why_lost()
     }
 
     /// What mediation has taken.
@@ -726,11 +733,9 @@ impl Vgpu {
     /// The guest has no device any more, nor will another: something may go on using what it had. All of it stays where it is
     /// until the virtual GPU is destroyed.
     pub(crate) fn end_for_good(&self, why: &dyn std::fmt::Display) {
-        if !self.lines.is_lost() {
+        if self.lines.lose(why) {
             tracing::error!(guest = self.config.name, %why, "a virtual GPU ends: not all that it had can be taken from its guest");
         }
-        self.lines.lose();
-        self.balloon.end();
         // The guest's driver looks, and finds nothing there.
         self.lines.raise(vector::CHANNEL_ERROR);
     }

@@ -206,11 +206,16 @@ impl Partition {
             self.file = new_file(self.most);
         }
         let mut at = 0;
+        let mut renewed = Ok(());
         for run in taken {
-            let kept = VramRange { bytes: run.bytes.min(bytes - at), ..run };
+            let most = if renewed.is_ok() { bytes - at } else { 0 };
+            let mut kept = VramRange { bytes: run.bytes.min(most), ..run };
             if kept.bytes > 0 {
                 self.scrub(kept);
-                self.add(at, kept)?;
+                renewed = self.add(at, kept);
+                if renewed.is_err() {
+                    kept.bytes = 0;
+                }
                 at += kept.bytes;
             }
             if kept.bytes < run.bytes {
@@ -218,6 +223,7 @@ impl Partition {
             }
         }
         self.book(self.parts.len());
+        renewed?;
         if at < bytes { self.fill(at..bytes) } else { Ok(()) }
     }
 

@@ -324,13 +324,17 @@ impl Device for PassThrough {
         if self.memory.lock().maps.remove(&address).is_none() {
             return;
         }
-        let let_go = match &self.switch.read().on {
-            Some(device) => {
+        let let_go = match &*self.switch.read() {
+            Switch { on: Some(device), .. } => {
                 device.free_dma(BusAddr(address));
                 invalidate(device.as_ref())
             }
-            // None is on, and the last one has been told of already if it still is there.
-            None => true,
+            // It has not stopped when it was to, and may by now.
+            Switch { old: Some(device), .. } => {
+                device.free_dma(BusAddr(address));
+                false
+            }
+            Switch { .. } => true,
         };
         if !let_go {
             tracing::error!(guest = self.name, "the device does not let go of memory: it is switched off");

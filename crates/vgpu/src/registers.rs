@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use gpu_spec::host::TURING_CHANNEL_GPFIFO_A;
-use gpu_spec::mmu::{PhysAddr, SMALL_PAGE, VA_END};
+use gpu_spec::mmu::PhysAddr;
 use gpu_spec::pv;
 use gpu_spec::ramfc::place;
 use gpu_spec::regs::{self, CHANNELS, accounting, budget, identity, vector, vf};
+use gpu_spec::tlb::{Invalidation, Operands};
 
 use crate::mediator::{Vgpu, counters};
 
@@ -31,8 +32,7 @@ pub(crate) struct Latches {
     disabled: u32,
     pub(crate) mailbox: [u32; vf::MAILBOXES as usize],
     page_fault_ctrl: u32,
-    /// Page directory low and high, address low and high, pages.
-    invalidate: [u32; 5],
+    invalidate: Operands,
     /// Instance block registers, by channel.
     pub(crate) instances: HashMap<u32, u32>,
     /// Channels that could not be bound.
@@ -205,11 +205,11 @@ impl Vgpu {
             vf::FAULT_BUFFER_PUT => inner.faults.put(),
             vf::FAULT_BUFFER_SIZE => inner.faults.size,
             vf::PAGE_FAULT_CTRL => inner.latches.page_fault_ctrl,
-            vf::MMU_INVALIDATE_PDB => invalidate[0],
-            vf::MMU_INVALIDATE_UPPER_PDB => invalidate[1],
-            vf::MMU_INVALIDATE_VA_LO => invalidate[2],
-            vf::MMU_INVALIDATE_VA_HI => invalidate[3],
-            vf::MMU_INVALIDATE_PAGES => invalidate[4],
+            vf::MMU_INVALIDATE_PDB => invalidate.pdb,
+            vf::MMU_INVALIDATE_UPPER_PDB => invalidate.upper_pdb,
+            vf::MMU_INVALIDATE_VA_LO => invalidate.va_lo,
+            vf::MMU_INVALIDATE_VA_HI => invalidate.va_hi,
+            vf::MMU_INVALIDATE_PAGES => invalidate.pages,
             _ => 0,
         }
     }
@@ -265,11 +265,11 @@ impl Vgpu {
             vf::FAULT_BUFFER_GET => inner.faults.set_get(value),
             vf::FAULT_BUFFER_SIZE => inner.faults.size = value,
             vf::PAGE_FAULT_CTRL => inner.latches.page_fault_ctrl = value,
-            vf::MMU_INVALIDATE_PDB => inner.latches.invalidate[0] = value,
-            vf::MMU_INVALIDATE_UPPER_PDB => inner.latches.invalidate[1] = value,
-            vf::MMU_INVALIDATE_VA_LO => inner.latches.invalidate[2] = value,
-            vf::MMU_INVALIDATE_VA_HI => inner.latches.invalidate[3] = value,
-            vf::MMU_INVALIDATE_PAGES => inner.latches.invalidate[4] = value,
+            vf::MMU_INVALIDATE_PDB => inner.latches.invalidate.pdb = value,
+            vf::MMU_INVALIDATE_UPPER_PDB => inner.latches.invalidate.upper_pdb = value,
+            vf::MMU_INVALIDATE_VA_LO => inner.latches.invalidate.va_lo = value,
+            vf::MMU_INVALIDATE_VA_HI => inner.latches.invalidate.va_hi = value,
+            vf::MMU_INVALIDATE_PAGES => inner.latches.invalidate.pages = value,
             _ => {}
         }
     }
@@ -280,24 +280,10 @@ impl Vgpu {
     }
 
     fn start_invalidate(&self, value: u32) {
-        let [pdb_lo, pdb_hi, va_lo, va_hi, pages] = self.inner.lock().latches.invalidate;
-        let root = if vf::INVALIDATE_ALL_PDB.is_set(value) {
-            None
-        } else {
-            let lo = pdb_lo & vf::INVALIDATE_PDB_ADDRESS.mask() as u32;
-            match place(vf::INVALIDATE_PDB_TARGET.get(pdb_lo), lo, pdb_hi) {
-                Some(root) => Some(root),
-                // A page directory in no memory has no translations.
-                None => return,
-            }
-        };
-        let range = if vf::INVALIDATE_ALL_VA.is_set(value) {
-            0..VA_END
-        } else {
-            let va = u64::from(va_lo & !(SMALL_PAGE as u32 - 1)) | u64::from(va_hi) << 32;
-            va..va.saturating_add(u64::from(pages) * SMALL_PAGE)
-        };
-        self.invalidate(root, &range);
+        let operands = self.inner.lock().latches.invalidate;
+        if let Some(Invalidation { root, range }) = operands.invalidation(value) {
+            self.invalidate(root, &range);
+        }
     }
 
     fn channel_state(&self, number: u32) -> u32 {

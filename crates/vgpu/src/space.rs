@@ -357,6 +357,7 @@ mod tests {
     use softgpu::{Config, SoftGpu};
 
     use super::*;
+    use crate::balloon::Balloon;
     use crate::channel::CHANNEL_BYTES;
     use crate::lines::Lines;
 
@@ -366,7 +367,7 @@ mod tests {
         let driver =
             Driver::start(SoftGpu::new(&Config { vram_bytes: 64 << 20, ..Config::default() }).unwrap()).unwrap();
         let budget = driver.budget(HostCost::default()).unwrap();
-        let lease = Arc::new(driver.lease(budget, 1, Arc::new(Lines::default())));
+        let lease = Arc::new(driver.lease(budget, 1, Arc::new(Lines::new(Arc::new(Balloon::new(0))))));
         let mut failed = 0;
         for spare in 0..8 {
             let mut tables = ShadowTables::new(Arc::clone(&lease), 1 << 20);

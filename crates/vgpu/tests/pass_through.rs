@@ -214,6 +214,25 @@ fn a_device_that_forgets_nothing_has_stopped_when_the_unmap_is_answered() {
 }
 
 #[test]
+fn each_unmap_stops_a_device_that_did_not_stop_before() {
+    let faults = Arc::new(Faults::default());
+    let (whole, made) = counted(&faults);
+    let (mut rogue, serving) = by_hand(&whole);
+    let pages = [0, 1].map(|page| (1 << 33) + page * 4096);
+    pages.iter().for_each(|at| rogue.lend(*at, 4096).unwrap());
+    let held = made.lock().unwrap()[0].upgrade().unwrap();
+    faults.forgets_not.store(true, Ordering::SeqCst);
+    rogue.take_back(pages[0]).unwrap();
+    assert_eq!(rogue.port.read32(regs::PMC_BOOT_0), u32::MAX, "it is switched off");
+    drop(held);
+    assert!(made.lock().unwrap()[0].upgrade().is_some(), "and has not stopped");
+    rogue.take_back(pages[1]).unwrap();
+    assert!(made.lock().unwrap()[0].upgrade().is_none(), "the device is still there");
+    drop(rogue);
+    serving.join().unwrap();
+}
+
+#[test]
 fn nothing_is_switched_on_beside_a_device_that_goes_on() {
     let (whole, made) = counted(&Arc::default());
     let (rogue, serving) = by_hand(&whole);

@@ -2,72 +2,13 @@
 
 #![cfg(test)]
 
-use std::sync::Arc;
+use cuda_core::{CudaError, Device, JitLog, JitOptions, Location, Stream};
+use gpu::DevAddr;
 
-use cuda_core::{
-    CudaError, Device, Driver, Function, HostServices, JitLog, JitOptions, LaunchConfig, Location, Module, Params,
-    Stream,
-};
-use gpu::{DevAddr, Gpu};
-use gpu_driver::ClientConfig;
-use hostmem::{Mapping, Memfd, ProgramPages};
-use parking_lot::Mutex;
-use softgpu::{Config, SoftGpu};
+use crate::support::{KERNELS, MANAGED, PRINTED, launch, memory, own_pages, shape, start, words};
 
 mod streams;
-
-const KERNELS: &str = include_str!("kernels.ptx");
-const MANAGED: &str = include_str!("managed.ptx");
-
-static PRINTED: Mutex<Vec<u8>> = Mutex::new(Vec::new());
-
-/// A driver over a device of its own, with the primary context current and the kernels loaded.
-fn start() -> (Driver, Module) {
-    let config = Config { vram_bytes: 256 << 20, workers: 2, ..Config::default() };
-    let device = gpu_driver::Driver::start(SoftGpu::new(&config).unwrap()).unwrap();
-    let client: Arc<dyn Gpu> = device.open(ClientConfig::default()).unwrap();
-    let host = HostServices { print: |text| PRINTED.lock().extend_from_slice(text), context_destroyed: |_| () };
-    let driver = Driver::new(client, host);
-    driver.init(0).unwrap();
-    driver.ctx_set_current(driver.device_primary_ctx_retain(Device(0)).unwrap()).unwrap();
-    let mut log = JitLog::default();
-    let module = driver.module_load_data(&KERNELS.as_bytes(), &mut log);
-    (driver, module.unwrap_or_else(|error| panic!("{error:?}: {}", log.error)))
-}
-
-fn launch(driver: &Driver, function: Function, config: &LaunchConfig, params: &[&[u8]]) -> cuda_core::Result<()> {
-    let mut each = |index: usize, out: &mut [u8]| {
-        out.copy_from_slice(params[index]);
-        true
-    };
-    driver.launch_kernel(function, config, Params::Each(&mut each))
-}
-
-fn shape(blocks: u32, threads: u32, stream: Stream) -> LaunchConfig {
-    LaunchConfig::new([blocks, 1, 1], [threads, 1, 1], 0, stream)
-}
-
-fn memory(data: &[u8]) -> Mapping {
-    let mapping = Memfd::create("program", data.len() as u64).unwrap().map().unwrap();
-    mapping.write(0, data);
-    mapping
-}
-
-/// Memory of the program's own, as `malloc` gives it, for as long as the process lives; so much that nothing else is in its
-/// pages.
-#[expect(unsafe_code, reason = "a program promises that its memory is there")]
-fn own_pages(content: &[u8]) -> ProgramPages {
-    const ALONE: usize = 1 << 20;
-    let memory = vec![0_u8; ALONE + content.len()].leak();
-    memory[ALONE / 2..][..content.len()].copy_from_slice(content);
-    let address = memory[ALONE / 2..].as_mut_ptr().expose_provenance();
-    // SAFETY: leaked, and used by nobody else from here on.
-    unsafe { ProgramPages::new(address, content.len()) }
-}
-
-fn words(values: impl Iterator<Item = u32>) -> Vec<u8> {
-    values.flat_map(u32::to_le_bytes).collect()
-}
+mod support;
 
 #[test]
 fn vectors_are_added_device() {
@@ -304,41 +245,6 @@ fn a_kernel_that_cannot_run_here_leaves_its_context_in_good_health_device() {
     let lookup = driver.module_get_function(module, "lookup").unwrap();
     launch(&driver, lookup, &shape(1, 4, Stream::NULL), &[&out.0.to_le_bytes()]).unwrap();
     driver.mem_free(out).unwrap();
-}
-
-#[test]
-fn a_stream_waits_for_what_the_host_stores_device() {
-    let (driver, _) = start();
-    let stream = driver.stream_create(1).unwrap();
-    let pages = own_pages(&[0; 4096]);
-    let own = pages.range();
-    driver.mem_host_register(pages, 0).unwrap();
-    let flag = driver.mem_host_get_device_pointer(own.address() as u64, 0).unwrap();
-    let managed = driver.mem_alloc_managed(8, 1).unwrap();
-    driver.memset(managed, 0, 4, 2, Stream::NULL).unwrap();
-    // No thread of this process looks for the value.
-    let looking = || {
-        let names = std::fs::read_dir("/proc/self/task")
-            .unwrap()
-            .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
-        names.filter(|name| name.trim() == "cuda-host-fn").count()
-    };
-    for (round, wide) in [false, true, false, true].into_iter().enumerate() {
-        let value = round as u64 + 1;
-        driver.stream_wait_value(stream, flag, value, wide, 0).unwrap();
-        driver.stream_write_value(stream, managed, value << 33 | value, wide, 0).unwrap();
-        assert_eq!(driver.stream_query(stream), Err(CudaError::NOT_READY));
-        assert_eq!(looking(), 0);
-        own.write(&value.to_le_bytes());
-        driver.stream_synchronize(stream).unwrap();
-        let seen = memory(&[0; 8]);
-        driver.memcpy_dtoh(seen.range(0, 8), managed, Stream::NULL).unwrap();
-        let mut word = [0; 8];
-        seen.read(0, &mut word);
-        let word = u64::from_le_bytes(word);
-        assert_eq!(if wide { word } else { word & 0xffff_ffff }, if wide { value << 33 | value } else { value });
-    }
-    driver.mem_host_unregister(own.address() as u64).unwrap();
 }
 
 #[test]

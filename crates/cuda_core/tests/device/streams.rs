@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cuda_core::Stream;
 use gpu::DevAddr;
 
-use crate::{memory, start, words};
+use crate::support::{memory, start, words};
 
 const STREAMS: u32 = 1024;
 /// `CU_STREAM_NON_BLOCKING`.

@@ -29,6 +29,8 @@ pub const LO: u64 = 0x70_0000_0000;
 pub const WINDOW: u64 = 1 << 30;
 /// A bound on every wait.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+/// VRAM of the device.
+const VRAM: u64 = 256 << 20;
 const LOG2_ENTRIES: u32 = 6;
 const FAULT_PACKETS: u32 = 64;
 
@@ -135,8 +137,15 @@ impl Mini {
 
     /// On a device as configured, with 256 MiB of VRAM.
     pub fn on(config: Config) -> Mini {
-        let config = Config { vram_bytes: 256 << 20, ..config };
-        let gpu = SoftGpu::new(&config).unwrap();
+        Mini::of(SoftGpu::new(&Config { vram_bytes: VRAM, ..config }).unwrap())
+    }
+
+    /// As [`Mini::on`], on a device that never ends a slice but at doorbells.
+    pub fn without_ticker(config: Config) -> Mini {
+        Mini::of(SoftGpu::without_ticker(&Config { vram_bytes: VRAM, ..config }).unwrap())
+    }
+
+    fn of(gpu: Arc<SoftGpu>) -> Mini {
         let mut vram = Vram { gpu: Arc::clone(&gpu), next: 1 << 20 };
         let runlist = vram.take(64 << 10, 4096);
         let fault_buffer = vram.take(4096, 4096);

@@ -2,7 +2,8 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -93,20 +94,26 @@ impl Control {
             return Err("sessions without shared memory are not served here".into());
         }
         unix::set_timeout(socket, None).map_err(text)?;
-        let theirs = socket.try_clone().map_err(text)?;
-        // While the device process is started anew, its next tenant waits.
-        self.device.wait_ready(RESTART_BOUND).map_err(|error| format!("{error:#}"))?;
-        let (session, tenant) = self.change(|tenants| match tenants.open(hello.credential, peer.uid) {
-            Ok((session, tenant, orders)) => (Ok((session, tenant)), orders),
-            Err(reason) => (Err(reason), Orders::new()),
-        })?;
-        let process = Pid::from_raw(peer.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        let fds = [Some(theirs), process].into_iter().flatten().collect();
-        let passed = self.device.send(ToDevice::Open { session, tenant, pid: peer.pid }, fds);
-        passed.map_err(|error| {
-            self.change(|tenants| ((), tenants.close(session)));
-            format!("{error:#}")
-        })
+        let until = Instant::now() + RESTART_BOUND;
+        loop {
+            // While the device process is started anew, its next tenant waits.
+            let left = until.saturating_duration_since(Instant::now());
+            self.device.wait_ready(left).map_err(|error| format!("{error:#}"))?;
+            let (session, tenant) = self.change(|tenants| match tenants.open(hello.credential, peer.uid) {
+                Ok((session, tenant, orders)) => (Ok((session, tenant)), orders),
+                Err(reason) => (Err(reason), Orders::new()),
+            })?;
+            let process = Pid::from_raw(peer.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+            let theirs = socket.try_clone().map_err(text)?;
+            let fds = [Some(theirs), process].into_iter().flatten().collect();
+            let order = ToDevice::Open { session, tenant, pid: peer.pid };
+            match self.device.hand_over(session, order, fds).recv_timeout(HELLO_BOUND) {
+                // Of one that takes its time nobody knows whether it has answered.
+                Ok(()) | Err(RecvTimeoutError::Timeout) => return Ok(()),
+                // It died, and has not said a word to this client: the next one shall.
+                Err(RecvTimeoutError::Disconnected) => self.change(|tenants| ((), tenants.close(session))),
+            }
+        }
     }
 
     /// Serves one connection of `run`, `ps` or `vgpu`.

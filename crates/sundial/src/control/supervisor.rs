@@ -50,10 +50,14 @@ type Parcel = (ToDevice, Vec<OwnedFd>);
 struct LinkState {
     /// To the thread that writes to the present device process.
     queue: Option<Sender<Parcel>>,
-    /// The present one works: the GPU's name and memory.
+    /// The present one works: the GPU's name and memory. Gone with the queue at the latest.
     ready: Option<(String, u64)>,
+    /// One has worked.
+    began: bool,
     /// The first one did not start: why.
     failed: Option<String>,
+    /// Who waits for a session to be taken.
+    sessions: HashMap<u64, Sender<()>>,
     /// Who waits for a report, in order.
     reports: Vec<Sender<Listing>>,
     /// Who waits for a virtual GPU that is being made or ended: it is told why it is not.
@@ -95,6 +99,25 @@ impl DeviceLink {
         let state = self.state.lock();
         let queue = state.queue.as_ref().context("the GPU is being restarted")?;
         queue.send((message, fds)).ok().context("the GPU does not answer")
+    }
+
+    /// Hands a session over, by its number: something is heard when it is taken. If the device process dies before, the sender is
+    /// gone, and nobody has it.
+    pub(super) fn hand_over(&self, session: u64, message: ToDevice, fds: Vec<OwnedFd>) -> Receiver<()> {
+        let (sender, receiver) = channel();
+        let mut state = self.state.lock();
+        match &state.queue {
+            Some(queue) if queue.send((message, fds)).is_ok() => drop(state.sessions.insert(session, sender)),
+            // It is as good as dead: the next one says when it works.
+            _ => state.ready = None,
+        }
+        receiver
+    }
+
+    /// A session has been taken.
+    fn taken(&self, session: u64) {
+        // Who no longer waits does not mind.
+        self.state.lock().sessions.remove(&session).map(|waiting| waiting.send(()));
     }
 
     /// Who is there?
@@ -170,8 +193,7 @@ impl Control {
                 tracing::error!("cannot run the device process: {error:#}");
             }
             let mut state = self.device.state.lock();
-            let began = state.ready.take().is_some() || state.deaths.ever > 0;
-            if !began {
+            if !state.began {
                 state.failed = Some("its process ended; the log says why".into());
                 self.device.changed.notify_all();
                 return;
@@ -201,7 +223,9 @@ impl Control {
         {
             let mut state = self.device.state.lock();
             state.queue = None;
+            state.ready = None;
             // Their senders go: who waits is told at once.
+            state.sessions.clear();
             state.reports.clear();
             state.vgpu_reports.clear();
             state.vgpus.clear();
@@ -233,10 +257,17 @@ impl Control {
         while let Some((message, _)) = link::receive(socket, &mut buffer)? {
             match message {
                 FromDevice::Ready { name, memory_bytes } => {
-                    self.device.state.lock().ready = Some((name, memory_bytes));
+                    let mut state = self.device.state.lock();
+                    (state.ready, state.began) = (Some((name, memory_bytes)), true);
+                    drop(state);
                     self.device.changed.notify_all();
                 }
-                FromDevice::Ended { session } => self.change(|tenants| ((), tenants.close(session))),
+                FromDevice::Taken { session } => self.device.taken(session),
+                FromDevice::Ended { session } => {
+                    // One that is refused is not taken before.
+                    self.device.taken(session);
+                    self.change(|tenants| ((), tenants.close(session)));
+                }
                 FromDevice::Report(sessions) => {
                     let mut state = self.device.state.lock();
                     let device_deaths = state.deaths.ever;

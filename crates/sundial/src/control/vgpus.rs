@@ -368,6 +368,7 @@ impl Tenants {
                 entries_scanned: 0,
                 hypercalls: 0,
                 state: "restarting".into(),
+                reason: None,
             };
             let Some(status) = statuses.iter().find(|status| status.vgpu == id) else { return Some(blank) };
             Some(VgpuLine {
@@ -384,6 +385,7 @@ impl Tenants {
                 entries_scanned: status.entries_scanned,
                 hypercalls: status.hypercalls,
                 state: status.state.clone(),
+                reason: status.reason.clone(),
                 ..blank
             })
         };

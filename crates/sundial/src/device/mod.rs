@@ -241,6 +241,7 @@ impl Device {
         let opened = self.machine.open(&tenant.name, tenant.memory_bytes, host_bytes, budget);
         let (backend, meter) = opened.map_err(text)?;
         let socket = socket.try_clone().map_err(|error| error.to_string())?;
+        link::send(&self.parent, &FromDevice::Taken { session: number }, &[]).map_err(|error| error.to_string())?;
         let begun = Session::begin(socket, process, &backend, charges, &self.monitor);
         let session = begun.map_err(|error| error.to_string())?;
         let running = Running { tenant: id, pid, handle: session.handle(), meter: Arc::new(meter) };

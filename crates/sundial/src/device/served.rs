@@ -56,6 +56,15 @@ impl Served {
         }
     }
 
+    /// Why no guest has a device any more, if that is so.
+    pub(super) fn ended(&self) -> Option<&str> {
+        match self {
+            Served::Mediated(vgpu) => vgpu.ended(),
+            // The next guest may have another.
+            Served::Whole(_) => None,
+        }
+    }
+
     /// Memory of its guest's, bytes.
     pub(super) fn vram_used(&self) -> u64 {
         match self {

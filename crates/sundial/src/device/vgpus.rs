@@ -3,9 +3,10 @@
 //! ```text
 //!              a guest connects                    it leaves, or is made to leave
 //!   idle ───────────────────────────► attached ───────────────────────────────────► idle
-//!                                        │  a fault of ours, in what it asked for
+//!                                        │  a fault of ours, in what it asked for;
+//!                                        │  or not all that it had can be taken from it
 //!                                        ▼
-//!                                      failed: kept until it is destroyed
+//!                                      failed, or ended: kept until it is destroyed
 //! ```
 //! Each has a thread that attends to it and one that will end it, from its beginning on; a guest has one for as long as it is
 //! there. Whatever a guest does is done on those.
@@ -88,7 +89,8 @@ struct Seat {
     /// Who has ever waited.
     waited: u64,
     closed: bool,
-    failed: bool,
+    /// What of ours has failed.
+    failed: Option<String>,
 }
 
 struct Guest {
@@ -326,7 +328,7 @@ impl Hosted {
         if catch_unwind(AssertUnwindSafe(work)).is_err() {
             tracing::error!(vgpu = self.name, "{what} a virtual GPU failed; it has to be destroyed");
             let mut seat = self.seat.lock();
-            seat.failed = true;
+            seat.failed.get_or_insert(format!("{what} it has failed; the daemon's log says how"));
             if let Some(guest) = &seat.guest {
                 guest.stopper.stop();
             }
@@ -378,7 +380,7 @@ impl Hosted {
         }
         match () {
             () if seat.closed => Err("guest refused: its virtual GPU is being destroyed"),
-            () if seat.failed => Err("guest refused: its virtual GPU has failed, and has to be destroyed"),
+            () if seat.failed.is_some() => Err("guest refused: its virtual GPU has failed, and has to be destroyed"),
             () if seat.guest.is_some() => Err("guest refused: the one before it does not end"),
             () => {
                 seat.guest = Some(guest);
@@ -394,23 +396,25 @@ impl Hosted {
         }
     }
 
-    /// Its guest's process, and what it does.
-    fn state(&self, backlogged: bool) -> (Option<i32>, &'static str) {
+    /// Its guest's process, what it does, and why it is of no use any more.
+    fn state(&self, backlogged: bool) -> (Option<i32>, &'static str, Option<String>) {
         let (guest, failed) = {
             let seat = self.seat.lock();
-            (seat.guest.as_ref().map(|guest| guest.pid), seat.failed)
+            (seat.guest.as_ref().map(|guest| guest.pid), seat.failed.clone())
         };
+        let ended = self.served.ended().map(str::to_owned);
         let state = match guest {
-            _ if failed => "failed",
+            _ if failed.is_some() => "failed",
+            _ if ended.is_some() => "ended",
             None => "idle",
             Some(_) if backlogged || self.is_busy() => "running",
             Some(_) => "attached",
         };
-        (guest, state)
+        (guest, state, failed.or(ended))
     }
 
     fn status(&self, device: &Device) -> VgpuStatus {
-        let (guest, state) = self.state(device.shares.is_backlogged(self.number()));
+        let (guest, state, reason) = self.state(device.shares.is_backlogged(self.number()));
         let standing = device.shares.standing(self.tenant);
         let counts = self.served.counts();
         VgpuStatus {
@@ -428,6 +432,7 @@ impl Hosted {
             entries_scanned: counts.entries_scanned,
             hypercalls: counts.hypercalls,
             state: state.into(),
+            reason,
         }
     }
 
@@ -511,16 +516,26 @@ mod tests {
         let hosted = hosted();
         let (guest, mut theirs) = comes();
         hosted.seat(guest).unwrap();
-        assert_eq!(hosted.state(false), (Some(7), "attached"));
+        assert_eq!(hosted.state(false), (Some(7), "attached", None));
         hosted.whole("testing", || panic!("a fault of ours"));
-        assert_eq!(hosted.state(true), (Some(7), "failed"));
+        let failed = Some("testing it has failed; the daemon's log says how".to_owned());
+        assert_eq!(hosted.state(true), (Some(7), "failed", failed.clone()));
         assert_eq!(theirs.read(&mut [0; 16]).unwrap(), 0, "its guest is made to leave");
         leaves(&hosted);
         let (guest, _theirs) = comes();
         assert!(hosted.seat(guest).unwrap_err().contains("has failed"));
-        assert_eq!(hosted.state(false), (None, "failed"));
+        assert_eq!(hosted.state(false), (None, "failed", failed));
         // It can be destroyed all the same.
         hosted.empty();
+    }
+
+    #[test]
+    fn one_that_has_ended_says_why() {
+        let hosted = hosted();
+        let (guest, _theirs) = comes();
+        hosted.seat(guest).unwrap();
+        hosted.served.end();
+        assert_eq!(hosted.state(true), (Some(7), "ended", Some("it is being destroyed".into())));
     }
 
     #[test]

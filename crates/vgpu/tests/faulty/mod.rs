@@ -17,6 +17,10 @@ pub(crate) struct Faults {
     pub(crate) forgets_not: AtomicBool,
     /// VRAM that was lent stays so.
     pub(crate) keeps_lent: AtomicBool,
+    /// No VRAM can be lent.
+    pub(crate) lends_not: AtomicBool,
+    /// It is gone: all registers read as ones.
+    pub(crate) gone: AtomicBool,
 }
 
 /// A software GPU with faults.
@@ -34,6 +38,9 @@ impl Faulty {
 
 impl DeviceBacking for Faulty {
     fn read32(&self, bar0_offset: u32) -> u32 {
+        if self.faults.gone.load(Ordering::SeqCst) {
+            return u32::MAX;
+        }
         let value = self.gpu.read32(bar0_offset);
         let asked = bar0_offset == regs::VF_BASE + vf::MMU_INVALIDATE;
         let pending = asked && self.faults.forgets_not.load(Ordering::SeqCst);
@@ -73,6 +80,9 @@ impl DeviceBacking for Faulty {
     }
 
     fn lend_vram(&self, offset: VramOffset, file: &Arc<Memfd>, file_offset: u64, bytes: u64) -> io::Result<()> {
+        if self.faults.lends_not.load(Ordering::SeqCst) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         self.gpu.lend_vram(offset, file, file_offset, bytes)
     }
 

@@ -76,7 +76,7 @@ impl Host {
     }
 
     /// A panic of its threads is the test's.
-    fn join(&mut self) {
+    pub(crate) fn join(&mut self) {
         if let Some((_, thread)) = self.serving.take() {
             assert!(thread.join().is_ok() || std::thread::panicking(), "serving a guest has panicked");
         }
