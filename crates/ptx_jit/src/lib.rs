@@ -13,7 +13,7 @@
 //!   masked code on its part of the warp's frame, until its lanes meet again. Contiguous accesses are vector accesses
 //!   after one bounds check; rare operations are evaluated lane by lane by [`ptx::math::eval()`]. What fast paths call
 //!   rarely changes no register (`emit::transparent`), so that they keep theirs.
-//! - `compile` drives both and gives an [`Image`]: machine code that can lie anywhere, with what it takes to run it, as a
+//! - `compile` drives both, several regions side by side where a large kernel may have several threads, and gives an [`Image`]: machine code that can lie anywhere, with what it takes to run it, as a
 //!   plain value. `code` installs images. `abi` is what emitted and running code agree on.
 //! - `run`: a batch of CTAs is a coroutine that runs one after another on its stack. A CTA's scheduler always runs the next
 //!   region in program order with pending lanes, for all of these, and stays in a loop until nothing is left in it;
