@@ -106,7 +106,7 @@ mod tests {
             block,
             stack_bytes: 0,
             engine: EngineKind::Jit,
-            bounds: Bounds { memory_bytes: 1, time: Duration::ZERO },
+            bounds: Bounds { memory_bytes: 1, time: Duration::ZERO, threads: 1 },
         }
     }
 

@@ -87,7 +87,7 @@ pub fn serve(socket: OwnedFd, seal: impl FnOnce() + Send + 'static) -> io::Resul
 }
 
 /// Bounds of the rehearsal.
-const REHEARSED: Bounds = Bounds { memory_bytes: 64 << 20, time: Duration::from_secs(10) };
+const REHEARSED: Bounds = Bounds { memory_bytes: 64 << 20, time: Duration::from_secs(10), threads: 1 };
 
 fn rehearsal() -> Order {
     Order {
@@ -99,6 +99,7 @@ fn rehearsal() -> Order {
         engine: Engine::Machine,
         memory_bytes: REHEARSED.memory_bytes,
         time: REHEARSED.time,
+        threads: REHEARSED.threads,
     }
 }
 
@@ -144,7 +145,7 @@ impl Compiler {
             self.modules.insert(order.module, Known { program: Program::parse(text), symbols });
         }
         let known = self.modules.get(&order.module).ok_or_else(|| failed("an unknown module"))?;
-        let bounds = Bounds { memory_bytes: order.memory_bytes, time: order.time };
+        let bounds = Bounds { memory_bytes: order.memory_bytes, time: order.time, threads: order.threads };
         image(known, order, bounds)
     }
 }
@@ -160,9 +161,9 @@ fn image(known: &Known, order: &Order, bounds: Bounds) -> Result<Image, CompileE
         return Image::interpreted(kernel, block, why.clone());
     }
     let watch = Watch::new(bounds);
-    watch.begin();
+    let working = watch.begin();
     let compiled = Image::compile(Arc::clone(&kernel), block, EngineKind::Jit, &watch);
-    watch.end();
+    drop(working);
     match compiled {
         Err(CompileError::Stopped(stop)) if stop != Stop::GivenUp => {
             Image::interpreted(kernel, block, Some(stop.to_string()))

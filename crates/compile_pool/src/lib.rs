@@ -14,7 +14,10 @@
 //!
 //! - [`Pool`] is the device's side, a [`ptx_jit::compiler::Compiler`]. Some processes stand ready, so that a first kernel
 //!   waits for none to start. Owners have equal turns; an owner with nothing under way gets a process at once, more than
-//!   one only while there are idle processors; the operating system divides the time. Whoever drops a job ends the process
+//!   one only while there are idle processors; the operating system divides the time. A large kernel is compiled by several
+//!   threads of its process where processors are left that no compilation has or waits for, and on which no kernel ran when it
+//!   was asked for; they leave when they no longer have a processor for themselves. All of it is one compilation: one clock,
+//!   one bound on memory, and one end. Whoever drops a job ends the process
 //!   that works for it. **A process that has worked for one owner never works for another**: what a kernel could do to its
 //!   compiler stays with that kernel's owner.
 //! - [`compiler`] is the compiler process's side.

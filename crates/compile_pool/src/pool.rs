@@ -218,12 +218,12 @@ impl Inner {
                 break;
             }
             if let Some(waiting) = state.take(bound) {
-                let tenant = waiting.request.tenant;
+                let (tenant, threads) = (waiting.request.tenant, waiting.request.bounds.threads);
                 let was_fresh = bound.is_none();
                 drop(state);
                 let After { alive, news, keep } = self.carry_out(&mut process, &mut bound, waiting);
                 state = self.state.lock();
-                state.ended(tenant);
+                state.ended(tenant, threads);
                 if was_fresh && bound.is_none() {
                     state.unbound(tenant);
                 }

@@ -156,6 +156,7 @@ impl Process {
             engine,
             memory_bytes: request.bounds.memory_bytes.min(MAX_MEMORY),
             time: request.bounds.time,
+            threads: request.bounds.threads,
         };
         let fd = file.as_ref().and_then(|file| file.fd());
         protocol::send(&self.socket, &order, fd).map_err(|_| End::Gone)?;
@@ -224,7 +225,7 @@ mod tests {
             block: [1; 3],
             stack_bytes: 0,
             engine: EngineKind::Jit,
-            bounds: Bounds { memory_bytes: 1000, time: Duration::from_secs(600) },
+            bounds: Bounds { memory_bytes: 1000, time: Duration::from_secs(600), threads: 1 },
         };
         // The file is empty: who looked into it would say that it cannot be read.
         for (length, reason) in [(1001, "more than it may use"), (u64::MAX, "more than it may use"), (1000, "read")] {

@@ -36,6 +36,8 @@ pub(crate) struct Order {
     pub(crate) engine: Engine,
     pub(crate) memory_bytes: u64,
     pub(crate) time: Duration,
+    /// Threads that may compile it.
+    pub(crate) threads: usize,
 }
 
 /// What is to run the kernel.

@@ -63,6 +63,11 @@ impl<T> Queue<T> {
         thing
     }
 
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.tenants.values().map(VecDeque::len).sum()
+    }
+
     /// Tenants with something that waits, and what.
     pub(crate) fn tenants(&self) -> impl Iterator<Item = (u64, &VecDeque<T>)> {
         self.turns.iter().filter_map(|&tenant| Some((tenant, self.tenants.get(&tenant)?)))
@@ -101,7 +106,9 @@ mod tests {
         queue.push(7, 7);
         assert_eq!(queue.remove(7, |_| true), Some(7));
         assert_eq!(queue.tenants().map(|(tenant, _)| tenant).collect::<Vec<_>>(), [1]);
+        assert_eq!(queue.len(), 96);
         assert_eq!(queue.drain().len(), 96);
+        assert_eq!(queue.len(), 0);
         assert_eq!(queue.pop(|_, _| Some(0)), None);
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct State {
     pub(crate) queue: Queue<Waiting>,
     /// Compilations under way, by tenant.
     running: HashMap<u64, usize>,
+    /// Threads that they have beside the first of each, at most.
+    helpers: usize,
     /// Processes that work or have worked for a tenant.
     held: HashMap<u64, usize>,
     /// Processes that have worked for an owner and wait for more of it.
@@ -61,6 +63,7 @@ impl State {
             most: (4 * processors).clamp(16, 64),
             queue: Queue::default(),
             running: HashMap::new(),
+            helpers: 0,
             held: HashMap::new(),
             idle: HashMap::new(),
             fresh: 0,
@@ -86,10 +89,18 @@ impl State {
         free.max(usize::from(count(&self.running, tenant) == 0))
     }
 
-    /// What a process that has worked for `bound`, or for nobody, is to do next.
+    /// Threads for a compilation that has just begun: beside its first, processors that no other compilation has or waits
+    /// for. They keep no other from beginning; those that are too many then leave by themselves.
+    fn threads(&self, most: usize) -> usize {
+        let taken = self.running.values().sum::<usize>() + self.helpers + self.queue.len();
+        most.clamp(1, 1 + self.processors.saturating_sub(taken))
+    }
+
+    /// What a process that has worked for `bound`, or for nobody, is to do next, and on how many threads: that is in the
+    /// request.
     pub(crate) fn take(&mut self, bound: Option<Bound>) -> Option<Waiting> {
         let mut queue = std::mem::take(&mut self.queue);
-        let taken = queue.pop(|tenant, waiting| {
+        let mut taken = queue.pop(|tenant, waiting| {
             if self.may_run(tenant) == 0 {
                 return None;
             }
@@ -108,19 +119,23 @@ impl State {
             }
         });
         self.queue = queue;
-        if let Some(waiting) = &taken {
+        if let Some(waiting) = &mut taken {
             let tenant = waiting.request.tenant;
             *self.running.entry(tenant).or_default() += 1;
             if bound.is_none() {
                 *self.held.entry(tenant).or_default() += 1;
             }
+            let threads = self.threads(waiting.request.bounds.threads);
+            self.helpers += threads - 1;
+            waiting.request.bounds.threads = threads;
         }
         taken
     }
 
-    /// A compilation has ended.
-    pub(crate) fn ended(&mut self, tenant: u64) {
+    /// A compilation has ended, which was on so many threads.
+    pub(crate) fn ended(&mut self, tenant: u64, threads: usize) {
         decrement(&mut self.running, tenant);
+        self.helpers -= threads - 1;
     }
 
     /// A process that worked for a tenant does so no more.
@@ -190,8 +205,12 @@ mod tests {
     use super::*;
 
     fn queue(state: &mut State, tenant: u64, owner: u64) {
+        queue_for(state, tenant, owner, 1);
+    }
+
+    fn queue_for(state: &mut State, tenant: u64, owner: u64, threads: usize) {
         let source = Arc::new(Source { id: 1, text: "".into(), symbols: HashMap::new() });
-        let bounds = Bounds { memory_bytes: 1, time: std::time::Duration::ZERO };
+        let bounds = Bounds { memory_bytes: 1, time: std::time::Duration::ZERO, threads };
         let (entry, block, stack_bytes, engine) = ("k".to_owned(), [1; 3], 0, EngineKind::Jit);
         let request = Request { tenant, owner, source, entry, block, stack_bytes, engine, bounds };
         let (flight, done) = (Arc::default(), Box::new(|_| ()));
@@ -220,11 +239,11 @@ mod tests {
         }
         let theirs: Vec<Bound> = std::iter::from_fn(|| taken(&mut state, None)).collect();
         assert_eq!(theirs.len(), 8);
-        state.ended(2);
+        state.ended(2, 1);
         assert!(state.is_to_go(theirs[0]), "one of its own owners has none");
         queue(&mut state, 3, 300);
         queue(&mut state, 1, held[0].owner);
-        state.ended(1);
+        state.ended(1, 1);
         assert!(state.is_waited_for(held[0]) && state.is_to_go(held[0]), "it goes though its owner has more");
         state.unbound(1);
         state.processes -= 1;
@@ -244,10 +263,38 @@ mod tests {
         }
         let bound = taken(&mut state, None);
         assert_eq!(bound, Some(Bound { tenant: 1, owner: 10 }));
-        state.ended(1);
+        state.ended(1, 1);
         state.fresh = 1;
         assert!(state.take(bound).is_none(), "20 came before, and a process is there for it");
         state.fresh = 0;
         assert_eq!(taken(&mut state, bound), bound, "with none to come, it goes on");
+    }
+
+    #[test]
+    fn threads_are_for_processors_that_nobody_uses_or_waits_for() {
+        let mut state = State::new(8);
+        let begin = |state: &mut State, bound| state.take(bound).map(|waiting| waiting.request.bounds.threads);
+        for owner in [1, 2, 3] {
+            queue_for(&mut state, owner, owner, 4);
+        }
+        assert_eq!(begin(&mut state, None), Some(4), "it may have no more");
+        assert_eq!(begin(&mut state, None), Some(3), "of the four that are left one is for who waits");
+        assert_eq!(begin(&mut state, None), Some(1), "that one");
+        for owner in [4, 5] {
+            queue_for(&mut state, owner, owner, 4);
+            assert_eq!(begin(&mut state, None), Some(1), "each tenant begins something at once");
+        }
+        let first = Some(Bound { tenant: 1, owner: 1 });
+        for (owner, threads) in [(1, 4), (2, 3), (4, 1)] {
+            state.ended(owner, threads);
+        }
+        queue_for(&mut state, 1, 1, 100);
+        assert_eq!(begin(&mut state, first), Some(6), "two are others'");
+        for (owner, threads) in [(1, 6), (3, 1), (5, 1)] {
+            state.ended(owner, threads);
+        }
+        assert_eq!(state.helpers, 0);
+        queue_for(&mut state, 1, 1, 0);
+        assert_eq!(begin(&mut state, first), Some(1), "there is always one");
     }
 }

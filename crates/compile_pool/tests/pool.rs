@@ -131,6 +131,13 @@ fn text(operations: usize) -> String {
     text + "st.global.f32 [%rd1], %f1;\nret;\n}\n"
 }
 
+/// The same, in regions that can be compiled side by side.
+fn with_barriers(operations: usize) -> String {
+    const FMA: &str = "fma.rn.f32 %f1, %f1, %f1, %f1;\n";
+    let piece = FMA.repeat(25);
+    text(operations).replace(&piece, &format!("{piece}bar.sync 0;\n"))
+}
+
 fn source(text: &str) -> Arc<Source> {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     let id = NEXT.fetch_add(1, Ordering::SeqCst);
@@ -138,7 +145,7 @@ fn source(text: &str) -> Arc<Source> {
 }
 
 fn request(owner: u64, source: &Arc<Source>) -> Request {
-    let bounds = Bounds { memory_bytes: 2 << 30, time: Duration::from_secs(600) };
+    let bounds = Bounds { memory_bytes: 2 << 30, time: Duration::from_secs(600), threads: 4 };
     let (source, entry) = (Arc::clone(source), "k".to_owned());
     Request { tenant: owner, owner, source, entry, block: [64, 1, 1], stack_bytes: 0, engine: EngineKind::Jit, bounds }
 }
@@ -263,12 +270,50 @@ fn a_tenant_of_many_programs_keeps_no_other_waiting() {
 #[test]
 fn what_takes_too_much_is_left_to_the_interpreter() {
     let (pool, _starter) = pool(2);
-    let bounds = Bounds { memory_bytes: 2 << 30, time: Duration::from_millis(20) };
-    let outcome = compile(&pool, Request { bounds, ..request(1, &source(&text(20_000))) });
-    assert!(!outcome.code.unwrap().is_machine_code());
-    let bounds = Bounds { memory_bytes: 1 << 20, time: BOUND };
-    let outcome = compile(&pool, Request { bounds, ..request(1, &source(&text(20_000))) });
-    assert!(!outcome.code.unwrap().is_machine_code());
+    for text in [text(20_000), with_barriers(20_000)] {
+        let bounds = Bounds { memory_bytes: 2 << 30, time: Duration::from_millis(20), threads: 4 };
+        let outcome = compile(&pool, Request { bounds, ..request(1, &source(&text)) });
+        assert!(!outcome.code.unwrap().is_machine_code());
+        let bounds = Bounds { memory_bytes: 1 << 20, time: BOUND, threads: 4 };
+        let outcome = compile(&pool, Request { bounds, ..request(1, &source(&text)) });
+        assert!(!outcome.code.unwrap().is_machine_code());
+    }
+}
+
+/// Threads of a process.
+fn threads_of(pid: i32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let count = status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok());
+    count.unwrap_or(0)
+}
+
+#[test]
+fn several_threads_compile_a_large_kernel_and_end_with_it() {
+    let (pool, starter) = pool(4);
+    // Nothing of it is large, but there is much of it.
+    let large = source(&with_barriers(4000));
+    let alone = Bounds { threads: 1, ..request(1, &large).bounds };
+    assert!(compile(&pool, Request { bounds: alone, ..request(1, &large) }).code.unwrap().is_machine_code());
+    let most = || starter.living().into_iter().map(threads_of).max().unwrap_or(0);
+    let before = most();
+    let mut x = 0;
+    let mut under_way = None;
+    until("more threads", || {
+        let next = || {
+            x += 1;
+            start(&pool, Request { block: [x % 1024 + 1, 1, 1], ..request(1, &large) })
+        };
+        let (_, outcome) = under_way.get_or_insert_with(next);
+        if let Ok(outcome) = outcome.try_recv() {
+            assert!(outcome.code.unwrap().is_machine_code());
+            under_way = None;
+        }
+        (most() > before).then_some(())
+    });
+    if let Some((_job, outcome)) = under_way {
+        assert!(outcome.recv_timeout(BOUND).unwrap().code.unwrap().is_machine_code());
+    }
+    until("them to end", || (most() <= before).then_some(()));
 }
 
 #[test]

@@ -223,7 +223,8 @@ pub struct KernelInfo {
     pub const_bytes: u32,
     /// Registers per thread, as a compiler for hardware would report (an estimate).
     pub registers: u32,
-    /// Most threads in a CTA.
+    /// Most threads in a CTA. In the answer to [`Request::PrepareKernel`] no more than there is local memory for, with the stack
+    /// that was asked for.
     pub max_threads: u32,
     /// `.reqntid`, `.maxntid`.
     pub max_ntid: Option<[u32; 3]>,

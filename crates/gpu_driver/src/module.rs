@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use gpu::{DevAddr, GlobalInfo, GpuError, KernelInfo, ModuleInfo};
 use gpu_spec::program;
-use ptx::launch::MAX_THREADS_PER_CTA;
+use ptx::launch::{self, MAX_CTA_BYTES, MAX_THREADS_PER_CTA};
 use ptx::{Linkage, Program, PtxError, PtxErrorKind, VarSpace, Variable};
 
 use crate::space::{Memory, invalid};
@@ -25,7 +25,24 @@ pub(crate) struct Kernel {
     /// Local memory of a thread that a launch asks for, bytes: the stack included.
     pub(crate) local_bytes: AtomicU32,
     /// The verdict of compiling it for a test.
-    prepared: OnceLock<Result<(), GpuError>>,
+    prepared: OnceLock<Result<Local, GpuError>>,
+}
+
+/// What a thread of a kernel has of local memory.
+#[derive(Clone, Copy, Debug)]
+struct Local {
+    bytes: u32,
+    /// A stack comes to it.
+    stack: bool,
+}
+
+impl Local {
+    /// Threads of a CTA that there is local memory for, if launches ask for so much stack.
+    fn most_threads(self, stack_bytes: u32) -> u32 {
+        let stack = if self.stack { launch::stack_bytes(stack_bytes) } else { 0 };
+        let bytes = u64::from(self.bytes) + u64::from(stack);
+        MAX_CTA_BYTES.checked_div(bytes).map_or(MAX_THREADS_PER_CTA, |most| most.min(MAX_THREADS_PER_CTA.into()) as u32)
+    }
 }
 
 /// A module's text, read.
@@ -187,12 +204,17 @@ impl Module {
         let verdict = kernel.prepared.get_or_init(|| {
             let symbols: HashMap<&str, u64> = self.symbols.iter().map(|(name, at)| (name.as_str(), *at)).collect();
             match self.program.lower(index as usize, &|name| symbols.get(name).copied()) {
-                Ok(_) => Ok(()),
+                Ok(lowered) => {
+                    Ok(Local { bytes: lowered.local_bytes - lowered.stack_bytes, stack: lowered.stack_bytes > 0 })
+                }
                 Err(error) => Err(rejected(error)),
             }
         });
-        kernel.local_bytes.store(kernel.info.local_bytes.max(stack_bytes), Ordering::Relaxed);
-        verdict.clone().map(|()| kernel.info.clone())
+        let asked = kernel.info.local_bytes.max(stack_bytes);
+        kernel.local_bytes.store(asked, Ordering::Relaxed);
+        let most_threads = verdict.clone()?.most_threads(asked);
+        let info = kernel.info.clone();
+        Ok(KernelInfo { max_threads: info.max_threads.min(most_threads), ..info })
     }
 }
 

@@ -14,6 +14,12 @@ pub const WARP: u32 = 32;
 pub const MAX_THREADS_PER_CTA: u32 = 1024;
 /// Most shared memory of a CTA, static and dynamic, bytes (compute capability 12.0, opt-in).
 pub const MAX_SHARED_BYTES: u32 = 99 * 1024;
+/// Most bytes of local memory of a CTA, and as many of its registers while they are not in use: 64 KiB for each of 1,024
+/// threads.
+///
+/// A line of PTX asks for half a gigabyte, `.local .b8 a[500000];` in a block of 1,024 threads, for every CTA under way,
+/// zeroed, in the process that serves all tenants; a few launches would exhaust its memory.
+pub const MAX_CTA_BYTES: u64 = 64 << 20;
 /// Most bytes of kernel parameters.
 pub const MAX_PARAM_BYTES: u32 = 32764;
 

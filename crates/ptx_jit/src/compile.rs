@@ -1,6 +1,7 @@
 //! Compiling a kernel: analysis, emission, and machine code at no particular place.
 
 mod assemble;
+mod divide;
 
 use std::sync::{Arc, LazyLock};
 
@@ -18,6 +19,7 @@ use crate::emit::{self, joint};
 use crate::image::{Loop, Machine, Region};
 use crate::{CompileError, MAX_STACK_BYTES};
 use assemble::{Assembler, Piece};
+use divide::divide;
 
 fn unsupported(what: impl std::fmt::Display) -> CompileError {
     CompileError::Unsupported { line: 0, what: what.to_string() }
@@ -154,20 +156,22 @@ fn in_regions(kernel: &Kernel, block: [u32; 3], region: usize, watch: &Watch) ->
     let entries = isa(Allocation::Thorough)?;
     let plan = width::plan_widest(kernel, block, region).map_err(unsupported)?;
     let float_only = float_only(kernel);
-    let mut assembler = Assembler::default();
-    let mut regions = Vec::new();
-    let mut scratch = (Context::new(), FunctionBuilderContext::new());
-    for index in 0..plan.regions.len() {
+    let instructions = kernel.blocks.iter().map(|block| block.insts.len()).sum();
+    let pieces = divide(plan.regions.len(), watch.threads(instructions), watch, |scratch: &mut Scratch, index| {
         watch.check().map_err(CompileError::from)?;
-        let isa =
-            isa(if region < usize::MAX && is_short(&plan, index) { Allocation::Quick } else { Allocation::Thorough })?;
-        let (piece, attached) = self::region(isa, kernel, &plan, index, &float_only, &mut scratch, watch)?;
-        let stack_bytes = piece.frame_bytes;
-        if stack_bytes > MAX_STACK_BYTES {
-            return Err(Failure::Stack(unsupported(format!("{stack_bytes} bytes of stack"))));
+        let quick = region < usize::MAX && is_short(&plan, index);
+        let isa = isa(if quick { Allocation::Quick } else { Allocation::Thorough })?;
+        let (piece, attached) = self::region(isa, kernel, &plan, index, &float_only, scratch, watch)?;
+        match piece.frame_bytes {
+            bytes if bytes > MAX_STACK_BYTES => Err(Failure::Stack(unsupported(format!("{bytes} bytes of stack")))),
+            _ => Ok((piece, attached)),
         }
+    })?;
+    let mut assembler = Assembler::default();
+    let mut regions = Vec::with_capacity(pieces.len());
+    for (index, (piece, attached)) in pieces.into_iter().enumerate() {
         let begin = assembler.add(entries, &piece)?;
-        regions.push(describe(kernel, &plan, index, attached, begin, stack_bytes));
+        regions.push(describe(kernel, &plan, index, attached, begin, piece.frame_bytes));
     }
     let loops = loops(&plan, &mut regions);
     let (code, relocations) = assembler.finish();
@@ -219,6 +223,18 @@ fn loops(plan: &Plan, regions: &mut [Region]) -> Vec<Loop> {
     found
 }
 
+/// What a thread keeps from one region to the next.
+struct Scratch {
+    context: Context,
+    builder: FunctionBuilderContext,
+}
+
+impl Default for Scratch {
+    fn default() -> Scratch {
+        Scratch { context: Context::new(), builder: FunctionBuilderContext::new() }
+    }
+}
+
 /// The machine code of a region, and what it hands to helpers.
 fn region(
     isa: &dyn TargetIsa,
@@ -226,7 +242,7 @@ fn region(
     plan: &Plan,
     index: usize,
     float_only: &[bool],
-    (context, builder_context): &mut (Context, FunctionBuilderContext),
+    Scratch { context, builder: builder_context }: &mut Scratch,
     watch: &Watch,
 ) -> Result<(Piece, Attached), CompileError> {
     context.clear();

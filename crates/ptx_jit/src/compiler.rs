@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use threads::Threads;
-pub use watch::{Stop, Watch};
+pub(crate) use watch::{HELPER_STACK_BYTES, Pace};
+pub use watch::{Stop, Watch, Working};
 
 use crate::{Code, CompileError, EngineKind};
 
@@ -33,8 +34,11 @@ pub struct Source {
 pub struct Bounds {
     /// Memory, bytes.
     pub memory_bytes: u64,
-    /// Processor time.
+    /// Processor time, of all its threads together.
     pub time: Duration,
+    /// Threads. Those beside the first are for processors that nothing else uses: they leave when one of all does not have a
+    /// processor for itself.
+    pub threads: usize,
 }
 
 /// A kernel to be compiled for CTAs of one shape.

@@ -10,12 +10,13 @@ mod check;
 use std::sync::Arc;
 
 use ptx::ir::Kernel;
+use ptx::launch::MAX_CTA_BYTES;
 use serde::{Deserialize, Serialize};
 
 use crate::abi::joint::{Meeting, Site};
 use crate::abi::{Attached, Helper};
 use crate::compiler::Watch;
-use crate::{CompileError, EngineKind, MAX_CTA_BYTES, compile, reference};
+use crate::{CompileError, EngineKind, compile, reference};
 
 /// Distinguishes engines whose images are not each other's: the crate's version and what its sources were when it was built.
 pub const ENGINE_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("PTX_JIT_SOURCES"));
@@ -273,12 +274,19 @@ impl Image {
 
     /// Bytes of a CTA for local memory, registers and scheduling.
     pub(crate) fn cta_bytes(&self) -> u64 {
-        let threads = u64::from(self.block.iter().product::<u32>());
-        let registers = match &self.body {
-            Body::Machine(machine) => machine.state_bytes(threads),
-            Body::Interpreted { kernel, .. } => reference::register_bytes(kernel) * threads,
-        };
-        u64::from(self.facts.local_bytes) * threads + registers
+        u64::from(self.facts.local_bytes) * self.threads() + self.state_bytes()
+    }
+
+    /// The same without local memory.
+    fn state_bytes(&self) -> u64 {
+        match &self.body {
+            Body::Machine(machine) => machine.state_bytes(self.threads()),
+            Body::Interpreted { kernel, .. } => reference::register_bytes(kernel) * self.threads(),
+        }
+    }
+
+    fn threads(&self) -> u64 {
+        self.block.iter().product::<u32>().into()
     }
 
     /// Does everything fit? Images come from other processes and from files.
@@ -288,12 +296,9 @@ impl Image {
             Body::Machine(machine) => check::machine(machine)?,
             Body::Interpreted { kernel, .. } => check::interpreted(kernel, &self.facts)?,
         }
-        let bytes = self.cta_bytes();
+        let bytes = self.state_bytes();
         if bytes > MAX_CTA_BYTES {
-            return Err(CompileError::Unsupported {
-                line: 0,
-                what: format!("{bytes} bytes of local memory and registers in a CTA"),
-            });
+            return Err(CompileError::Unsupported { line: 0, what: format!("{bytes} bytes of registers in a CTA") });
         }
         Ok(self)
     }

@@ -13,7 +13,7 @@
 //!   masked code on its part of the warp's frame, until its lanes meet again. Contiguous accesses are vector accesses
 //!   after one bounds check; rare operations are evaluated lane by lane by [`ptx::math::eval()`]. What fast paths call
 //!   rarely changes no register (`emit::transparent`), so that they keep theirs.
-//! - `compile` drives both and gives an [`Image`]: machine code that can lie anywhere, with what it takes to run it, as a
+//! - `compile` drives both, several regions side by side where a large kernel may have several threads, and gives an [`Image`]: machine code that can lie anywhere, with what it takes to run it, as a
 //!   plain value. `code` installs images. `abi` is what emitted and running code agree on.
 //! - `run`: a batch of CTAs is a coroutine that runs one after another on its stack. A CTA's scheduler always runs the next
 //!   region in program order with pending lanes, for all of these, and stays in a loop until nothing is left in it;
@@ -143,14 +143,6 @@ impl From<Stop> for CompileError {
     }
 }
 
-/// Most bytes that a CTA may have for its local memory, its registers while they are not in use, and the rest of its
-/// state: 64 KiB of local memory for each of 1,024 threads.
-///
-/// A line of PTX asks for half a gigabyte, `.local .b8 a[500000];` in a block of 1,024 threads, for every CTA under way,
-/// zeroed, in the process that serves all tenants; a few launches would exhaust its memory. Such a kernel is refused when
-/// it is compiled.
-pub const MAX_CTA_BYTES: u64 = 64 << 20;
-
 /// A name that a tenant has chosen, or a text with such names, as long as lines of the log may be.
 #[must_use]
 pub fn shortened(text: &str) -> &str {
@@ -165,7 +157,7 @@ impl Code {
     /// cannot be compiled.
     ///
     /// # Errors
-    /// A block that is empty, or larger than [`ptx::launch::MAX_THREADS_PER_CTA`]; a CTA of more than [`MAX_CTA_BYTES`].
+    /// A block that is empty, or larger than [`ptx::launch::MAX_THREADS_PER_CTA`]; a CTA of more than [`ptx::launch::MAX_CTA_BYTES`].
     pub fn compile(kernel: Arc<Kernel>, block: [u32; 3], engine: EngineKind) -> Result<Arc<Code>, CompileError> {
         Code::compile_within(kernel, block, engine, &Watch::unbounded())
     }

@@ -344,7 +344,7 @@ fn directed_sums_of_products_are_exact() {
 }
 
 /// What a thread may do with memory at `%rd2`: bytes of it, and the body, which leaves what it has read in `%rd4`.
-const WRITES: [(u32, &str); 40] = [
+const WRITES: [(i32, &str); 40] = [
     (1, "st.global.u8 [%rd2], %r1;"),
     (2, "st.global.u16 [%rd2], %h0;"),
     (4, "st.global.u32 [%rd2], %r1;"),
@@ -409,17 +409,20 @@ fn sparse_pages_take_writes_and_keep_nothing() {
     };
     for (bytes, op) in WRITES {
         // Consecutive, apart, all threads one place: where threads both read and write, that would be a race.
-        let strides = if op.starts_with("ld") { &[bytes, 80][..] } else { &[bytes, 80, 0] };
+        let strides = if op.starts_with("ld") { &[bytes, 80, -80][..] } else { &[bytes, 80, -80, 0] };
         for &stride in strides {
             let body = format!(
-                "mul.wide.u32 %rd2, %r0, {stride}; add.s64 %rd2, %rd0, %rd2; mul.lo.u32 %r1, %r0, 16777619;\n\
+                "mul.wide.s32 %rd2, %r0, {stride}; add.s64 %rd2, %rd0, %rd2; mul.lo.u32 %r1, %r0, 16777619;\n\
                  mul.wide.u32 %rd5, %r1, 40503; cvt.u16.u32 %h0, %r1; and.b32 %r3, %r0, 1; setp.eq.u32 %p0, %r3, 0;\n\
                  cvt.rn.f32.u32 %f0, %r0; mov.u64 %rd4, 0;\n{op}\n\
                  mul.wide.u32 %rd3, %r0, 8; add.s64 %rd3, %rd1, %rd3; st.global.u64 [%rd3], %rd4;"
             );
-            for edge in [SPARSE.start, SPARSE.end] {
+            // Backwards, the first are behind.
+            let edges = if stride < 0 { [SPARSE.end, SPARSE.end + PAGE] } else { [SPARSE.start, SPARSE.end] };
+            for edge in edges {
                 for before in [1, 3] {
-                    let at = LO + edge - u64::from(before * bytes.max(stride));
+                    let distance = if stride < 0 { stride } else { bytes.max(stride) };
+                    let at = (LO + edge).wrapping_add_signed(-i64::from(before * distance));
                     assert!(
                         run(EngineKind::Jit, &body, at) == run(EngineKind::Interpreter, &body, at),
                         "{op} with stride {stride}, {before} before {edge:#x}"
@@ -427,6 +430,69 @@ fn sparse_pages_take_writes_and_keep_nothing() {
                 }
             }
         }
+    }
+}
+
+/// Loads a word for each thread, adds to it, stores it where it was, and its sum with the thread's index at `%rd1`.
+const APART: &str = "ld.global.u32 %r2, [%rd2]; add.u32 %r2, %r2, %r0; st.global.u32 [%rd2], %r2; \
+    mul.wide.u32 %rd3, %r0, 4; add.s64 %rd3, %rd1, %rd3; st.global.u32 [%rd3], %r2;";
+
+/// Runs a kernel of two warps on both engines, in a window of so many bytes with pages of the file mapped as `maps` says
+/// (offset in the window, page of the file); true if it runs to its end and leaves the same.
+fn same_in(window_bytes: u64, maps: &[(u64, u64)], body: &str, params: &[u64]) -> bool {
+    let run = |engine| {
+        let file = Memfd::create("engine", (maps.len() as u64) * PAGE).unwrap();
+        let window = Window::reserve(window_bytes).unwrap();
+        for &(offset, page) in maps {
+            window.map(offset, &file, page * PAGE, PAGE, Protection::ReadWrite).unwrap();
+        }
+        let m = Machine { memory: file.map().unwrap(), window: Arc::new(window), control: Arc::default() };
+        let bytes: Vec<u8> = (0..maps.len() as u32 * PAGE as u32).map(|i| (i * 13 + i / 256) as u8).collect();
+        m.memory.write(0, &bytes);
+        let step = Batch::new(m.grid_on(engine, body, 64, params), 0..1).resume();
+        let mut after = vec![0; bytes.len()];
+        m.memory.read(0, &mut after);
+        assert!(after != bytes, "{engine:?}: {body} wrote nothing");
+        (step, after)
+    };
+    let (machine, interpreter) = (run(EngineKind::Jit), run(EngineKind::Interpreter));
+    machine == interpreter && machine.0 == Step::Done
+}
+
+#[test]
+fn an_index_may_wrap_inside_a_chunk() {
+    // Places that no chunk begins at, and one that all do.
+    for (wraps_at, stride) in [(27, 4), (27, 8), (1, 12), (37, 8), (62, 20), (32, 8)] {
+        let all = stride << 32;
+        // Where it would go on if it did not wrap there is memory, too.
+        let (window, maps) = (all + PAGE, [(0, 0), (all - PAGE, 1), (2 * PAGE, 2), (all, 3)]);
+        let body = |first: u64, sign: &str| {
+            let begin = (first - wraps_at) as u32;
+            format!(
+                "add.u32 %r1, %r0, {begin}; mul.wide.{sign}32 %rd2, %r1, {stride}; add.s64 %rd2, %rd0, %rd2;\n{APART}"
+            )
+        };
+        let out = LO + 2 * PAGE;
+        assert!(same_in(window, &maps, &body(1 << 32, "u"), &[LO, out]), "unsigned, at {wraps_at} by {stride}");
+        let middle = LO + all / 2;
+        assert!(same_in(window, &maps, &body(1 << 31, "s"), &[middle, out]), "signed, at {wraps_at} by {stride}");
+    }
+}
+
+#[test]
+fn lanes_may_be_any_distance_apart() {
+    const MIB: u64 = 1 << 20;
+    for stride in [MIB - 4, MIB, MIB + 4, 2 * MIB, 16 * MIB] {
+        // A page for each thread, and one for what they say.
+        let mut maps: Vec<(u64, u64)> = (0..64).map(|n| (n * stride / PAGE * PAGE, n)).collect();
+        let out = maps[63].0 + PAGE;
+        maps.push((out, 64));
+        let body = |by: &str| format!("mul.wide.s32 %rd2, %r0, {by}; add.s64 %rd2, %rd0, %rd2;\n{APART}");
+        let window = out + PAGE;
+        let forwards = body(&stride.to_string());
+        assert!(same_in(window, &maps, &forwards, &[LO, LO + out]), "{stride} bytes");
+        let backwards = body(&format!("-{stride}"));
+        assert!(same_in(window, &maps, &backwards, &[LO + 63 * stride, LO + out]), "{stride} bytes, backwards");
     }
 }
 

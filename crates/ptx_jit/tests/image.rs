@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ptx_jit::compiler::{Bounds, Stop, Watch};
 use ptx_jit::{Code, CompileError, EngineKind, Image};
+use testgen::shapes::Shape;
 
 /// Barriers, shuffles, atomics, accesses of all kinds, a loop, rare operations.
 const TEXT: &str = "
@@ -98,13 +99,51 @@ fn a_compilation_can_be_given_up_and_has_bounds() {
     given_up.give_up();
     assert_eq!(stopped(&given_up), Some(Stop::GivenUp));
     let (memory_bytes, time) = (u64::MAX, Duration::MAX);
-    assert_eq!(stopped(&Watch::new(Bounds { memory_bytes: 1000, time })), Some(Stop::Memory));
-    let hasty = Watch::new(Bounds { memory_bytes, time: Duration::from_nanos(1) });
-    hasty.begin();
+    assert_eq!(stopped(&Watch::new(Bounds { memory_bytes: 1000, time, threads: 1 })), Some(Stop::Memory));
+    let hasty = Watch::new(Bounds { memory_bytes, time: Duration::from_nanos(1), threads: 1 });
+    let _working = hasty.begin();
     assert_eq!(stopped(&hasty), Some(Stop::Time));
     let free = Watch::unbounded();
-    free.begin();
+    let working = free.begin();
     assert!(compile(&free).unwrap().is_machine_code());
-    free.end();
+    drop(working);
     assert!(free.cpu() > Duration::ZERO);
+}
+
+/// Compiles a kernel of a shape and a size within bounds.
+fn shape(shape: Shape, instructions: usize, watch: &Watch) -> Result<Image, CompileError> {
+    let text = shape.text(instructions);
+    let _working = watch.begin();
+    Image::from_ptx(text.as_bytes(), &|_| None, "k", [64, 1, 1], EngineKind::Jit, watch)
+}
+
+#[test]
+fn threads_change_nothing_of_the_code() {
+    let compile = |of: Shape, instructions, threads| {
+        let watch = Watch::new(Bounds { memory_bytes: u64::MAX, time: Duration::MAX, threads });
+        shape(of, instructions, &watch).unwrap().to_bytes()
+    };
+    for of in Shape::ALL {
+        for instructions in [300, 2500] {
+            let alone = compile(of, instructions, 1);
+            for threads in [2, 3, 8, usize::MAX] {
+                assert!(compile(of, instructions, threads) == alone, "{} on {threads} threads", of.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn bounds_hold_for_all_threads_together() {
+    let stopped = |memory_bytes, time, threads| {
+        let watch = Watch::new(Bounds { memory_bytes, time, threads });
+        (shape(Shape::Accesses, 4000, &watch), watch.cpu())
+    };
+    let (whole, alone) = stopped(u64::MAX, Duration::MAX, 1);
+    assert!(whole.unwrap().is_machine_code());
+    // Far less than it takes, whoever takes it.
+    let (result, cpu) = stopped(u64::MAX, alone / 8, 4);
+    assert!(matches!(result, Err(CompileError::Stopped(Stop::Time))) && cpu > alone / 8);
+    let (result, _) = stopped(4000 << 10, Duration::MAX, 4);
+    assert!(matches!(result, Err(CompileError::Stopped(Stop::Memory))));
 }

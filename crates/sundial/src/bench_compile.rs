@@ -7,11 +7,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use ptx::Program;
-use ptx_jit::compiler::Watch;
+use ptx_jit::compiler::{Bounds, Watch};
 use ptx_jit::{EngineKind, Image};
 use serde::{Deserialize, Serialize};
 use testgen::shapes::Shape;
@@ -45,6 +46,9 @@ pub(crate) struct Arguments {
     /// Threads of a CTA in x, y, z, for kernels of a file [default: what the kernel says, else 256].
     #[arg(long, value_name = "X,Y,Z", value_delimiter = ',', num_args = 1..=3, requires = "ptx")]
     block: Option<Vec<u32>>,
+    /// Compile on so many threads; processor time is that of all of them.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: usize,
 }
 
 /// One line of the result.
@@ -55,6 +59,9 @@ struct Row {
     instructions: usize,
     /// Processor time from PTX to an image, milliseconds.
     ms: f64,
+    /// Time that passes meanwhile.
+    wall_ms: f64,
+    /// Processor time.
     us_per_instruction: f64,
     /// Most memory in use at a time beyond what there was before.
     peak_bytes: u64,
@@ -68,6 +75,7 @@ struct Subject {
     entry: usize,
     block: [u32; 3],
     instructions: usize,
+    threads: usize,
 }
 
 /// Measures and prints.
@@ -87,14 +95,14 @@ fn shapes(arguments: &Arguments, rounds: usize) -> Result<Vec<Row>> {
     let shapes: Vec<Shape> = Shape::ALL.into_iter().filter(wanted).collect();
     ensure!(!shapes.is_empty(), "shapes are: {}", Shape::ALL.map(Shape::name).join(", "));
     if let (&[shape], Some(instructions)) = (&*shapes, arguments.instructions) {
-        let (name, text) = (shape.name().to_owned(), shape.text(instructions));
-        return Ok(vec![measure(&Subject { name, text, entry: 0, block: BLOCK, instructions }, rounds)?]);
+        let (name, text, threads) = (shape.name().to_owned(), shape.text(instructions), arguments.threads);
+        return Ok(vec![measure(&Subject { name, text, entry: 0, block: BLOCK, instructions, threads }, rounds)?]);
     }
     let sizes = arguments.instructions.map_or(SIZES.to_vec(), |size| vec![size]);
     let all = shapes.iter().flat_map(|&shape| sizes.iter().map(move |&size| (shape, size)));
     let rows = all.map(|(shape, size)| {
         let which = ["--shape", shape.name(), "--instructions", &size.to_string()].map(str::to_owned);
-        elsewhere(crate::own_program().args(["bench", "compile"]).args(which), rounds)
+        elsewhere(crate::own_program().args(["bench", "compile"]).args(which), arguments.threads, rounds)
             .with_context(|| shape.name().to_owned())
     });
     rows.collect()
@@ -110,7 +118,7 @@ fn kernels(file: &Path, arguments: &Arguments, rounds: usize) -> Result<Vec<Row>
             if let Some(block) = &arguments.block {
                 program.arg("--block").arg(block.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
             }
-            elsewhere(&mut program, rounds).with_context(|| entry.name.clone())
+            elsewhere(&mut program, arguments.threads, rounds).with_context(|| entry.name.clone())
         });
         return rows.collect();
     };
@@ -122,12 +130,14 @@ fn kernels(file: &Path, arguments: &Arguments, rounds: usize) -> Result<Vec<Row>
     }
     let kernel = program.lower(entry, &|_| Some(VARIABLE))?;
     let instructions = kernel.blocks.iter().map(|block| block.insts.len()).sum();
-    Ok(vec![measure(&Subject { name, text, entry, block, instructions }, rounds)?])
+    let threads = arguments.threads;
+    Ok(vec![measure(&Subject { name, text, entry, block, instructions, threads }, rounds)?])
 }
 
 /// Measures one row in a new process.
-fn elsewhere(program: &mut Command, rounds: usize) -> Result<Row> {
-    let output = program.args(["--json", "--rounds", &rounds.to_string()]).output()?;
+fn elsewhere(program: &mut Command, threads: usize, rounds: usize) -> Result<Row> {
+    program.args(["--json", "--threads", &threads.to_string(), "--rounds", &rounds.to_string()]);
+    let output = program.output()?;
     if !output.status.success() {
         bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
     }
@@ -138,31 +148,34 @@ fn elsewhere(program: &mut Command, rounds: usize) -> Result<Row> {
 fn measure(subject: &Subject, rounds: usize) -> Result<Row> {
     // The first time the code generator is set up, too: of a kernel as small as can be.
     let text = Shape::Accesses.text(1);
-    compile(&Subject { name: String::new(), text, entry: 0, block: BLOCK, instructions: 1 })?;
+    compile(&Subject { name: String::new(), text, entry: 0, block: BLOCK, instructions: 1, threads: 1 })?;
     // Writing 5 there makes the most memory so far the present memory (proc(5)).
     fs::write("/proc/self/clear_refs", "5")?;
     let before = memory("VmRSS")?;
-    let mut times = vec![compile(subject)?];
+    let mut all = vec![compile(subject)?];
     let peak_bytes = memory("VmHWM")?.saturating_sub(before);
     for _ in 1..rounds {
-        times.push(compile(subject)?);
+        all.push(compile(subject)?);
     }
-    let ms = median(&mut times);
+    let (mut processor, mut wall): (Vec<f64>, Vec<f64>) = all.into_iter().unzip();
+    let (ms, wall_ms) = (median(&mut processor), median(&mut wall));
     let Subject { name, instructions, .. } = subject;
     let us_per_instruction = ms * 1000.0 / (*instructions).max(1) as f64;
-    Ok(Row { shape: name.clone(), instructions: *instructions, ms, us_per_instruction, peak_bytes })
+    Ok(Row { shape: name.clone(), instructions: *instructions, ms, wall_ms, us_per_instruction, peak_bytes })
 }
 
-/// Processor time from text to image, milliseconds.
-fn compile(subject: &Subject) -> Result<f64> {
-    let watch = Watch::unbounded();
-    watch.begin();
+/// Processor time from text to image, and the time that passed, milliseconds.
+fn compile(subject: &Subject) -> Result<(f64, f64)> {
+    let watch = Watch::new(Bounds { memory_bytes: u64::MAX, time: Duration::MAX, threads: subject.threads });
+    let begin = Instant::now();
+    let working = watch.begin();
     let program = Program::parse(subject.text.as_bytes())?;
     let kernel = Arc::new(program.lower(subject.entry, &|_| Some(VARIABLE))?);
     let image = Image::compile(kernel, subject.block, EngineKind::Jit, &watch)?;
-    watch.end();
+    drop(working);
+    let wall = begin.elapsed();
     ensure!(image.is_machine_code(), "the kernel was left to the interpreter");
-    Ok(watch.cpu().as_secs_f64() * 1000.0)
+    Ok((watch.cpu().as_secs_f64() * 1000.0, wall.as_secs_f64() * 1000.0))
 }
 
 /// A figure of this process's memory, bytes.
@@ -179,11 +192,15 @@ fn print(rows: &[Row], json: bool) -> Result<()> {
         writeln!(out, "{}", serde_json::to_string_pretty(rows)?)?;
         return Ok(());
     }
-    writeln!(out, "{:>12} {:>10} {:>15} {:>10}  shape", "instructions", "ms", "us/instruction", "peak MB")?;
+    writeln!(
+        out,
+        "{:>12} {:>10} {:>10} {:>15} {:>10}  shape",
+        "instructions", "ms", "wall ms", "us/instruction", "peak MB"
+    )?;
     for row in rows {
         let mb = row.peak_bytes as f64 / 1e6;
-        let Row { shape, instructions, ms, us_per_instruction, .. } = row;
-        writeln!(out, "{instructions:>12} {ms:>10.1} {us_per_instruction:>15.1} {mb:>10.1}  {shape}")?;
+        let Row { shape, instructions, ms, wall_ms, us_per_instruction, .. } = row;
+        writeln!(out, "{instructions:>12} {ms:>10.1} {wall_ms:>10.1} {us_per_instruction:>15.1} {mb:>10.1}  {shape}")?;
     }
     Ok(())
 }

@@ -114,6 +114,6 @@ impl Driver {
     /// # Errors
     /// `INVALID_PTX`, `NOT_SUPPORTED`, `INVALID_HANDLE`.
     pub fn func_load(&self, function: Function) -> Result<()> {
-        self.function(function)?.prepare()
+        self.function(function)?.prepare().map(drop)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use gpu::{GpuError, KernelInfo, ModuleId, Request};
+use gpu::{GpuError, KernelInfo, ModuleId, Request, Response};
 use parking_lot::Mutex;
 
 use crate::code::occupancy;
@@ -76,8 +76,15 @@ pub(crate) struct FunctionState {
     settings: Mutex<Settings>,
     /// The bytes of stack with which it was prepared last, and 1; 0 before its first launch.
     prepared: AtomicU32,
+    /// Most threads of a block, with that stack.
+    prepared_threads: AtomicU32,
     /// Why the GPU cannot run it.
     refusal: OnceLock<CudaError>,
+}
+
+/// Threads of a block that a GPU names; 0 if it does not.
+fn threads(named: u32) -> u32 {
+    if named == 0 { THREADS_PER_BLOCK } else { named.min(THREADS_PER_BLOCK) }
 }
 
 impl FunctionState {
@@ -97,19 +104,21 @@ impl FunctionState {
             info,
             settings: Mutex::default(),
             prepared: AtomicU32::new(0),
+            prepared_threads: AtomicU32::new(0),
             refusal: OnceLock::new(),
         }
     }
 
     /// Finds out, once, whether the GPU can run the kernel: a refusal here leaves the context in good health, which a launch
-    /// of it would not. Again when the context's limit of stack has changed.
+    /// of it would not. Again when the context's limit of stack has changed. Says for how many threads of a block there is
+    /// memory.
     ///
     /// # Errors
     /// `INVALID_PTX`, `NOT_SUPPORTED`.
-    pub(crate) fn prepare(&self) -> Result<()> {
+    pub(crate) fn prepare(&self) -> Result<u32> {
         let stack_bytes = self.core.stack_bytes();
-        if self.prepared.load(Ordering::Relaxed) == stack_bytes + 1 {
-            return Ok(());
+        if self.prepared.load(Ordering::Acquire) == stack_bytes + 1 {
+            return Ok(self.prepared_threads.load(Ordering::Relaxed));
         }
         if let Some(refusal) = self.refusal.get() {
             return Err(*refusal);
@@ -122,14 +131,24 @@ impl FunctionState {
             tracing::warn!("{} cannot be launched: {}", self.info.name, log.trim_end());
         }
         let refused = matches!(answer, Err(GpuError::InvalidPtx { .. }));
-        let verdict = link.outcome(answer).map(drop);
-        match verdict {
-            Ok(()) => self.prepared.store(stack_bytes + 1, Ordering::Relaxed),
-            Err(error) if refused => drop(self.refusal.set(error)),
-            // What only went wrong this time is asked again.
-            Err(_) => {}
+        match link.outcome(answer) {
+            Ok(response) => {
+                let most = match response {
+                    Response::Kernel(info) => threads(info.max_threads),
+                    _ => THREADS_PER_BLOCK,
+                };
+                self.prepared_threads.store(most, Ordering::Relaxed);
+                self.prepared.store(stack_bytes + 1, Ordering::Release);
+                Ok(most)
+            }
+            Err(error) => {
+                // What only went wrong this time is asked again.
+                if refused {
+                    let _ = self.refusal.set(error);
+                }
+                Err(error)
+            }
         }
-        verdict
     }
 
     pub(crate) fn apply(&self, settings: &Settings) {
@@ -144,10 +163,7 @@ impl FunctionState {
 
     /// Most threads of a block.
     pub(crate) fn max_threads(&self) -> u32 {
-        match self.info.max_threads {
-            0 => THREADS_PER_BLOCK,
-            some => some.min(THREADS_PER_BLOCK),
-        }
+        threads(self.info.max_threads)
     }
 
     /// Registers of a thread, as reported: so few that one block of the most threads can run.

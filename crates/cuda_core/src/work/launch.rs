@@ -35,7 +35,11 @@ pub(crate) fn launch(
         &mut large
     };
     gather(function, params, block)?;
-    function.prepare()?;
+    let most_threads = function.prepare()?;
+    if config.block.iter().product::<u32>() > most_threads {
+        // What its threads would need of local memory, with the stack that the context asks for, is more than a block can have.
+        return Err(CudaError::LAUNCH_OUT_OF_RESOURCES);
+    }
     stream.submit(&[Command::Launch {
         module: function.module,
         kernel: function.kernel,

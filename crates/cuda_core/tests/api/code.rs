@@ -218,6 +218,21 @@ fn another_stack_is_told_before_the_next_launch() {
 }
 
 #[test]
+fn a_block_without_room_for_its_stacks_is_refused_at_its_launch() {
+    let (driver, fake) = driver();
+    let module = load(&driver, b".version 8 .entry deep()").unwrap();
+    let deep = driver.module_get_function(module, "deep").unwrap();
+    for (limit, most) in [(1024, 64), (4096, 16), (1024, 64)] {
+        driver.ctx_set_limit(0, limit).unwrap();
+        let tried = |x| launch(&driver, deep, &config([1; 3], [x, 1, 1]));
+        assert_eq!(tried(most), Ok(()), "{limit} bytes");
+        assert_eq!(tried(most + 1), Err(CudaError::LAUNCH_OUT_OF_RESOURCES), "{limit} bytes");
+    }
+    assert_eq!(fake.launched().len(), 3);
+    driver.ctx_synchronize().unwrap();
+}
+
+#[test]
 fn options_of_the_jit_are_a_pragma_in_the_text() {
     let (driver, fake) = driver();
     let mut log = JitLog { options: JitOptions { fma: false, max_registers: Some(32) }, ..JitLog::default() };

@@ -200,6 +200,12 @@ impl Gpu for FakeGpu {
                 if name == "tensor" {
                     return Err(GpuError::InvalidPtx { log: "line 7: no tensors here".into(), unsupported: true });
                 }
+                let mut info = FakeGpu::kernel(&name);
+                if name == "deep" {
+                    info.max_threads = (64 << 10) / (*stack_bytes).max(64);
+                }
+                self.toy.request(request)?;
+                return Ok(Response::Kernel(info));
             }
             Request::CreateContext { .. } if self.state.lock().refuses_contexts => {
                 return Err(GpuError::TooMany { what: "contexts".into(), limit: 0 });

@@ -326,6 +326,44 @@ fn recursion_goes_as_deep_as_its_stack() {
 }
 
 #[test]
+fn preparing_says_for_how_many_threads_there_is_local_memory() {
+    const LARGE: &str = ".visible .entry large(.param .u64 out) {
+        .local .b8 a[65552]; .reg .b64 %rd<3>; .reg .b32 %r<5>;
+        ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; mov.u64 %rd2, a;
+        st.local.u32 [%rd2+65548], %r1; ld.local.u32 %r2, [%rd2+65548]; ld.local.u32 %r3, [%rd2];
+        add.u32 %r4, %r2, %r3; atom.global.add.u32 %r4, [%rd1], %r4; ret; }";
+    let driver = driver(64);
+    let tenant = Tenant::new(&driver, ClientConfig::default());
+    tenant.load(0, &format!("{RECURSIVE}{LARGE}"));
+    let memory = tenant.alloc(4096);
+    let most = |kernel, stack_bytes| {
+        let request = Request::PrepareKernel { module: ModuleId(0), kernel, stack_bytes };
+        let Ok(Response::Kernel(info)) = tenant.client.request(request) else { panic!("not prepared") };
+        info.max_threads
+    };
+    assert_eq!(most(0, 1024), 1024);
+    let deep = most(0, 1 << 20);
+    assert_eq!(deep, 128, "half a megabyte each");
+    let large = most(1, 0);
+    assert_eq!(large, 1023);
+    assert_eq!(most(1, 1 << 20), large, "it has no stack");
+    // So many can be launched indeed, and no more.
+    tenant.launch(0, 1, 1, large, &[memory.0]).unwrap();
+    tenant.sync(0);
+    assert_eq!(tenant.read_u32(memory, 1), [(0..large).sum::<u32>()]);
+    tenant.launch(0, 0, 1, deep, &[memory.0, 400]).unwrap();
+    tenant.sync(0);
+    assert_eq!(tenant.read_u32(memory, 1), [80_200]);
+    tenant.launch(0, 1, 1, large + 1, &[memory.0]).unwrap();
+    let ended = tenant.sync_in(0, 0);
+    let refused = |log: &str| log.contains("bytes of local memory");
+    assert!(
+        matches!(&ended, Err(GpuError::Context(ContextError::InvalidKernel { log, .. })) if refused(log)),
+        "{ended:?}"
+    );
+}
+
+#[test]
 fn memory_is_zero_when_first_seen() {
     let driver = driver(64);
     let mib = 1 << 20;

@@ -48,14 +48,23 @@ struct Pool {
     modules: Modules,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queues {
+    processors: usize,
     owners: HashMap<u64, Owner>,
     /// Owners with waiting compilations, in the order of their turns.
     turns: VecDeque<u64>,
     threads: usize,
     idle: usize,
+    /// Threads that compilations have beside the first of each, at most.
+    helpers: usize,
     ended: bool,
+}
+
+impl Default for Queues {
+    fn default() -> Queues {
+        Queues::of(std::thread::available_parallelism().map_or(1, usize::from))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -135,6 +144,11 @@ impl Drop for Ticket {
 }
 
 impl Queues {
+    fn of(processors: usize) -> Queues {
+        let (owners, turns) = (HashMap::new(), VecDeque::new());
+        Queues { processors, owners, turns, threads: 0, idle: 0, helpers: 0, ended: false }
+    }
+
     /// Compilations that have not begun.
     fn waiting(&self) -> usize {
         self.owners.values().map(|owner| owner.waiting.len()).sum()
@@ -149,8 +163,9 @@ impl Queues {
         owner.waiting.push_back(waiting);
     }
 
-    /// The next compilation: of the owner whose turn it is, if that one has not all its threads at work.
-    fn pop(&mut self) -> Option<Waiting> {
+    /// The next compilation, and on how many threads: of the owner whose turn it is, if that one has not all its threads at
+    /// work.
+    fn pop(&mut self) -> Option<(Waiting, usize)> {
         let at = self.turns.iter().position(|id| self.owners.get(id).is_some_and(|o| o.running < THREADS_OF_OWNER))?;
         let id = self.turns.remove(at)?;
         let owner = self.owners.get_mut(&id)?;
@@ -159,10 +174,16 @@ impl Queues {
         if !owner.waiting.is_empty() {
             self.turns.push_back(id);
         }
-        Some(next)
+        // Beside its first, processors that no other compilation has or waits for.
+        let running: usize = self.owners.values().map(|owner| owner.running).sum();
+        let free = self.processors.saturating_sub(running + self.helpers + self.waiting());
+        let threads = next.request.bounds.threads.clamp(1, 1 + free);
+        self.helpers += threads - 1;
+        Some((next, threads))
     }
 
-    fn ended(&mut self, id: u64) {
+    fn ended(&mut self, id: u64, threads: usize) {
+        self.helpers -= threads - 1;
         if let Some(owner) = self.owners.get_mut(&id) {
             owner.running -= 1;
             if owner.running == 0 && owner.waiting.is_empty() {
@@ -196,10 +217,11 @@ impl Pool {
             if queues.ended {
                 break;
             }
-            if let Some(waiting) = queues.pop() {
+            if let Some((waiting, threads)) = queues.pop() {
                 let owner = waiting.request.tenant;
+                waiting.watch.allow(threads);
                 parking_lot::MutexGuard::unlocked(&mut queues, || self.compile(waiting));
-                queues.ended(owner);
+                queues.ended(owner, threads);
                 continue;
             }
             queues.idle += 1;
@@ -214,9 +236,9 @@ impl Pool {
 
     fn compile(&self, waiting: Waiting) {
         let Waiting { watch, request, done } = waiting;
-        watch.begin();
+        let working = watch.begin();
         let compiled = catch_unwind(AssertUnwindSafe(|| self.modules.compile(&request, &watch)));
-        watch.end();
+        drop(working);
         let code = compiled.unwrap_or_else(|_| {
             log_limit::warn!(kernel = crate::shortened(&request.entry), "the compiler panicked");
             Err(CompileError::Failed { what: "the compiler failed".to_owned() })

@@ -1,12 +1,12 @@
 //! Does everything in an image fit: each other, the code, and the layout of a CTA's memory?
 
 use ptx::ir::{Kernel, Op, RegTy};
-use ptx::launch::{MAX_PARAM_BYTES, MAX_THREADS_PER_CTA, WARP};
+use ptx::launch::{MAX_CTA_BYTES, MAX_PARAM_BYTES, MAX_THREADS_PER_CTA, WARP};
 
 use super::{Facts, Machine, Region, Relocation, Target};
 use crate::abi::joint::{Meeting, Site, Slot};
 use crate::abi::{self, Attached, MAX_ATTACHED};
-use crate::{CompileError, MAX_CTA_BYTES, MAX_STACK_BYTES};
+use crate::{CompileError, MAX_STACK_BYTES};
 
 type Checked = Result<(), CompileError>;
 

@@ -55,7 +55,12 @@ impl Front {
 
     /// All multiprocessors are in use.
     pub(super) fn is_full(&self) -> bool {
-        self.running.iter().flatten().count() >= self.workers
+        self.idle() == 0
+    }
+
+    /// Multiprocessors that have nothing to do.
+    pub(super) fn idle(&self) -> usize {
+        self.workers.saturating_sub(self.running.iter().flatten().count())
     }
 
     /// A place for a thread that lends itself.

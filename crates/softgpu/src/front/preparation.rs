@@ -67,6 +67,7 @@ impl Front {
 
     /// Hands a channel's kernel to the compiler.
     fn compile(&mut self, chip: &Chip, id: u32, kernel: Kernel) {
+        let threads = self.idle();
         let port = &mut self.ports[id as usize];
         let (Some(channel), Some(tsg)) = (port.channel.as_mut(), port.tsg) else { return };
         let Some(Active { id: job, job: Job::Prepare(preparation), .. }) = channel.job.as_mut() else { return };
@@ -89,7 +90,7 @@ impl Front {
             block: preparation.request.launch.block,
             stack_bytes: preparation.request.stack_bytes,
             engine: chip.engine,
-            bounds: Bounds { memory_bytes, time: TIME },
+            bounds: Bounds { memory_bytes, time: TIME, threads },
         };
         let asker = Asker { channel: id, job: *job, tsg, attempt: preparation.attempt() };
         let device = chip.device.clone();

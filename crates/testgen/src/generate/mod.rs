@@ -24,6 +24,8 @@ use ptx::launch::{DriverArea, Launch};
 pub const BASE: u64 = 0x30_0000_0000;
 /// Words of the input area, a power of two.
 const INPUT_WORDS: u32 = 1024;
+/// Most bytes between the inputs of two threads: those of 128 threads are inputs.
+const MAX_DISTANCE: u32 = 4 * INPUT_WORDS / 128;
 /// Bytes of a thread's output slot.
 const SLOT_BYTES: u32 = 512;
 /// Words of the slot that stores inside the kernel may hit; the registers' final values follow.
@@ -453,7 +455,7 @@ impl<'a> Builder<'a> {
         let order = self.pick(&[Order::Weak, Order::Weak, Order::Volatile, Order::Relaxed]);
         // In a loop other orders count as waiting, which lets lanes pass that should stay in step.
         let order = if self.in_step && self.looping > 0 { Order::Weak } else { order };
-        match self.below(5) {
+        match self.below(6) {
             0 | 1 => {
                 let a = reg(self.any(Pool::I32));
                 self.emit(Op::Mov { ty: Ty::B32, dst: f.index, src: a });
@@ -472,6 +474,13 @@ impl<'a> Builder<'a> {
                 let space = self.pick(&[Space::Global, Space::Generic]);
                 self.emit(Op::St { space, ty, order, srcs, addr: Address { base: reg(f.slot), offset: at.into() } });
             }
+            4 => {
+                let (pool, ty) = self.loadable();
+                let (address, offset) = self.apart(ty.bytes());
+                let dsts = vec![Some(self.any(pool))];
+                let space = self.pick(&[Space::Global, Space::Global, Space::Generic, Space::Const]);
+                self.emit(Op::Ld { space, ty, order, dsts, addr: Address { base: reg(address), offset } });
+            }
             _ => {
                 let a = reg(self.any(Pool::I32));
                 self.int(IntOp::And, Ty::B32, f.index, a, Operand::Imm(u64::from(LOCAL_BYTES - 1) & !7));
@@ -485,6 +494,20 @@ impl<'a> Builder<'a> {
                 self.emit(Op::Ld { space: Space::Local, ty, order: Order::Weak, dsts, addr });
             }
         }
+    }
+
+    /// Inputs of `size` bytes for all threads, each at the same distance from the one before, forwards or backwards: the
+    /// address, which is in `address`, and what is to be added.
+    fn apart(&mut self, size: u32) -> (Reg, i64) {
+        let f = self.fixed;
+        let (all, steps) = (4 * INPUT_WORDS, self.threads.max(2) - 1);
+        let distance = size * self.below(1 + MAX_DISTANCE / size);
+        let span = distance * steps;
+        let first = size * self.below(((all - size - span) / size + 1).min(256));
+        let (by, offset) = if self.chance(2) { (distance.wrapping_neg(), first + span) } else { (distance, first) };
+        let (a, b, c) = (reg(f.tid), Operand::Imm(by.into()), reg(f.input));
+        self.emit(Op::Mad { part: MulPart::Wide, ty: Ty::S32, sat: false, dst: f.address, a, b, c });
+        (f.address, offset.into())
     }
 
     fn loadable(&mut self) -> (Pool, Ty) {

@@ -35,7 +35,7 @@ fn request(owner: u64, source: Arc<Source>, bounds: Bounds) -> Request {
     }
 }
 
-const AMPLE: Bounds = Bounds { memory_bytes: u64::MAX, time: PATIENCE };
+const AMPLE: Bounds = Bounds { memory_bytes: u64::MAX, time: PATIENCE, threads: 1 };
 
 fn start(threads: &Threads, request: Request) -> (Box<dyn Job>, Receiver<Outcome>) {
     let (tell, told) = channel();
@@ -135,15 +135,57 @@ fn turns_go_round_the_owners() {
     assert!(queues.remove(2, &dropped).is_some());
     assert!(queues.remove(2, &dropped).is_none());
     let mut order = Vec::new();
-    while let Some(next) = queues.pop() {
+    while let Some((next, _)) = queues.pop() {
         order.push(next.request.owner);
     }
     // The first has its two threads now.
     assert_eq!(order, [1, 2, 1]);
-    queues.ended(1);
-    assert_eq!(queues.pop().map(|next| next.request.owner), Some(1));
+    queues.ended(1, 1);
+    assert_eq!(queues.pop().map(|(next, _)| next.request.owner), Some(1));
     for owner in [1, 1, 2] {
-        queues.ended(owner);
+        queues.ended(owner, 1);
     }
     assert!(queues.owners.is_empty() && queues.turns.is_empty());
+}
+
+#[test]
+fn threads_are_for_processors_that_nobody_uses_or_waits_for() {
+    let mut queues = Queues::of(6);
+    let push = |queues: &mut Queues, owner| {
+        let request = request(owner, source(1, ""), Bounds { threads: 3, ..AMPLE });
+        queues.push(Waiting { watch: Arc::new(Watch::new(request.bounds)), request, done: Box::new(|_| {}) });
+    };
+    let begin = |queues: &mut Queues| queues.pop().map(|(_, threads)| threads);
+    for owner in 1..=4 {
+        push(&mut queues, owner);
+    }
+    assert_eq!(begin(&mut queues), Some(3), "two of six are left, and three wait: it may have no more");
+    assert_eq!(begin(&mut queues), Some(1), "two that wait");
+    assert_eq!(begin(&mut queues), Some(1));
+    assert_eq!(begin(&mut queues), Some(1), "none is left");
+    push(&mut queues, 5);
+    queues.ended(1, 3);
+    assert_eq!(begin(&mut queues), Some(3));
+    for (owner, threads) in [(2, 1), (3, 1), (4, 1), (5, 3)] {
+        queues.ended(owner, threads);
+    }
+    assert_eq!(queues.helpers, 0);
+}
+
+#[test]
+fn a_large_kernel_on_several_threads_is_one_compilation() {
+    let threads = Threads::default();
+    *threads.pool.queues.lock() = Queues::of(4);
+    let large = source(1, &kernel(500));
+    let (job, told) = start(&threads, request(1, Arc::clone(&large), Bounds { threads: 4, ..AMPLE }));
+    let outcome = told.recv_timeout(PATIENCE).unwrap();
+    assert!(outcome.code.unwrap().is_machine_code());
+    assert_eq!(job.cpu(), outcome.cpu);
+    drop(start(&threads, request(2, large, Bounds { threads: 4, ..AMPLE })));
+    let begin = Instant::now();
+    while !threads.pool.queues.lock().owners.is_empty() {
+        assert!(begin.elapsed() < PATIENCE, "it goes on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(threads.pool.queues.lock().helpers, 0);
 }
