@@ -435,7 +435,7 @@ impl Vgpu {
     }
 
     /// Changes when the guest's tables are protected, and compared.
-    pub fn set_shadowed(&self, policy: Policy) {
+    pub fn set_policy(&self, policy: Policy) {
         let mut inner = self.inner.lock();
         let Inner { spaces, watch, .. } = &mut *inner;
         watch.how.policy = policy;

@@ -26,14 +26,14 @@ use session::Charges;
 use tenancy::{AccountAccess, Limits, TenantId, Used};
 use transport::unix;
 use vfio_user::{Capabilities, Server, ServerOptions, Stopper};
-use vgpu::{Config, PassThrough};
+use vgpu::{Config, PassThrough, Shadowed};
 
 use super::Device;
 use super::closing::Closing;
 use super::served::Served;
 use crate::link::{self, FromDevice, VgpuStatus};
 use crate::quiet::Quiet;
-use crate::scheme::Scheme;
+use crate::scheme::{Scheme, Shadowing};
 
 /// Most DMA maps of a guest. Each may be a file and an entry of this process's memory map, and counts as both.
 const MOST_MAPS: u64 = 1024;
@@ -115,12 +115,22 @@ fn own(limits: &Limits) -> (u64, Used) {
 
 impl Device {
     /// Makes a tenant's virtual GPU, and says what came of it.
-    pub(super) fn make_vgpu(self: &Arc<Device>, id: TenantId, scheme: Scheme, most_bytes: u64) -> Result<()> {
-        let refused = self.try_make_vgpu(id, scheme, most_bytes).err();
+    pub(super) fn make_vgpu(
+        self: &Arc<Device>,
+        id: TenantId,
+        how: (Scheme, Option<Shadowing>),
+        most_bytes: u64,
+    ) -> Result<()> {
+        let refused = self.try_make_vgpu(id, how, most_bytes).err();
         Ok(link::send(&self.parent, &FromDevice::VgpuMade { vgpu: id, refused }, &[])?)
     }
 
-    fn try_make_vgpu(self: &Arc<Device>, id: TenantId, scheme: Scheme, most_bytes: u64) -> Result<(), String> {
+    fn try_make_vgpu(
+        self: &Arc<Device>,
+        id: TenantId,
+        (scheme, shadowing): (Scheme, Option<Shadowing>),
+        most_bytes: u64,
+    ) -> Result<(), String> {
         let tenant = match scheme {
             Scheme::PassThrough => self.give_whole(id)?,
             _ => self.registry.lock().tenants.get(&id).cloned().ok_or("there is no such tenant")?,
@@ -131,7 +141,9 @@ impl Device {
         let name = tenant.name.clone();
         let served = match (scheme.mediated(), &tenant.budget) {
             (Some(scheme), Some(budget)) => {
-                let config = Config { name: name.clone(), vram_bytes: most_bytes, scheme, budget: Arc::clone(budget) };
+                let shadowed = shadowing.map(Into::into).unwrap_or_default();
+                let budget = Arc::clone(budget);
+                let config = Config { name: name.clone(), vram_bytes: most_bytes, scheme, shadowed, budget };
                 Served::Mediated(self.machine.vgpu(config, limits.vram_bytes)?)
             }
             _ => Served::Whole(self.pass_through(&name)?),
@@ -197,6 +209,14 @@ impl Device {
             None => link::send(&self.parent, &FromDevice::VgpuEnded { vgpu: id }, &[])?,
         }
         Ok(())
+    }
+
+    /// Changes how the page tables of one's guest are followed.
+    pub(super) fn shadow_vgpu(&self, id: TenantId, shadowing: Shadowing) {
+        let hosted = self.registry.lock().vgpus.get(&id).map(|vgpu| Arc::clone(&vgpu.hosted));
+        if let Some(Served::Mediated(vgpu)) = hosted.as_deref().map(|hosted| &hosted.served) {
+            vgpu.set_policy(Shadowed::from(shadowing).policy);
+        }
     }
 
     /// Changes how much memory one has, on a thread of its own, because its guest may take its time; and says what came of it.
@@ -431,6 +451,7 @@ impl Hosted {
             shadow_updates: counts.shadow_updates,
             entries_scanned: counts.entries_scanned,
             hypercalls: counts.hypercalls,
+            pages: counts.tracked.into(),
             state: state.into(),
             reason,
         }
@@ -484,7 +505,13 @@ mod tests {
         let gpu = SoftGpu::new(&softgpu::Config { vram_bytes: 64 << 20, ..softgpu::Config::default() }).unwrap();
         let driver = Driver::start(gpu).unwrap();
         let budget = driver.budget(HostCost::default()).unwrap();
-        let config = Config { name: "one".into(), vram_bytes: 16 << 20, scheme: Scheme::Fv, budget };
+        let config = Config {
+            name: "one".into(),
+            vram_bytes: 16 << 20,
+            scheme: Scheme::Fv,
+            shadowed: Shadowed::default(),
+            budget,
+        };
         Arc::new(Hosted {
             name: "one".into(),
             tenant: TenantId(1),
