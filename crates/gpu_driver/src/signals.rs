@@ -53,6 +53,7 @@ impl Signals {
     pub(crate) fn new(backing: &dyn DeviceBacking, payer: u32) -> io::Result<Signals> {
         let dma = Arc::new(backing.alloc_dma(SemaphoreArea::BYTES as u64)?);
         let area = SemaphoreArea::new(Arc::clone(&dma.mapping)).ok_or(io::ErrorKind::InvalidData)?;
+        let area = area.woken_by(backing.interrupt_count());
         Ok(Signals { dma, area, payer, ended: AtomicBool::new(false) })
     }
 
