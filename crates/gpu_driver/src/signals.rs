@@ -156,6 +156,11 @@ impl Listeners {
         }
     }
 
+    /// Whether they do.
+    pub(crate) fn are_on(&self) -> bool {
+        self.areas.lock().on
+    }
+
     /// Makes signals interrupt: somebody beside the clients listens.
     pub(crate) fn listen_for_lease(&self) {
         self.areas.lock().switch(&self.mmio, true);
