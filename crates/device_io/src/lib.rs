@@ -210,6 +210,14 @@ pub trait DeviceBacking: Send + Sync {
 
     /// Waits for the device's interrupt line, at most `timeout`; true if it was raised. One waiter.
     fn wait_interrupt(&self, timeout: Duration) -> bool;
+
+    /// Where interrupts are counted, if that is memory: a futex, on which threads may sleep beside the one in
+    /// [`wait_interrupt`]. They hear of an interrupt while that one does, perhaps not while it is busy.
+    ///
+    /// [`wait_interrupt`]: DeviceBacking::wait_interrupt
+    fn interrupt_count(&self) -> Option<(Arc<Mapping>, usize)> {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -55,6 +55,8 @@ pub enum Look {
 pub struct SemaphoreArea {
     // Invariant: at least `BYTES` long.
     memory: Arc<Mapping>,
+    /// Another futex that wakes those who sleep.
+    device: Option<(Arc<Mapping>, usize)>,
     /// What earlier waits taught.
     spin: Mutex<Spin>,
 }
@@ -66,7 +68,13 @@ impl SemaphoreArea {
     /// The area in `memory`; `None` if that is too small.
     #[must_use]
     pub fn new(memory: Arc<Mapping>) -> Option<SemaphoreArea> {
-        (memory.len() >= SemaphoreArea::BYTES).then(|| SemaphoreArea { memory, spin: Mutex::default() })
+        (memory.len() >= SemaphoreArea::BYTES).then(|| SemaphoreArea { memory, device: None, spin: Mutex::default() })
+    }
+
+    /// Who sleeps is woken by a change of this futex as well: a count of interrupts, so that nobody has to pass them on.
+    #[must_use]
+    pub fn woken_by(self, device: Option<(Arc<Mapping>, usize)>) -> SemaphoreArea {
+        SemaphoreArea { device, ..self }
     }
 
     /// Where a slot's payload lies in the area, bytes; the time lies behind it.
@@ -214,6 +222,8 @@ impl SemaphoreArea {
             }
             let most = if self.is_listening() { LONGEST } else { UNHEARD };
             let interrupts = self.interrupts();
+            let device = self.device.as_ref();
+            let device = device.map(|(memory, at)| (&**memory, *at, memory.u32_at(*at).load(Ordering::SeqCst)));
             if let Some(found) = look(Look::Close) {
                 return Some(found);
             }
@@ -224,7 +234,10 @@ impl SemaphoreArea {
             if left.is_zero() {
                 return None;
             }
-            self.memory.wait(INTERRUPTS, interrupts, Some(left));
+            match device {
+                Some(device) => self.memory.wait_beside(INTERRUPTS, interrupts, device, left),
+                None => self.memory.wait(INTERRUPTS, interrupts, Some(left)),
+            }
         }
     }
 }

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Both rings are reclaimed by fences: every eighth of a ring, a semaphore release of the next number to `progress` follows
-//! the commands.
+//! the commands. Each fourth interrupts: who waits for room sleeps until there is much of it, and is woken once for that.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -50,6 +50,8 @@ const DATA_BYTES: u64 = BLOCK_BYTES - DATA;
 const DATA_ALIGN: u64 = 256;
 /// GP entries between two fences, at most.
 const FENCE_ENTRIES: u32 = ENTRIES / 8;
+/// Of so many fences one interrupts: a full ring has at least one such, and more than a third of it lies before the last.
+const FENCES_PER_INTERRUPT: u64 = 4;
 /// A queue that has no room rings waiting queues so often: what they wait for may have happened without a word.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -385,7 +387,11 @@ impl Ring {
 
     fn fence(&mut self) -> Result<(), GpuError> {
         self.last_fence += 1;
-        self.encoder.signal(self.va + PROGRESS, self.last_fence, false);
+        let at = self.va + PROGRESS;
+        match self.last_fence.is_multiple_of(FENCES_PER_INTERRUPT) {
+            true => self.encoder.signal(at, self.last_fence, false),
+            false => self.encoder.write_value(at, self.last_fence, true),
+        }
         self.transfer()?;
         self.push.fenced = self.push.at;
         self.data.fenced = self.data.at;

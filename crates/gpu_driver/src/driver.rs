@@ -34,6 +34,8 @@ const FAULT_PACKETS: u32 = 1024;
 const DRIVER_VERSION: u32 = 13_050;
 /// How often the device is looked at without an interrupt, to notice that it is gone.
 const TICK: Duration = Duration::from_millis(50);
+/// While signals come, the device is asked so often whether there is something else.
+const ASK: Duration = Duration::from_millis(1);
 /// A fault packet without an error notifier speaks for itself after this time.
 const NOTIFIER_LATENESS: Duration = Duration::from_millis(40);
 
@@ -262,11 +264,23 @@ impl Device {
         let mut suspects: Vec<(Instant, Fault)> = Vec::new();
         let mut ended = false;
         let mut left = Left::More;
+        // When the device was asked last, and whether it is to be asked soon.
+        let (mut asked, mut owed) = (Instant::now(), false);
         while !self.stop.load(Ordering::Acquire) {
-            let bound = self.clients.resume().map_or(TICK, |left| left.min(TICK));
+            let tick = if owed { ASK } else { TICK };
+            let bound = self.clients.resume().map_or(tick, |left| left.min(tick));
             let bound = if left == Left::More { Duration::ZERO } else { bound };
             let raised = self.mmio.backing().wait_interrupt(bound);
-            let alive = if raised { self.dispatch(&mut suspects) } else { self.mmio.read(regs::PMC_BOOT_0).map(drop) };
+            let hurried = raised && asked.elapsed() < ASK && self.pass_on_signals();
+            let alive = match hurried {
+                true => Ok(()),
+                false if raised || owed => self.dispatch(&mut suspects),
+                false => self.mmio.read(regs::PMC_BOOT_0).map(drop),
+            };
+            owed = hurried;
+            if !hurried {
+                asked = Instant::now();
+            }
             if (alive.is_err() || self.mmio.is_lost()) && !ended {
                 ended = true;
                 tracing::error!("the GPU is lost");
@@ -281,6 +295,26 @@ impl Device {
         }
     }
 
+    /// Passes signals on and asks for nothing else: in a guest that may take longer than the kernel that was waited for. False
+    /// if signals do not interrupt, so that it was something else.
+    fn pass_on_signals(&self) -> bool {
+        if !self.clients.are_on() {
+            return false;
+        }
+        let mut asleep = self.clients.wake();
+        // What is signalled between these is heard in one of three ways: now, by another interrupt, or when the device is asked.
+        self.clear_signals();
+        asleep.extend(self.clients.wake());
+        asleep.extend(self.leases.read().iter().filter_map(|lease| lease.signal(&self.mmio)));
+        self.clients.account(asleep);
+        true
+    }
+
+    fn clear_signals(&self) {
+        let leaf = regs::VF_BASE + vf::INTR_LEAF + vector::NON_STALL / 32 * 4;
+        self.mmio.write(leaf, 1 << (vector::NON_STALL % 32));
+    }
+
     /// Handles everything that is pending. No vector but that of signals lies in its part of the tree.
     ///
     /// Signals first, and whatever the device would say: who waits for one looks at memory, and to ask may take longer than a
@@ -290,7 +324,7 @@ impl Device {
         let (mut asleep, mut signals_only) = (Vec::new(), true);
         loop {
             // Vectors are cleared before they are handled: what comes later raises them again.
-            self.mmio.write(at(vf::INTR_LEAF + vector::NON_STALL / 32 * 4), 1 << (vector::NON_STALL % 32));
+            self.clear_signals();
             asleep.extend(self.clients.wake());
             let top = self.mmio.read(at(vf::INTR_TOP))? & !(1 << (vector::NON_STALL / 64));
             // The write is posted, and has arrived now. What was signalled meanwhile raised nothing: whoever sleeps looks again.

@@ -65,6 +65,7 @@ impl Signals {
     pub(crate) fn new(backing: &dyn DeviceBacking, payer: u32) -> io::Result<Signals> {
         let dma = Arc::new(backing.alloc_dma(SemaphoreArea::BYTES as u64)?);
         let area = SemaphoreArea::new(Arc::clone(&dma.mapping)).ok_or(io::ErrorKind::InvalidData)?;
+        let area = area.woken_by(backing.interrupt_count());
         Ok(Signals { dma, area, payer, ended: AtomicBool::new(false) })
     }
 
@@ -167,6 +168,11 @@ impl Listeners {
         if signals.area.has_sleepers() && !signals.area.is_listening() {
             self.areas.lock().switch(&self.mmio, true);
         }
+    }
+
+    /// Whether they do.
+    pub(crate) fn are_on(&self) -> bool {
+        self.areas.lock().on
     }
 
     /// Makes signals interrupt: somebody beside the clients listens.

@@ -5,8 +5,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::{HostRange, Memfd, PAGE};
 
@@ -160,6 +162,31 @@ impl Mapping {
         let _ = futex::wait(self.u32_at(offset), futex::Flags::empty(), expected, timeout.as_ref());
     }
 
+    /// As [`Mapping::wait`], and only while a word of another mapping's equals what is expected of it, too. Where the system
+    /// knows no such wait (before Linux 5.16), who wakes by that word is not heard.
+    pub fn wait_beside(
+        &self,
+        offset: usize,
+        expected: u32,
+        (other, at, of_other): (&Mapping, usize, u32),
+        timeout: Duration,
+    ) {
+        let word = |word: &AtomicU32, value: u32| {
+            let mut wait = futex::Wait::new();
+            wait.val = value.into();
+            wait.uaddr = futex::WaitPtr::new(word.as_ptr().cast());
+            wait.flags = futex::WaitFlags::SIZE_U32;
+            wait
+        };
+        let words = [word(self.u32_at(offset), expected), word(other.u32_at(at), of_other)];
+        let now = clock_gettime(ClockId::Monotonic);
+        let until = futex::Timespec::try_from(timeout).ok().and_then(|timeout| now.checked_add(timeout));
+        let waited = futex::waitv(&words, futex::WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic);
+        if matches!(waited, Err(Errno::NOSYS | Errno::PERM)) {
+            self.wait(offset, expected, Some(timeout));
+        }
+    }
+
     /// Wakes all who wait on the word at `offset`.
     pub fn wake_all(&self, offset: usize) {
         // Failing means that nobody waits.
@@ -176,7 +203,30 @@ impl Drop for Mapping {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
+
+    #[test]
+    fn either_of_two_words_wakes() {
+        const AT: [usize; 2] = [64, 128];
+        let words = &[(); 2].map(|()| Memfd::create("words", PAGE).unwrap().map().unwrap());
+        let word = |index: usize| words[index].u32_at(AT[index]);
+        // A wait that is not woken ends this test too late for anybody's patience.
+        const LONG: Duration = Duration::from_secs(3600);
+        for (index, mapping) in words.iter().enumerate() {
+            std::thread::scope(|scope| {
+                let before = [word(0).load(Ordering::SeqCst), word(1).load(Ordering::SeqCst)];
+                scope.spawn(move || {
+                    while word(index).load(Ordering::SeqCst) == before[index] {
+                        words[0].wait_beside(AT[0], before[0], (&words[1], AT[1], before[1]), LONG);
+                    }
+                });
+                word(index).fetch_add(1, Ordering::SeqCst);
+                mapping.wake_all(AT[index]);
+            });
+        }
+    }
 
     #[test]
     fn pages_of_another_file_take_the_place_of_some() {

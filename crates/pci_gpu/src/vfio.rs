@@ -13,7 +13,7 @@ use hostmem::{Mapping, Memfd};
 use intervals::FreeRanges;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use vfio_user::{CallError, Client, ClientOptions, RegionInfo, pci};
+use vfio_user::{CallError, Client, ClientOptions, PostedInterrupts, RegionInfo, pci};
 
 use crate::{BAR0_BYTES, OpenError, vram_bytes};
 
@@ -37,8 +37,29 @@ pub struct VfioUserGpu {
     vram_bytes: u64,
     vram: Option<Vram>,
     bus: Mutex<Bus>,
-    /// Counts the device's interrupts.
-    line: OwnedFd,
+    line: Line,
+}
+
+/// Counts the device's interrupts.
+#[derive(Debug)]
+enum Line {
+    Posted(PostedInterrupts),
+    Eventfd(OwnedFd),
+}
+
+impl Line {
+    /// Through shared memory, if the server knows how.
+    fn connect(client: &Client) -> Result<Line, OpenError> {
+        match client.post_irq(pci::MSIX, 0) {
+            Ok(posted) => return Ok(Line::Posted(posted)),
+            Err(CallError::Refused(_)) => {}
+            Err(error) => return Err(refused("interrupt")(error)),
+        }
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let line = rustix::event::eventfd(0, flags).map_err(|error| OpenError::System(error.into()))?;
+        client.connect_irqs(pci::MSIX, 0, &[line.as_fd()]).map_err(refused("interrupt"))?;
+        Ok(Line::Eventfd(line))
+    }
 }
 
 /// VRAM that the server lets us map.
@@ -88,9 +109,7 @@ impl VfioUserGpu {
         let aperture = client.region(pci::BAR1).map_err(refused("aperture"))?;
         let vram_bytes = vram_bytes(|offset| read32(&client, offset), aperture.bytes)?;
         let vram = map_vram(aperture, vram_bytes).map_err(OpenError::System)?;
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let line = rustix::event::eventfd(0, flags).map_err(|error| OpenError::System(error.into()))?;
-        client.connect_irqs(pci::MSIX, 0, &[line.as_fd()]).map_err(refused("interrupt"))?;
+        let line = Line::connect(&client)?;
         let bus = Bus { free: FreeRanges::new(BUS.start, BUS.end - BUS.start), mapped: HashMap::new() };
         Ok(VfioUserGpu { client, resettable: info.resettable, vram_bytes, vram, bus: Mutex::new(bus), line })
     }
@@ -243,11 +262,22 @@ impl DeviceBacking for VfioUserGpu {
         }
     }
 
+    fn interrupt_count(&self) -> Option<(Arc<Mapping>, usize)> {
+        match &self.line {
+            Line::Posted(posted) => Some(posted.word()),
+            Line::Eventfd(_) => None,
+        }
+    }
+
     fn wait_interrupt(&self, timeout: Duration) -> bool {
+        let line = match &self.line {
+            Line::Posted(posted) => return posted.wait(timeout),
+            Line::Eventfd(line) => line,
+        };
         let timeout = Timespec::try_from(timeout).ok();
-        let mut polled = [PollFd::new(&self.line, PollFlags::IN)];
+        let mut polled = [PollFd::new(line, PollFlags::IN)];
         // An error, or a signal that interrupts it, is no interrupt.
         let raised = rustix::event::poll(&mut polled, timeout.as_ref()).is_ok_and(|ready| ready > 0);
-        raised && rustix::io::read(&self.line, &mut [0; 8]).is_ok()
+        raised && rustix::io::read(line, &mut [0; 8]).is_ok()
     }
 }

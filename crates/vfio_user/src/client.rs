@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use hostmem::Memfd;
+use hostmem::{Mapping, Memfd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use serde_json::Value;
@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::Ended;
 use crate::device::Irq;
-use crate::posted::{self, PostedWrite, Poster};
+use crate::posted::{self, PostedInterrupts, PostedWrite, Poster};
 use crate::socket::{Message, Reader, send};
 use crate::version::{Capabilities, Greeting};
 use crate::wire::{self, Command, HEADER, split};
@@ -338,6 +338,21 @@ impl Client {
         Ok(())
     }
 
+    /// Has interrupt `vector` of a kind counted in shared memory, without a thread of the server's in between.
+    ///
+    /// # Errors
+    /// `Refused` by servers that do not know this; see [`CallError`].
+    pub fn post_irq(&self, index: u32, vector: u32) -> Result<PostedInterrupts, CallError> {
+        if !self.agreed.posted_writes {
+            return Err(CallError::Refused(Errno::OPNOTSUPP));
+        }
+        let ring = self.region(wire::POSTED_WRITES)?;
+        let map = map(ring).and_then(PostedInterrupts::new);
+        let map = map.ok_or(Ended::Garbage("a ring of posted writes that cannot be"))?;
+        self.set_irqs(wire::IRQ_SET_DATA_POSTED | wire::IRQ_SET_ACTION_TRIGGER, index, vector, 1, &[], &[])?;
+        Ok(map)
+    }
+
     /// Interrupts `start..start + count` of a kind reach nobody from now on.
     ///
     /// # Errors
@@ -405,9 +420,14 @@ impl Client {
 
 /// The client's end of the ring that this region is.
 fn poster(region: RegionInfo) -> Option<Poster> {
+    map(region).and_then(Poster::new)
+}
+
+/// Maps that ring.
+fn map(region: RegionInfo) -> Option<Mapping> {
     let (fd, offset) = region.file?;
     let file = Memfd::from_fd(fd).ok()?;
-    Poster::new(file.map_part(offset, posted::BYTES).ok()?)
+    file.map_part(offset, posted::BYTES).ok()
 }
 
 const SHORT: Ended = Ended::Garbage("a reply that is too short");

@@ -9,9 +9,10 @@ use rustix::io::Errno;
 
 use crate::bell::{Bell, Eventfd};
 use crate::device::Irq;
+use crate::posted::Counter;
 use crate::wire::{
     IRQ_AUTOMASKED, IRQ_MASKABLE, IRQ_SET_ACTION_MASK, IRQ_SET_ACTION_TRIGGER, IRQ_SET_ACTION_UNMASK,
-    IRQ_SET_DATA_BOOL, IRQ_SET_DATA_EVENTFD, IRQ_SET_DATA_NONE, IrqSet,
+    IRQ_SET_DATA_BOOL, IRQ_SET_DATA_EVENTFD, IRQ_SET_DATA_NONE, IRQ_SET_DATA_POSTED, IrqSet,
 };
 
 /// The interrupts of one client. The device triggers them, from any thread, without ever waiting for the client; what it
@@ -20,6 +21,24 @@ use crate::wire::{
 pub struct Interrupts {
     kinds: Vec<Kind>,
     bell: Arc<Bell>,
+    /// Where they are counted, if the client may want that.
+    counter: Option<Arc<Counter>>,
+}
+
+/// Where an interrupt goes.
+#[derive(Clone, Debug)]
+enum Target {
+    Eventfd(Arc<Eventfd>),
+    Counter(Arc<Counter>),
+}
+
+impl Target {
+    fn signal(&self, bell: &Bell) {
+        match self {
+            Target::Eventfd(eventfd) => bell.signal(eventfd),
+            Target::Counter(counter) => counter.count(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -32,13 +51,13 @@ struct Kind {
 ///
 /// ```text
 ///              trigger, level up              fires, if it masks itself
-///   quiet ───────────────────────▶ eventfd ──────────────────────────▶ masked
+///   quiet ───────────────────────▶ target ───────────────────────────▶ masked
 ///     ▲                                                                  │ unmask: fires again if the level is up, or if
 ///     └──────────────────────────────────────────────────────────────────┘ it was triggered in the meantime
 /// ```
 #[derive(Debug, Default)]
 struct Line {
-    eventfd: Option<Arc<Eventfd>>,
+    target: Option<Target>,
     masked: bool,
     /// The device holds it up.
     level: bool,
@@ -49,11 +68,11 @@ struct Line {
 impl Line {
     /// Fires if there is a reason and nothing in the way; true if it fired.
     fn settle(&mut self, irq: Irq, bell: &Bell) -> bool {
-        let Some(eventfd) = &self.eventfd else { return false };
+        let Some(target) = &self.target else { return false };
         if self.masked || !(self.level || self.waiting) {
             return false;
         }
-        bell.signal(eventfd);
+        target.signal(bell);
         self.waiting = false;
         self.masked = irq.flags & IRQ_AUTOMASKED != 0;
         true
@@ -69,12 +88,12 @@ impl Line {
 }
 
 impl Interrupts {
-    pub(crate) fn new(irqs: &[Irq], bell: &Arc<Bell>) -> Interrupts {
+    pub(crate) fn new(irqs: &[Irq], bell: &Arc<Bell>, counter: Option<Counter>) -> Interrupts {
         let kind = |&irq: &Irq| {
             let lines = (0..irq.count).map(|_| Line::default()).collect();
             Kind { irq, lines: Mutex::new(lines) }
         };
-        Interrupts { kinds: irqs.iter().map(kind).collect(), bell: Arc::clone(bell) }
+        Interrupts { kinds: irqs.iter().map(kind).collect(), bell: Arc::clone(bell), counter: counter.map(Arc::new) }
     }
 
     /// Triggers an interrupt once; true if the client is told now. One that is masked waits for the unmask, several
@@ -112,7 +131,8 @@ impl Interrupts {
         let end = set.start.checked_add(set.count).filter(|&end| end <= kind.irq.count && set.count > 0);
         let range = set.start as usize..end.ok_or(Errno::INVAL)? as usize;
         let maskable = kind.irq.flags & IRQ_MASKABLE != 0;
-        if action != IRQ_SET_ACTION_TRIGGER && (!maskable || data == IRQ_SET_DATA_EVENTFD) {
+        let connects = matches!(data, IRQ_SET_DATA_EVENTFD | IRQ_SET_DATA_POSTED);
+        if action != IRQ_SET_ACTION_TRIGGER && (!maskable || connects) {
             return Err(Errno::NOTTY);
         }
         let expected = if data == IRQ_SET_DATA_BOOL { range.len() } else { 0 };
@@ -120,7 +140,19 @@ impl Interrupts {
             return Err(Errno::INVAL);
         }
         if data == IRQ_SET_DATA_EVENTFD {
-            return kind.connect(range, fds, &self.bell);
+            if !fds.is_empty() && fds.len() != range.len() {
+                return Err(Errno::INVAL);
+            }
+            let eventfds = fds.into_iter().map(|fd| Eventfd::new(fd).map(Target::Eventfd));
+            let eventfds: Vec<_> = eventfds.collect::<Result<_, _>>()?;
+            kind.connect(range, eventfds, &self.bell);
+            return Ok(());
+        }
+        if data == IRQ_SET_DATA_POSTED {
+            let counter = self.counter.as_ref().ok_or(Errno::INVAL)?;
+            let counters = range.clone().map(|_| Target::Counter(Arc::clone(counter)));
+            kind.connect(range, counters, &self.bell);
+            return Ok(());
         }
         let mut lines = kind.lines.lock();
         for (at, line) in lines[range].iter_mut().enumerate() {
@@ -143,27 +175,22 @@ impl Kind {
         for line in lines.iter_mut() {
             (line.masked, line.waiting) = (false, false);
         }
-        let old: Vec<_> = lines.iter_mut().map(|line| line.eventfd.take()).collect();
+        let old: Vec<_> = lines.iter_mut().map(|line| line.target.take()).collect();
         drop(lines);
         forget(old);
     }
 
-    /// Gives the lines of `range` these eventfds, or none if there are none.
-    fn connect(&self, range: Range<usize>, fds: Vec<OwnedFd>, bell: &Bell) -> Result<(), Errno> {
-        if !fds.is_empty() && fds.len() != range.len() {
-            return Err(Errno::INVAL);
-        }
-        let eventfds: Vec<_> = fds.into_iter().map(Eventfd::new).collect::<Result<_, _>>()?;
-        let mut eventfds = eventfds.into_iter();
+    /// Has the lines of `range` go there, or nowhere if that is nothing.
+    fn connect(&self, range: Range<usize>, targets: impl IntoIterator<Item = Target>, bell: &Bell) {
+        let mut targets = targets.into_iter();
         let mut lines = self.lines.lock();
         let mut old = Vec::with_capacity(range.len());
         for line in &mut lines[range] {
-            old.push(std::mem::replace(&mut line.eventfd, eventfds.next()));
+            old.push(std::mem::replace(&mut line.target, targets.next()));
             line.settle(self.irq, bell);
         }
         drop(lines);
         forget(old);
-        Ok(())
     }
 
     fn act(&self, line: &mut Line, action: u32, bell: &Bell) {
@@ -181,13 +208,17 @@ impl Kind {
 }
 
 /// Closes eventfds that are not connected any more: not under a lock, since closing a file can take long.
-fn forget(eventfds: Vec<Option<Arc<Eventfd>>>) {
-    eventfds.iter().flatten().for_each(|eventfd| eventfd.disconnect());
+fn forget(targets: Vec<Option<Target>>) {
+    for target in targets.iter().flatten() {
+        if let Target::Eventfd(eventfd) = target {
+            eventfd.disconnect();
+        }
+    }
 }
 
 /// The one kind of data and the one action that `flags` names.
 fn split(flags: u32) -> Result<(u32, u32), Errno> {
-    let data = flags & (IRQ_SET_DATA_NONE | IRQ_SET_DATA_BOOL | IRQ_SET_DATA_EVENTFD);
+    let data = flags & (IRQ_SET_DATA_NONE | IRQ_SET_DATA_BOOL | IRQ_SET_DATA_EVENTFD | IRQ_SET_DATA_POSTED);
     let action = flags & (IRQ_SET_ACTION_MASK | IRQ_SET_ACTION_UNMASK | IRQ_SET_ACTION_TRIGGER);
     if data.count_ones() == 1 && action.count_ones() == 1 && data | action == flags {
         Ok((data, action))

@@ -18,7 +18,8 @@
 //!   outside. `maps` keeps account of DMA maps; [`Interrupts`] of eventfds and masks, and `bell` signals them.
 //! - [`Client`] is used by many threads at once; each waits for its own reply only.
 //! - Version and capabilities are agreed on first ([`Capabilities`]). Two capabilities of ours are not in the specification:
-//!   [`PRIVATE`], a value that the client proposes and the device answers, and posted writes ([`Capabilities::posted_writes`]).
+//!   [`PRIVATE`], a value that the client proposes and the device answers, and posted writes ([`Capabilities::posted_writes`]);
+//!   who has agreed on these may have interrupts counted in shared memory as well ([`Client::post_irq`]).
 //!   Other implementations ignore them.
 //!
 //! # Speed
@@ -64,6 +65,7 @@ pub use client::{CallError, Client, ClientOptions, DeviceInfo, RegionInfo};
 pub use device::{Description, Device, DmaMap, Irq, Region, pci};
 pub use interrupts::Interrupts;
 pub use listener::Listener;
+pub use posted::PostedInterrupts;
 pub use rustix::io::Errno;
 pub use server::{Server, ServerOptions, Stopper};
 pub use socket::MAX_FDS;

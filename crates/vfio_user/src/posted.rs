@@ -1,4 +1,4 @@
-//! Register writes that go through shared memory, between our own client and server.
+//! Register writes and interrupts that go through shared memory, between our own client and server.
 //!
 //! A posted write by message is two system calls and, if the server sleeps, a wakeup. Where both sides have agreed to it
 //! ([`crate::Capabilities::posted_writes`]), writes of four bytes go through a ring instead, which the server looks at as long
@@ -8,16 +8,24 @@
 //! +0     u64 head: entries ever put       (client)
 //! +64    u64 tail: entries ever taken     (server)
 //! +128   u32 the server sleeps            (server sets, client clears)
+//! +192   u32 interrupts so far, a futex   (server)
+//! +256   u32 somebody sleeps there        (client)
 //! +4096  512 entries: u32 region, u32 offset, u32 value, u32 zero, u64 messages that were sent before
 //! ```
 //!
 //! The count of messages keeps the order: a write is done after all messages that were sent before it, and before all that
 //! were sent after it, as if it had been one.
 //!
+//! An interrupt by eventfd is two threads woken: one of the server's, which may have to wait where the client can fill the
+//! eventfd, and the client's. A client that wants that has its interrupts counted here instead, and sleeps on the count;
+//! to wake it waits for nothing.
+//!
 //! What the client can do to the server here is what it can do by messages: entries are copied before they are looked at, and
 //! a head that cannot be ends the connection.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::{Duration, Instant};
 
 use hostmem::{Mapping, Memfd, PAGE};
 
@@ -26,6 +34,8 @@ use crate::Ended;
 const HEAD: usize = 0;
 const TAIL: usize = 64;
 const SLEEPS: usize = 128;
+const INTERRUPTS: usize = 192;
+const LISTENS: usize = 256;
 const ENTRIES_AT: usize = PAGE as usize;
 const ENTRIES: u64 = 512;
 const ENTRY: usize = 24;
@@ -154,6 +164,64 @@ impl Taker {
     }
 }
 
+/// The server's end of the interrupts.
+#[derive(Debug)]
+pub(crate) struct Counter(Mapping);
+
+impl Counter {
+    /// That of the ring in `file`.
+    pub(crate) fn new(file: &Memfd) -> std::io::Result<Counter> {
+        Ok(Counter(file.map()?))
+    }
+
+    /// Counts an interrupt, and wakes who waits for one.
+    pub(crate) fn count(&self) {
+        self.0.u32_at(INTERRUPTS).fetch_add(1, Ordering::SeqCst);
+        if self.0.u32_at(LISTENS).load(Ordering::SeqCst) != 0 {
+            self.0.wake_all(INTERRUPTS);
+        }
+    }
+}
+
+/// The client's end of the interrupts; one thread waits for them. Others may sleep on the count while it does.
+#[derive(Debug)]
+pub struct PostedInterrupts {
+    map: Arc<Mapping>,
+    seen: AtomicU32,
+}
+
+impl PostedInterrupts {
+    pub(crate) fn new(map: Mapping) -> Option<PostedInterrupts> {
+        (map.len() as u64 >= BYTES).then(|| PostedInterrupts { map: Arc::new(map), seen: AtomicU32::new(0) })
+    }
+
+    /// The count: memory, and where in it.
+    #[must_use]
+    pub fn word(&self) -> (Arc<Mapping>, usize) {
+        (Arc::clone(&self.map), INTERRUPTS)
+    }
+
+    /// Waits for an interrupt, at most `timeout`; false if none has come since the last.
+    #[must_use]
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            let count = self.map.u32_at(INTERRUPTS).load(Ordering::SeqCst);
+            if self.seen.swap(count, Ordering::Relaxed) != count {
+                return true;
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return false;
+            }
+            // The server sees this, or the sleep sees that the count has moved.
+            self.map.u32_at(LISTENS).store(1, Ordering::SeqCst);
+            self.map.wait(INTERRUPTS, count, left);
+            self.map.u32_at(LISTENS).store(0, Ordering::Relaxed);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,6 +272,31 @@ mod tests {
             assert!(taker.is_ready(0));
             assert!(taker.next(0).is_err());
         }
+    }
+
+    #[test]
+    fn who_sleeps_hears_of_each_interrupt() {
+        let (_taker, file) = Taker::new().unwrap();
+        let interrupts = PostedInterrupts::new(file.map().unwrap()).unwrap();
+        let counter = Counter::new(&file).unwrap();
+        assert!(!interrupts.wait(Duration::ZERO));
+        counter.count();
+        counter.count();
+        assert!(interrupts.wait(Duration::from_secs(60)));
+        assert!(!interrupts.wait(Duration::from_millis(1)), "several that come before one looks are one");
+        let (heard, hears) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for _ in 0..1000 {
+                    assert!(interrupts.wait(Duration::from_secs(60)));
+                    heard.send(()).unwrap();
+                }
+            });
+            for _ in 0..1000 {
+                counter.count();
+                hears.recv().unwrap();
+            }
+        });
     }
 
     #[test]

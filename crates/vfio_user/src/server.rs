@@ -17,7 +17,7 @@ use crate::bell::{Bell, Ringer, ring};
 use crate::device::{Description, Device, DmaMap, Region};
 use crate::interrupts::Interrupts;
 use crate::maps::Maps;
-use crate::posted::{self, PostedWrite, Taker};
+use crate::posted::{self, Counter, PostedWrite, Taker};
 use crate::socket::{MAX_FDS, Message, Reader, send};
 use crate::version::{Capabilities, Greeting};
 use crate::wire::{self, Command, HEADER, Header, split};
@@ -190,14 +190,15 @@ impl<'a> Connection<'a> {
     ) -> Result<Self, Ended> {
         let bell = Arc::new(Bell::default());
         let ringer = ring(&bell)?;
-        let interrupts = Arc::new(Interrupts::new(&description.irqs, &bell));
         let ours = &server.options.capabilities;
-        let posted = if agreed.posted_writes {
-            let (posted, file) = Taker::new().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))?;
-            Some((posted, Arc::new(file.into_fd())))
-        } else {
-            None
-        };
+        let (mut posted, mut counter) = (None, None);
+        if agreed.posted_writes {
+            let failed = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
+            let (taker, file) = Taker::new().map_err(failed)?;
+            counter = Some(Counter::new(&file).map_err(failed)?);
+            posted = Some((taker, Arc::new(file.into_fd())));
+        }
+        let interrupts = Arc::new(Interrupts::new(&description.irqs, &bell, counter));
         // Nothing fails from here on: what was attached is told when the client has gone.
         device.attach(Arc::clone(&interrupts));
         Ok(Connection {

@@ -132,6 +132,9 @@ pub const DEVICE_RESETTABLE: u32 = 1 << 0;
 /// `VFIO_DEVICE_FLAGS_PCI`.
 pub const DEVICE_PCI: u32 = 1 << 1;
 
+/// Instead of an eventfd, of [`IRQ_SET_DATA_EVENTFD`] and the others: where [`POSTED_WRITES`] is. Servers other than ours refuse.
+pub const IRQ_SET_DATA_POSTED: u32 = 1 << 16;
+
 /// Index of a region that only our own client asks for: the ring of posted writes, if it was agreed on.
 pub const POSTED_WRITES: u32 = 1 << 16;
 
