@@ -5,10 +5,12 @@
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a measurement is printed, or ends")]
 
+use std::any::type_name;
 use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Instant;
 
+use gmmu::testing::{Driver, LocalTables};
 use gmmu::{AddressSpace, BadAddress, Changes, Grant, Granted, PhysMem, Progress, Shadow, TableMemory, Work};
 use gpu_spec::mmu::{BIG_PAGE, HUGE_PAGE, PhysAddr, Rights, SMALL_PAGE};
 
@@ -16,18 +18,19 @@ use gpu_spec::mmu::{BIG_PAGE, HUGE_PAGE, PhysAddr, Rights, SMALL_PAGE};
 const UNITS: u64 = 512;
 const MAPPED: Range<u64> = 0..UNITS * HUGE_PAGE;
 const ROUNDS: usize = 21;
+const VRAM: PhysAddr = PhysAddr::vram(SMALL_PAGE);
 const RW: Rights = Rights { read_only: false, privileged: false, atomic_disable: false };
 
-/// VRAM that holds nothing but tables.
+/// Memory that holds nothing but tables.
 struct Memory {
     bytes: RefCell<Vec<u8>>,
-    next: u64,
+    next: PhysAddr,
     free: Vec<PhysAddr>,
 }
 
 impl Memory {
-    fn new() -> Memory {
-        Memory { bytes: RefCell::new(vec![0; 32 << 20]), next: SMALL_PAGE, free: Vec::new() }
+    fn new(at: PhysAddr) -> Memory {
+        Memory { bytes: RefCell::new(vec![0; 32 << 20]), next: at, free: Vec::new() }
     }
 
     fn range(at: PhysAddr, bytes: usize) -> Range<usize> {
@@ -50,8 +53,9 @@ impl PhysMem for Memory {
 impl TableMemory for Memory {
     fn alloc(&mut self, _: u64) -> Option<PhysAddr> {
         let at = self.free.pop().unwrap_or_else(|| {
-            self.next += SMALL_PAGE;
-            PhysAddr::vram(self.next - SMALL_PAGE)
+            let at = self.next;
+            self.next = at.offset(SMALL_PAGE);
+            at
         });
         self.bytes.get_mut().get_mut(Memory::range(at, SMALL_PAGE as usize))?.fill(0);
         Some(at)
@@ -94,16 +98,16 @@ fn timed(run: impl FnOnce(&mut Changes)) -> (u64, Work) {
     (start.elapsed().as_nanos() as u64, changes.work)
 }
 
-fn scanned(page: u64) {
+fn scanned<D: Driver>(tables: PhysAddr, page: u64) {
     let grant = Pieces(HUGE_PAGE);
-    let (mut guest, mut host) = (Memory::new(), Memory::new());
-    let mut space = AddressSpace::create(&mut guest).unwrap();
+    let (mut guest, mut host) = (Memory::new(tables), Memory::new(tables));
+    let mut space = D::create(&mut guest);
     // What is mapped is aligned to these pages, and no more.
-    space.map(&mut guest, 0, MAPPED.end, PhysAddr::system(if page == HUGE_PAGE { 0 } else { page }), RW).unwrap();
-    let reflect = |shadow: &mut Shadow, guest: &Memory, host: &mut Memory, changes: &mut Changes| {
+    space.map(&mut guest, 0, MAPPED.end, PhysAddr::system(if page == HUGE_PAGE { 0 } else { page })).unwrap();
+    let reflect = |shadow: &mut Shadow<D::Format>, guest: &Memory, host: &mut Memory, changes: &mut Changes| {
         assert_eq!(shadow.reflect(guest, &grant, host, u64::MAX, changes), Ok(Progress::Done));
     };
-    println!("pages of {} KiB", page >> 10);
+    println!("{}, pages of {} KiB", type_name::<D::Format>(), page >> 10);
     median("  first", |_| {
         let mut shadow = Shadow::new(&mut host, space.root(), MAPPED, 10_000).unwrap();
         let result = timed(|changes| reflect(&mut shadow, &guest, &mut host, changes));
@@ -122,8 +126,8 @@ fn scanned(page: u64) {
         })
     });
     let mut remap = |guest: &mut Memory, va: u64, bytes: u64, round: usize| {
-        space.unmap(guest, va, bytes).unwrap();
-        space.map(guest, va, bytes, PhysAddr::system(((round as u64 % 2 + 7) << 32) + page % HUGE_PAGE), RW).unwrap();
+        space.unmap(guest, va, bytes);
+        space.map(guest, va, bytes, PhysAddr::system(((round as u64 % 2 + 7) << 32) + page % HUGE_PAGE)).unwrap();
     };
     median("  one page changed and invalidated", |round| {
         remap(&mut guest, 5 * HUGE_PAGE, page, round);
@@ -146,7 +150,7 @@ fn scanned(page: u64) {
 }
 
 fn entered(page: u64) {
-    let (grant, mut host) = (Pieces(HUGE_PAGE), Memory::new());
+    let (grant, mut host) = (Pieces(HUGE_PAGE), Memory::new(VRAM));
     let mut shadow: Shadow = Shadow::entered(&mut host, MAPPED, 10_000).unwrap();
     println!("entered, pages of {} KiB", page >> 10);
     median("  16 units", |round| {
@@ -161,8 +165,9 @@ fn entered(page: u64) {
 
 fn main() {
     println!("{:<44} {:>12} {:>54} {:>9}", "", "", "ns/scanned", "ns/update");
+    scanned::<LocalTables>(PhysAddr::system(SMALL_PAGE), SMALL_PAGE);
     for page in [SMALL_PAGE, BIG_PAGE, HUGE_PAGE] {
-        scanned(page);
+        scanned::<AddressSpace>(VRAM, page);
     }
     for page in [SMALL_PAGE, BIG_PAGE, HUGE_PAGE] {
         entered(page);

@@ -149,9 +149,8 @@ pub struct Shadow<F: Format = Gmmu2> {
 }
 
 impl<F: Format> Shadow<F> {
-    /// An empty shadow of the tables below `guest_root`, for the addresses in `window` (multiples of what an
-    /// entry of the last directory is for: 2 MiB in NVIDIA's format). It may take
-    /// `limit` tables. All of it is stale.
+    /// An empty shadow of the tables below `guest_root`, for the addresses in `window` (multiples of what an entry of the last
+    /// directory is for: in NVIDIA's format 2 MiB). It may take `limit` tables. All of it is stale.
     ///
     /// # Errors
     /// [`ShadowError::BadRange`] for the window, or no memory.

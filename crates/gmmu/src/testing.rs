@@ -5,6 +5,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
 mod attack;
+mod driver;
 pub mod memory;
 
 pub use attack::{Attack, Input, guest, para_virtualized};
+pub use driver::{Driver, LocalTables};

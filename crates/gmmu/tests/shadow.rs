@@ -6,46 +6,48 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use gmmu::testing::memory::{Guest, Host};
+use gmmu::testing::{Attack, Driver, LocalTables};
 use gmmu::{
-    Access, AddressSpace, Changes, Gmmu2, HaswellPpgtt, MOST_IN_VAIN, PhysMem, Progress, Shadow, ShadowError, Target,
-    Work, mappings, translate,
+    Access, AddressSpace, Changes, Format, Gmmu2, HaswellPpgtt, MOST_IN_VAIN, PhysMem, Progress, Shadow, ShadowError,
+    Target, Work, mappings_in, translate, translate_in,
 };
-use gpu_spec::mmu::{BIG_PAGE, DualPde, HUGE_PAGE, Pde, PhysAddr, Pte, Rights, SMALL_PAGE, VA_END};
+use gpu_spec::mmu::{Aperture, BIG_PAGE, DualPde, HUGE_PAGE, Pde, PhysAddr, Pte, Rights, SMALL_PAGE, VA_END};
 use proptest::prelude::*;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-const WINDOW: Range<u64> = HUGE_PAGE..1 << 40;
+const WINDOW: Range<u64> = Gmmu2::WINDOW;
 /// Where the guest's driver has its tables, which the host has somewhere else.
 const TABLES: u64 = 1 << 30;
 const LIMIT: u32 = 1000;
 const RW: Rights = Rights { read_only: false, privileged: false, atomic_disable: false };
 
 /// A guest with a driver of its own.
-struct World {
+struct World<D: Driver = AddressSpace> {
     guest: Guest,
-    space: AddressSpace,
+    space: D,
     host: Host,
-    shadow: Shadow,
+    shadow: Shadow<D::Format>,
 }
 
-impl World {
-    fn new(limit: u32) -> World {
+impl<D: Driver> World<D> {
+    fn new(limit: u32) -> World<D> {
+        let vram = D::Format::vram;
         let mut guest = Guest::default();
-        guest.next_table = TABLES;
-        guest.give(PhysAddr::vram(TABLES), 4096, PhysAddr::vram(1 << 33), false);
-        let space = AddressSpace::create(&mut guest).unwrap();
-        let mut host = Host::new(PhysAddr::vram(0), u32::MAX);
-        let shadow = Shadow::new(&mut host, space.root(), WINDOW, limit).unwrap();
+        guest.next_table = Some(vram(TABLES));
+        guest.give(vram(TABLES), 4096, vram(1 << 33), false);
+        let space = D::create(&mut guest);
+        let mut host = Host::new(vram(0), u32::MAX);
+        let shadow = Shadow::new(&mut host, space.root(), D::Format::WINDOW, limit).unwrap();
         World { guest, space, host, shadow }
     }
 
     fn map(&mut self, va: u64, bytes: u64, at: PhysAddr) {
-        self.space.map(&mut self.guest, va, bytes, at, RW).unwrap();
+        self.space.map(&mut self.guest, va, bytes, at).unwrap();
         self.shadow.invalidate(va..va + bytes);
     }
 
     fn unmap(&mut self, va: u64, bytes: u64) {
-        self.space.unmap(&mut self.guest, va, bytes).unwrap();
+        self.space.unmap(&mut self.guest, va, bytes);
         self.shadow.invalidate(va..va + bytes);
     }
 
@@ -77,6 +79,19 @@ impl World {
         changes
     }
 
+    /// Where the device is led to, and the size of the page.
+    fn shown(&self, va: u64) -> Option<(PhysAddr, u64)> {
+        shown::<D::Format>(&self.host, self.shadow.root(), va)
+    }
+
+    /// Small pages that the device sees.
+    fn pages(&self) -> BTreeMap<u64, PhysAddr> {
+        let runs = mappings_in::<D::Format>(&self.host, self.shadow.root(), 0..VA_END, u32::MAX).runs;
+        runs.iter().flat_map(|run| pages(run.va, run.bytes, run.target)).collect()
+    }
+}
+
+impl World {
     /// The guest's entry of `T` at an index of a table.
     fn entry<T: FromZeros + FromBytes + IntoBytes>(&self, table: PhysAddr, index: u64) -> (PhysAddr, T) {
         let mut entry = T::new_zeroed();
@@ -92,21 +107,10 @@ impl World {
         let last: (_, Pde) = self.entry(next.table().unwrap(), va >> 29 & 511);
         (last, self.entry(last.1.table().unwrap(), va >> 21 & 255))
     }
-
-    /// Where the device is led to, and the size of the page.
-    fn shown(&self, va: u64) -> Option<(PhysAddr, u64)> {
-        shown(&self.host, self.shadow.root(), va)
-    }
-
-    /// Small pages that the device sees.
-    fn pages(&self) -> BTreeMap<u64, PhysAddr> {
-        let runs = mappings(&self.host, self.shadow.root(), 0..VA_END, u32::MAX).runs;
-        runs.iter().flat_map(|run| pages(run.va, run.bytes, run.target)).collect()
-    }
 }
 
-fn shown(host: &Host, root: PhysAddr, va: u64) -> Option<(PhysAddr, u64)> {
-    let found = translate(host, root, va, Access::READ).ok()?;
+fn shown<F: Format>(host: &Host, root: PhysAddr, va: u64) -> Option<(PhysAddr, u64)> {
+    let found = translate_in::<F>(host, root, va, Access::READ).ok()?;
     let Target::Memory(at) = found.target else { panic!("no driver here makes sparse pages") };
     Some((at, found.page_bytes))
 }
@@ -120,15 +124,23 @@ fn pages(va: u64, bytes: u64, target: Target) -> impl Iterator<Item = (u64, Phys
 
 #[derive(Clone, Debug)]
 enum Action {
-    Map { va: u64, pages: u64, at: PhysAddr },
-    Unmap { va: u64, pages: u64 },
+    /// Addresses from the start of the window on.
+    Map {
+        va: u64,
+        pages: u64,
+        at: PhysAddr,
+    },
+    Unmap {
+        va: u64,
+        pages: u64,
+    },
     Submit,
 }
 
 fn action() -> impl Strategy<Value = Action> {
     let unit = prop_oneof![Just(1u64), Just(16), Just(512)];
     let va = (0..3u64, 0..2048u64, unit.clone())
-        .prop_map(|(base, page, unit)| WINDOW.start + (base << 29) + page / unit * unit * SMALL_PAGE);
+        .prop_map(|(base, page, unit)| (base << 29) + page / unit * unit * SMALL_PAGE);
     let pages = (1u64..40, unit).prop_map(|(count, unit)| (count * unit).min(1100));
     let at = (0u64..2048, any::<bool>(), 0..3u8).prop_map(|(page, system, align)| {
         let at = (page * SMALL_PAGE) & !([HUGE_PAGE, BIG_PAGE, SMALL_PAGE][usize::from(align)] - 1);
@@ -160,41 +172,49 @@ proptest! {
         gmmu::testing::para_virtualized::<HaswellPpgtt>(&data);
     }
 
-    /// A driver invalidates what it maps and unmaps, and no more: that is enough, and what it has not invalidated is not lost.
     #[test]
     fn an_ordinary_driver_sees_what_it_has_mapped(actions in prop::collection::vec(action(), 1..24)) {
-        let mut world = World::new(LIMIT);
-        world.guest.give(PhysAddr::vram(0), 1500, PhysAddr::vram(HUGE_PAGE * 600), false);
-        world.guest.give(PhysAddr::vram(1500 * SMALL_PAGE), 3000, PhysAddr::vram(SMALL_PAGE), false);
-        world.guest.give(PhysAddr::system(0), 1024, PhysAddr::system(BIG_PAGE), false);
-        for action in actions {
-            match action {
-                Action::Map { va, pages, at } => {
-                    // What is mapped already stays.
-                    if world.space.map(&mut world.guest, va, pages * SMALL_PAGE, at, RW).is_ok() {
-                        world.shadow.invalidate(va..va + pages * SMALL_PAGE);
-                    }
-                }
-                Action::Unmap { va, pages } => world.unmap(va, pages * SMALL_PAGE),
-                Action::Submit => {
-                    world.reflect();
-                    let runs = mappings(&world.guest, world.space.root(), WINDOW, u32::MAX).runs;
-                    let all = runs.iter().flat_map(|run| pages(run.va, run.bytes, run.target));
-                    let expect: BTreeMap<u64, PhysAddr> =
-                        all.filter_map(|(va, at)| Some((va, world.guest.page(at)?.0))).collect();
-                    prop_assert_eq!(world.pages(), expect);
+        an_ordinary_driver::<AddressSpace>(&actions);
+        an_ordinary_driver::<LocalTables>(&actions);
+    }
+}
+
+/// A driver invalidates what it maps and unmaps, and no more: that is enough, and what it has not invalidated is not lost.
+fn an_ordinary_driver<D: Driver>(actions: &[Action]) {
+    let (window, vram) = (D::Format::WINDOW, D::Format::vram);
+    let mut world = World::<D>::new(LIMIT);
+    world.guest.give(vram(0), 1500, vram(HUGE_PAGE * 600), false);
+    world.guest.give(vram(1500 * SMALL_PAGE), 3000, vram(SMALL_PAGE), false);
+    world.guest.give(PhysAddr::system(0), 1024, PhysAddr::system(BIG_PAGE), false);
+    for action in actions {
+        match *action {
+            Action::Map { va, pages, at } => {
+                let va = window.start + va;
+                let at = if at.aperture == Aperture::Vram { vram(at.address) } else { at };
+                // What is mapped already stays.
+                if world.space.map(&mut world.guest, va, pages * SMALL_PAGE, at).is_ok() {
+                    world.shadow.invalidate(va..va + pages * SMALL_PAGE);
                 }
             }
+            Action::Unmap { va, pages } => world.unmap(window.start + va, pages * SMALL_PAGE),
+            Action::Submit => {
+                world.reflect();
+                let runs = mappings_in::<D::Format>(&world.guest, world.space.root(), window.clone(), u32::MAX).runs;
+                let all = runs.iter().flat_map(|run| pages(run.va, run.bytes, run.target));
+                let expect: BTreeMap<u64, PhysAddr> =
+                    all.filter_map(|(va, at)| Some((va, world.guest.page(at)?.0))).collect();
+                assert_eq!(world.pages(), expect);
+            }
         }
-        let World { shadow, mut host, .. } = world;
-        shadow.destroy(&mut host);
-        prop_assert_eq!(host.live(), 0);
     }
+    let World { shadow, mut host, .. } = world;
+    shadow.destroy(&mut host);
+    assert_eq!(host.live(), 0);
 }
 
 #[test]
 fn pages_are_as_large_as_the_grant_allows() {
-    let mut world = World::new(LIMIT);
+    let mut world: World = World::new(LIMIT);
     let at = |unit: u64| PhysAddr::vram(unit * HUGE_PAGE);
     let all = HUGE_PAGE / SMALL_PAGE;
     world.guest.give(at(0), all, at(50), false);
@@ -220,32 +240,39 @@ fn pages_are_as_large_as_the_grant_allows() {
 
 #[test]
 fn only_what_is_named_is_looked_at() {
-    let mut world = World::new(LIMIT);
-    // 16 tables of small pages.
-    let (va, bytes) = (WINDOW.start, 16 * HUGE_PAGE);
+    only_what_is_named::<AddressSpace>();
+    only_what_is_named::<LocalTables>();
+}
+
+fn only_what_is_named<D: Driver>() {
+    let mut world = World::<D>::new(LIMIT);
+    let levels = D::Format::LEVELS.len() as u64;
+    let unit = D::Format::LEVELS[D::Format::LEVELS.len() - 1].span();
+    // Tables of small pages.
+    let (va, bytes) = (D::Format::WINDOW.start, 16 * HUGE_PAGE);
     world.guest.give(PhysAddr::system(0), 16 * 512 + 16, PhysAddr::system(SMALL_PAGE), false);
     world.map(va, bytes, PhysAddr::system(SMALL_PAGE));
     let first = world.reflect();
     assert_eq!(first.ranges(), [Range { start: va, end: va + bytes }]);
-    assert_eq!(first.work.updates, 16 * 512 + 16 + 3, "small pages, and directories");
+    assert_eq!(first.work.updates, 16 * 512 + bytes / unit + levels - 1, "small pages, and directories");
     // Two pages lead elsewhere; one of them is named.
     for page in [5, 7] {
-        world.space.unmap(&mut world.guest, va + page * SMALL_PAGE, SMALL_PAGE).unwrap();
-        world.space.map(&mut world.guest, va + page * SMALL_PAGE, SMALL_PAGE, PhysAddr::system(0), RW).unwrap();
+        world.space.unmap(&mut world.guest, va + page * SMALL_PAGE, SMALL_PAGE);
+        world.space.map(&mut world.guest, va + page * SMALL_PAGE, SMALL_PAGE, PhysAddr::system(0)).unwrap();
     }
     let page = |page: u64| va + page * SMALL_PAGE..va + (page + 1) * SMALL_PAGE;
     world.shadow.invalidate(page(5));
     let one = world.reflect();
-    assert_eq!(one.work, Work { entries_scanned: 5, tables_read: 5, updates: 1 });
+    assert_eq!(one.work, Work { entries_scanned: levels + 1, tables_read: levels + 1, updates: 1 });
     assert_eq!(one.ranges(), [page(5)]);
     assert_eq!(world.shown(page(5).start), Some((PhysAddr::system(SMALL_PAGE), SMALL_PAGE)));
     assert_eq!(world.shown(page(7).start), Some((PhysAddr::system(9 * SMALL_PAGE), SMALL_PAGE)), "not invalidated");
     // Nothing is named, nothing is done.
     assert_eq!(world.reflect().work, Work::default());
     // A table is read in one piece.
-    world.shadow.invalidate(va..va + HUGE_PAGE);
+    world.shadow.invalidate(va..va + unit);
     let table = world.reflect();
-    assert_eq!(table.work, Work { entries_scanned: 4 + 512, tables_read: 5, updates: 1 });
+    assert_eq!(table.work, Work { entries_scanned: levels + unit / SMALL_PAGE, tables_read: levels + 1, updates: 1 });
     assert_eq!(table.ranges(), [page(7)]);
     // The naive way looks at everything, for nothing.
     let naive = world.rescan();
@@ -255,21 +282,27 @@ fn only_what_is_named_is_looked_at() {
 
 #[test]
 fn what_is_written_many_times_is_updated_once() {
-    let mut world = World::new(LIMIT);
-    world.guest.give(PhysAddr::vram(0), 64, PhysAddr::vram(HUGE_PAGE * 9), false);
-    world.map(WINDOW.start, SMALL_PAGE, PhysAddr::vram(0));
+    written_many_times::<AddressSpace>();
+    written_many_times::<LocalTables>();
+}
+
+fn written_many_times<D: Driver>() {
+    let vram = D::Format::vram;
+    let mut world = World::<D>::new(LIMIT);
+    world.guest.give(vram(0), 64, vram(HUGE_PAGE * 9), false);
+    world.map(D::Format::WINDOW.start, SMALL_PAGE, vram(0));
     world.reflect();
     for page in 1..64 {
-        world.unmap(WINDOW.start, SMALL_PAGE);
-        world.map(WINDOW.start, SMALL_PAGE, PhysAddr::vram(page * SMALL_PAGE));
+        world.unmap(D::Format::WINDOW.start, SMALL_PAGE);
+        world.map(D::Format::WINDOW.start, SMALL_PAGE, vram(page * SMALL_PAGE));
     }
     assert_eq!(world.reflect().work.updates, 1);
-    assert_eq!(world.shown(WINDOW.start), Some((PhysAddr::vram(HUGE_PAGE * 9 + 63 * SMALL_PAGE), SMALL_PAGE)));
+    assert_eq!(world.shown(D::Format::WINDOW.start), Some((vram(HUGE_PAGE * 9 + 63 * SMALL_PAGE), SMALL_PAGE)));
 }
 
 #[test]
 fn what_a_big_page_has_hidden_is_shown_again() {
-    let mut world = World::new(LIMIT);
+    let mut world: World = World::new(LIMIT);
     let page = |page: u64| WINDOW.start + page * SMALL_PAGE..WINDOW.start + (page + 1) * SMALL_PAGE;
     world.guest.give(PhysAddr::vram(0), 512, PhysAddr::vram(HUGE_PAGE * 9), false);
     let host = |at: u64| Some(PhysAddr::vram(HUGE_PAGE * 9 + at));
@@ -294,7 +327,7 @@ fn what_a_big_page_has_hidden_is_shown_again() {
 
 #[test]
 fn what_has_been_sparse_is_shown_though_only_a_page_of_it_is_named() {
-    let mut world = World::new(LIMIT);
+    let mut world: World = World::new(LIMIT);
     let va = 1 << 29;
     world.guest.give(PhysAddr::vram(0), 512, PhysAddr::vram(HUGE_PAGE * 9 + SMALL_PAGE), false);
     world.map(va, BIG_PAGE, PhysAddr::vram(0));
@@ -315,8 +348,14 @@ fn what_has_been_sparse_is_shown_though_only_a_page_of_it_is_named() {
 
 #[test]
 fn lost_memory_is_gone_and_nothing_else() {
-    let mut world = World::new(LIMIT);
-    let (va, at, host) = (WINDOW.start, PhysAddr::vram(0), PhysAddr::vram(HUGE_PAGE * 9));
+    lost_memory::<AddressSpace>();
+    lost_memory::<LocalTables>();
+}
+
+fn lost_memory<D: Driver>() {
+    let vram = D::Format::vram;
+    let mut world = World::<D>::new(LIMIT);
+    let (va, at, host) = (D::Format::WINDOW.start, vram(0), vram(HUGE_PAGE * 9));
     world.guest.give(at, 512, host, false);
     world.map(va, HUGE_PAGE, at);
     world.reflect();
@@ -329,7 +368,7 @@ fn lost_memory_is_gone_and_nothing_else() {
     assert_eq!(world.pages(), rest);
     assert!(!world.shadow.is_stale(), "no table of the guest's needs to be read for it");
     // The guest gets other memory there: what was refused is shown, without an invalidate.
-    let other = PhysAddr::vram(HUGE_PAGE * 99);
+    let other = vram(HUGE_PAGE * 99);
     world.guest.give(at.offset(hole), 2, other, false);
     world.shadow.granted();
     world.reflect();
@@ -345,7 +384,7 @@ fn lost_memory_is_gone_and_nothing_else() {
 
 #[test]
 fn a_page_that_is_split_is_there_at_each_moment() {
-    let mut world = World::new(LIMIT);
+    let mut world: World = World::new(LIMIT);
     let va = WINDOW.start;
     world.guest.give(PhysAddr::vram(0), 512, PhysAddr::vram(HUGE_PAGE * 9 + BIG_PAGE), false);
     world.map(va, HUGE_PAGE, PhysAddr::vram(0));
@@ -360,13 +399,13 @@ fn a_page_that_is_split_is_there_at_each_moment() {
     assert!(writes.len() > 2);
     for (to, data) in writes {
         old.repeat(to, &data);
-        assert_eq!(at(shown(&old, world.shadow.root(), va)), expect);
+        assert_eq!(at(shown::<Gmmu2>(&old, world.shadow.root(), va)), expect);
     }
 }
 
 #[test]
 fn without_a_table_for_the_rest_a_page_is_lost_whole_until_there_is_one() {
-    let mut world = World::new(5);
+    let mut world: World = World::new(5);
     let (va, at, host) = (WINDOW.start, PhysAddr::vram(0), PhysAddr::vram(HUGE_PAGE * 9));
     world.guest.give(at, 512, host, false);
     world.map(va, HUGE_PAGE, at);
@@ -384,7 +423,7 @@ fn without_a_table_for_the_rest_a_page_is_lost_whole_until_there_is_one() {
 
 #[test]
 fn tables_without_end_cost_little() {
-    let mut world = World::new(64);
+    let mut world: World = World::new(64);
     let root = world.space.root();
     // Every entry of every level leads to the same table; as page table entries they are invalid.
     let entries = vec![Pde::to_table(root); 512];
@@ -418,16 +457,23 @@ fn tables_without_end_cost_little() {
 
 #[test]
 fn tables_that_a_pass_frees_later_serve_what_it_could_not_show() {
-    // The directories of three paths that meet in the root's first table, and room for two small tables.
-    let mut world = World::new(2 + 2 * 3);
+    tables_freed_later::<AddressSpace>(38, 2, 3);
+    tables_freed_later::<LocalTables>(22, 1, 1);
+}
+
+/// Paths at so many bits of the address that meet in so many directories, with so many tables each.
+fn tables_freed_later<D: Driver>(shift: u32, shared: u32, each: u32) {
+    // Room for two of three paths.
+    let limit = shared + 2 * each;
+    let mut world = World::<D>::new(limit);
     world.guest.give(PhysAddr::system(0), 64, PhysAddr::system(SMALL_PAGE), false);
-    let va = |path: u64| WINDOW.start + (path << 38);
+    let va = |path: u64| D::Format::WINDOW.start + (path << shift);
     world.map(va(1), SMALL_PAGE, PhysAddr::system(0));
     world.map(va(2), SMALL_PAGE, PhysAddr::system(SMALL_PAGE));
     world.reflect();
-    assert_eq!(world.shadow.tables(), 8);
+    assert_eq!(world.shadow.tables(), limit);
     world.map(va(0), SMALL_PAGE, PhysAddr::system(0));
-    assert_eq!(world.try_reflect().0, Err(ShadowError::TooManyTables { limit: 8 }));
+    assert_eq!(world.try_reflect().0, Err(ShadowError::TooManyTables { limit }));
     assert_eq!(world.pages().len(), 2, "what was there stays");
     assert!(world.shadow.is_stale());
     world.unmap(va(2), SMALL_PAGE);
@@ -438,9 +484,14 @@ fn tables_that_a_pass_frees_later_serve_what_it_could_not_show() {
 
 #[test]
 fn a_pass_may_take_many_calls() {
-    let mut world = World::new(LIMIT);
+    many_calls::<AddressSpace>();
+    many_calls::<LocalTables>();
+}
+
+fn many_calls<D: Driver>() {
+    let mut world = World::<D>::new(LIMIT);
     world.guest.give(PhysAddr::system(0), 16 * 512 + 16, PhysAddr::system(SMALL_PAGE), false);
-    world.map(WINDOW.start, 16 * HUGE_PAGE, PhysAddr::system(SMALL_PAGE));
+    world.map(D::Format::WINDOW.start, 16 * HUGE_PAGE, PhysAddr::system(SMALL_PAGE));
     let mut changes = Changes::default();
     let mut calls = 1;
     while world.shadow.reflect(&world.guest, &world.guest, &mut world.host, 1000, &mut changes) == Ok(Progress::More) {
@@ -453,7 +504,7 @@ fn a_pass_may_take_many_calls() {
 
 #[test]
 fn pages_of_the_mediators_own_are_not_the_guests_to_decide() {
-    let mut world = World::new(LIMIT);
+    let mut world: World = World::new(LIMIT);
     world.guest.give(PhysAddr::vram(0), 512, PhysAddr::vram(HUGE_PAGE * 9), false);
     let read_only = Rights { read_only: true, ..RW };
     let ring = PhysAddr::vram(1 << 35);
@@ -479,4 +530,53 @@ fn pages_of_the_mediators_own_are_not_the_guests_to_decide() {
     assert!(translate(&world.host, world.shadow.root(), va, Access::WRITE).is_err());
     world.shadow.unmap_own(va, 2 * SMALL_PAGE, &mut world.host, &mut Changes::default()).unwrap();
     assert!(world.pages().is_empty() && world.shadow.tables() == 1);
+}
+
+#[test]
+fn what_a_format_cannot_say_is_not_shown() {
+    let mut world = World::<LocalTables>::new(LIMIT);
+    let (va, at) = (HaswellPpgtt::WINDOW.start, HaswellPpgtt::vram(0));
+    // Read-only; another memory; behind the last address of an entry; and one that can be shown.
+    let last = PhysAddr::system((1 << 39) - SMALL_PAGE);
+    let hosts = [(PhysAddr::system(1 << 20), true), (PhysAddr::vram(0), false), (last.offset(SMALL_PAGE), false)];
+    for ((host, read_only), page) in hosts.into_iter().chain([(last, false)]).zip(0..) {
+        world.guest.give(at.offset(page * SMALL_PAGE), 1, host, read_only);
+    }
+    world.map(va, 4 * SMALL_PAGE, at);
+    world.reflect();
+    assert_eq!(world.pages(), BTreeMap::from([(va + 3 * SMALL_PAGE, last)]));
+    // Nor are tables where no entry leads.
+    let mut host = Host::new(PhysAddr::vram(0), 10);
+    let refused = Shadow::<HaswellPpgtt>::new(&mut host, world.space.root(), HaswellPpgtt::WINDOW, LIMIT);
+    assert_eq!(refused.err(), Some(ShadowError::NoMemory));
+    assert_eq!(host.live(), 0);
+}
+
+#[test]
+fn how_a_page_is_cached_is_carried_over() {
+    use gpu_spec::haswell_ppgtt::{Pde, Pte};
+
+    let mut world = World::<LocalTables>::new(LIMIT);
+    let (va, at) = (HaswellPpgtt::WINDOW.start, HaswellPpgtt::vram(0));
+    world.guest.give(at, 1, PhysAddr::system(SMALL_PAGE), false);
+    world.map(va, SMALL_PAGE, at);
+    world.reflect();
+    fn half(mem: &impl PhysMem, at: PhysAddr) -> u32 {
+        let mut half = 0;
+        mem.read(at, half.as_mut_bytes()).unwrap();
+        half
+    }
+    // Of the first page of a unit: the first entry of the table.
+    let directory = HaswellPpgtt::LEVELS[0].index(va) as u64 * 4;
+    let [guest, shadow] = [
+        half(&world.guest, world.space.root().offset(directory)),
+        half(&world.host, world.shadow.root().offset(directory)),
+    ]
+    .map(|pde| PhysAddr::system(Pde(pde).table().unwrap()));
+    for caching in 0..16 {
+        world.guest.put_half(guest, Pte::to_page(at.address, caching).0);
+        world.shadow.invalidate(va..va + SMALL_PAGE);
+        world.reflect();
+        assert_eq!(half(&world.host, shadow), Pte::to_page(SMALL_PAGE, caching).0);
+    }
 }

@@ -77,13 +77,16 @@ impl Pte {
         Pte(VALID | at as u32 & LOW | (at >> 28) as u32 & 0x7f0 | (caching & 7) << 1 | (caching & 8) << 8)
     }
 
-    /// Where the page lies, if there is one.
+    /// Is there a page?
     #[must_use]
-    pub const fn page(self) -> Option<u64> {
-        if self.0 & VALID == 0 {
-            return None;
-        }
-        Some((self.0 & LOW) as u64 | (self.0 as u64 & 0x7f0) << 28)
+    pub const fn is_valid(self) -> bool {
+        self.0 & VALID != 0
+    }
+
+    /// Where the page lies. Meaningless unless valid.
+    #[must_use]
+    pub const fn address(self) -> u64 {
+        (self.0 & LOW) as u64 | (self.0 as u64 & 0x7f0) << 28
     }
 
     /// How it is cached: the low three bits stand in 3:1, the fourth in 11.
@@ -105,9 +108,9 @@ mod tests {
         assert_eq!(Pte::to_page(at, 8), Pte(0x1234_5000 | 1 << 11 | 0x7f << 4 | 1), "write back, eLLC too");
         for caching in 0..16 {
             let pte = Pte::to_page(at, caching);
-            assert_eq!((pte.page(), pte.caching()), (Some(at), caching));
+            assert_eq!((pte.is_valid(), pte.address(), pte.caching()), (true, at, caching));
         }
-        assert_eq!(Pte(0xffff_fffe).page(), None);
+        assert!(!Pte(0xffff_fffe).is_valid());
 
         let at = 0xff_1234_5000;
         assert_eq!(Pde::to_table(at), Pde(0x1234_5000 | 0xff << 4 | 1));

@@ -46,6 +46,7 @@ impl Format for Gmmu2 {
         DualPde::to_tables(Some(table), None).big_table() == Some(table)
     }
 
+    #[inline]
     fn to_page(at: PhysAddr, rights: Rights) -> Option<Pte> {
         Some(Pte::to_page(at, rights)).filter(|pte| pte.address() == Some(at))
     }

@@ -18,20 +18,24 @@ pub enum HaswellPpgtt {}
 /// How a page is cached takes the place of the bits volatile and encrypted, and of two that have no meaning.
 const CACHING: [(u32, u64); 2] = [(3, 0b0011), (52, 0b1100)];
 
+#[inline]
 fn decode_table(pde: ppgtt::Pde) -> DualPde {
     DualPde::to_tables(None, pde.table().map(PhysAddr::system))
 }
 
+#[inline]
 fn encode_table(dual: DualPde) -> ppgtt::Pde {
     dual.small_table().map_or(ppgtt::Pde::INVALID, |at| ppgtt::Pde::to_table(at.address))
 }
 
+#[inline]
 fn decode_page(pte: ppgtt::Pte) -> Pte {
-    let Some(at) = pte.page() else { return Pte::INVALID };
     let [low, high] = CACHING.map(|(shift, bits)| (u64::from(pte.caching()) & bits) << shift);
-    Pte(Pte::to_page(PhysAddr::system(at), Rights::default()).0 | low | high)
+    let page = Pte(Pte::to_page(PhysAddr::system(pte.address()), Rights::default()).0 | low | high);
+    if pte.is_valid() { page } else { Pte::INVALID }
 }
 
+#[inline]
 fn encode_page(pte: Pte) -> ppgtt::Pte {
     let Some(at) = pte.address().filter(|_| pte.is_valid()) else { return ppgtt::Pte::INVALID };
     let [low, high] = CACHING.map(|(shift, bits)| (pte.0 >> shift & bits) as u8);
@@ -107,6 +111,7 @@ impl Format for HaswellPpgtt {
         within(table, TABLE_ADDRESS_BITS)
     }
 
+    #[inline]
     fn to_page(at: PhysAddr, rights: Rights) -> Option<Pte> {
         (within(at, PAGE_ADDRESS_BITS) && rights == Rights::default()).then(|| Pte::to_page(at, rights))
     }

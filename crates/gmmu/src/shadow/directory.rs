@@ -12,7 +12,8 @@ use crate::edit::indices;
 use crate::format::{BIG_PAGES, Format, Geometry, Table, Words};
 
 /// Stands in a snapshot for an entry that has to be looked at again, whatever the guest has there. Like [`NOTHING`], it
-/// means nothing in a table of any level: marked as a page, of a kind that does not exist.
+/// means nothing in a table of any level: marked as a page, of a kind that does not exist. In formats other than NVIDIA's
+/// no entry is read as either.
 pub(crate) const UNKNOWN: u64 = NOTHING | 1 << 4;
 /// What is read for it where a guest has the very same value.
 pub(super) const NOTHING: u64 = 0xff << 56 | 1;

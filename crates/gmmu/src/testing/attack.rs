@@ -213,7 +213,7 @@ impl<F: Attack> World<F> {
         let pages = self.guest.host_pages();
         let own: HashMap<PhysAddr, u64> = self.own.iter().map(|(va, at)| (*at, *va)).collect();
         let listing = mappings_in::<F>(&self.host, self.shadow.root(), 0..F::VA_END, u32::MAX);
-        for run in listing.runs {
+        for run in &listing.runs {
             let inside = F::WINDOW.start <= run.va && run.va + run.bytes <= F::WINDOW.end;
             let Target::Memory(at) = run.target else {
                 assert!(inside, "{:#x} is sparse, and not the guest's", run.va);
@@ -231,6 +231,10 @@ impl<F: Attack> World<F> {
         assert_eq!(self.host.live(), self.shadow.tables() as usize);
         for at in &mut self.looked {
             let now = shown(&self.host, &self.shadow, at.va);
+            let run = listing.runs[..listing.runs.partition_point(|run| run.va <= at.va)].last();
+            let run = run.filter(|run| at.va - run.va < run.bytes);
+            let listed = run.map(|run| (run.target.offset(at.va - run.va), run.rights));
+            assert_eq!(now, listed, "{:#x}", at.va);
             let told = changes.ranges().iter().any(|range| range.contains(&at.va));
             assert!(now == at.shown || told, "{:#x}: {:x?} became {now:x?}", at.va, at.shown);
             at.shown = now;

@@ -144,8 +144,8 @@ pub struct Guest {
     /// Host pages that it has, and whether they are read-only.
     host: ByAddress<bool>,
     pages: RefCell<ByAddress<Page>>,
-    /// Where its driver's next table lies, in VRAM, and tables that it has freed.
-    pub next_table: u64,
+    /// Where its driver's next table lies, if it has a driver, and tables that it has freed.
+    pub next_table: Option<PhysAddr>,
     free: Vec<PhysAddr>,
     /// The seed of a processor that writes a table each time it has been read.
     pub race: Cell<Option<u64>>,
@@ -220,8 +220,8 @@ impl PhysMem for Guest {
     }
 
     fn write(&self, at: PhysAddr, data: &[u8]) -> Result<(), BadAddress> {
-        for (index, word) in data.chunks_exact(8).enumerate() {
-            self.put(at.offset(index as u64 * 8), u64::from_le_bytes(word.try_into().unwrap()));
+        for (index, half) in data.chunks_exact(4).enumerate() {
+            self.put_half(at.offset(index as u64 * 4), u32::from_le_bytes(half.try_into().unwrap()));
         }
         Ok(())
     }
@@ -230,10 +230,14 @@ impl PhysMem for Guest {
 /// The tables of the guest's own driver, a page for each.
 impl TableMemory for Guest {
     fn alloc(&mut self, _: u64) -> Option<PhysAddr> {
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.next_table += SMALL_PAGE;
-            PhysAddr::vram(self.next_table - SMALL_PAGE)
-        });
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None => {
+                let at = self.next_table?;
+                self.next_table = Some(at.offset(SMALL_PAGE));
+                at
+            }
+        };
         self.pages.get_mut().insert(at, Box::new([0; WORDS]));
         Some(at)
     }
