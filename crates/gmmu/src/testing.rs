@@ -8,5 +8,5 @@ mod attack;
 mod driver;
 pub mod memory;
 
-pub use attack::{Attack, Input, guest, para_virtualized};
+pub use attack::{Attack, Input, guest, para_virtualized, tracked};
 pub use driver::{Driver, LocalTables};

@@ -84,6 +84,7 @@ impl Tracked {
         let plan = self.tracking.submit(written);
         // Whoever stores from now on is noticed; what was stored before is found.
         trap.protect(&plan.protect);
+        trap.release(&plan.release);
         let until = with.changes.work.entries_scanned.saturating_add(with.budget);
         let mut pages = plan.compare.into_iter();
         while let Some(page) = pages.next() {

@@ -188,6 +188,8 @@ struct Page {
 pub struct Plan {
     /// To be protected, before anything is compared.
     pub protect: Vec<PhysAddr>,
+    /// To be released: they are relaxed from now on.
+    pub release: Vec<PhysAddr>,
     /// To be compared.
     pub compare: Vec<PhysAddr>,
 }
@@ -238,20 +240,22 @@ impl Tracking {
     /// is to be protected now.
     pub fn holds_tables(&mut self, at: PhysAddr, leaf: bool, blind: bool) -> bool {
         let blind = blind || self.notices == Notices::Nothing;
-        let relaxed = blind
-            || (leaf
-                && self.policy.rebuild == Rebuild::Full
-                && self.policy.shadowing != Shadowing::Strict
-                && self.notices != Notices::AllStores);
-        let page =
-            Page { leaf, blind, relaxed, stores: 0, period: self.period, usual: 0, heat: 0, in_vain: 0, chosen: false };
-        let old = self.pages.insert(at, page);
+        let old = self.pages.get(&at);
+        let all = leaf
+            && self.policy.rebuild == Rebuild::Full
+            && self.policy.shadowing != Shadowing::Strict
+            && self.notices != Notices::AllStores;
+        // One that is protected already stays so, until there is a reason.
+        let relaxed = blind || (all && old.is_none_or(|old| old.relaxed));
         if old.is_some_and(|old| old.relaxed) {
             self.relaxed.retain(|other| *other != at);
         }
         if relaxed {
             self.relaxed.push(at);
         }
+        let page =
+            Page { leaf, blind, relaxed, stores: 0, period: self.period, usual: 0, heat: 0, in_vain: 0, chosen: false };
+        self.pages.insert(at, page);
         !relaxed
     }
 
@@ -320,6 +324,9 @@ impl Tracking {
                 page.relaxed = true;
                 page.in_vain = 0;
                 self.relaxed.push(*at);
+                if self.notices == Notices::WhenAsked {
+                    plan.release.push(*at);
+                }
             } else {
                 if self.notices == Notices::FirstStores {
                     plan.protect.push(*at);

@@ -173,6 +173,12 @@ proptest! {
     }
 
     #[test]
+    fn a_tracked_shadow_is_the_walk_whatever_is_announced(data in prop::collection::vec(any::<u8>(), 1..900)) {
+        gmmu::testing::tracked::<Gmmu2>(&data);
+        gmmu::testing::tracked::<HaswellPpgtt>(&data);
+    }
+
+    #[test]
     fn an_ordinary_driver_sees_what_it_has_mapped(actions in prop::collection::vec(action(), 1..24)) {
         an_ordinary_driver::<AddressSpace>(&actions);
         an_ordinary_driver::<LocalTables>(&actions);

@@ -22,6 +22,11 @@ fn tracking(shadowing: Shadowing, rebuild: Rebuild, notices: Notices, pages: u64
     tracking
 }
 
+/// A plan that compares and protects nothing.
+fn compare(pages: &[PhysAddr]) -> Plan {
+    Plan { compare: pages.to_vec(), ..Plan::default() }
+}
+
 /// Stores of a guest into a page as long as they trap; gives how many did.
 fn store(tracking: &mut Tracking, at: PhysAddr, stores: u32) -> u32 {
     for stored in 0..stores {
@@ -58,7 +63,7 @@ fn a_segment_ends_with_the_submission() {
         assert_eq!(store(&mut tracking, page(1), 40), 1);
         assert_eq!(tracking.pages(), (3, 1));
         let plan = submit(&mut tracking, |_| 40);
-        assert_eq!(plan, Plan { protect: vec![page(1)], compare: vec![page(1)] });
+        assert_eq!(plan, Plan { protect: vec![page(1)], compare: vec![page(1)], ..Plan::default() });
     }
     assert_eq!(submit(&mut tracking, |_| 0), Plan::default());
     assert_eq!(tracking.counts.table_traps, 5);
@@ -83,7 +88,7 @@ fn a_directory_is_always_strict() {
 fn dynamic_pages_stay_relaxed() {
     let mut tracking = tracking(Shadowing::Relaxed, Rebuild::Dynamic, Notices::Stores, 4);
     assert_eq!(store(&mut tracking, page(2), 9), 1);
-    assert_eq!(submit(&mut tracking, |_| 9), Plan { protect: vec![], compare: vec![page(2)] });
+    assert_eq!(submit(&mut tracking, |_| 9), compare(&[page(2)]));
     assert_eq!(store(&mut tracking, page(0), 9), 1);
     for _ in 0..100 {
         assert_eq!(submit(&mut tracking, |_| 0).compare, [page(2), page(0)]);
@@ -179,10 +184,7 @@ fn where_nothing_is_told_all_is_compared() {
     for rebuild in [Rebuild::Full, Rebuild::Dynamic, Rebuild::Segmented] {
         let mut tracking = tracking(Shadowing::Hybrid, rebuild, Notices::Nothing, 2);
         for _ in 0..40 {
-            assert_eq!(
-                submit(&mut tracking, |_| 0),
-                Plan { protect: vec![], compare: vec![DIRECTORY, page(0), page(1)] }
-            );
+            assert_eq!(submit(&mut tracking, |_| 0), compare(&[DIRECTORY, page(0), page(1)]));
         }
     }
 }
@@ -193,13 +195,14 @@ fn pages_that_are_named_when_asked_are_compared() {
         let mut tracking = tracking(Shadowing::Hybrid, Rebuild::Segmented, notices, 3);
         for _ in 0..3 {
             let plan = tracking.submit(&[DIRECTORY, page(1), page(77)]);
-            assert_eq!(plan, Plan { protect: protect.clone(), compare: vec![DIRECTORY, page(1)] });
+            assert_eq!(plan, Plan { protect: protect.clone(), ..compare(&[DIRECTORY, page(1)]) });
             assert_eq!(tracking.submit(&[]), Plan::default());
         }
         assert_eq!(tracking.counts.table_traps, if notices == Notices::FirstStores { 3 } else { 0 });
         // What is dynamic stays relaxed; directories do not.
         let mut tracking = self::tracking(Shadowing::Relaxed, Rebuild::Dynamic, notices, 3);
-        tracking.submit(&[DIRECTORY, page(1)]);
+        let plan = tracking.submit(&[DIRECTORY, page(1)]);
+        assert_eq!(plan.release, if notices == Notices::WhenAsked { vec![page(1)] } else { vec![] });
         assert_eq!(tracking.pages(), (3, 1));
         assert_eq!(tracking.submit(&[]).compare, [page(1)]);
     }
@@ -228,7 +231,7 @@ fn a_page_whose_stores_are_not_noticed_is_always_compared() {
             let mut tracking = tracking(shadowing, rebuild, Notices::Stores, 0);
             assert!(!tracking.holds_tables(page(7), false, true));
             for _ in 0..200 {
-                assert_eq!(submit(&mut tracking, |_| 0), Plan { protect: vec![], compare: vec![page(7)] });
+                assert_eq!(submit(&mut tracking, |_| 0), compare(&[page(7)]));
             }
         }
     }

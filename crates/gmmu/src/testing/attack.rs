@@ -3,11 +3,14 @@
 mod gmmu2;
 mod haswell;
 
+mod tracked;
+
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use gpu_spec::mmu::{BIG_PAGE, HUGE_PAGE, PhysAddr, Rights, SMALL_PAGE};
 
+pub use self::tracked::tracked;
 use super::memory::{Guest, Host};
 use crate::format::{Format, Geometry};
 use crate::{Access, Changes, Progress, Shadow, ShadowError, Target, mappings_in, translate_in};

@@ -1,7 +1,7 @@
 //! Memories of a guest and a host, by pages.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use gpu_spec::mmu::{PhysAddr, SMALL_PAGE};
@@ -147,6 +147,12 @@ pub struct Guest {
     /// Where its driver's next table lies, if it has a driver, and tables that it has freed.
     pub next_table: Option<PhysAddr>,
     free: Vec<PhysAddr>,
+    /// Pages into which stores are noticed.
+    pub protected: RefCell<BTreeSet<PhysAddr>>,
+    /// Stores that were noticed: where, and how many bytes.
+    pub noticed: RefCell<Vec<(PhysAddr, u64)>>,
+    /// Only the first store into a page is: it is not protected any more then.
+    pub notices_once: bool,
     /// The seed of a processor that writes a table each time it has been read.
     pub race: Cell<Option<u64>>,
 }
@@ -184,14 +190,27 @@ impl Guest {
     pub fn put_half(&self, at: PhysAddr, half: u32) {
         let (page, offset) = split(at);
         let mut pages = self.pages.borrow_mut();
-        let page = pages.entry(page).or_insert_with(|| Box::new([0; WORDS]));
-        page.as_mut_bytes()[offset..offset + 4].copy_from_slice(&half.to_le_bytes());
+        let words = pages.entry(page).or_insert_with(|| Box::new([0; WORDS]));
+        words.as_mut_bytes()[offset..offset + 4].copy_from_slice(&half.to_le_bytes());
+        self.notice(page, at, 4);
     }
 
     /// Writes a word of a page, whoever has it.
     pub fn put(&self, at: PhysAddr, word: u64) {
         let (page, offset) = split(at);
         self.pages.borrow_mut().entry(page).or_insert_with(|| Box::new([0; WORDS]))[offset / 8] = word;
+        self.notice(page, at, 8);
+    }
+
+    /// There was a store into a page.
+    fn notice(&self, page: PhysAddr, at: PhysAddr, bytes: u64) {
+        let mut protected = self.protected.borrow_mut();
+        if protected.contains(&page) {
+            self.noticed.borrow_mut().push((at, bytes));
+            if self.notices_once {
+                protected.remove(&page);
+            }
+        }
     }
 }
 
