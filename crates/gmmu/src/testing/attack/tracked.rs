@@ -61,8 +61,10 @@ impl<F: Attack> Watched<F> {
             let World { guest, host, shadow, .. } = &mut self.world;
             let mut trap = Trap { guest, only_vram: self.only_vram };
             let mut with = Reflection { guest, mem: host, budget: 1 << 20, changes: &mut self.changes };
-            // What could not be shown for want of tables is tried again.
-            let _ = self.tracked.stored((at, bytes), shadow, &mut trap, &mut with);
+            if self.tracked.stored((at, bytes), shadow, &mut trap, &mut with).is_err() {
+                // What could not be shown for want of tables is tried again.
+                self.world.may_fault();
+            }
         }
         // Another processor may store while a page is read.
         if !self.world.guest.noticed.borrow().is_empty() && self.world.guest.race.get().is_none() {
