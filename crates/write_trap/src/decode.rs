@@ -43,7 +43,8 @@ pub struct Decode {
 
 impl Decode {
     /// For a mapping of this process. `alias` is a second mapping of the same: the same files in the same places, for the
-    /// stores that are done by hand; `written` is where they are noted.
+    /// stores that are done by hand. What takes the place of pages later ([`Mapping::show`]) is not watched; they are to be
+    /// released before. `written` is where stores are noted.
     ///
     /// # Errors
     /// `InvalidInput` if the three do not have the same size, or there are too many mappings already; else what the operating

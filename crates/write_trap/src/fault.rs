@@ -13,6 +13,9 @@ use crate::{Area, Kind, Why, WriteTrap};
 
 /// Has a thread that hears of the first write to each protected page, notes the page, and lifts its protection; the writer
 /// waits meanwhile.
+///
+/// Where the process may not have faults of the kernel told (neither `/dev/userfaultfd` nor `vm.unprivileged_userfaultfd`), a
+/// system call that would write to a protected page fails with `EFAULT`.
 #[derive(Debug)]
 pub struct Fault {
     watch: Arc<Watch>,

@@ -25,9 +25,10 @@
 //! Stores are noticed where the mapping is used: those of other processes, or through other mappings of the same file, are not.
 //! A [`Tracker`] and a [`Fault`] can be driven from another process, which gets two file descriptors for that ([`TrackerParts`],
 //! [`FaultParts`]); what a [`Decode`] notices is in memory that another process can map ([`Written`]). Forked children: `Decode`
-//! goes on to notice their stores, the others do not.
+//! notices their stores too, as far as it need not release pages there; the others do not.
 //!
-//! A `Decode` and one of the others can watch the same mapping, each its own pages.
+//! A `Decode` and one of the others can watch the same mapping, each its own pages. A store across the edge between two of them is
+//! told by `Decode`, all of it.
 //!
 //! # Parts
 //! - [`Decode`]: faults, decoded and done by hand; on x86-64 only

@@ -263,6 +263,47 @@ fn what_is_told_is_what_was_written() {
     }
 }
 
+/// Pages of two kinds side by side: what is stored across the edge is told by one of them.
+#[test]
+fn two_kinds_watch_one_mapping() {
+    const EDGE: usize = 2 * SIZE;
+    for kind in [Kind::Fault, Kind::Tracker] {
+        let Some(mirror) = Mirror::new(kind, 4) else { continue };
+        let Mirror { file, mapping, trap: mut relaxed, .. } = mirror;
+        let (mut strict, stores) = watch(Kind::Decode, &file, &mapping);
+        let mut random = Random(5);
+        for strict_first in [true, false] {
+            let (low, high) = ([0, 1], [2, 3]);
+            let (of_strict, of_relaxed) = if strict_first { (low, high) } else { (high, low) };
+            strict.release(&[0, 1, 2, 3]).unwrap();
+            relaxed.release(&[0, 1, 2, 3]).unwrap();
+            relaxed.take_written(&mut Vec::new()).unwrap();
+            strict.protect(&of_strict).unwrap();
+            for _ in 0..500 {
+                relaxed.protect(&of_relaxed).unwrap();
+                let at = EDGE - 12 + random.below(24) as usize;
+                let number = random.below(u64::MAX).to_le_bytes();
+                // One store, whatever its alignment.
+                let to = std::ptr::with_exposed_provenance_mut::<u64>(mapping.address() + at);
+                // SAFETY: eight bytes inside the mapping, of which nobody has a reference.
+                unsafe { std::arch::asm!("mov [{}], {}", in(reg) to, in(reg) u64::from_le_bytes(number)) };
+                let mut seen = [0; 8];
+                mapping.read(at, &mut seen);
+                assert_eq!(seen, number);
+                let mut told = BTreeSet::new();
+                stores.as_ref().unwrap().take_stores(|word| {
+                    told.insert(word as usize);
+                });
+                let mut pages = Vec::new();
+                relaxed.take_written(&mut pages).unwrap();
+                let unknown =
+                    (at..at + 8).find(|at| !told.contains(&(at & !7)) && !pages.contains(&((at / SIZE) as u64)));
+                assert_eq!(unknown, None, "{kind:?} at {at:#x}: {told:x?} {pages:?}");
+            }
+        }
+    }
+}
+
 /// A mapping goes back to what it was, while threads store to it.
 #[test]
 fn watching_ends_under_way() {

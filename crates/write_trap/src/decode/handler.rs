@@ -26,7 +26,7 @@ use super::perform::{self, Target};
 use crate::{Area, Written};
 
 /// Mappings that can be watched at once.
-const SLOTS: usize = 64;
+const SLOTS: usize = 32;
 /// Longest instruction, bytes.
 const LONGEST: usize = 15;
 /// Turns that are given to handlers that still use a mapping before it is left to them for ever.
