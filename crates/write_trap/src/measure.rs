@@ -175,6 +175,7 @@ mod tests {
                     eprintln!("{kind:?}: {cost:?}");
                     assert!(cost.trap_ns > 0 && cost.protect_ns > 0);
                 }
+                Err(why @ (Why::Trial(_) | Why::Unnoticed)) => panic!("{kind:?} does not work: {why:?}"),
                 Err(why) => eprintln!("SKIPPED: {kind:?}: {why}: {:?}", std::error::Error::source(&why)),
             }
         }

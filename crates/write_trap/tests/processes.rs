@@ -268,9 +268,14 @@ fn read_only() -> *mut u8 {
 }
 
 static FOREIGN: AtomicUsize = AtomicUsize::new(0);
+/// The instruction whose fault it was asked about last.
+static INSTRUCTION: AtomicUsize = AtomicUsize::new(0);
 
 /// Somebody's handler: makes the page writable, and counts.
-extern "C" fn foreign(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+extern "C" fn foreign(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid context.
+    let state = unsafe { &*context.cast::<libc::ucontext_t>() };
+    INSTRUCTION.store(state.uc_mcontext.gregs[libc::REG_RIP as usize] as usize, Ordering::Relaxed);
     // SAFETY: the kernel passes a valid siginfo.
     let info = unsafe { &*info };
     // SAFETY: it is that of a fault, which has an address.
@@ -324,6 +329,50 @@ fn faults_of_others_reach_them() {
     other.u64_at(0).store(1, Ordering::Relaxed);
     mapping.u64_at(0).store(1, Ordering::Relaxed);
     assert_eq!(stores(&second), [0]);
+}
+
+/// What is copied may end in a page that is not there yet: that fault is the copying instruction's, not the handler's.
+#[test]
+fn what_is_copied_is_read_by_the_program() {
+    if !is("source") {
+        assert!(run("what_is_copied_is_read_by_the_program", "source").success());
+        return;
+    }
+    install_foreign();
+    let (mapping, mut decode) = watched();
+    decode.protect(&[0, 1, 2, 3]).unwrap();
+    // SAFETY: fresh memory, which nobody else knows.
+    let source = unsafe {
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        libc::mmap(std::ptr::null_mut(), 3 * SIZE, rights, flags, -1, 0)
+    };
+    assert_ne!(source, libc::MAP_FAILED);
+    let bytes: Vec<u8> = (0..3 * SIZE).map(|at| (at * 7 / 3) as u8).collect();
+    // SAFETY: that memory, of that size.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), source.cast(), bytes.len()) };
+    // SAFETY: the second page of it.
+    assert_eq!(unsafe { libc::mprotect(source.wrapping_add(SIZE), SIZE, libc::PROT_NONE) }, 0);
+    let (from, count) = (100, 2 * SIZE + 50);
+    let instruction: usize;
+    // SAFETY: copies from that memory into the mapping, both large enough; the handlers see to the rest.
+    unsafe {
+        std::arch::asm!(
+            "lea {instruction}, [rip + 2f]",
+            "2:",
+            "rep movsb",
+            instruction = out(reg) instruction,
+            inout("rcx") count => _,
+            inout("rsi") source.wrapping_add(from) => _,
+            inout("rdi") mapping.address() + 30 => _,
+        );
+    }
+    let mut seen = vec![0; count];
+    mapping.read(30, &mut seen);
+    assert!(seen == bytes[from..from + count]);
+    assert_eq!(FOREIGN.load(Ordering::Relaxed), 1);
+    assert_eq!(INSTRUCTION.load(Ordering::Relaxed), instruction);
+    let told = stores(&decode);
+    assert_eq!(told, (24..30 + count as u64).step_by(8).collect::<Vec<_>>());
 }
 
 /// A fault of the program's own ends it, as it would have.
