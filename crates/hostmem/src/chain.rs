@@ -1,13 +1,20 @@
 //! Handlers of SIGSEGV, one behind the other.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::thread::futex;
 
 /// What a handler is called with: signal, what happened, the processor's state.
 pub type FaultHandler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
 /// Faults that can be passed on at once to handlers that may pass them back.
 const SLOTS: usize = 16;
+
+/// Handlers of chains that are in front of all others', the first to be asked at the end. Each passes on to the one before it.
+/// Held while one is put there: two at once would both replace the same one, and one of them would be lost.
+static IN_FRONT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// The place of a handler among those of the process: it is asked first, and passes on to whoever was there before what is
 /// not its own. A process has few; each is a static.
@@ -34,13 +41,18 @@ impl Chain {
         }
     }
 
-    /// Makes the handler the first to be asked, if it is not. Not for two threads at once.
+    /// Makes sure that the handler is asked: makes it the first, unless only others of this kind are in front of it, who pass on
+    /// what is not theirs.
     pub fn install(&self) {
+        let mut in_front = IN_FRONT.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: an all-zero sigaction is a valid one.
         let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: asks only.
         unsafe { libc::sigaction(libc::SIGSEGV, ptr::null(), &raw mut before) };
-        if before.sa_sigaction == self.handler as usize {
+        if in_front.last() != Some(&before.sa_sigaction) {
+            in_front.clear();
+        }
+        if in_front.contains(&(self.handler as usize)) {
             return;
         }
         // Never freed: a fault may be on its way through it. There is one for every time that somebody else came first.
@@ -54,6 +66,7 @@ impl Chain {
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
         // SAFETY: the structure is valid, and the handler async-signal-safe.
         unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, ptr::null_mut()) };
+        in_front.push(action.sa_sigaction);
     }
 
     /// Passes a fault on, from inside the handler.
@@ -112,4 +125,17 @@ fn call(action: *const libc::sigaction, signal: libc::c_int, info: *mut libc::si
         let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler) };
         handler(signal);
     }
+}
+
+/// Asks the kernel whether a byte can be written, by adding nothing to the word around it: a handler asks when the page may
+/// have become writable since the fault. Async-signal-safe.
+#[must_use]
+pub fn is_writable(address: usize) -> bool {
+    static NOBODY: AtomicU32 = AtomicU32::new(0);
+    let word: *mut u32 = ptr::with_exposed_provenance_mut(address & !3);
+    // SAFETY: never accessed here; the kernel answers an error where there is no memory.
+    let word = unsafe { AtomicU32::from_ptr(word) };
+    let (op, compare) = (futex::WakeOp::Add, futex::WakeOpCmp::Eq);
+    // The comparison, which decides whether sleepers at the word are woken, mostly fails; a wake too many does no harm.
+    futex::wake_op(&NOBODY, futex::Flags::PRIVATE, 0, 0, word, op, compare, 0, 0x555).is_ok()
 }

@@ -13,7 +13,7 @@
 //!   promised.
 //! - [`ProgramPages`]: memory of the program, what it is ([`PagesKind`]), and how its pages are moved into a memory file while
 //!   its threads use them; forked children get copies.
-//! - [`Chain`]: a handler of faults among others.
+//! - [`Chain`]: a handler of faults among others; [`is_writable`], for faults that may be over.
 //! - [`Spin`]: how long who waits for a word of shared memory looks at it before it sleeps.
 //!
 //! The only crate, besides the engines and the C edges, with unsafe code. It knows nothing of GPUs.
@@ -32,7 +32,7 @@ mod shown;
 mod spin;
 mod window;
 
-pub use chain::{Chain, FaultHandler};
+pub use chain::{Chain, FaultHandler, is_writable};
 pub use device::DeviceMapping;
 pub use fork::ForkMark;
 pub use mapping::Mapping;

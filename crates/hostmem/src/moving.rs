@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use rustix::mm::{MprotectFlags, MremapFlags};
 use rustix::thread::futex;
 
-use crate::chain::Chain;
+use crate::chain::{Chain, is_writable};
 
 /// One at a time.
 static MOVER: Mutex<()> = Mutex::new(());
@@ -152,17 +152,6 @@ fn wait_until_writable(address: usize) -> bool {
             return false;
         }
     }
-}
-
-/// Asks the kernel whether a byte can be written, by adding nothing to the word around it.
-fn is_writable(address: usize) -> bool {
-    static NOBODY: AtomicU32 = AtomicU32::new(0);
-    let word: *mut u32 = ptr::with_exposed_provenance_mut(address & !3);
-    // SAFETY: never accessed here; the kernel answers an error where there is no memory.
-    let word = unsafe { AtomicU32::from_ptr(word) };
-    let (op, compare) = (futex::WakeOp::Add, futex::WakeOpCmp::Eq);
-    // The comparison, which decides whether sleepers at the word are woken, mostly fails; a wake too many does no harm.
-    futex::wake_op(&NOBODY, futex::Flags::PRIVATE, 0, 0, word, op, compare, 0, 0x555).is_ok()
 }
 
 /// Can threads that write to the range be made to wait, this one not being among them?

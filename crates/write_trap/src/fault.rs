@@ -1,0 +1,168 @@
+//! Pages whose first write is told to a thread.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hostmem::Mapping;
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+
+use crate::userfault::{Resolved, Userfault};
+use crate::{Area, Kind, Why, WriteTrap};
+
+/// Has a thread that hears of the first write to each protected page, notes the page, and lifts its protection; the writer
+/// waits meanwhile.
+///
+/// Where the process may not have faults of the kernel told (neither `/dev/userfaultfd` nor `vm.unprivileged_userfaultfd`), a
+/// system call that would write to a protected page fails with `EFAULT`.
+#[derive(Debug)]
+pub struct Fault {
+    watch: Arc<Watch>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    /// The mapping, if it is this process's.
+    _mapping: Option<Arc<Mapping>>,
+}
+
+/// What another process needs to watch a mapping of this one, as a [`Fault`]. See [`crate::TrackerParts`].
+///
+/// Whoever gets it must go on reading, or let go of it: who writes to a protected page waits for that. A process that sends
+/// it away keeps no copy, so that its threads go on when the receiver ends.
+#[derive(Debug)]
+pub struct FaultParts {
+    /// Protects, and tells.
+    pub userfault: OwnedFd,
+    /// Where the mapping lies in the process whose it is.
+    pub address: u64,
+    /// Its size: whole pages.
+    pub bytes: u64,
+}
+
+impl FaultParts {
+    /// For a mapping of this process.
+    ///
+    /// # Errors
+    /// Why writes to it cannot be noticed that way.
+    pub fn new(mapping: &Mapping) -> Result<FaultParts, Why> {
+        let userfault = Userfault::open(Resolved::ByReader)?;
+        let area = Area::of(mapping);
+        userfault.register(area).map_err(Why::Register)?;
+        Ok(FaultParts { userfault: userfault.into_fd(), address: area.address(), bytes: area.bytes() })
+    }
+}
+
+/// What the thread and its owner share.
+#[derive(Debug)]
+struct Watch {
+    userfault: Userfault,
+    area: Area,
+    /// Ends the thread.
+    stop: OwnedFd,
+    /// Pages that were written. Held while a page's protection changes, so that a page is here before anybody can write to
+    /// it unnoticed. Whoever waits for a page holds no lock of ours.
+    written: Mutex<BTreeSet<u64>>,
+}
+
+impl Watch {
+    fn written(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread.
+    fn run(&self) {
+        loop {
+            let mut polled = [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.userfault, PollFlags::IN)];
+            match rustix::event::poll(&mut polled, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(_) => return,
+                Ok(_) if polled.iter().any(|fd| fd.revents().intersects(PollFlags::ERR | PollFlags::NVAL)) => return,
+                Ok(_) if !polled[0].revents().is_empty() => return,
+                Ok(_) => {}
+            }
+            if self.userfault.read(|address| self.resolve(address)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn resolve(&self, address: u64) {
+        let Some(page) = self.area.page_of(address) else { return };
+        let mut written = self.written();
+        written.insert(page);
+        if self.userfault.protect(self.area, &(page..page + 1), false).is_err() {
+            // It is no page of the mapping any more.
+            self.userfault.wake(self.area, page);
+        }
+    }
+}
+
+impl Fault {
+    /// For a mapping of this process.
+    ///
+    /// # Errors
+    /// Why writes to it cannot be noticed that way.
+    pub fn new(mapping: &Arc<Mapping>) -> Result<Fault, Why> {
+        let parts = FaultParts::new(mapping)?;
+        let fault = Fault::from_parts(parts).map_err(Why::Register)?;
+        Ok(fault.keeping(mapping))
+    }
+
+    fn keeping(mut self, mapping: &Arc<Mapping>) -> Fault {
+        self._mapping = Some(Arc::clone(mapping));
+        self
+    }
+
+    /// For the mapping of a process that sent these. What it sent may be anything: then there are errors, or wrong answers
+    /// about that process's own pages.
+    ///
+    /// # Errors
+    /// `InvalidInput` and `InvalidData` if it cannot be what it should be; else what the operating system says.
+    pub fn from_parts(parts: FaultParts) -> io::Result<Fault> {
+        let watch = Arc::new(Watch {
+            userfault: Userfault::from_fd(parts.userfault)?,
+            area: Area::new(parts.address, parts.bytes)?,
+            stop: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
+            written: Mutex::default(),
+        });
+        let of_thread = Arc::clone(&watch);
+        let thread = std::thread::Builder::new().name("write-trap".into()).spawn(move || of_thread.run())?;
+        Ok(Fault { watch, thread: Some(thread), _mapping: None })
+    }
+}
+
+impl WriteTrap for Fault {
+    fn kind(&self) -> Kind {
+        Kind::Fault
+    }
+
+    fn protect(&mut self, pages: &[u64]) -> io::Result<()> {
+        let Watch { userfault, area, .. } = &*self.watch;
+        let runs = area.runs(pages)?;
+        let _written = self.watch.written();
+        runs.iter().try_for_each(|run| userfault.protect(*area, run, true))
+    }
+
+    fn release(&mut self, pages: &[u64]) -> io::Result<()> {
+        let Watch { userfault, area, .. } = &*self.watch;
+        area.runs(pages)?.iter().try_for_each(|run| userfault.protect(*area, run, false))
+    }
+
+    fn take_written(&mut self, out: &mut Vec<u64>) -> io::Result<()> {
+        out.extend(std::mem::take(&mut *self.watch.written()));
+        Ok(())
+    }
+}
+
+impl Drop for Fault {
+    fn drop(&mut self) {
+        let Watch { userfault, area, stop, .. } = &*self.watch;
+        let ended = rustix::io::write(stop.as_fd(), &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take().filter(|_| ended.is_ok()) {
+            // It has no panics to tell.
+            let _ = thread.join();
+        }
+        // The other process may have kept a copy, which nobody reads: nobody shall wait for it. Failing means that its memory
+        // is gone.
+        let _ = userfault.protect(*area, &(0..area.pages()), false);
+    }
+}
