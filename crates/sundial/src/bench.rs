@@ -16,7 +16,7 @@ use hostmem::{Mapping, Memfd};
 use serde::Serialize;
 use transport::{Consumer, Producer, ring};
 
-use crate::{bench_compile, bench_engine, bench_isolation, bench_vgpu};
+use crate::{bench_compile, bench_engine, bench_gmedia, bench_isolation, bench_vgpu};
 
 /// Arguments of `sundial bench`.
 #[derive(Args, Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     /// Print JSON: rows {"name","unit","native","tenant","ratio"}.
     #[arg(long, global = true)]
     json: bool,
-    /// Rounds; the median counts [default: 7; vgpu: 3].
+    /// Rounds; the median counts [default: 7; vgpu, gmedia: 3].
     #[arg(long, global = true)]
     rounds: Option<usize>,
     /// Folder with the compiled examples (`cargo xtask examples`); default: cuda-examples beside the build folder.
@@ -48,6 +48,10 @@ enum What {
     /// Measure what virtual GPUs cost, by scheme and by phase of programs: rows {"scheme","guests","program","phase","ms",
     /// "ratio","traps","shadow_updates","entries_scanned","hypercalls"}.
     Vgpu(bench_vgpu::Arguments),
+    /// Measure pictures a second of a program whose surfaces come and go, by how a guest's page tables are followed: rows
+    /// {"case","scheme","rebuild","trap","resolution","threads","fps","fps_per_thread","ratio","traps","pages_rebuilt",
+    /// "entries_rebuilt","psnr"}.
+    Gmedia(bench_gmedia::Arguments),
 }
 
 /// One line of the result.
@@ -111,6 +115,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Some(What::Engine) => return bench_engine::run(arguments.json, rounds),
         Some(What::Isolation(how)) => return bench_isolation::run(how, arguments.json),
         Some(What::Vgpu(what)) => return bench_vgpu::run(what, &programs, arguments.json, arguments.rounds),
+        Some(What::Gmedia(what)) => return bench_gmedia::run(what, &programs, arguments.json, arguments.rounds),
         Some(What::Compile(which)) => return bench_compile::run(which, arguments.json, rounds),
         None => {}
     }
