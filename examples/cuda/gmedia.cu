@@ -35,8 +35,9 @@ struct Source {
     std::vector<Coded> coded;
     Steps steps = steps_of(SOURCE_QUANTISER, true);
 
-    Source(const Settings& options, bool code) : size(options.size) {
-        const int most = std::min(options.frames, MOST_PREPARED);
+    // Who copies needs one picture, not coded.
+    explicit Source(const Settings& options) : size(options.size) {
+        const int most = options.churn ? 1 : std::min(options.frames, MOST_PREPARED);
         if (options.source.empty()) {
             for (int i = 0; i < most; ++i) pictures.push_back(test_picture(size, i));
         } else {
@@ -47,7 +48,7 @@ struct Source {
             if (pictures.empty()) fail(options.source + " has no picture");
         }
         for (const Bytes& picture : pictures) {
-            if (code) coded.push_back(cpu::encode_source(picture, size, steps));
+            if (!options.churn) coded.push_back(cpu::encode_source(picture, size, steps));
         }
     }
     // Forth, and back, and forth again: so that things move as they did.
@@ -362,7 +363,6 @@ struct Shared {
     Meeting meeting;
     std::vector<Report> reports;
     std::vector<Kept> kept;
-    double ms = 0;
 };
 
 // Before it is timed: everything is compiled, and has been used once.
@@ -443,7 +443,7 @@ static std::string name_of(Size size) { return std::to_string(size.w) + "x" + st
 
 int main(int argc, char** argv) {
     Settings options = options_of(argc, argv);
-    Source source(options, !options.churn);
+    Source source(options);
     if (options.target_size.w == 0) options.target_size = one_below(source.size);
     if (options.fps == 0) options.fps = source.fps;
     Size to = options.churn ? source.size : options.target_size;
