@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     /// Pictures that a second of the target has [default: 30].
     #[arg(long)]
     fps: Option<String>,
-    /// Pictures of each thread [default: 24 to transcode, 240 to copy].
+    /// Pictures of each thread [default: 24 to transcode, 600 to copy].
     #[arg(long)]
     frames: Option<u32>,
     /// Surfaces of all threads together that are there at once, when they are copied.
@@ -187,7 +187,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn frames(&self, case: Case) -> u32 {
-        self.arguments.frames.unwrap_or(if case == Case::Transcode { 24 } else { 240 })
+        self.arguments.frames.unwrap_or(if case == Case::Transcode { 24 } else { 600 })
     }
 
     /// Whether virtual GPUs can be had in this way; says so if not.
