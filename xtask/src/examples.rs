@@ -32,10 +32,16 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let programs = target(root).join("cuda-examples");
     fs::create_dir_all(&programs)?;
     let header = modified(&sources.join("check.h"))?;
+    // Those with headers of their own have them in a folder of their name.
+    let newest_header = |source: &Path| -> Result<SystemTime> {
+        let own = source.with_extension("");
+        let headers = if own.is_dir() { files(&own, "h")? } else { Vec::new() };
+        headers.iter().try_fold(header, |newest, path| Ok(newest.max(modified(path)?)))
+    };
     let mut stale = Vec::new();
     let mut wanted = |source: PathBuf, folder: &Path, flags: &[String]| -> Result<()> {
         let program = folder.join(source.file_stem().context("a file name")?);
-        let newest = modified(&source)?.max(header);
+        let newest = modified(&source)?.max(newest_header(&source)?);
         if modified(&program).map_or(true, |made| made < newest) {
             stale.push((source, program, flags.to_vec()));
         }

@@ -114,6 +114,9 @@ pub(crate) fn value(attribute: i32, properties: &Properties) -> Option<i32> {
         122 | 123 => 1,
         // One memory synchronization domain.
         126 => 1,
+        // Virtual memory management of host memory, of a node (there is one, 0) and of any.
+        134 => 0,
+        141 | 145 => 1,
         // PCI device 0x2B85, vendor 0x10DE; the same as its subsystem.
         139 | 140 => 0x2B85_10DE,
         // Abilities that there are not.
@@ -144,6 +147,7 @@ mod tests {
         assert!((1..=150).all(|attribute| get(attribute).is_some()));
         assert_eq!((get(0), get(-1), get(LAST + 1)), (None, None, None));
         assert_eq!((get(16), get(33), get(34), get(75), get(76)), (Some(2), Some(1), Some(2), Some(12), Some(0)));
+        assert_eq!((get(134), get(141), get(142), get(145)), (Some(0), Some(1), Some(0), Some(1)));
         assert_eq!((get(4), get(97), get(106)), (Some(64), Some(101_376), Some(24)));
     }
 }

@@ -108,3 +108,39 @@ fn bench_isolation_tells_who_gets_what() {
     }
     assert!(svg.contains("</svg>"));
 }
+
+#[test]
+fn bench_gmedia_tells_what_each_way_of_following_page_tables_takes() {
+    let Some(programs) = programs_with("gmedia") else { return };
+    let pictures = std::env::temp_dir().join(format!("e2e-bench-gmedia-{}", std::process::id()));
+    let mut command = Command::new(bin_dir().join("sundial"));
+    command.args(["bench", "--json", "--rounds", "1", "--programs"]).arg(programs).arg("gmedia");
+    command
+        .args(["--resolution", "96x64", "--threads", "2", "--frames", "4", "--surfaces", "16", "--svg"])
+        .arg(&pictures);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    for case in ["transcode", "churn"] {
+        assert!(std::fs::read_to_string(pictures.join(format!("{case}.svg"))).unwrap().contains("96x64, 2 threads"));
+        let find = |scheme: &str| rows.iter().find(|row| row["case"] == case && row["scheme"] == scheme).unwrap();
+        let count = |scheme: &str, what: &str| find(scheme)[what].as_u64().unwrap();
+        for scheme in ["native", "session", "fv-naive", "fv", "pv"] {
+            let row = find(scheme);
+            let wanted = ["rebuild", "trap", "resolution", "threads", "pages_rebuilt", "entries_rebuilt"];
+            assert!(wanted.into_iter().chain(COUNTS).all(|key| keys(row).contains(&key)), "{row}");
+            let positive = |key: &str| row[key].as_f64().is_some_and(|value| value.is_finite() && value > 0.0);
+            assert!(["fps", "fps_per_thread", "ratio"].into_iter().all(positive), "{row}");
+            // What comes out is the same whoever follows the tables.
+            assert_eq!(row["psnr"], find("native")["psnr"], "{row}");
+            assert_eq!(row["psnr"].is_number(), case == "transcode", "{row}");
+        }
+        for what in COUNTS {
+            assert_eq!((count("native", what), count("session", what)), (0, 0), "{what}: nobody mediates there");
+        }
+        assert!(count("fv", "entries_scanned") > 0 && count("pv", "entries_scanned") == 0);
+        // With each picture of each thread, something is mapped and something unmapped.
+        assert!(count("pv", "hypercalls") >= 2 * 2 * 4, "{}", find("pv"));
+    }
+    std::fs::remove_dir_all(&pictures).unwrap();
+}

@@ -18,7 +18,7 @@ use serde::Serialize;
 use transport::{Consumer, Producer, ring};
 
 use crate::stage::Stage;
-use crate::{bench_compile, bench_engine, bench_isolation, bench_shadow, bench_vgpu};
+use crate::{bench_compile, bench_engine, bench_gmedia, bench_isolation, bench_shadow, bench_vgpu};
 
 /// Arguments of `sundial bench`.
 #[derive(Args, Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     /// Print JSON: rows {"name","unit","native","tenant","ratio"}.
     #[arg(long, global = true)]
     json: bool,
-    /// Rounds; the median counts [default: 7; vgpu, shadow: 3].
+    /// Rounds; the median counts [default: 7; vgpu, gmedia, shadow: 3].
     #[arg(long, global = true)]
     rounds: Option<usize>,
     /// Folder with the compiled examples (`cargo xtask examples`); default: cuda-examples beside the build folder.
@@ -54,6 +54,10 @@ enum What {
     /// Measure what virtual GPUs cost, by scheme and by phase of programs: rows {"scheme","guests","program","phase","ms",
     /// "ratio","traps","shadow_updates","entries_scanned","hypercalls"}.
     Vgpu(bench_vgpu::Arguments),
+    /// Measure pictures a second of a program whose surfaces come and go, by how a guest's page tables are followed: rows
+    /// {"case","scheme","rebuild","trap","resolution","threads","fps","fps_per_thread","ratio","traps","pages_rebuilt",
+    /// "entries_rebuilt","psnr"}.
+    Gmedia(bench_gmedia::Arguments),
 }
 
 /// One line of the result.
@@ -121,6 +125,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Some(What::Isolation(how)) => return bench_isolation::run(how, arguments.json),
         Some(What::Vgpu(what)) => return bench_vgpu::run(what, &programs, arguments.json, arguments.rounds),
         Some(What::Shadow(what)) => return bench_shadow::run(what, arguments.json, arguments.rounds.unwrap_or(3)),
+        Some(What::Gmedia(what)) => return bench_gmedia::run(what, &programs, arguments.json, arguments.rounds),
         Some(What::Compile(which)) => return bench_compile::run(which, arguments.json, rounds),
         None => {}
     }

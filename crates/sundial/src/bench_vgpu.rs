@@ -19,13 +19,14 @@ use serde::Serialize;
 use crate::bench::median;
 use crate::scheme::Scheme;
 use crate::stage::{Stage, VirtualGpu};
+use crate::stepped::Counts;
 
 mod guest;
 mod picture;
 mod programs;
 mod report;
 
-use guest::{Counts, Idle, PHASES, Seen, Start};
+use guest::{Idle, PHASES, Seen, Start};
 use programs::Program;
 
 /// What `sundial bench vgpu` takes.

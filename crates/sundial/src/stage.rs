@@ -85,12 +85,14 @@ impl Stage {
 
     /// Makes a virtual GPU with so much memory; one that is passed through has all.
     pub(crate) fn vgpu(&self, name: &str, memory: &str, scheme: Scheme) -> Result<VirtualGpu<'_>> {
-        let mut command = self.sundial();
-        command.args(["vgpu", "create", name, "--scheme", &scheme.to_string()]);
-        if scheme != Scheme::PassThrough {
-            command.args(["--mem", memory]);
-        }
-        let output = command.output()?;
+        let scheme_name = scheme.to_string();
+        let options = ["--scheme", &scheme_name, "--mem", memory];
+        self.vgpu_with(name, &options[..if scheme == Scheme::PassThrough { 2 } else { 4 }])
+    }
+
+    /// Makes a virtual GPU with these options of `vgpu create`.
+    pub(crate) fn vgpu_with(&self, name: &str, options: &[&str]) -> Result<VirtualGpu<'_>> {
+        let output = self.sundial().args(["vgpu", "create", name]).args(options).output()?;
         if !output.status.success() {
             bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
         }

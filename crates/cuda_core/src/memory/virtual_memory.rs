@@ -15,8 +15,11 @@ use crate::memory::allocation::Kind;
 use crate::memory::heap::Memory;
 use crate::values::{AccessFlags, Location, MemoryProps};
 
-/// Granularity of sizes, offsets and addresses, bytes.
-const GRANULARITY: u64 = LARGE_PAGE_BYTES;
+/// Granularity of sizes, offsets and addresses of memory at a location, bytes: what of it has a page of its own. On the host
+/// those are the processor's pages.
+fn minimum_granularity(at: Location) -> u64 {
+    if matches!(at, Location::Device(_)) { LARGE_PAGE_BYTES } else { PAGE_BYTES }
+}
 
 /// Physical memory; freed when neither handle nor mapping refers to it.
 #[derive(Debug)]
@@ -30,6 +33,11 @@ pub(crate) struct PhysicalState {
 impl PhysicalState {
     fn on_host(&self) -> bool {
         !matches!(self.props.location, Location::Device(_))
+    }
+
+    /// Whether the host gets rights to it by this location: by a node, only to memory of a node.
+    fn is_reached_from(&self, host: Location) -> bool {
+        self.on_host() && (host == Location::Host || matches!(self.props.location, Location::HostNuma(_)))
     }
 }
 
@@ -86,12 +94,14 @@ impl Tables {
     }
 }
 
+/// The host is one node, number 0 (CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID); its nearest to a thread is not asked for here.
 fn supported(props: MemoryProps) -> Result<()> {
     match props.location {
+        Location::Host if props.handle_types != 0 => Err(CudaError::INVALID_VALUE),
         _ if props.handle_types != 0 => Err(CudaError::NOT_SUPPORTED),
-        Location::Device(0) | Location::Host | Location::HostNuma(_) | Location::HostNumaCurrent => Ok(()),
+        Location::Device(0) | Location::Host | Location::HostNuma(0) => Ok(()),
         Location::Device(_) => Err(CudaError::INVALID_DEVICE),
-        Location::Invalid => Err(CudaError::INVALID_VALUE),
+        Location::HostNuma(_) | Location::HostNumaCurrent | Location::Invalid => Err(CudaError::INVALID_VALUE),
     }
 }
 
@@ -105,13 +115,18 @@ impl VirtualMemory {
         }
     }
 
-    /// Granularity of sizes and addresses, bytes; `option` is minimum or recommended.
+    /// Granularity of sizes and addresses, bytes; `option` is minimum or recommended (with which one entry maps as much as it
+    /// can).
     ///
     /// # Errors
     /// `INVALID_VALUE`, `INVALID_DEVICE`, `NOT_SUPPORTED` for memory shared between processes.
     pub(crate) fn granularity(&self, props: MemoryProps, option: u32) -> Result<u64> {
         supported(props)?;
-        if option > 1 { Err(CudaError::INVALID_VALUE) } else { Ok(GRANULARITY) }
+        match option {
+            0 => Ok(minimum_granularity(props.location)),
+            1 => Ok(LARGE_PAGE_BYTES),
+            _ => Err(CudaError::INVALID_VALUE),
+        }
     }
 
     /// Reserves addresses.
@@ -123,7 +138,7 @@ impl VirtualMemory {
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) || !aligned || flags != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        let align = alignment.max(GRANULARITY);
+        let align = alignment.max(LARGE_PAGE_BYTES);
         let wish = (address != 0).then_some(address);
         let at = self.memory.take_addresses(bytes, align, wish)?;
         let fresh = self.tables.lock().reserved.insert(at..at + bytes, ());
@@ -155,7 +170,7 @@ impl VirtualMemory {
     /// processes, `OUT_OF_MEMORY`.
     pub(crate) fn create(&self, bytes: u64, props: MemoryProps, flags: u64) -> Result<Physical> {
         supported(props)?;
-        if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) || flags != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(minimum_granularity(props.location)) || flags != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
         self.memory.arena()?;
@@ -183,7 +198,8 @@ impl VirtualMemory {
     /// `INVALID_VALUE` if the addresses are not reserved or in use, or the range is not in the memory.
     pub(crate) fn map(&self, address: DevAddr, bytes: u64, offset: u64, handle: Physical, flags: u64) -> Result<()> {
         let memory = self.physicals.get(handle.0).map_err(|_| CudaError::INVALID_VALUE)?;
-        let whole = [address.0, bytes, offset].iter().all(|value| value.is_multiple_of(GRANULARITY));
+        let granularity = minimum_granularity(memory.props.location);
+        let whole = [address.0, bytes, offset].iter().all(|value| value.is_multiple_of(granularity));
         let inside = bytes <= memory.bytes && offset <= memory.bytes - bytes;
         let range = address.0..address.0.checked_add(bytes).ok_or(CudaError::INVALID_VALUE)?;
         let mut tables = self.tables.lock();
@@ -227,7 +243,7 @@ impl VirtualMemory {
     /// Gives rights to mapped ranges.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if the range is not made up of whole mappings, or the host asks for device memory;
+    /// `INVALID_VALUE` if the range is not made up of whole mappings, or the host asks for device memory, or a node of it for another's;
     /// `INVALID_DEVICE`.
     pub(crate) fn set_access(&self, address: DevAddr, bytes: u64, accesses: &[(Location, AccessFlags)]) -> Result<()> {
         let mut tables = self.tables.lock();
@@ -239,7 +255,8 @@ impl VirtualMemory {
                     Location::Device(0) => self.device_access(&range, mapping, flags)?,
                     Location::Device(_) => return Err(CudaError::INVALID_DEVICE),
                     Location::Invalid => return Err(CudaError::INVALID_VALUE),
-                    _ => self.host_access(&range, mapping, flags)?,
+                    host if mapping.memory.is_reached_from(host) => self.host_access(&range, mapping, flags)?,
+                    _ => return Err(CudaError::INVALID_VALUE),
                 }
             }
             let kind = if mapping.memory.on_host() { Kind::MappedHost } else { Kind::Mapped };
@@ -272,9 +289,6 @@ impl VirtualMemory {
     }
 
     fn host_access(&self, range: &Range<u64>, mapping: &mut Mapping, flags: AccessFlags) -> Result<()> {
-        if !mapping.memory.on_host() {
-            return Err(CudaError::INVALID_VALUE);
-        }
         let arena = self.memory.arena()?;
         let (at, bytes) = (range.start - arena.lo, range.end - range.start);
         let done = match flags {

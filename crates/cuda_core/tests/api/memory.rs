@@ -552,6 +552,54 @@ fn addresses_and_physical_memory_apart() {
 }
 
 #[test]
+fn physical_memory_of_the_host_is_mapped_by_its_pages() {
+    const PAGE: u64 = 4096;
+    let (driver, _) = driver();
+    let on = |location| MemoryProps { location, handle_types: 0, max_bytes: 0 };
+    let node = on(Location::HostNuma(0));
+    for props in [node, on(Location::Host)] {
+        assert_eq!(driver.mem_get_allocation_granularity(props, 0), Ok(PAGE));
+        assert_eq!(driver.mem_get_allocation_granularity(props, 1), Ok(2 << 20));
+    }
+    for location in [Location::HostNuma(1), Location::HostNumaCurrent] {
+        assert_eq!(driver.mem_create(PAGE, on(location), 0), Err(CudaError::INVALID_VALUE));
+    }
+    let shared = MemoryProps { handle_types: 1, ..on(Location::Host) };
+    assert_eq!(driver.mem_create(PAGE, shared, 0), Err(CudaError::INVALID_VALUE));
+    assert_eq!(driver.mem_create(PAGE / 2, node, 0), Err(CudaError::INVALID_VALUE));
+
+    let at = driver.mem_address_reserve(16 * PAGE, 0, 0, 0).unwrap();
+    let page = |index: u64| DevAddr(at.0 + index * PAGE);
+    let memory = driver.mem_create(5 * PAGE, node, 0).unwrap();
+    assert_eq!(driver.mem_map(DevAddr(at.0 + 8), PAGE, 0, memory, 0), Err(CudaError::INVALID_VALUE));
+    assert_eq!(driver.mem_map(page(1), 5 * PAGE, PAGE, memory, 0), Err(CudaError::INVALID_VALUE));
+    // Two views of it, of which the second begins where the first ends.
+    driver.mem_map(page(1), 3 * PAGE, PAGE, memory, 0).unwrap();
+    driver.mem_map(page(4), 5 * PAGE, 0, memory, 0).unwrap();
+    let device = (Location::Device(0), AccessFlags::ReadWrite);
+    driver.mem_set_access(page(1), 8 * PAGE, &[device, (Location::HostNuma(0), AccessFlags::Read)]).unwrap();
+    assert_eq!(driver.mem_get_access(Location::Host, page(3)), Ok(AccessFlags::Read));
+    driver.memset(page(4), 1, 1, 5 * PAGE, NULL).unwrap();
+    driver.memset(page(2), 2, 1, PAGE, NULL).unwrap();
+    assert_eq!(read(&driver, DevAddr(page(6).0 - 1), 2), [1, 2], "the third page of the memory");
+    assert_eq!(read(&driver, DevAddr(page(7).0 - 1), 2), [2, 1]);
+    driver.mem_unmap(page(4), 5 * PAGE).unwrap();
+    assert_eq!(read(&driver, page(2), 1), [2]);
+    driver.mem_unmap(page(1), 3 * PAGE).unwrap();
+    driver.mem_release(memory).unwrap();
+
+    // Who has no node is not reached from one.
+    let memory = driver.mem_create(PAGE, on(Location::Host), 0).unwrap();
+    driver.mem_map(at, PAGE, 0, memory, 0).unwrap();
+    let from_node = [(Location::HostNuma(0), AccessFlags::ReadWrite)];
+    assert_eq!(driver.mem_set_access(at, PAGE, &from_node), Err(CudaError::INVALID_VALUE));
+    driver.mem_set_access(at, PAGE, &[(Location::Host, AccessFlags::ReadWrite)]).unwrap();
+    driver.mem_unmap(at, PAGE).unwrap();
+    driver.mem_release(memory).unwrap();
+    driver.mem_address_free(at, 16 * PAGE).unwrap();
+}
+
+#[test]
 fn what_addresses_tell() {
     let (driver, _) = driver();
     let context = driver.ctx_get_current().unwrap();

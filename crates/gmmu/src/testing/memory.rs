@@ -199,7 +199,7 @@ impl Guest {
     pub fn put(&self, at: PhysAddr, word: u64) {
         let (page, offset) = split(at);
         self.pages.borrow_mut().entry(page).or_insert_with(|| Box::new([0; WORDS]))[offset / 8] = word;
-        self.notice(page, at, 8);
+        self.notice(page, page.offset((offset / 8 * 8) as u64), 8);
     }
 
     /// There was a store into a page.

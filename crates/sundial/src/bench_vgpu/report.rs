@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::guest::{Counts, PHASES};
+use super::guest::PHASES;
 use super::{LEAST, Row, SUMS, Way};
+use crate::stepped::Counts;
 
 /// Program, guests, way: with its time in each phase, and its counts in all of them.
 pub(super) fn table(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {

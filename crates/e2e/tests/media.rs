@@ -1,0 +1,116 @@
+//! GMedia (`examples/cuda/gmedia.cu`): pictures whose surfaces are mapped and unmapped all the time are the same to the bit
+//! whichever way they come to the GPU.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use e2e::{Daemon, bin_dir, cuda_examples, text};
+use serde_json::Value;
+
+fn gmedia() -> Option<PathBuf> {
+    let found = cuda_examples().map(|folder| folder.join("gmedia"));
+    if found.is_none() {
+        eprintln!("skipped: no compiled programs (cargo xtask examples makes them with nvcc)");
+    }
+    found
+}
+
+/// What it tells; it must have found its results right.
+fn told(mut command: Command, program: &Path, arguments: &[&str]) -> Value {
+    let output = command.arg("--").arg(program).args(arguments).arg("--json").output().expect("sundial run");
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+    let told: Value = serde_json::from_slice(&output.stdout).expect("a line of JSON");
+    assert_eq!(told["passed"], true, "{told}");
+    told
+}
+
+/// Ways to the GPU, by name.
+struct Ways {
+    daemon: Daemon,
+    guests: Vec<(String, PathBuf)>,
+}
+
+impl Ways {
+    fn new() -> Ways {
+        let daemon = Daemon::start(&["--gpu", "soft:1g"]);
+        let guest = |scheme: &str| (scheme.to_owned(), daemon.vgpu(scheme, &["--mem", "192m", "--scheme", scheme]));
+        let guests = ["fv", "pv", "fv-naive"].map(guest).to_vec();
+        Ways { daemon, guests }
+    }
+
+    fn commands(&self) -> Vec<(&str, Command)> {
+        let mut native = Command::new(bin_dir().join("sundial"));
+        native.args(["run", "--native"]);
+        let mut session = self.daemon.sundial();
+        session.args(["run", "--mem", "192m"]);
+        let guests = self.guests.iter().map(|(scheme, socket)| {
+            let mut command = self.daemon.sundial();
+            command.args(["run", "--vgpu"]).arg(socket);
+            (scheme.as_str(), command)
+        });
+        [("native", native), ("session", session)].into_iter().chain(guests).collect()
+    }
+}
+
+#[test]
+fn transcoding_gives_the_same_bits_everywhere() {
+    let Some(program) = gmedia() else { return };
+    let ways = Ways::new();
+    let folder = ways.daemon.folder();
+    let config = folder.join("short.conf");
+    let short = "# five pictures\nresolution = 208x112\ntarget-resolution=130x80\nframes = 5\ncheck = 5\ngroup = 4\n";
+    std::fs::write(&config, short).expect("written");
+    let mut native = None;
+    for (way, command) in ways.commands() {
+        let target = folder.join(way);
+        let [config, target] = [&config, &target].map(|path| path.to_str().expect("a plain name"));
+        let told = told(command, &program, &["--config", config, "--threads", "2", "--target", target]);
+        let pictures = std::fs::read(target).expect("a target");
+        // A header, and five pictures of 4:2:0.
+        let head = pictures.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
+        assert!(pictures.starts_with(b"YUV4MPEG2 W130 H80 F30000:1000 "), "{way}");
+        assert_eq!(pictures.len() - head, 5 * ("FRAME\n".len() + 130 * 80 * 3 / 2), "{way}");
+        assert!(told["psnr"].as_f64().expect("a number") > 28.0, "{way}: {told}");
+        assert!(told["psnr_source"].as_f64().expect("a number") > 26.0, "{way}: {told}");
+        let same = (pictures, told["psnr"].clone(), told["bytes"].clone());
+        assert!(native.get_or_insert_with(|| same.clone()) == &same, "{way} differs from native: {told}");
+    }
+    // What came out can go in again.
+    let again = folder.join("native");
+    let again = ["--source", again.to_str().expect("a plain name"), "--frames", "3", "--check", "3"];
+    let (_, command) = ways.commands().swap_remove(0);
+    assert_eq!(told(command, &program, &again)["source"], "130x80");
+}
+
+#[test]
+fn surfaces_that_come_and_go_hold_what_was_copied_there() {
+    let Some(program) = gmedia() else { return };
+    let ways = Ways::new();
+    for memory in ["host", "device"] {
+        for (way, command) in ways.commands() {
+            let arguments =
+                ["--case", "churn", "--resolution", "240p", "--surfaces", "24", "--frames", "100", "--threads", "2"];
+            let told = told(command, &program, &[&arguments[..], &["--memory", memory]].concat());
+            assert_eq!(told["case"], "churn", "{way}");
+            // Pages are mapped for each picture: the host's are no more than it takes.
+            let picture = 432 * 240 * 3 / 2;
+            let mapped = told["mapped_bytes"].as_u64().expect("a number");
+            assert!(if memory == "host" { mapped - picture < 4096 } else { mapped == 2 << 20 }, "{way}: {told}");
+        }
+    }
+}
+
+#[test]
+fn what_is_asked_for_wrongly_is_told() {
+    let Some(program) = gmedia() else { return };
+    for (arguments, said) in [
+        (&["--resolution", "7x9"][..], "is no size"),
+        (&["--threads", "0"], "from 1 to 64"),
+        (&["--bitrate"], "needs a value"),
+        (&["--source", "/nowhere"], "cannot read /nowhere"),
+        (&["--polish", "1"], "--help"),
+    ] {
+        let output = Command::new(&program).args(arguments).output().expect("gmedia");
+        assert!(output.status.code() == Some(2) && text(&output).contains(said), "{arguments:?}: {}", text(&output));
+    }
+}
