@@ -229,7 +229,7 @@ impl<F: Format> Shadow<F> {
         followed.take_news().into_iter().map(|page| (page, followed.is_leaf(page))).collect()
     }
 
-    /// The guest may have stored into some of its memory: as far as there are tables, it is looked at with the next
+    /// The guest may have stored into some of its memory, or has lost it: as far as there are tables, it is looked at with the next
     /// [`Shadow::reflect`] what they decide about.
     pub fn stored(&mut self, at: PhysAddr, bytes: u64) {
         let mut ranges = Vec::new();

@@ -168,6 +168,8 @@ pub fn tracked<F: Attack>(data: &[u8]) {
                 let at = if is_narrow { input.narrow_memory::<F>() } else { input.memory::<F>() };
                 let pages = input.pick(&[1, 3, 16, 40, 512]);
                 watched.world.revoke(at, pages);
+                // Tables may have been there.
+                watched.world.shadow.stored(at, pages * SMALL_PAGE);
                 if !input.byte().is_multiple_of(4) {
                     let host = F::vram(watched.world.fresh);
                     watched.world.fresh += 2 * gpu_spec::mmu::HUGE_PAGE + input.pick(&[0, SMALL_PAGE]);
