@@ -13,7 +13,7 @@ use hostmem::{Mapping, Memfd};
 use intervals::FreeRanges;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use vfio_user::{CallError, Client, ClientOptions, PostedInterrupts, RegionInfo, pci};
+use vfio_user::{CallError, Client, ClientOptions, EACH_STORE, PostedInterrupts, RegionInfo, pci};
 
 use crate::{BAR0_BYTES, OpenError, vram_bytes};
 
@@ -36,6 +36,8 @@ pub struct VfioUserGpu {
     resettable: bool,
     vram_bytes: u64,
     vram: Option<Vram>,
+    /// Stores into VRAM that is not mapped are made one by one.
+    each_store: bool,
     bus: Mutex<Bus>,
     line: Line,
 }
@@ -109,9 +111,18 @@ impl VfioUserGpu {
         let aperture = client.region(pci::BAR1).map_err(refused("aperture"))?;
         let vram_bytes = vram_bytes(|offset| read32(&client, offset), aperture.bytes)?;
         let vram = map_vram(aperture, vram_bytes).map_err(OpenError::System)?;
+        let each_store = client.private().and_then(|private| private.get(EACH_STORE)).is_some_and(|each| *each == true);
         let line = Line::connect(&client)?;
         let bus = Bus { free: FreeRanges::new(BUS.start, BUS.end - BUS.start), mapped: HashMap::new() };
-        Ok(VfioUserGpu { client, resettable: info.resettable, vram_bytes, vram, bus: Mutex::new(bus), line })
+        Ok(VfioUserGpu {
+            client,
+            resettable: info.resettable,
+            vram_bytes,
+            vram,
+            each_store,
+            bus: Mutex::new(bus),
+            line,
+        })
     }
 
     /// Ends the connection: the device is gone.
@@ -210,6 +221,16 @@ impl DeviceBacking for VfioUserGpu {
         }
         match &self.vram {
             Some(vram) => vram.mapping.write(offset.0 as usize, data),
+            // A processor stores eight bytes at most at a time, on multiples of eight.
+            None if self.each_store => {
+                let mut done = 0;
+                while done < data.len() {
+                    let at = offset.0 + done as u64;
+                    let now = ((8 - at % 8) as usize).min(data.len() - done);
+                    let _ = self.client.write_posted(pci::BAR1, at, &data[done..done + now]);
+                    done += now;
+                }
+            }
             None => drop(self.client.write_posted(pci::BAR1, offset.0, data)),
         }
     }

@@ -25,8 +25,9 @@ pub(crate) struct Arguments {
     /// formats.
     #[arg(long, default_value = "paper", value_name = "FILE|paper")]
     trace: String,
-    /// What a trapped store costs, as 2us or 900ns; several are replayed one after the other.
-    #[arg(long, value_delimiter = ',', default_value = "2us,5us,15us")]
+    /// What a trapped store costs, as 2us or 900ns; `measured`: what it costs on this machine, by a protected page and a store
+    /// that is decoded. Several are replayed one after the other.
+    #[arg(long, value_delimiter = ',', default_value = "measured,5us,15us")]
     trap_cost: Vec<TrapCost>,
     /// Another trace of the paper's case: all that is chance in it begins with this number.
     #[arg(long, default_value_t = 1)]
@@ -68,9 +69,13 @@ impl FromStr for TrapCost {
     type Err = String;
 
     fn from_str(text: &str) -> Result<TrapCost, String> {
+        if text == "measured" {
+            let cost = write_trap::measure(write_trap::Kind::Decode).map_err(|why| why.to_string())?;
+            return Ok(TrapCost(u32::try_from(cost.trap_ns).unwrap_or(u32::MAX)));
+        }
         let (number, unit) = match text.strip_suffix("us") {
             Some(number) => (number, 1000.0),
-            None => (text.strip_suffix("ns").ok_or("a cost is as 2us or 900ns")?, 1.0),
+            None => (text.strip_suffix("ns").ok_or("a cost is as 2us, 900ns or `measured`")?, 1.0),
         };
         let ns = number.trim().parse::<f64>().map_err(|error| error.to_string())? * unit;
         if (1.0..=1e9).contains(&ns) { Ok(TrapCost(ns as u32)) } else { Err("between 1ns and one second".into()) }

@@ -22,6 +22,9 @@ pub(crate) struct Counts {
     pub(crate) shadow_updates: u64,
     pub(crate) entries_scanned: u64,
     pub(crate) hypercalls: u64,
+    /// Pages of tables that were compared, and their entries that had changed.
+    pub(crate) pages_rebuilt: u64,
+    pub(crate) entries_rebuilt: u64,
 }
 
 impl Counts {
@@ -35,6 +38,8 @@ impl Counts {
             shadow_updates: line.shadow_updates,
             entries_scanned: line.entries_scanned,
             hypercalls: line.hypercalls,
+            pages_rebuilt: line.pages.rebuilds_written + line.pages.rebuilds_unknown,
+            entries_rebuilt: line.pages.entries_rebuilt,
         })
     }
 
@@ -44,6 +49,8 @@ impl Counts {
             shadow_updates: of(self.shadow_updates, other.shadow_updates),
             entries_scanned: of(self.entries_scanned, other.entries_scanned),
             hypercalls: of(self.hypercalls, other.hypercalls),
+            pages_rebuilt: of(self.pages_rebuilt, other.pages_rebuilt),
+            entries_rebuilt: of(self.entries_rebuilt, other.entries_rebuilt),
         }
     }
 
@@ -57,6 +64,8 @@ impl Counts {
             shadow_updates: middle(|counts| counts.shadow_updates),
             entries_scanned: middle(|counts| counts.entries_scanned),
             hypercalls: middle(|counts| counts.hypercalls),
+            pages_rebuilt: middle(|counts| counts.pages_rebuilt),
+            entries_rebuilt: middle(|counts| counts.entries_rebuilt),
         }
     }
 }

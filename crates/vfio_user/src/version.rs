@@ -11,6 +11,10 @@ use crate::wire::{MAJOR, MINOR, Version, split};
 /// ignore it.
 pub const PRIVATE: &str = "sundial";
 
+/// In the answer to [`PRIVATE`]: each store counts, so that what is not mapped is to be written as a processor would, eight bytes
+/// at a time.
+pub const EACH_STORE: &str = "each_store";
+
 /// Name of the other capability of ours: see [`Capabilities::posted_writes`].
 const POSTED_WRITES: &str = "sundial_posted_writes";
 

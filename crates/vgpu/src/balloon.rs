@@ -270,7 +270,7 @@ impl Vgpu {
         let runs = vram.cut(at..at + bytes);
         let lost: Vec<_> = runs.iter().map(|run| (PhysAddr::vram(run.offset), run.bytes)).collect();
         // Of channels that did not stop nobody knows what they lead to.
-        let let_go = self.revoke(inner, &lost) && !self.lease.is_stuck();
+        let let_go = self.revoke(inner, (PhysAddr::vram(at), bytes), &lost) && !self.lease.is_stuck();
         if let Err(error) = inner.memory.vram.give(&runs, let_go) {
             self.end_for_good(&error);
         }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use gmmu::PhysMem;
 use gpu_spec::mmu::PhysAddr;
 use gpu_spec::regs::{self, vf};
-use vfio_user::{Description, Device, DmaMap, Errno, Interrupts, Irq, Region, pci};
+use vfio_user::{Description, Device, DmaMap, EACH_STORE, Errno, Interrupts, Irq, Region, pci};
 
 use crate::Scheme;
 use crate::counts::Counters;
@@ -121,11 +121,12 @@ impl Device for Port {
     fn describe(&self, _proposed: Option<&serde_json::Value>) -> Description {
         // What has ended keeps its memory for itself.
         let inner = self.0.inner.lock();
-        let mapped = !self.0.lines.is_lost() && inner.watch.how.trap != Trap::Bar;
-        let file = inner.memory.vram.file().filter(|_| mapped);
+        let each_store = inner.watch.how.trap == Trap::Bar;
+        let file = inner.memory.vram.file().filter(|_| !each_store && !self.0.lines.is_lost());
         // Where all is trapped, all is a message.
         let posted_writes = self.0.config.scheme != Scheme::FvNaive;
-        Description { posted_writes, ..describe(self.0.config.vram_bytes, file) }
+        let private = each_store.then(|| serde_json::json!({ EACH_STORE: true }));
+        Description { posted_writes, private, ..describe(self.0.config.vram_bytes, file) }
     }
 
     fn attach(&self, interrupts: Arc<Interrupts>) {

@@ -715,13 +715,16 @@ impl Vgpu {
         let mut inner = self.inner.lock();
         let lost = inner.memory.system_pieces(range.clone());
         // What it does not let go of has ended.
-        let _ = self.revoke(&mut inner, &lost);
+        let bytes = range.end - range.start;
+        let _ = self.revoke(&mut inner, (PhysAddr::system(range.start), bytes), &lost);
         inner.memory.unmap(range);
     }
 
-    /// Nothing of the guest's leads to `lost` any more, or (then false) the virtual GPU has ended.
-    pub(crate) fn revoke(&self, inner: &mut Inner, lost: &[(PhysAddr, u64)]) -> bool {
+    /// Nothing of the guest's leads to `lost` any more, which the guest has at `at`, or (then false) the virtual GPU has ended.
+    pub(crate) fn revoke(&self, inner: &mut Inner, at: (PhysAddr, u64), lost: &[(PhysAddr, u64)]) -> bool {
         let Inner { tables, spaces, .. } = inner;
+        // Tables may have been there.
+        spaces.values_mut().for_each(|space| space.shadow.stored(at.0, at.1));
         let gone = spaces.values_mut().try_for_each(|space| space.revoke(tables, &self.lease, lost));
         if let Err(error) = &gone {
             self.stop(inner);

@@ -246,9 +246,8 @@ impl Space {
         watch: &mut TableWatch,
     ) -> Result<Work, SpaceError> {
         let Some(tracked) = &mut self.tracked else { return Ok(Work::default()) };
-        let written = watch.take_written(root);
         let mut with = Reflection { guest: memory, mem: tables, budget: BUDGET, changes: &mut self.changes };
-        let mut done = tracked.submit(&written, &mut self.shadow, &mut watch.of(root), &mut with);
+        let mut done = tracked.submit(&[], &mut self.shadow, &mut watch.of(root), &mut with);
         for _ in 1..GOES {
             if done != Ok(Progress::More) {
                 break;

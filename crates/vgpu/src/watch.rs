@@ -4,7 +4,7 @@
 //! ([`Trap::Announced`]), as NVIDIA's hardware asks for them; or it finds out, as gVirt and gHyvi do, whose guests announce nothing
 //! ([`gmmu::Tracked`]). Pages are protected for address spaces; several may share one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use gmmu::{Costs, Notices, Policy, TrackingCounts, WriteTrap};
 use gpu_spec::mmu::{Aperture, PhysAddr, SMALL_PAGE};
@@ -74,8 +74,6 @@ pub(crate) struct TableWatch {
     pub(crate) counts: TrackedPages,
     /// Pages that are protected, and the roots of the spaces that want it.
     strict: BTreeMap<PhysAddr, Vec<PhysAddr>>,
-    /// Pages that were stored into, by the space that has not been told yet.
-    written: HashMap<PhysAddr, Vec<PhysAddr>>,
 }
 
 impl TableWatch {
@@ -110,23 +108,8 @@ impl TableWatch {
             .collect()
     }
 
-    /// A page was stored into, and nobody was told yet.
-    pub(crate) fn has_written(&mut self, root: PhysAddr, at: PhysAddr) {
-        let page = PhysAddr { address: at.address & !(SMALL_PAGE - 1), ..at };
-        let pages = self.written.entry(root).or_default();
-        if !pages.contains(&page) {
-            pages.push(page);
-        }
-    }
-
-    /// The pages that a space has to be told of.
-    pub(crate) fn take_written(&mut self, root: PhysAddr) -> Vec<PhysAddr> {
-        self.written.remove(&root).unwrap_or_default()
-    }
-
     /// A space is gone.
     pub(crate) fn forget(&mut self, root: PhysAddr) {
-        self.written.remove(&root);
         self.strict.retain(|_, roots| {
             roots.retain(|other| *other != root);
             !roots.is_empty()
@@ -188,10 +171,6 @@ mod tests {
         assert_eq!(stored(&watch, 0x5000, 0), []);
         watch.of(one).release(&[page(6), page(9)]);
         assert_eq!(stored(&watch, 0x6000, 1), [(page(6), 1, two)]);
-        watch.has_written(two, PhysAddr::vram(0x6123));
-        watch.has_written(two, page(6));
-        assert_eq!(watch.take_written(two), [page(6)]);
-        assert_eq!(watch.take_written(two), []);
         watch.forget(two);
         assert_eq!(stored(&watch, 0, 1 << 30), [(page(5), 4096, one)]);
         assert!(!watch.of(one).reaches(PhysAddr::system(0)));

@@ -32,11 +32,22 @@ const fn way(name: &'static str, via: Via) -> Way {
 /// What all are compared with.
 pub(super) const NATIVE: &str = "native";
 
-pub(super) const WAYS: [Way; 5] = [
+pub(super) const WAYS: [Way; 7] = [
     way(NATIVE, Via::Native),
     way("session", Via::Session),
     way("fv-naive", Via::Guest(&["--scheme", "fv-naive"])),
-    way("fv", Via::Guest(&["--scheme", "fv"])),
+    Way { trap: Some("bar"), ..way("strict", Via::Guest(&["--shadow", "strict", "--trap", "bar"])) },
+    Way {
+        rebuild: Some("full"),
+        trap: Some("snapshot"),
+        ..way("relaxed", Via::Guest(&["--shadow", "relaxed", "--rebuild", "full", "--trap", "snapshot"]))
+    },
+    // What guests have by default.
+    Way {
+        rebuild: Some("segmented"),
+        trap: Some("announced"),
+        ..way("hybrid", Via::Guest(&["--shadow", "hybrid", "--rebuild", "segmented", "--trap", "announced"]))
+    },
     way("pv", Via::Guest(&["--scheme", "pv"])),
 ];
 
@@ -62,7 +73,7 @@ mod tests {
             select(&asked).unwrap().iter().map(|way| way.name).collect()
         };
         assert_eq!(names(&[]).len(), WAYS.len());
-        assert_eq!(names(&["pv", "fv"]), ["native", "fv", "pv"]);
+        assert_eq!(names(&["pv", "strict"]), ["native", "strict", "pv"]);
         assert!(select(&["magic".into()]).unwrap_err().to_string().contains("fv-naive"));
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn table(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
         for row in lines {
             write!(out, "{:>10.2}", row.ms)?;
         }
-        let Counts { traps, shadow_updates, entries_scanned, hypercalls } = total.counts;
+        let Counts { traps, shadow_updates, entries_scanned, hypercalls, .. } = total.counts;
         write!(out, "{:>8.2}", total.ratio.unwrap_or(f64::NAN))?;
         writeln!(out, "{traps:>8}{shadow_updates:>9}{entries_scanned:>9}{hypercalls:>8}")?;
     }
