@@ -38,7 +38,7 @@
 //! - Work is bounded: a call stops after a budget of entries, and a pass (all calls from one [`Progress::Done`] to the next)
 //!   when [`MOST_IN_VAIN`] tables more than the shadow may have were read from which nothing followed: tables that contain
 //!   themselves fan out into 2^37 pages. Memory is bounded: the shadow has at most a given number of tables, and keeps at
-//!   most some 8 KiB beside each, in Intel's format 16.
+//!   most some 9 KiB beside each, in Intel's format 17.
 //!
 //! The engine knows nothing of devices: who owns it invalidates the device's TLB for the ranges in [`Changes`] after each
 //! call, and until then keeps tables that were given back.
@@ -211,7 +211,7 @@ impl<F: Format> Shadow<F> {
     /// it is stale.
     pub fn follow_tables(&mut self) {
         let Some(root) = self.guest_root else { return };
-        let mut followed = Followed::new(shapes::<F>(), self.limit.saturating_add(MOST_IN_VAIN) as usize);
+        let mut followed = Followed::new(shapes::<F>(), MOST_IN_VAIN as usize);
         followed.decides(0, 0, Some(root));
         self.followed = Some(followed);
         self.invalidate(self.window.clone());
@@ -268,6 +268,10 @@ impl<F: Format> Shadow<F> {
     ) -> Result<Progress, ShadowError> {
         let Some(guest_root) = self.guest_root else { return Ok(Progress::Done) };
         let until = changes.work.entries_scanned.saturating_add(budget);
+        if let Some(followed) = &mut self.followed {
+            // As many as the shadow has itself, and some of which it shows nothing. More are looked at each time.
+            followed.limit = self.held.saturating_add(MOST_IN_VAIN) as usize;
+        }
         while let Some(range) = self.next_stale()? {
             let mut scan = Scan {
                 guest,

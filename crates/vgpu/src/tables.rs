@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 /// Taken from the lease at once, bytes.
 const CHUNK_BYTES: u64 = 256 << 10;
-/// What the host keeps beside each table, at most: a copy of it, and what of the guest's it shows.
-const BESIDE_BYTES: u64 = 8 << 10;
+/// What the host keeps beside each table, at most: a copy of it, what of the guest's it shows, and where the guest has that.
+const BESIDE_BYTES: u64 = 9 << 10;
 
 /// Tables of all shadows of one guest. What is freed is used again after [`ShadowTables::settle`] only: the device may walk it
 /// until it has forgotten old translations.

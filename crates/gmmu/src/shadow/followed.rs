@@ -40,7 +40,8 @@ pub(super) struct Followed {
     pages: BTreeMap<PhysAddr, Vec<Table>>,
     /// Pages that came or went since somebody asked, or changed between holding directories and not.
     news: Vec<PhysAddr>,
-    limit: usize,
+    /// Tables that are remembered at most.
+    pub(super) limit: usize,
     /// Addresses for which tables were not remembered, because there are too many.
     beyond: Ranges,
 }
