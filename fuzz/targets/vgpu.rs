@@ -14,7 +14,7 @@ use hostmem::Memfd;
 use libfuzzer_sys::fuzz_target;
 use softgpu::{Config, SoftGpu};
 use vfio_user::{Device, DmaMap, pci};
-use vgpu::{Port, Scheme, Vgpu};
+use vgpu::{Port, Scheme, Trap, Vgpu};
 use zerocopy::IntoBytes;
 
 const VRAM: u64 = 4 << 20;
@@ -63,13 +63,20 @@ fuzz_target!(|data: &[u8]| {
     let mut bytes = Bytes(data);
     let driver = driver();
     let before = driver.counts();
-    let scheme = [Scheme::Fv, Scheme::Pv, Scheme::FvNaive][bytes.take(1) as usize % 3];
+    let ways = [
+        (Scheme::Fv, Trap::Announced),
+        (Scheme::Pv, Trap::Announced),
+        (Scheme::FvNaive, Trap::Announced),
+        (Scheme::Fv, Trap::Bar),
+        (Scheme::Fv, Trap::Snapshot),
+    ];
+    let (scheme, trap) = ways[bytes.take(1) as usize % ways.len()];
     let limits = HostCost { bytes: 1 << 30, ..HostCost::default() };
     let config = vgpu::Config {
         name: "fuzz".into(),
         vram_bytes: VRAM,
         scheme,
-        shadowed: vgpu::Shadowed::default(),
+        trap,
         budget: driver.budget(limits).expect("a budget"),
     };
     let vgpu = Vgpu::new(driver, config).expect("a virtual GPU");

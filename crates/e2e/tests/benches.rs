@@ -125,7 +125,7 @@ fn bench_gmedia_tells_what_each_way_of_following_page_tables_takes() {
         assert!(std::fs::read_to_string(pictures.join(format!("{case}.svg"))).unwrap().contains("96x64, 2 threads"));
         let find = |scheme: &str| rows.iter().find(|row| row["case"] == case && row["scheme"] == scheme).unwrap();
         let count = |scheme: &str, what: &str| find(scheme)[what].as_u64().unwrap();
-        for scheme in ["native", "session", "fv-naive", "strict", "relaxed", "hybrid", "pv"] {
+        for scheme in ["native", "session", "fv-naive", "strict", "relaxed", "fv", "pv"] {
             let row = find(scheme);
             let wanted = ["rebuild", "trap", "resolution", "threads", "pages_rebuilt", "entries_rebuilt"];
             assert!(wanted.into_iter().chain(COUNTS).all(|key| keys(row).contains(&key)), "{row}");
@@ -138,9 +138,9 @@ fn bench_gmedia_tells_what_each_way_of_following_page_tables_takes() {
         for what in COUNTS {
             assert_eq!((count("native", what), count("session", what)), (0, 0), "{what}: nobody mediates there");
         }
-        assert!(count("hybrid", "entries_scanned") > 0 && count("pv", "entries_scanned") == 0);
+        assert!(count("fv", "entries_scanned") > 0 && count("pv", "entries_scanned") == 0);
         // Each entry is a store of its own, and traps; else none does, and pages are compared.
-        assert!(count("strict", "traps") > count("hybrid", "traps"), "{} {}", find("strict"), find("hybrid"));
+        assert!(count("strict", "traps") > count("fv", "traps"), "{} {}", find("strict"), find("fv"));
         assert!(count("strict", "pages_rebuilt") == 0 && count("relaxed", "pages_rebuilt") > 0, "{}", find("relaxed"));
         assert!(count("relaxed", "entries_rebuilt") > 0, "{}", find("relaxed"));
         // With each picture of each thread, something is mapped and something unmapped.

@@ -23,7 +23,7 @@ pub struct Reflection<'a, P, M> {
 /// over before the next begins.
 ///
 /// After [`Tracked::submit`] says [`Progress::Done`], the shadow shows the plain walk of the guest's tables, as they were at a time
-/// after the call began, cut to the grant; whatever the guest has announced, and whatever it has not.
+/// after the call began, cut to the grant, whether or not the guest has announced what it stored.
 #[derive(Debug)]
 pub struct Tracked {
     /// Who decides.
@@ -45,29 +45,29 @@ impl Tracked {
         trap.release(&strict);
     }
 
-    /// The guest has stored `bytes` at `at`, in one page that was protected when it did.
-    ///
-    /// # Errors
-    /// As [`Shadow::reflect`]. What could not be shown is tried again at the next submission.
-    pub fn stored<F: Format, P: PhysMem + Grant, M: TableMemory>(
+    /// The guest has stored `bytes` at `at`, in one page that was protected when it did. True if the shadow has to follow now, by
+    /// [`Tracked::reflect`]: once for all that was stored together.
+    #[must_use]
+    pub fn stored<F: Format>(
         &mut self,
         (at, bytes): (PhysAddr, u64),
         shadow: &mut Shadow<F>,
         trap: &mut impl WriteTrap,
-        with: &mut Reflection<'_, P, M>,
-    ) -> Result<(), ShadowError> {
+    ) -> bool {
         let page = crate::page_of(at);
         if !self.tracking.holds(page) {
-            return Ok(());
+            return false;
         }
         match self.tracking.stored(page) {
-            Stored::Release => trap.release(&[page]),
+            Stored::Release => {
+                trap.release(&[page]);
+                false
+            }
             Stored::Follow => {
                 shadow.stored(at, bytes);
-                self.reflect(shadow, trap, with)?;
+                true
             }
         }
-        Ok(())
     }
 
     /// The guest submits work that uses this shadow. `written`: pages as [`Tracking::submit`] takes them.
@@ -85,6 +85,7 @@ impl Tracked {
         // Whoever stores from now on is noticed; what was stored before is found.
         trap.protect(&plan.protect);
         trap.release(&plan.release);
+        shadow.stored_beyond();
         let until = with.changes.work.entries_scanned.saturating_add(with.budget);
         let mut pages = plan.compare.into_iter();
         while let Some(page) = pages.next() {
@@ -100,11 +101,11 @@ impl Tracked {
                 shadow.stored(page, gpu_spec::mmu::SMALL_PAGE);
             }
         }
-        shadow.stored_beyond();
         self.reflect(shadow, trap, with)
     }
 
-    /// Goes on with what was left by a call that said [`Progress::More`].
+    /// Has the shadow follow what is known to have changed: stores that were told, ranges that the guest has invalidated, and what
+    /// was left by a call that said [`Progress::More`].
     ///
     /// # Errors
     /// As [`Shadow::reflect`].
@@ -114,6 +115,8 @@ impl Tracked {
         trap: &mut impl WriteTrap,
         with: &mut Reflection<'_, P, M>,
     ) -> Result<Progress, ShadowError> {
+        // While it goes on, the guest may name ever other tables.
+        let until = with.changes.work.entries_scanned.saturating_add(with.budget);
         loop {
             let done = shadow.reflect(with.guest, with.guest, with.mem, with.budget, with.changes);
             let (mut protect, mut release) = (Vec::new(), Vec::new());
@@ -131,8 +134,8 @@ impl Tracked {
             protect.iter().for_each(|page| shadow.stored(*page, gpu_spec::mmu::SMALL_PAGE));
             match done? {
                 Progress::Done if protect.is_empty() => return Ok(Progress::Done),
-                Progress::Done => {}
-                Progress::More => return Ok(Progress::More),
+                Progress::Done if with.changes.work.entries_scanned < until => {}
+                Progress::Done | Progress::More => return Ok(Progress::More),
             }
         }
     }

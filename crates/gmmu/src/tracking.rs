@@ -202,7 +202,7 @@ pub struct Tracking {
     costs: Costs,
     pages: BTreeMap<PhysAddr, Page>,
     /// Pages that are relaxed. Invariant: exactly those that say so.
-    relaxed: Vec<PhysAddr>,
+    relaxed: BTreeSet<PhysAddr>,
     /// Submissions.
     period: u64,
     /// What has happened.
@@ -214,7 +214,7 @@ impl Tracking {
     /// strict but what is protected anyway; where nothing is told, all pages are compared.
     #[must_use]
     pub fn new(policy: Policy, notices: Notices, costs: Costs) -> Tracking {
-        let (pages, relaxed) = (BTreeMap::new(), Vec::new());
+        let (pages, relaxed) = (BTreeMap::new(), BTreeSet::new());
         Tracking { policy, notices, costs, pages, relaxed, period: 0, counts: TrackingCounts::default() }
     }
 
@@ -248,10 +248,10 @@ impl Tracking {
         // One that is protected already stays so, until there is a reason.
         let relaxed = blind || (all && old.is_none_or(|old| old.relaxed));
         if old.is_some_and(|old| old.relaxed) {
-            self.relaxed.retain(|other| *other != at);
+            self.relaxed.remove(&at);
         }
         if relaxed {
-            self.relaxed.push(at);
+            self.relaxed.insert(at);
         }
         let page =
             Page { leaf, blind, relaxed, stores: 0, period: self.period, usual: 0, heat: 0, in_vain: 0, chosen: false };
@@ -263,7 +263,7 @@ impl Tracking {
     pub fn is_gone(&mut self, at: PhysAddr) -> bool {
         let Some(old) = self.pages.remove(&at) else { return false };
         if old.relaxed {
-            self.relaxed.retain(|other| *other != at);
+            self.relaxed.remove(&at);
         }
         !old.relaxed
     }
@@ -294,7 +294,7 @@ impl Tracking {
         }
         page.relaxed = true;
         page.in_vain = 0;
-        self.relaxed.push(at);
+        self.relaxed.insert(at);
         self.counts.released += 1;
         Stored::Release
     }
@@ -323,7 +323,7 @@ impl Tracking {
             if stays {
                 page.relaxed = true;
                 page.in_vain = 0;
-                self.relaxed.push(*at);
+                self.relaxed.insert(*at);
                 if self.notices == Notices::WhenAsked {
                     plan.release.push(*at);
                 }
@@ -382,7 +382,7 @@ impl Tracking {
             && page.in_vain >= self.costs.patience();
         if calm {
             page.relaxed = false;
-            self.relaxed.retain(|other| *other != at);
+            self.relaxed.remove(&at);
             self.counts.protected += 1;
         }
         calm

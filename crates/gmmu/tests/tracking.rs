@@ -91,7 +91,7 @@ fn dynamic_pages_stay_relaxed() {
     assert_eq!(submit(&mut tracking, |_| 9), compare(&[page(2)]));
     assert_eq!(store(&mut tracking, page(0), 9), 1);
     for _ in 0..100 {
-        assert_eq!(submit(&mut tracking, |_| 0).compare, [page(2), page(0)]);
+        assert_eq!(submit(&mut tracking, |_| 0).compare, [page(0), page(2)]);
     }
     assert_eq!(tracking.counts.rebuilt_in_vain, 200);
     assert_eq!((tracking.counts.rebuilt_written, tracking.counts.rebuilt_unknown), (2, 199));
@@ -184,7 +184,7 @@ fn where_nothing_is_told_all_is_compared() {
     for rebuild in [Rebuild::Full, Rebuild::Dynamic, Rebuild::Segmented] {
         let mut tracking = tracking(Shadowing::Hybrid, rebuild, Notices::Nothing, 2);
         for _ in 0..40 {
-            assert_eq!(submit(&mut tracking, |_| 0), compare(&[DIRECTORY, page(0), page(1)]));
+            assert_eq!(submit(&mut tracking, |_| 0), compare(&[page(0), page(1), DIRECTORY]));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -185,6 +185,18 @@ impl Mapping {
         if matches!(waited, Err(Errno::NOSYS | Errno::PERM)) {
             self.wait(offset, expected, Some(timeout));
         }
+        if other.u32_at(at).load(Ordering::SeqCst) != of_other {
+            // Who changed it may have woken some only ([`Mapping::wake_some`]).
+            other.wake_all(at);
+        }
+    }
+
+    /// Wakes some who wait on the word at `offset`, in a time that does not depend on how many there are: for who must not wait for
+    /// another's threads. These wake the others.
+    pub fn wake_some(&self, offset: usize) {
+        const SOME: u32 = 16;
+        // Failing means that nobody waits.
+        let _ = futex::wake(self.u32_at(offset), futex::Flags::empty(), SOME);
     }
 
     /// Wakes all who wait on the word at `offset`.
@@ -203,29 +215,60 @@ impl Drop for Mapping {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use super::*;
 
+    /// Two threads wake each other in turn, by either word, so that most waits sleep. One that is not woken lasts longer than
+    /// anybody's patience.
     #[test]
     fn either_of_two_words_wakes() {
         const AT: [usize; 2] = [64, 128];
-        let words = &[(); 2].map(|()| Memfd::create("words", PAGE).unwrap().map().unwrap());
-        let word = |index: usize| words[index].u32_at(AT[index]);
-        // A wait that is not woken ends this test too late for anybody's patience.
         const LONG: Duration = Duration::from_secs(3600);
-        for (index, mapping) in words.iter().enumerate() {
-            std::thread::scope(|scope| {
-                let before = [word(0).load(Ordering::SeqCst), word(1).load(Ordering::SeqCst)];
+        const ROUNDS: u32 = 2000;
+        let words = &[(); 2].map(|()| Memfd::create("words", PAGE).unwrap().map().unwrap());
+        let turns = &AtomicU32::new(0);
+        let play = move |parity: u32| {
+            let seen = || [0, 1].map(|index: usize| words[index].u32_at(AT[index]).load(Ordering::SeqCst));
+            loop {
+                let before = seen();
+                let turn = turns.load(Ordering::SeqCst);
+                if turn >= ROUNDS {
+                    return;
+                }
+                if turn % 2 != parity {
+                    words[0].wait_beside(AT[0], before[0], (&words[1], AT[1], before[1]), LONG);
+                    continue;
+                }
+                turns.fetch_add(1, Ordering::SeqCst);
+                // Each word two times in a row.
+                let index = (turn / 2 % 2) as usize;
+                words[index].u32_at(AT[index]).fetch_add(1, Ordering::SeqCst);
+                if index == 0 { words[0].wake_all(AT[0]) } else { words[1].wake_some(AT[1]) }
+            }
+        };
+        std::thread::scope(|scope| [0, 1].map(|parity| scope.spawn(move || play(parity))).map(drop));
+    }
+
+    #[test]
+    fn those_who_are_woken_wake_the_others() {
+        const AT: usize = 64;
+        const LONG: Duration = Duration::from_secs(3600);
+        let words = &[(); 2].map(|()| Memfd::create("words", PAGE).unwrap().map().unwrap());
+        let asleep = &AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..40 {
                 scope.spawn(move || {
-                    while word(index).load(Ordering::SeqCst) == before[index] {
-                        words[0].wait_beside(AT[0], before[0], (&words[1], AT[1], before[1]), LONG);
+                    asleep.fetch_add(1, Ordering::SeqCst);
+                    while words[1].u32_at(AT).load(Ordering::SeqCst) == 0 {
+                        words[0].wait_beside(AT, 0, (&words[1], AT, 0), LONG);
                     }
                 });
-                word(index).fetch_add(1, Ordering::SeqCst);
-                mapping.wake_all(AT[index]);
-            });
-        }
+            }
+            while asleep.load(Ordering::SeqCst) < 40 {
+                std::thread::yield_now();
+            }
+            words[1].u32_at(AT).store(1, Ordering::SeqCst);
+            words[1].wake_some(AT);
+        });
     }
 
     #[test]

@@ -90,8 +90,8 @@ fn replay_in<F: Replayed>(trace: &Trace, policy: Policy, costs: Costs, check: bo
             TraceEvent::Update { table, entry, value, .. } => {
                 outcome.updates += 1;
                 let (at, bytes) = guest.store(table, entry, value);
-                if trap.is_protected(at) {
-                    tracked.stored((at, bytes), &mut shadow, &mut trap, &mut with)?;
+                if trap.is_protected(at) && tracked.stored((at, bytes), &mut shadow, &mut trap) {
+                    tracked.reflect(&mut shadow, &mut trap, &mut with)?;
                 }
             }
             TraceEvent::Submit { .. } => {

@@ -12,7 +12,7 @@ use tenancy::Terms;
 use transport::unix;
 
 use crate::runtime_directory::RuntimeDirectory;
-use crate::scheme::{Scheme, ShadowWish, Shadowing, TablePages};
+use crate::scheme::{Scheme, TablePages, Trap};
 use crate::size::{GpuSpec, Percent, Scheduler};
 
 /// Longest message: a listing of some hundred sessions. A socket carries no more in one piece.
@@ -45,9 +45,9 @@ pub(crate) enum AdminRequest {
         gpu: Option<GpuSpec>,
         /// How it is virtualized.
         scheme: Option<Scheme>,
-        /// How its guest's page tables are followed.
+        /// How stores into its guest's page tables are noticed.
         #[serde(default)]
-        shadow: ShadowWish,
+        trap: Option<Trap>,
         /// Where to look for what is left open.
         profile: Option<String>,
         /// Where its socket is; else it is made in the runtime directory.
@@ -61,13 +61,6 @@ pub(crate) enum AdminRequest {
         name: String,
         /// Of the device's time, in percent.
         share: Percent,
-    },
-    /// Changes how the page tables of a virtual GPU's guest are followed.
-    ShadowVgpu {
-        /// Its name.
-        name: String,
-        /// What is to change.
-        wish: ShadowWish,
     },
     /// Changes the memory of a virtual GPU, with the help of its guest.
     ResizeVgpu {
@@ -216,9 +209,9 @@ pub(crate) struct VgpuLine {
     pub(crate) entries_scanned: u64,
     /// Operations that came by hypercall.
     pub(crate) hypercalls: u64,
-    /// How its guest's page tables are followed; there are none to be followed in other schemes than fv.
-    #[serde(flatten)]
-    pub(crate) shadowing: Option<Shadowing>,
+    /// How stores into its guest's page tables are noticed, in scheme fv.
+    #[serde(default)]
+    pub(crate) trap: Option<Trap>,
     #[serde(flatten)]
     pub(crate) pages: TablePages,
     /// `idle` (no guest), `attached` (a guest without work), `running` (a guest with work), `restarting` (the device process is),

@@ -11,7 +11,7 @@ use tenancy::{Limits, TenantId};
 use transport::unix;
 
 use crate::admin::{MAX_MESSAGE, SessionLine};
-use crate::scheme::{Scheme, Shadowing, TablePages};
+use crate::scheme::{Scheme, TablePages, Trap};
 use crate::size::Scheduler;
 
 /// To the device process.
@@ -56,17 +56,10 @@ pub(crate) enum ToDevice {
         vgpu: TenantId,
         /// How it is virtualized.
         scheme: Scheme,
-        /// How its guest's page tables are followed, if they are.
-        shadowing: Option<Shadowing>,
+        /// How stores into its guest's page tables are noticed, if they are followed.
+        trap: Option<Trap>,
         /// All the memory that it may ever have, bytes; what it has now is its tenant's limit.
         most_bytes: u64,
-    },
-    /// Its guest's page tables are followed in this way from now on.
-    ShadowVgpu {
-        /// The virtual GPU that it is about, by its tenant.
-        vgpu: TenantId,
-        /// All of it; what traps is decided when a guest comes.
-        shadowing: Shadowing,
     },
     /// It has so much memory from now on → [`FromDevice::VgpuResized`]
     ResizeVgpu {

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use gmmu::Policy;
 use serde::{Deserialize, Serialize};
 use tenancy::Terms;
-use vgpu::{Shadowed, TrackedPages};
+use vgpu::TrackedPages;
 
 use crate::size::{Percent, Size};
 
@@ -56,73 +55,16 @@ impl FromStr for Scheme {
     }
 }
 
-/// gHyvi's ways of following a guest's page tables.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Shadow {
-    /// Every store into a page table traps, and is followed at once.
-    Strict,
-    /// Stores are found by comparing when work is submitted.
-    Relaxed,
-    /// Each page of tables in the way that is cheaper.
-    #[default]
-    Hybrid,
-}
-
-/// Which pages of tables are compared when work is submitted: `full`, `static:N`, `dynamic` or `segmented`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
-#[serde(try_from = "String", into = "String")]
-pub(crate) struct Rebuild(pub(crate) gmmu::Rebuild);
-
-impl fmt::Display for Rebuild {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            gmmu::Rebuild::Full => f.pad("full"),
-            gmmu::Rebuild::Static(pages) => f.pad(&format!("static:{pages}")),
-            gmmu::Rebuild::Dynamic => f.pad("dynamic"),
-            gmmu::Rebuild::Segmented => f.pad("segmented"),
-        }
-    }
-}
-
-impl From<Rebuild> for String {
-    fn from(rebuild: Rebuild) -> String {
-        rebuild.to_string()
-    }
-}
-
-impl TryFrom<String> for Rebuild {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Rebuild, String> {
-        text.parse()
-    }
-}
-
-impl FromStr for Rebuild {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Rebuild, String> {
-        let pages = text.strip_prefix("static:").and_then(|pages| pages.parse().ok());
-        Ok(Rebuild(match (text, pages) {
-            ("full", _) => gmmu::Rebuild::Full,
-            ("dynamic", _) => gmmu::Rebuild::Dynamic,
-            ("segmented", _) => gmmu::Rebuild::Segmented,
-            (_, Some(pages)) => gmmu::Rebuild::Static(pages),
-            _ => return Err("full, static:N (a number of pages, as static:200), dynamic or segmented".into()),
-        }))
-    }
-}
-
 /// How stores into a guest's page tables are noticed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Trap {
     /// They need not be: the guest's driver announces changes, as NVIDIA's hardware asks for (TLB invalidates).
+    #[default]
     Announced,
-    /// BAR1 is not mapped, so that each store is a message.
+    /// BAR1 is not mapped, so that each store is a message, and followed at once: strict shadowing.
     Bar,
-    /// They are not: all tables are compared each time that work is submitted.
+    /// They are not: all tables are compared each time that work is submitted, relaxed shadowing with full rebuilding.
     Snapshot,
 }
 
@@ -136,79 +78,13 @@ impl fmt::Display for Trap {
     }
 }
 
-/// How a guest's page tables are to be followed; what is not said is as usual.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize, clap::Args)]
-pub(crate) struct ShadowWish {
-    /// How page tables are followed, in scheme fv [default: hybrid].
-    #[arg(long)]
-    pub(crate) shadow: Option<Shadow>,
-    /// Which pages of tables are compared when work is submitted: full, static:N, dynamic or segmented [default: segmented].
-    #[arg(long)]
-    pub(crate) rebuild: Option<Rebuild>,
-    /// How stores into page tables are noticed, from the next guest on [default: strict: bar; relaxed: snapshot; hybrid:
-    /// announced].
-    #[arg(long)]
-    pub(crate) trap: Option<Trap>,
-}
-
-impl ShadowWish {
-    /// What is not said is as `other` has it.
-    pub(crate) fn or(self, other: ShadowWish) -> ShadowWish {
-        ShadowWish {
-            shadow: self.shadow.or(other.shadow),
-            rebuild: self.rebuild.or(other.rebuild),
-            trap: self.trap.or(other.trap),
-        }
-    }
-}
-
-/// How a guest's page tables are followed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
-pub(crate) struct Shadowing {
-    pub(crate) shadow: Shadow,
-    pub(crate) rebuild: Rebuild,
-    pub(crate) trap: Trap,
-}
-
-impl ShadowWish {
-    /// With what is usual.
-    ///
-    /// # Errors
-    /// A trap that cannot do it.
-    pub(crate) fn settle(self) -> Result<Shadowing, String> {
-        let shadow = self.shadow.unwrap_or_default();
-        let usual = match shadow {
-            Shadow::Strict => Trap::Bar,
-            Shadow::Relaxed => Trap::Snapshot,
-            Shadow::Hybrid => Trap::Announced,
-        };
-        let trap = self.trap.unwrap_or(usual);
-        match (shadow, trap) {
-            (Shadow::Strict, Trap::Announced | Trap::Snapshot) => Err(format!(
-                "with --shadow strict each store has to trap, and with --trap {trap} none does: --trap bar"
-            )),
-            (Shadow::Relaxed, Trap::Announced) => Err(
-                "with --trap announced nothing is compared that is not announced: --trap snapshot, or --shadow hybrid"
-                    .into(),
-            ),
-            _ => Ok(Shadowing { shadow, rebuild: self.rebuild.unwrap_or_default(), trap }),
-        }
-    }
-}
-
-impl From<Shadowing> for Shadowed {
-    fn from(Shadowing { shadow, rebuild, trap }: Shadowing) -> Shadowed {
-        let shadowing = match shadow {
-            Shadow::Strict => gmmu::Shadowing::Strict,
-            Shadow::Relaxed => gmmu::Shadowing::Relaxed,
-            Shadow::Hybrid => gmmu::Shadowing::Hybrid,
-        };
-        let trap = match trap {
+impl From<Trap> for vgpu::Trap {
+    fn from(trap: Trap) -> vgpu::Trap {
+        match trap {
             Trap::Announced => vgpu::Trap::Announced,
             Trap::Bar => vgpu::Trap::Bar,
             Trap::Snapshot => vgpu::Trap::Snapshot,
-        };
-        Shadowed { policy: Policy { shadowing, rebuild: rebuild.0 }, trap }
+        }
     }
 }
 
@@ -261,18 +137,11 @@ pub(crate) struct Profile {
     pub(crate) share: Option<Percent>,
     /// For virtual GPUs; sessions have none.
     pub(crate) scheme: Option<Scheme>,
-    /// The same, and how their page tables are followed.
-    pub(crate) shadow: Option<Shadow>,
-    pub(crate) rebuild: Option<Rebuild>,
+    /// The same, in scheme fv.
     pub(crate) trap: Option<Trap>,
 }
 
 impl Profile {
-    /// How page tables are followed.
-    pub(crate) fn shadow_wish(&self) -> ShadowWish {
-        ShadowWish { shadow: self.shadow, rebuild: self.rebuild, trap: self.trap }
-    }
-
     /// What `terms` leave open is as in this profile.
     pub(crate) fn fill(&self, terms: &mut Terms) {
         terms.memory_bytes = terms.memory_bytes.or(self.mem.map(|size| size.0));
@@ -284,28 +153,6 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_traps_follows_from_what_is_wanted() {
-        let wish = |shadow, trap| ShadowWish { shadow, trap, rebuild: None };
-        let trap = |wish: ShadowWish| wish.settle().map(|settled| settled.trap);
-        assert_eq!(trap(ShadowWish::default()), Ok(Trap::Announced));
-        assert_eq!(trap(wish(Some(Shadow::Strict), None)), Ok(Trap::Bar));
-        assert_eq!(trap(wish(Some(Shadow::Relaxed), None)), Ok(Trap::Snapshot));
-        assert_eq!(trap(wish(None, Some(Trap::Bar))), Ok(Trap::Bar));
-        for (shadow, trap) in [(Shadow::Strict, Trap::Announced), (Shadow::Relaxed, Trap::Announced)] {
-            let refused = wish(Some(shadow), Some(trap)).settle().unwrap_err();
-            assert!(refused.contains("--trap"), "{refused}");
-        }
-        for text in ["full", "static:200", "dynamic", "segmented"] {
-            let rebuild: Rebuild = text.parse().unwrap();
-            assert_eq!(rebuild.to_string(), text);
-            assert_eq!(serde_json::from_str::<Rebuild>(&serde_json::to_string(&rebuild).unwrap()).unwrap(), rebuild);
-        }
-        for bad in ["static", "static:", "static:x", "Full", ""] {
-            assert!(bad.parse::<Rebuild>().unwrap_err().contains("static:200"), "{bad}");
-        }
-    }
 
     #[test]
     fn what_is_said_counts_more_than_the_profile() {

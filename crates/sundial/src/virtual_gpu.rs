@@ -16,7 +16,7 @@ use vfio_user::Listener;
 use crate::admin::{self, AdminReply, AdminRequest, VgpuListing};
 use crate::run::reach_daemon;
 use crate::runtime_directory::RuntimeDirectory;
-use crate::scheme::{Rebuild, Scheme, Shadow, ShadowWish};
+use crate::scheme::{Scheme, Trap};
 use crate::size::{GpuSpec, Percent, Size};
 
 const EXAMPLES: &str = "\
@@ -26,7 +26,6 @@ Examples:
   sundial vgpu list --json                         virtual GPUs, for programs
   sundial vgpu set one --share 50%                 another share, while it is used
   sundial vgpu set one --mem 512m                  less memory, or more again, while it is used
-  sundial vgpu set one --rebuild dynamic           another way to follow its page tables, while it is used
   sundial vgpu destroy one                         takes it away, from a guest as well
 
 A virtual machine has the GPU as a PCI device (QEMU from 10.1 on, with its memory in a shared memory file):
@@ -67,12 +66,6 @@ enum What {
         /// keeps what it uses.
         #[arg(long, group = "change")]
         mem: Option<Size>,
-        /// How page tables are followed, in scheme fv.
-        #[arg(long, group = "change")]
-        shadow: Option<Shadow>,
-        /// Which pages of tables are compared when work is submitted: full, static:N, dynamic or segmented.
-        #[arg(long, group = "change")]
-        rebuild: Option<Rebuild>,
     },
     /// Take one away; a guest that uses it finds its device gone.
     Destroy {
@@ -94,8 +87,9 @@ struct Create {
     /// How it is virtualized [default: fv]. With pass-through there can be nobody else on the GPU.
     #[arg(long)]
     scheme: Option<Scheme>,
-    #[command(flatten)]
-    shadow: ShadowWish,
+    /// How stores into the guest's page tables are noticed, in scheme fv [default: announced].
+    #[arg(long)]
+    trap: Option<Trap>,
     /// Where its socket is to be [default: in the runtime directory].
     #[arg(long)]
     socket: Option<PathBuf>,
@@ -114,9 +108,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     match args.what {
         What::Create(create) => self::create(create),
         What::List { json } => list(json),
-        What::Set { name, share, mem, shadow, rebuild } => {
-            set(name, share, mem, ShadowWish { shadow, rebuild, trap: None })
-        }
+        What::Set { name, share, mem } => set(name, share, mem),
         What::Destroy { name } => destroy(name),
     }
 }
@@ -131,9 +123,9 @@ fn create(create: Create) -> Result<()> {
     let listener = create.socket.as_deref().map(listen).transpose()?;
     let path = listener.as_ref().map(|listener| listener.path().to_owned());
     let fds = listener.as_ref().map(AsFd::as_fd);
-    let Create { gpu, scheme, shadow, profile, .. } = create;
+    let Create { gpu, scheme, trap, profile, .. } = create;
     let (connection, _starting) = reach_daemon(gpu)?;
-    let request = AdminRequest::CreateVgpu { terms, gpu, scheme, shadow, profile, path };
+    let request = AdminRequest::CreateVgpu { terms, gpu, scheme, trap, profile, path };
     let AdminReply::Vgpu { socket, .. } = admin::ask_with(&connection, &request, fds.as_slice())? else {
         bail!("the daemon gave an unexpected answer");
     };
@@ -168,12 +160,11 @@ fn list(json: bool) -> Result<()> {
     Ok(())
 }
 
-fn set(name: String, share: Option<Percent>, mem: Option<Size>, wish: ShadowWish) -> Result<()> {
+fn set(name: String, share: Option<Percent>, mem: Option<Size>) -> Result<()> {
     let socket = connect()?;
     let share = share.map(|share| AdminRequest::ShareVgpu { name: name.clone(), share });
-    let shadow = (wish != ShadowWish::default()).then(|| AdminRequest::ShadowVgpu { name: name.clone(), wish });
     let resize = mem.map(|Size(bytes)| AdminRequest::ResizeVgpu { name, bytes });
-    for request in [share, shadow, resize].into_iter().flatten() {
+    for request in [share, resize].into_iter().flatten() {
         let AdminReply::Done = admin::ask(&socket, &request)? else {
             bail!("the daemon gave an unexpected answer");
         };
@@ -268,7 +259,7 @@ mod tests {
             shadow_updates: 1,
             entries_scanned: 2,
             hypercalls: 3,
-            shadowing: None,
+            trap: None,
             pages: crate::scheme::TablePages::default(),
             state: "attached".into(),
             reason: None,

@@ -178,7 +178,8 @@ impl Counter {
     pub(crate) fn count(&self) {
         self.0.u32_at(INTERRUPTS).fetch_add(1, Ordering::SeqCst);
         if self.0.u32_at(LISTENS).load(Ordering::SeqCst) != 0 {
-            self.0.wake_all(INTERRUPTS);
+            // On a thread that works for others, too: it does not depend on how many of the client's sleep.
+            self.0.wake_some(INTERRUPTS);
         }
     }
 }
@@ -205,9 +206,14 @@ impl PostedInterrupts {
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
+        let mut slept = false;
         loop {
             let count = self.map.u32_at(INTERRUPTS).load(Ordering::SeqCst);
             if self.seen.swap(count, Ordering::Relaxed) != count {
+                if slept {
+                    // The server wakes some.
+                    self.map.wake_all(INTERRUPTS);
+                }
                 return true;
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -217,6 +223,7 @@ impl PostedInterrupts {
             // The server sees this, or the sleep sees that the count has moved.
             self.map.u32_at(LISTENS).store(1, Ordering::SeqCst);
             self.map.wait(INTERRUPTS, count, left);
+            slept = true;
             self.map.u32_at(LISTENS).store(0, Ordering::Relaxed);
         }
     }

@@ -1,12 +1,12 @@
 //! The mediator of one guest: what it keeps, and what it does when the guest or the device does something.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use device_io::{DeviceBacking, VramOffset};
-use gmmu::{FaultBuffer, PhysMem, Policy, Work};
+use gmmu::{FaultBuffer, PhysMem, Work};
 use gpu_driver::{Budget, Driver, Lease, Usage, VramRange};
 use gpu_spec::fault::Fault;
 use gpu_spec::mmu::{HUGE_PAGE, PhysAddr, SMALL_PAGE};
@@ -27,7 +27,7 @@ use crate::pci::ConfigSpace;
 use crate::registers::Latches;
 use crate::space::{Space, SpaceError, has_room};
 use crate::tables::ShadowTables;
-use crate::watch::{Shadowed, TableWatch};
+use crate::watch::{TableWatch, Trap};
 use crate::{NoVgpu, Scheme};
 
 /// Channels of a guest.
@@ -42,6 +42,17 @@ const MOST_ENTRIES: u32 = 2 * GUEST_CHANNELS;
 pub(crate) const RETRY: Duration = Duration::from_micros(200);
 /// The same, for what has not gone on for long.
 pub(crate) const MOST_RETRY: Duration = Duration::from_millis(2);
+
+/// What a shadow follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Follow {
+    /// All of the guest's tables, entry by entry.
+    All,
+    /// What was announced, and what was told of by traps.
+    Told,
+    /// That, and what is looked for when work is submitted.
+    Submitted,
+}
 
 /// What came of going on with what did not fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,8 +74,8 @@ pub struct Config {
     pub vram_bytes: u64,
     /// How it is virtualized.
     pub scheme: Scheme,
-    /// How its shadow page tables follow, for [`Scheme::Fv`].
-    pub shadowed: Shadowed,
+    /// How stores into its guest's page tables are noticed, for [`Scheme::Fv`].
+    pub trap: Trap,
     /// What its work may cost the host.
     pub budget: Arc<Budget>,
 }
@@ -149,7 +160,7 @@ impl Vgpu {
             memory: GuestMemory::new(Arc::clone(&lease), vram),
             tables: ShadowTables::new(Arc::clone(&lease), bound),
             spaces: HashMap::new(),
-            watch: TableWatch::new(config.shadowed),
+            watch: TableWatch::new(config.trap),
             channels: BTreeMap::new(),
             tsgs: BTreeMap::new(),
             faults: FaultBuffer::default(),
@@ -293,7 +304,7 @@ impl Vgpu {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
                 let space = place.insert(Space::new(tables, claim.root, claim.window, false).map_err(text)?);
-                space.track(claim.root, watch.how, watch);
+                space.track(watch);
                 space
             }
         };
@@ -318,8 +329,8 @@ impl Vgpu {
         if space.window() != claim.window {
             return Err("channels of one address space have one window".into());
         }
-        let all = self.config.scheme == Scheme::FvNaive;
-        self.follow((claim.root, space), tables, memory, watch, all).map_err(|error| error.to_string())?;
+        let what = if self.config.scheme == Scheme::FvNaive { Follow::All } else { Follow::Submitted };
+        self.follow((claim.root, space), tables, memory, watch, what).map_err(|error| error.to_string())?;
         let host = self.lease.take_channel().map_err(|error| error.to_string())?;
         let give = |reason: String| {
             self.lease.put_channel(host);
@@ -388,6 +399,7 @@ impl Vgpu {
             && let Some(space) = spaces.remove(&channel.claim.root)
         {
             space.end(channel.claim.root, tables, &self.lease, watch);
+            *self.counters.tracked.lock() = watch.counts;
         }
     }
 
@@ -398,12 +410,12 @@ impl Vgpu {
         tables: &mut ShadowTables,
         memory: &GuestMemory,
         watch: &mut TableWatch,
-        all: bool,
+        what: Follow,
     ) -> Result<(), SpaceError> {
-        let work = if space.is_tracked() {
-            space.follow_stores(root, tables, &self.lease, memory, watch)?
-        } else if all || space.shadow.is_stale() {
-            space.reflect(tables, &self.lease, memory, all)?
+        let work = if space.is_tracked() && (what == Follow::Submitted || space.shadow.is_stale()) {
+            space.follow_stores((root, what == Follow::Submitted), tables, &self.lease, memory, watch)?
+        } else if what == Follow::All || space.shadow.is_stale() {
+            space.reflect(tables, &self.lease, memory, what == Follow::All)?
         } else {
             return Ok(());
         };
@@ -412,7 +424,7 @@ impl Vgpu {
     }
 
     fn count_work(&self, work: Work, watch: &TableWatch) {
-        if watch.how.trap.notices().is_some() {
+        if watch.trap != Trap::Announced {
             *self.counters.tracked.lock() = watch.counts;
         }
         Counters::add(&self.counters.entries_scanned, work.entries_scanned);
@@ -425,28 +437,18 @@ impl Vgpu {
         // A part of it may be there.
         let _ = inner.memory.write(at, data);
         let Inner { tables, spaces, memory, watch, .. } = &mut *inner;
+        let mut to_follow = BTreeSet::new();
         for (at, bytes, root) in watch.strict_in(at, data.len() as u64) {
-            let Some(space) = spaces.get_mut(&root) else { continue };
-            match space.stored((root, at, bytes), tables, &self.lease, memory, watch) {
-                Ok(work) => self.count_work(work, watch),
-                Err(error) => log_limit::warn!(guest = self.config.name, %error, "a guest's page tables"),
+            if spaces.get_mut(&root).is_some_and(|space| space.stored(root, (at, bytes), watch)) {
+                to_follow.insert(root);
             }
         }
-    }
-
-    /// Changes when the guest's tables are protected, and compared.
-    pub fn set_policy(&self, policy: Policy) {
-        let mut inner = self.inner.lock();
-        let Inner { spaces, watch, .. } = &mut *inner;
-        watch.how.policy = policy;
-        spaces.iter_mut().for_each(|(root, space)| space.track(*root, watch.how, watch));
-        *self.counters.tracked.lock() = watch.counts;
-    }
-
-    /// How shadow page tables follow.
-    #[must_use]
-    pub fn shadowed(&self) -> Shadowed {
-        self.inner.lock().watch.how
+        for root in to_follow {
+            let Some(space) = spaces.get_mut(&root) else { continue };
+            if let Err(error) = self.follow((root, space), tables, memory, watch, Follow::Told) {
+                log_limit::warn!(guest = self.config.name, %error, "a guest's page tables");
+            }
+        }
     }
 
     /// The guest has invalidated translations: of one page directory, or of all.
@@ -454,14 +456,13 @@ impl Vgpu {
         let mut inner = self.inner.lock();
         let Inner { tables, spaces, memory, channels, watch, .. } = &mut *inner;
         let naive = self.config.scheme == Scheme::FvNaive;
+        let what = if naive { Follow::All } else { Follow::Told };
         for (at, space) in spaces.iter_mut().filter(|(at, _)| root.is_none_or(|root| root == **at)) {
-            if !space.is_tracked() {
-                space.shadow.invalidate(range.clone());
-            }
+            space.shadow.invalidate(range.clone());
             // What runs or waits to run on the device sees the change now; what does not, with its next submission.
             let in_use = || channels.values().any(|c| c.claim.root == *at && c.has_work(self.backing()));
             if (naive || in_use())
-                && let Err(error) = self.follow((*at, space), tables, memory, watch, naive)
+                && let Err(error) = self.follow((*at, space), tables, memory, watch, what)
             {
                 log_limit::warn!(guest = self.config.name, %error, "a guest's page tables");
             }
@@ -470,7 +471,7 @@ impl Vgpu {
 
     /// The guest has rung for a channel.
     pub(crate) fn ring(&self, number: u32) {
-        let ring = self.submit(&mut self.inner.lock(), number).map(|(host, _, more)| {
+        let ring = self.submit(&mut self.inner.lock(), number, Follow::Submitted).map(|(host, _, more)| {
             if more {
                 self.lines.tell(|news| news.rung = true);
             }
@@ -489,12 +490,12 @@ impl Vgpu {
 
     /// Copies what a channel was given; the device's channel to be rung, if any, whether there is something new for it, and
     /// whether something is left.
-    fn submit(&self, inner: &mut Inner, number: u32) -> Option<(u32, bool, bool)> {
+    fn submit(&self, inner: &mut Inner, number: u32, what: Follow) -> Option<(u32, bool, bool)> {
         let Inner { tables, spaces, memory, channels, watch, .. } = inner;
         let channel = channels.get_mut(&number).filter(|channel| !channel.failed)?;
         let root = channel.claim.root;
         let space = spaces.get_mut(&root)?;
-        let followed = self.follow((root, space), tables, memory, watch, false);
+        let followed = self.follow((root, space), tables, memory, watch, what);
         let (told, stopped) = match followed {
             Ok(()) => {
                 let read = &mut |va: u64, out: &mut [u8]| space.read(tables, memory, va, out);
@@ -504,12 +505,10 @@ impl Vgpu {
         };
         let host = channel.host;
         if std::mem::take(&mut channel.audit.invalidated) {
-            if !space.is_tracked() {
-                let (lo, bytes) = space.window();
-                space.shadow.invalidate(lo..lo + bytes);
-            }
+            let (lo, bytes) = space.window();
+            space.shadow.invalidate(lo..lo + bytes);
             // What was copied is not told to the device before its invalidate can show what it should.
-            if let Err(error) = self.follow((root, space), tables, memory, watch, false) {
+            if let Err(error) = self.follow((root, space), tables, memory, watch, Follow::Told) {
                 log_limit::warn!(guest = self.config.name, %error, "a guest's page tables");
             }
         }
@@ -532,7 +531,7 @@ impl Vgpu {
         };
         let (mut further, mut left) = (false, false);
         for number in ahead {
-            let Some((host, told, more)) = self.submit(&mut self.inner.lock(), number) else { continue };
+            let Some((host, told, more)) = self.submit(&mut self.inner.lock(), number, Follow::Told) else { continue };
             // Those that have got nothing new do not keep the device busy.
             self.ring_host(told.then_some(host));
             further |= told;
@@ -756,7 +755,7 @@ impl Vgpu {
                 space.end(root, tables, &self.lease, watch);
                 continue;
             }
-            watch.forget(root);
+            space.end_tracking(root, watch);
             ended = false;
             let mut all = memory.system_pieces(0..u64::MAX);
             all.extend(memory.vram.runs().map(|run| (PhysAddr::vram(run.offset), run.bytes)));
@@ -764,6 +763,7 @@ impl Vgpu {
                 tracing::error!(%error, guest = self.config.name, "a channel that does not stop keeps its memory");
             }
         }
+        *self.counters.tracked.lock() = watch.counts;
         for tsg in std::mem::take(&mut inner.tsgs).into_values() {
             let gone = self.lease.list(tsg.host, &[]).and_then(|()| self.lease.preempt(tsg.host));
             self.lease.put_tsg(tsg.host, gone.is_ok());

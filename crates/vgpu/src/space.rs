@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use gmmu::{
-    Access, Changes, Progress, Reflection, Shadow, ShadowError, Target, Tracked, Tracking, TrackingCounts, Work,
-    translate,
+    Access, Changes, Progress, Reflection, Shadow, ShadowError, Target, Tracked, TrackingCounts, Work, translate,
 };
 use gpu_driver::{Lease, NotLetGo};
 use gpu_spec::mmu::{HUGE_PAGE, PhysAddr, Rights};
@@ -12,7 +11,7 @@ use gpu_spec::mmu::{HUGE_PAGE, PhysAddr, Rights};
 use crate::channel::{MAPPED, SLOT_BYTES};
 use crate::memory::GuestMemory;
 use crate::tables::ShadowTables;
-use crate::watch::{Shadowed, TableWatch, TrackedPages};
+use crate::watch::{TableWatch, TrackedPages};
 
 /// Shadow channels of a space.
 pub(crate) const SLOTS: u32 = 128;
@@ -124,21 +123,13 @@ impl Space {
         self.tracked.is_some()
     }
 
-    /// From now on stores into the guest's tables are noticed in this way. `root` is the guest's.
-    pub(crate) fn track(&mut self, root: PhysAddr, how: Shadowed, watch: &mut TableWatch) {
-        self.end_tracking(root, watch);
-        if self.entered {
-            return;
-        }
-        let tracking = how.trap.notices().map(|notices| Tracking::new(how.policy, notices, how.trap.costs()));
-        self.tracked = tracking.map(|tracking| Tracked::new(&mut self.shadow, tracking));
-        if self.tracked.is_none() {
-            // What nobody has announced since it was last looked at.
-            self.shadow.invalidate(self.window.0..self.window.0 + self.window.1);
-        }
+    /// From now on stores into the guest's tables are noticed or looked for, if the guest is not to announce them.
+    pub(crate) fn track(&mut self, watch: &TableWatch) {
+        self.tracked = watch.trap.tracking().map(|tracking| Tracked::new(&mut self.shadow, tracking));
     }
 
-    fn end_tracking(&mut self, root: PhysAddr, watch: &mut TableWatch) {
+    /// Nothing is noticed any more. `root` is the guest's.
+    pub(crate) fn end_tracking(&mut self, root: PhysAddr, watch: &mut TableWatch) {
         self.count(watch);
         let Some(tracked) = self.tracked.take() else { return };
         tracked.end(&mut self.shadow, &mut watch.of(root));
@@ -236,10 +227,10 @@ impl Space {
         Ok(work)
     }
 
-    /// As [`Space::reflect`], where stores are noticed or looked for: work that uses the space is submitted.
+    /// As [`Space::reflect`], where stores are noticed or looked for. `submitted`: what was not told is looked for.
     pub(crate) fn follow_stores(
         &mut self,
-        root: PhysAddr,
+        (root, submitted): (PhysAddr, bool),
         tables: &mut ShadowTables,
         lease: &Lease,
         memory: &GuestMemory,
@@ -247,12 +238,16 @@ impl Space {
     ) -> Result<Work, SpaceError> {
         let Some(tracked) = &mut self.tracked else { return Ok(Work::default()) };
         let mut with = Reflection { guest: memory, mem: tables, budget: BUDGET, changes: &mut self.changes };
-        let mut done = tracked.submit(&[], &mut self.shadow, &mut watch.of(root), &mut with);
-        for _ in 1..GOES {
+        let mut done = Ok(Progress::More);
+        for go in 0..GOES {
+            done = if go == 0 && submitted {
+                tracked.submit(&[], &mut self.shadow, &mut watch.of(root), &mut with)
+            } else {
+                tracked.reflect(&mut self.shadow, &mut watch.of(root), &mut with)
+            };
             if done != Ok(Progress::More) {
                 break;
             }
-            done = tracked.reflect(&mut self.shadow, &mut watch.of(root), &mut with);
         }
         self.count(watch);
         let work = self.publish(tables, lease)?;
@@ -260,22 +255,10 @@ impl Space {
         Ok(work)
     }
 
-    /// The guest has stored into tables of this space, in one page, and that has trapped.
-    pub(crate) fn stored(
-        &mut self,
-        (root, at, bytes): (PhysAddr, PhysAddr, u64),
-        tables: &mut ShadowTables,
-        lease: &Lease,
-        memory: &GuestMemory,
-        watch: &mut TableWatch,
-    ) -> Result<Work, SpaceError> {
-        let Some(tracked) = &mut self.tracked else { return Ok(Work::default()) };
-        let mut with = Reflection { guest: memory, mem: tables, budget: BUDGET, changes: &mut self.changes };
-        let done = tracked.stored((at, bytes), &mut self.shadow, &mut watch.of(root), &mut with);
-        self.count(watch);
-        let work = self.publish(tables, lease)?;
-        done?;
-        Ok(work)
+    /// The guest has stored into tables of this space, in one page, and that has trapped. True if the shadow has to follow.
+    pub(crate) fn stored(&mut self, root: PhysAddr, part: (PhysAddr, u64), watch: &mut TableWatch) -> bool {
+        let Some(tracked) = &mut self.tracked else { return false };
+        tracked.stored(part, &mut self.shadow, &mut watch.of(root))
     }
 
     /// Takes out all that leads to memory of the host's which the guest no longer has.

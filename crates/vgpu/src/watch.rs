@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use gmmu::{Costs, Notices, Policy, TrackingCounts, WriteTrap};
+use gmmu::{Costs, Notices, Policy, Rebuild, Shadowing, Tracking, TrackingCounts, WriteTrap};
 use gpu_spec::mmu::{Aperture, PhysAddr, SMALL_PAGE};
 
 /// How stores into a guest's page tables are noticed.
@@ -15,34 +15,23 @@ pub enum Trap {
     /// They are not: the guest's TLB invalidates say what has changed.
     #[default]
     Announced,
-    /// BAR1 is not mapped, and each store is a message.
+    /// BAR1 is not mapped, and each store is a message: strict shadowing.
     Bar,
-    /// They are not: all tables are compared at each submission.
+    /// They are not: all tables are compared at each submission, relaxed shadowing with full rebuilding.
     Snapshot,
 }
 
-/// How the shadow page tables of a guest follow.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Shadowed {
-    /// When pages are protected, and compared. Without effect where the guest's invalidates say what has changed.
-    pub policy: Policy,
-    /// How stores are noticed.
-    pub trap: Trap,
-}
-
 impl Trap {
-    /// What it notices; `None` if nobody has to.
-    pub(crate) fn notices(self) -> Option<Notices> {
-        match self {
-            Trap::Announced => None,
-            Trap::Bar => Some(Notices::AllStores),
-            Trap::Snapshot => Some(Notices::Nothing),
-        }
-    }
-
-    /// What it takes, about: for choices that do not matter much.
-    pub(crate) fn costs(self) -> Costs {
-        Costs { trap: 10_000, release: 0, protect: 500, compare: 500 }
+    /// Who decides what is protected and compared; `None` where the guest says what has changed.
+    pub(crate) fn tracking(self) -> Option<Tracking> {
+        let (shadowing, rebuild, notices) = match self {
+            Trap::Announced => return None,
+            Trap::Bar => (Shadowing::Strict, Rebuild::default(), Notices::AllStores),
+            Trap::Snapshot => (Shadowing::Relaxed, Rebuild::Full, Notices::Nothing),
+        };
+        // There is nothing to choose by costs.
+        let costs = Costs { trap: 1, release: 1, protect: 1, compare: 1 };
+        Some(Tracking::new(Policy { shadowing, rebuild }, notices, costs))
     }
 }
 
@@ -69,7 +58,7 @@ impl TrackedPages {
 /// Who notices stores into the tables of one guest.
 #[derive(Debug, Default)]
 pub(crate) struct TableWatch {
-    pub(crate) how: Shadowed,
+    pub(crate) trap: Trap,
     /// Of all spaces, and those that were.
     pub(crate) counts: TrackedPages,
     /// Pages that are protected, and the roots of the spaces that want it.
@@ -77,8 +66,8 @@ pub(crate) struct TableWatch {
 }
 
 impl TableWatch {
-    pub(crate) fn new(how: Shadowed) -> TableWatch {
-        TableWatch { how, ..TableWatch::default() }
+    pub(crate) fn new(trap: Trap) -> TableWatch {
+        TableWatch { trap, ..TableWatch::default() }
     }
 
     /// The trap of one space.

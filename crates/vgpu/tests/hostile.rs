@@ -31,7 +31,7 @@ use gpu_spec::regs::{self, vector, vf};
 use hostmem::Memfd;
 use rogue::work::{TOUCH, classes, copy, launch, release};
 use rogue::{Channel, LO, Port, Rogue, Storm, VRAM_VA, WINDOW};
-use vgpu::Scheme;
+use vgpu::{Scheme, Trap};
 use zerocopy::IntoBytes;
 
 use crate::guest::{Guest, Host, guest, host};
@@ -128,12 +128,29 @@ fn beside_victims(vram_mib: u64, attack: impl FnOnce(&Arc<Driver>)) {
 }
 
 /// A guest that means no good, and what stands behind it.
-fn rogue(driver: &Arc<Driver>, scheme: Scheme, vram_bytes: u64) -> (Rogue, Host) {
-    let mut host = Host::new(driver, scheme, vram_bytes);
+fn rogue(driver: &Arc<Driver>, scheme: impl Into<Way>, vram_bytes: u64) -> (Rogue, Host) {
+    let Way(scheme, trap) = scheme.into();
+    let mut host = Host::trapped(driver, (scheme, trap), vram_bytes);
     (Rogue::new(Port::over(host.connect()).unwrap()), host)
 }
 
-const SCHEMES: [Scheme; 3] = [Scheme::Fv, Scheme::Pv, Scheme::FvNaive];
+/// A scheme, and how stores into page tables are noticed.
+#[derive(Clone, Copy, Debug)]
+struct Way(Scheme, Trap);
+
+impl From<Scheme> for Way {
+    fn from(scheme: Scheme) -> Way {
+        Way(scheme, Trap::default())
+    }
+}
+
+const SCHEMES: [Way; 5] = [
+    Way(Scheme::Fv, Trap::Announced),
+    Way(Scheme::Pv, Trap::Announced),
+    Way(Scheme::FvNaive, Trap::Announced),
+    Way(Scheme::Fv, Trap::Bar),
+    Way(Scheme::Fv, Trap::Snapshot),
+];
 
 fn seed() -> u64 {
     let seed = std::env::var("HOSTILE_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -173,7 +190,7 @@ fn guests_leave_in_the_middle_of_everything() {
     let seed = seed();
     beside_victims(256, |driver| {
         for number in 0..200 {
-            let (rogue, host) = rogue(driver, SCHEMES[number as usize % 3], 8 * MIB);
+            let (rogue, host) = rogue(driver, SCHEMES[number as usize % SCHEMES.len()], 8 * MIB);
             let mut storm = Storm::new(rogue, seed + number);
             storm.run(number % 23);
             drop(storm);
@@ -240,7 +257,7 @@ fn what_is_unmapped_at_one_address_stays_at_another() {
         client.map_dma(buses[0], 8192, (true, true), Some((file.as_fd(), 0))).unwrap();
         client.map_dma(buses[1], 4096, (true, true), Some((file.as_fd(), 4096))).unwrap();
         let pages = [(vas[0], 8192, buses[0]), (vas[1], 4096, buses[1])];
-        let mut channel = if scheme == Scheme::Pv {
+        let mut channel = if scheme.0 == Scheme::Pv {
             let channel = rogue.entered_channel(root, 3).unwrap();
             let enter = |(va, bytes, at)| Call { code: pv::MAP, flags: pv::SYSTEM, root, va, bytes, at };
             assert_eq!(rogue.call(&pages.map(enter)), 0);

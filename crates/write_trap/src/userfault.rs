@@ -180,7 +180,9 @@ impl Userfault {
         let mode = if on { WRITEPROTECT_MODE_WP } else { 0 };
         let mut protect =
             Protect { start: area.address_of(pages.start), bytes: (pages.end - pages.start) * PAGE, mode };
-        loop {
+        /// Whoever sent the descriptor can have its memory map be changed for ever.
+        const TRIES: u32 = 1000;
+        for _ in 1..TRIES {
             // SAFETY: the request and its structure belong together; memory keeps what it holds.
             match unsafe { control(self.0.as_fd(), UFFDIO_WRITEPROTECT, &mut protect) } {
                 // The memory map is being changed: once more.
@@ -188,6 +190,7 @@ impl Userfault {
                 done => return done.map(drop),
             }
         }
+        Err(io::ErrorKind::WouldBlock.into())
     }
 
     /// Lets who waits for a page try again, whatever became of the page.

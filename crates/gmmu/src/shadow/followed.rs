@@ -1,6 +1,6 @@
 //! Which tables of the guest's decide about a shadow, and what a store into one of them changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use gpu_spec::mmu::{PhysAddr, SMALL_PAGE};
@@ -20,14 +20,8 @@ pub(super) struct Shape {
     pub(super) leaf: bool,
 }
 
-/// A table, among those that lie in one page of memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Table {
-    level: usize,
-    /// First address that it is for.
-    va: u64,
-    at: PhysAddr,
-}
+/// A table, among those that lie in one page of memory: the page, the level, the first address that it is for.
+type InPage = (PhysAddr, usize, u64);
 
 /// The tables that were found by walking from the root, by where they lie. A table may stand for several ranges of addresses, or
 /// for several levels; each counts.
@@ -36,8 +30,10 @@ pub(super) struct Followed {
     shapes: Vec<Shape>,
     /// By level and first address.
     tables: BTreeMap<(usize, u64), PhysAddr>,
-    /// By page. Invariant: holds exactly the tables above; none is empty.
-    pages: BTreeMap<PhysAddr, Vec<Table>>,
+    /// The same by page.
+    in_pages: BTreeSet<InPage>,
+    /// How many of those of a page are directories. Invariant: for each page that has a table.
+    pages: BTreeMap<PhysAddr, u32>,
     /// Pages that came or went since somebody asked, or changed between holding directories and not.
     news: Vec<PhysAddr>,
     /// Tables that are remembered at most.
@@ -54,8 +50,8 @@ pub(crate) fn page_of(at: PhysAddr) -> PhysAddr {
 impl Followed {
     /// Remembers at most `limit` tables.
     pub(super) fn new(shapes: Vec<Shape>, limit: usize) -> Followed {
-        let (tables, pages, news) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Followed { shapes, tables, pages, news, limit, beyond: Ranges::default() }
+        let (tables, in_pages, pages) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        Followed { shapes, tables, in_pages, pages, news: Vec::new(), limit, beyond: Ranges::default() }
     }
 
     /// The guest's tables say that `table` decides about the addresses from `va` on at a level; `None`: no table does. What
@@ -67,37 +63,44 @@ impl Followed {
         let shape = self.shapes[level];
         let all = va..va.saturating_add(shape.span.saturating_mul(shape.entries));
         self.forget(level, va..va + 1);
-        for below in self.shapes[level].below(level, self.shapes.len()) {
-            self.forget(below, all.clone());
+        if !shape.leaf {
+            self.forget_from(level + 1, all.clone());
         }
         let Some(at) = table else { return };
         if self.tables.len() >= self.limit {
             self.beyond.add(all);
             return;
         }
+        let page = page_of(at);
         self.tables.insert((level, va), at);
-        let tables = self.pages.entry(page_of(at)).or_default();
-        let leaf_before = !tables.is_empty() && tables.iter().all(|table| self.shapes[table.level].leaf);
-        tables.push(Table { level, va, at });
-        if tables.len() == 1 || leaf_before != (leaf_before && shape.leaf) {
-            self.news.push(page_of(at));
+        self.in_pages.insert((page, level, va));
+        let before = self.pages.get(&page).copied();
+        let directories = before.unwrap_or(0) + u32::from(!shape.leaf);
+        self.pages.insert(page, directories);
+        if before.is_none() || (before == Some(0) && !shape.leaf) {
+            self.news.push(page);
         }
+    }
+
+    /// No tables of a level, or of one below it, decide about addresses any more.
+    pub(super) fn forget_from(&mut self, level: usize, range: Range<u64>) {
+        (level..self.shapes.len()).for_each(|below| self.forget(below, range.clone()));
     }
 
     fn forget(&mut self, level: usize, range: Range<u64>) {
         while let Some((&(level, va), &at)) = self.tables.range((level, range.start)..(level, range.end)).next() {
             self.tables.remove(&(level, va));
             let page = page_of(at);
-            if let Some(tables) = self.pages.get_mut(&page) {
-                tables.retain(|table| (table.level, table.va) != (level, va));
-                let directories = tables.iter().any(|table| !self.shapes[table.level].leaf);
-                let none = tables.is_empty();
-                if none {
-                    self.pages.remove(&page);
-                }
-                if none || (!self.shapes[level].leaf && !directories) {
-                    self.news.push(page);
-                }
+            self.in_pages.remove(&(page, level, va));
+            let directory = !self.shapes[level].leaf;
+            let Some(directories) = self.pages.get_mut(&page) else { continue };
+            *directories -= u32::from(directory);
+            let none_left = directory && *directories == 0;
+            if self.in_pages.range((page, 0, 0)..=(page, usize::MAX, u64::MAX)).next().is_none() {
+                self.pages.remove(&page);
+                self.news.push(page);
+            } else if none_left {
+                self.news.push(page);
             }
         }
     }
@@ -117,8 +120,7 @@ impl Followed {
 
     /// Whether a page holds tables of pages alone; `None` if it holds no table.
     pub(super) fn is_leaf(&self, page: PhysAddr) -> Option<bool> {
-        let tables = self.pages.get(&page)?;
-        Some(tables.iter().all(|table| self.shapes[table.level].leaf))
+        self.pages.get(&page).map(|directories| *directories == 0)
     }
 
     /// Pages that hold tables.
@@ -128,25 +130,22 @@ impl Followed {
 
     /// Names the addresses about which bytes of the guest's memory decide.
     pub(super) fn decided_by(&self, at: PhysAddr, bytes: u64, name: &mut impl FnMut(Range<u64>)) {
+        if bytes == 0 {
+            return;
+        }
         let end = at.address.saturating_add(bytes);
         let first = page_of(at);
-        let last = PhysAddr { address: end.saturating_sub(1), ..at };
-        for table in self.pages.range(first..=last).flat_map(|(_, tables)| tables) {
-            let Shape { entry, entries, span, .. } = self.shapes[table.level];
-            let base = table.at.address;
+        let last = page_of(PhysAddr { address: end - 1, ..at });
+        for (_, level, va) in self.in_pages.range((first, 0, 0)..=(last, usize::MAX, u64::MAX)) {
+            let Some(table) = self.tables.get(&(*level, *va)) else { continue };
+            let Shape { entry, entries, span, .. } = self.shapes[*level];
+            let base = table.address;
             let from = at.address.saturating_sub(base) / entry;
             let to = end.saturating_sub(base).div_ceil(entry).min(entries);
             if from < to {
-                name(table.va.saturating_add(from * span)..table.va.saturating_add(to * span));
+                name(va.saturating_add(from * span)..va.saturating_add(to * span));
             }
         }
-    }
-}
-
-impl Shape {
-    /// Levels of tables that this level's entries can name: for directories, all that follow; a table of pages names none.
-    fn below(self, level: usize, levels: usize) -> Range<usize> {
-        if self.leaf { 0..0 } else { level + 1..levels }
     }
 }
 

@@ -164,6 +164,10 @@ impl<F: Format, P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, F, P, G, M> {
             dir.cut((index, va), Pde::INVALID, &mut self.tables, self.changes)?;
         }
         if !dir.below.contains_key(&index) && below.words().iter().all(|word| *word == 0) {
+            if let Some(followed) = &mut self.followed {
+                let span = F::LEVELS[dir.level + 1].span();
+                followed.forget_from(dir.level + 2, part.start / span * span..part.end);
+            }
             return Ok(());
         }
         let mut child = match dir.take(index, &mut self.tables) {

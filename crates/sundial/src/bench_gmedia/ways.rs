@@ -36,18 +36,10 @@ pub(super) const WAYS: [Way; 7] = [
     way(NATIVE, Via::Native),
     way("session", Via::Session),
     way("fv-naive", Via::Guest(&["--scheme", "fv-naive"])),
-    Way { trap: Some("bar"), ..way("strict", Via::Guest(&["--shadow", "strict", "--trap", "bar"])) },
-    Way {
-        rebuild: Some("full"),
-        trap: Some("snapshot"),
-        ..way("relaxed", Via::Guest(&["--shadow", "relaxed", "--rebuild", "full", "--trap", "snapshot"]))
-    },
+    Way { trap: Some("bar"), ..way("strict", Via::Guest(&["--trap", "bar"])) },
+    Way { rebuild: Some("full"), trap: Some("snapshot"), ..way("relaxed", Via::Guest(&["--trap", "snapshot"])) },
     // What guests have by default.
-    Way {
-        rebuild: Some("segmented"),
-        trap: Some("announced"),
-        ..way("hybrid", Via::Guest(&["--shadow", "hybrid", "--rebuild", "segmented", "--trap", "announced"]))
-    },
+    Way { trap: Some("announced"), ..way("fv", Via::Guest(&["--trap", "announced"])) },
     way("pv", Via::Guest(&["--scheme", "pv"])),
 ];
 

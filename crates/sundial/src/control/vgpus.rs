@@ -20,7 +20,7 @@ use super::Control;
 use super::tenants::{Orders, Tenants};
 use crate::admin::{AdminReply, VgpuLine, VgpuListing};
 use crate::link::{ToDevice, VgpuStatus};
-use crate::scheme::{Scheme, ShadowWish, Shadowing, TablePages};
+use crate::scheme::{Scheme, TablePages, Trap};
 use crate::size::{GpuSpec, Percent, Size};
 
 /// Longest that one may take to be made or to be ended: less than the command waits.
@@ -35,8 +35,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(super) struct Vgpu {
     name: String,
     scheme: Scheme,
-    /// How its guest's page tables are followed, if they are.
-    shadowing: Option<Shadowing>,
+    /// How stores into its guest's page tables are noticed, if they are followed.
+    trap: Option<Trap>,
     /// All the memory that it may have, bytes; its terms say what it has now.
     most_bytes: u64,
     door: Arc<Door>,
@@ -84,7 +84,7 @@ pub(super) struct Wish {
     pub(super) terms: Terms,
     pub(super) gpu: Option<GpuSpec>,
     pub(super) scheme: Option<Scheme>,
-    pub(super) shadow: ShadowWish,
+    pub(super) trap: Option<Trap>,
     pub(super) profile: Option<String>,
     /// A socket of theirs, and where it is.
     pub(super) socket: Option<(PathBuf, OwnedFd)>,
@@ -94,15 +94,14 @@ impl Control {
     /// Makes one, and lets guests in.
     pub(super) fn create_vgpu(self: &Arc<Control>, wish: Wish) -> Result<AdminReply> {
         self.check_gpu(wish.gpu)?;
-        let Wish { mut terms, scheme, shadow, profile, socket, .. } = wish;
+        let Wish { mut terms, scheme, trap, profile, socket, .. } = wish;
         let profile = self.config.profile(profile.as_deref())?;
         profile.fill(&mut terms);
         let scheme = scheme.or(profile.scheme).unwrap_or_default();
-        let shadow = shadow.or(profile.shadow_wish());
-        if scheme != Scheme::Fv && shadow != ShadowWish::default() {
-            bail!("--shadow, --rebuild and --trap are for scheme fv; in {scheme} page tables are not followed so");
+        if scheme != Scheme::Fv && trap.is_some() {
+            bail!("--trap is for scheme fv: in {scheme} stores into page tables are not looked for");
         }
-        let shadowing = (scheme == Scheme::Fv).then(|| shadow.settle()).transpose().map_err(anyhow::Error::msg)?;
+        let trap = (scheme == Scheme::Fv).then(|| trap.or(profile.trap).unwrap_or_default());
         let (_, whole) = self.device.wait_ready(RESTART_BOUND)?;
         match (scheme, terms.memory_bytes) {
             (Scheme::PassThrough, None) => terms.memory_bytes = Some(whole),
@@ -121,7 +120,7 @@ impl Control {
         let (vgpu, made) = self.change(|tenants| {
             // Whose lifeline was cut a moment ago must not be in the way.
             let swept = tenants.sweep();
-            let admitted = tenants.admit_vgpu(terms, (scheme, shadowing), &door);
+            let admitted = tenants.admit_vgpu(terms, (scheme, trap), &door);
             match admitted {
                 // Whoever waits is there before the device process can answer.
                 Ok((vgpu, orders)) => (Ok((vgpu, self.device.expect(vgpu))), swept.into_iter().chain(orders).collect()),
@@ -257,14 +256,6 @@ impl Control {
         })
     }
 
-    /// Changes how the page tables of its guest are followed.
-    pub(super) fn shadow_vgpu(&self, name: &str, wish: ShadowWish) -> Result<AdminReply> {
-        self.change(|tenants| match tenants.shadow_vgpu(name, wish) {
-            Ok(orders) => (Ok(AdminReply::Done), orders),
-            Err(error) => (Err(error), Orders::new()),
-        })
-    }
-
     /// Changes how much memory one has; its guest has to do its part.
     pub(super) fn resize_vgpu(&self, name: &str, bytes: u64) -> Result<AdminReply> {
         let found = self.tenants.lock().vgpu_named(name);
@@ -294,17 +285,17 @@ impl Tenants {
     fn admit_vgpu(
         &mut self,
         terms: Terms,
-        how: (Scheme, Option<Shadowing>),
+        how: (Scheme, Option<Trap>),
         door: &Arc<Door>,
     ) -> Result<(TenantId, Orders)> {
-        let (scheme, shadowing) = how;
+        let (scheme, trap) = how;
         let name = terms.name.clone();
         self.check_room(scheme == Scheme::PassThrough).map_err(anyhow::Error::msg)?;
         let vgpu = self.admission.admit(terms)?;
         let mut orders = self.introduce(vgpu);
         let most_bytes = orders.iter().find_map(limit_of).unwrap_or(0);
-        self.vgpus.insert(vgpu, Vgpu { name, scheme, shadowing, most_bytes, door: Arc::clone(door), waiting: None });
-        orders.push(ToDevice::MakeVgpu { vgpu, scheme, shadowing, most_bytes });
+        self.vgpus.insert(vgpu, Vgpu { name, scheme, trap, most_bytes, door: Arc::clone(door), waiting: None });
+        orders.push(ToDevice::MakeVgpu { vgpu, scheme, trap, most_bytes });
         Ok((vgpu, orders))
     }
 
@@ -348,21 +339,6 @@ impl Tenants {
         Ok(self.reshare(name, share)?)
     }
 
-    /// Its guest's page tables are followed in another way from now on.
-    fn shadow_vgpu(&mut self, name: &str, wish: ShadowWish) -> Result<Orders> {
-        let (id, ..) = self.vgpu_named(name).with_context(|| format!("no virtual GPU named `{name}` is present"))?;
-        let vgpu = self.vgpus.get_mut(&id).context("it is gone")?;
-        let Some(before) = vgpu.shadowing else {
-            bail!("page tables are followed in scheme fv, and `{name}` has {}", vgpu.scheme)
-        };
-        let Shadowing { shadow, rebuild, trap } = before;
-        // What traps is decided when a guest comes.
-        let wish = wish.or(ShadowWish { shadow: Some(shadow), rebuild: Some(rebuild), trap: Some(trap) });
-        let shadowing = wish.settle().map_err(anyhow::Error::msg)?;
-        vgpu.shadowing = Some(shadowing);
-        Ok(vec![ToDevice::ShadowVgpu { vgpu: id, shadowing }])
-    }
-
     /// It has so much memory from now on.
     pub(super) fn resized_vgpu(&mut self, id: TenantId, bytes: u64) -> Orders {
         match self.admission.resize(id, bytes) {
@@ -378,8 +354,8 @@ impl Tenants {
     /// For a new device process.
     pub(super) fn make_vgpus(&self) -> impl Iterator<Item = ToDevice> {
         let make = |(id, vgpu): (&TenantId, &Vgpu)| {
-            let Vgpu { scheme, shadowing, most_bytes, .. } = *vgpu;
-            ToDevice::MakeVgpu { vgpu: *id, scheme, shadowing, most_bytes }
+            let Vgpu { scheme, trap, most_bytes, .. } = *vgpu;
+            ToDevice::MakeVgpu { vgpu: *id, scheme, trap, most_bytes }
         };
         self.vgpus.iter().map(make)
     }
@@ -404,7 +380,7 @@ impl Tenants {
                 shadow_updates: 0,
                 entries_scanned: 0,
                 hypercalls: 0,
-                shadowing: vgpu.shadowing,
+                trap: vgpu.trap,
                 pages: TablePages::default(),
                 state: "restarting".into(),
                 reason: None,

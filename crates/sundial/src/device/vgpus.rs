@@ -26,14 +26,14 @@ use session::Charges;
 use tenancy::{AccountAccess, Limits, TenantId, Used};
 use transport::unix;
 use vfio_user::{Capabilities, Server, ServerOptions, Stopper};
-use vgpu::{Config, PassThrough, Shadowed};
+use vgpu::{Config, PassThrough};
 
 use super::Device;
 use super::closing::Closing;
 use super::served::Served;
 use crate::link::{self, FromDevice, VgpuStatus};
 use crate::quiet::Quiet;
-use crate::scheme::{Scheme, Shadowing};
+use crate::scheme::{Scheme, Trap};
 
 /// Most DMA maps of a guest. Each may be a file and an entry of this process's memory map, and counts as both.
 const MOST_MAPS: u64 = 1024;
@@ -118,7 +118,7 @@ impl Device {
     pub(super) fn make_vgpu(
         self: &Arc<Device>,
         id: TenantId,
-        how: (Scheme, Option<Shadowing>),
+        how: (Scheme, Option<Trap>),
         most_bytes: u64,
     ) -> Result<()> {
         let refused = self.try_make_vgpu(id, how, most_bytes).err();
@@ -128,7 +128,7 @@ impl Device {
     fn try_make_vgpu(
         self: &Arc<Device>,
         id: TenantId,
-        (scheme, shadowing): (Scheme, Option<Shadowing>),
+        (scheme, trap): (Scheme, Option<Trap>),
         most_bytes: u64,
     ) -> Result<(), String> {
         let tenant = match scheme {
@@ -141,9 +141,9 @@ impl Device {
         let name = tenant.name.clone();
         let served = match (scheme.mediated(), &tenant.budget) {
             (Some(scheme), Some(budget)) => {
-                let shadowed = shadowing.map(Into::into).unwrap_or_default();
+                let trap = trap.unwrap_or_default().into();
                 let budget = Arc::clone(budget);
-                let config = Config { name: name.clone(), vram_bytes: most_bytes, scheme, shadowed, budget };
+                let config = Config { name: name.clone(), vram_bytes: most_bytes, scheme, trap, budget };
                 Served::Mediated(self.machine.vgpu(config, limits.vram_bytes)?)
             }
             _ => Served::Whole(self.pass_through(&name)?),
@@ -209,14 +209,6 @@ impl Device {
             None => link::send(&self.parent, &FromDevice::VgpuEnded { vgpu: id }, &[])?,
         }
         Ok(())
-    }
-
-    /// Changes how the page tables of one's guest are followed.
-    pub(super) fn shadow_vgpu(&self, id: TenantId, shadowing: Shadowing) {
-        let hosted = self.registry.lock().vgpus.get(&id).map(|vgpu| Arc::clone(&vgpu.hosted));
-        if let Some(Served::Mediated(vgpu)) = hosted.as_deref().map(|hosted| &hosted.served) {
-            vgpu.set_policy(Shadowed::from(shadowing).policy);
-        }
     }
 
     /// Changes how much memory one has, on a thread of its own, because its guest may take its time; and says what came of it.
@@ -509,7 +501,7 @@ mod tests {
             name: "one".into(),
             vram_bytes: 16 << 20,
             scheme: Scheme::Fv,
-            shadowed: Shadowed::default(),
+            trap: vgpu::Trap::default(),
             budget,
         };
         Arc::new(Hosted {

@@ -14,7 +14,7 @@ use hostmem::{Mapping, Memfd};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use softgpu::{Config, SoftGpu};
 use vfio_user::{Client, ClientOptions, Server, ServerOptions, Stopper, pci};
-use vgpu::{Port, Scheme, Shadowed, Trap, Vgpu};
+use vgpu::{Port, Scheme, Trap, Vgpu};
 
 /// A virtual GPU as its guest's driver sees it.
 pub(crate) struct Guest {
@@ -44,13 +44,13 @@ pub(crate) fn host(vram_bytes: u64, lend: bool) -> Arc<Driver> {
 impl Host {
     /// A virtual GPU.
     pub(crate) fn new(driver: &Arc<Driver>, scheme: Scheme, vram_bytes: u64) -> Host {
-        Host::shadowed(driver, (scheme, Shadowed::default()), vram_bytes)
+        Host::trapped(driver, (scheme, Trap::default()), vram_bytes)
     }
 
-    /// A virtual GPU whose page tables are followed in some way.
-    pub(crate) fn shadowed(driver: &Arc<Driver>, (scheme, shadowed): (Scheme, Shadowed), vram_bytes: u64) -> Host {
+    /// A virtual GPU of whose page tables stores are noticed in some way.
+    pub(crate) fn trapped(driver: &Arc<Driver>, (scheme, trap): (Scheme, Trap), vram_bytes: u64) -> Host {
         let budget = driver.budget(HostCost { bytes: 8 << 30, ..HostCost::default() }).unwrap();
-        let config = vgpu::Config { name: "guest".into(), vram_bytes, scheme, shadowed, budget };
+        let config = vgpu::Config { name: "guest".into(), vram_bytes, scheme, trap, budget };
         Host::of(Vgpu::new(driver, config).unwrap())
     }
 
@@ -90,7 +90,7 @@ pub(crate) fn guest(driver: &Arc<Driver>, scheme: Scheme, vram_bytes: u64) -> Gu
 
 /// The guest of a virtual GPU.
 pub(crate) fn guest_of(mut host: Host) -> Guest {
-    let vgpu::Config { scheme, shadowed, vram_bytes, .. } = *host.vgpu.config();
+    let vgpu::Config { scheme, trap, vram_bytes, .. } = *host.vgpu.config();
     let client = Client::over(host.connect(), &ClientOptions::default()).unwrap();
     let line = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     client.connect_irqs(pci::MSIX, 0, &[line.as_fd()]).unwrap();
@@ -99,7 +99,7 @@ pub(crate) fn guest_of(mut host: Host) -> Guest {
         assert_eq!((offset, bar1.areas.first()), (0, Some(&(0..vram_bytes))));
         Arc::new(Memfd::from_fd(file).unwrap().map().unwrap())
     });
-    assert_eq!(vram.is_none(), scheme == Scheme::FvNaive || shadowed.trap == Trap::Bar);
+    assert_eq!(vram.is_none(), scheme == Scheme::FvNaive || trap == Trap::Bar);
     Guest { client, vram_bytes, vram, line, next_bus: Mutex::new(4 << 30), mapped: Mutex::default(), _host: host }
 }
 

@@ -12,10 +12,10 @@ const TIME: Duration = Duration::from_millis(300);
 
 fn harms_nobody(deed: Deed) {
     let seed = seed();
-    beside_victims(256, |driver| {
+    beside_victims(384, |driver| {
         std::thread::scope(|scope| {
             for (number, scheme) in SCHEMES.into_iter().enumerate() {
-                let mut host = Host::new(driver, scheme, 32 * MIB);
+                let mut host = Host::trapped(driver, (scheme.0, scheme.1), 32 * MIB);
                 scope.spawn(move || {
                     let came = deed.run(&mut || Ok(host.connect()), seed + number as u64, TIME).unwrap();
                     println!("{scheme:?}: {came:?}");

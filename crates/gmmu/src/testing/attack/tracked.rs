@@ -61,7 +61,9 @@ impl<F: Attack> Watched<F> {
             let World { guest, host, shadow, .. } = &mut self.world;
             let mut trap = Trap { guest, only_vram: self.only_vram };
             let mut with = Reflection { guest, mem: host, budget: 1 << 20, changes: &mut self.changes };
-            if self.tracked.stored((at, bytes), shadow, &mut trap, &mut with).is_err() {
+            if self.tracked.stored((at, bytes), shadow, &mut trap)
+                && self.tracked.reflect(shadow, &mut trap, &mut with).is_err()
+            {
                 // What could not be shown for want of tables is tried again.
                 self.world.may_fault();
             }
