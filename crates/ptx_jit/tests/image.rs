@@ -137,13 +137,17 @@ fn threads_change_nothing_of_the_code() {
 fn bounds_hold_for_all_threads_together() {
     let stopped = |memory_bytes, time, threads| {
         let watch = Watch::new(Bounds { memory_bytes, time, threads });
-        (shape(Shape::Accesses, 4000, &watch), watch.cpu())
+        (shape(Shape::Accesses, 4000, &watch), watch.cpu(), watch.threads_begun())
     };
-    let (whole, alone) = stopped(u64::MAX, Duration::MAX, 1);
+    let (whole, alone, begun) = stopped(u64::MAX, Duration::MAX, 1);
     assert!(whole.unwrap().is_machine_code());
+    assert_eq!(begun, 1);
+    let (whole, _, begun) = stopped(u64::MAX, Duration::MAX, 4);
+    assert!(whole.unwrap().is_machine_code());
+    assert!(begun > 1, "it was done by one thread");
     // Far less than it takes, whoever takes it.
-    let (result, cpu) = stopped(u64::MAX, alone / 8, 4);
+    let (result, cpu, _) = stopped(u64::MAX, alone / 8, 4);
     assert!(matches!(result, Err(CompileError::Stopped(Stop::Time))) && cpu > alone / 8);
-    let (result, _) = stopped(4000 << 10, Duration::MAX, 4);
+    let (result, ..) = stopped(4000 << 10, Duration::MAX, 4);
     assert!(matches!(result, Err(CompileError::Stopped(Stop::Memory))));
 }

@@ -15,11 +15,11 @@ use crate::runtime_directory::RuntimeDirectory;
 use crate::scheme::{Scheme, TablePages, Trap};
 use crate::size::{GpuSpec, Percent, Scheduler};
 
-/// Longest message: a listing of some hundred sessions. A socket carries no more in one piece.
+/// Longest message: a listing of some hundred sessions or virtual GPUs. A socket carries no more in one piece.
 pub(crate) const MAX_MESSAGE: usize = 128 << 10;
 
-/// Most sessions in a listing, so that it is never longer than a message.
-pub(crate) const MOST_LINES: usize = 400;
+/// Room in a message for what stands around a listing's lines, bytes.
+const AROUND_LINES: usize = 1 << 10;
 
 /// Longest that the daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -223,6 +223,23 @@ pub(crate) struct VgpuLine {
     pub(crate) reason: Option<String>,
 }
 
+/// Leaves the last lines of a listing out that do not fit into a message with the others.
+pub(crate) fn fit<T: Serialize>(lines: &mut Vec<T>) {
+    let mut room = MAX_MESSAGE - AROUND_LINES;
+    let fits = |line: &&T| {
+        // And a comma.
+        let bytes = serde_json::to_vec(line).map_or(usize::MAX, |text| text.len() + 1);
+        let left = room.checked_sub(bytes);
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    let fitting = lines.iter().take_while(fits).count();
+    if fitting < lines.len() {
+        tracing::warn!(left_out = lines.len() - fitting, "a listing is too long");
+        lines.truncate(fitting);
+    }
+}
+
 /// Sends a message.
 pub(crate) fn send<T: Serialize>(socket: &OwnedFd, message: &T) -> io::Result<()> {
     unix::send(socket, &serde_json::to_vec(message)?, &[], true)
@@ -262,5 +279,45 @@ pub(crate) fn ask_with(socket: &OwnedFd, request: &AdminRequest, fds: &[Borrowed
         Some(AdminReply::Refused(reason)) => bail!("{reason}"),
         Some(reply) => Ok(reply),
         None => bail!("the daemon closed the connection"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_listing_goes_into_a_message() {
+        let (ours, theirs) = unix::pair().unwrap();
+        let line = |number: usize| SessionLine {
+            tenant: format!("{number}{}", "\"".repeat(number % 1000)),
+            pid: i32::MAX,
+            memory_used: u64::MAX,
+            memory_limit: u64::MAX,
+            host_memory_used: u64::MAX,
+            host_memory_limit: u64::MAX,
+            share_entitled: 100.0 / 3.0,
+            share_received: 100.0 / 7.0,
+            gpu_time_ns: u64::MAX,
+            calls_local: u64::MAX,
+            calls_remote: u64::MAX,
+            kernels: u64::MAX,
+            kernels_interpreted: u32::MAX,
+            compiling: u32::MAX,
+            state: "running".into(),
+        };
+        for count in [0, 1, 10, 1000] {
+            let mut sessions: Vec<SessionLine> = (0..count).map(line).collect();
+            fit(&mut sessions);
+            assert!(sessions.len() == count || (50..1000).contains(&sessions.len()), "{} of {count}", sessions.len());
+            let kept = sessions.len();
+            let device_deaths = u64::MAX;
+            let listing = Listing { sessions, device_deaths, ..Listing::default() };
+            send(&ours, &AdminReply::Sessions(listing)).unwrap();
+            match receive(&theirs).unwrap() {
+                Some(AdminReply::Sessions(listing)) => assert_eq!(listing.sessions.len(), kept),
+                other => panic!("{other:?}"),
+            }
+        }
     }
 }

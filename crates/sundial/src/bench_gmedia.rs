@@ -150,6 +150,13 @@ pub(crate) fn run(arguments: &Arguments, folder: &Path, json: bool, rounds: Opti
         rows.extend(rows_of(&group, bench.frames(group.case), &ways, &seen));
     }
     drop(bench);
+    let mut out = std::io::stdout().lock();
+    if json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
+    } else {
+        table(&mut out, &rows)?;
+    }
+    // Last: what was measured is told even if it cannot be drawn.
     if let Some(folder) = &arguments.svg {
         std::fs::create_dir_all(folder)?;
         for case in &arguments.case {
@@ -157,12 +164,7 @@ pub(crate) fn run(arguments: &Arguments, folder: &Path, json: bool, rounds: Opti
             picture::draw(&path, *case, &rows).with_context(|| format!("cannot draw {}", path.display()))?;
         }
     }
-    let mut out = std::io::stdout().lock();
-    if json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
-        return Ok(());
-    }
-    table(&mut out, &rows)
+    Ok(())
 }
 
 fn groups(arguments: &Arguments) -> Vec<Group> {

@@ -162,19 +162,22 @@ struct Row {
 /// A trace that cannot be read, a picture that cannot be drawn.
 pub(crate) fn run(arguments: &Arguments, json: bool, rounds: usize) -> Result<()> {
     let mut rows = Vec::new();
-    for trace in &traces(arguments)? {
+    let traces = traces(arguments)?;
+    for trace in &traces {
         if let Some(path) = &arguments.save {
             fs::write(path, trace.to_text()).with_context(|| format!("cannot write {}", path.display()))?;
         }
         rows.extend(compare(trace, &arguments.trap_cost, rounds)?);
-        if let Some(folder) = &arguments.svg {
+    }
+    print(&rows, json)?;
+    // Last: what was measured is told even if it cannot be drawn.
+    if let Some(folder) = &arguments.svg {
+        for trace in &traces {
             picture::draw_trace(folder, trace)?;
         }
-    }
-    if let Some(folder) = &arguments.svg {
         picture::draw_policies(folder, &rows)?;
     }
-    print(&rows, json)
+    Ok(())
 }
 
 fn traces(arguments: &Arguments) -> Result<Vec<Trace>> {

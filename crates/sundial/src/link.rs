@@ -181,10 +181,36 @@ pub(crate) fn receive<T: DeserializeOwned>(
     buffer: &mut Vec<u8>,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     buffer.resize(MAX_MESSAGE, 0);
-    match unix::receive(socket, buffer) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
+    let is_reset = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionReset;
+    let received = match unix::receive(socket, buffer) {
+        // Told once, of one that died with something unread, and before what it had sent.
+        Err(error) if is_reset(&error) => unix::receive(socket, buffer),
+        other => other,
+    };
+    match received {
+        Err(error) if is_reset(&error) => Ok(None),
         Err(error) => Err(error),
         Ok(unix::Received { length: 0, .. }) => Ok(None),
         Ok(unix::Received { length, fds, .. }) => Ok(Some((serde_json::from_slice(&buffer[..length])?, fds))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_said_is_heard_of_one_that_died_with_something_unread() {
+        let (ours, theirs) = unix::pair().unwrap();
+        send(&ours, &ToDevice::Report, &[]).unwrap();
+        for session in 0..2 {
+            send(&theirs, &FromDevice::Taken { session }, &[]).unwrap();
+        }
+        drop(theirs);
+        let mut buffer = Vec::new();
+        let mut heard = || receive::<FromDevice>(&ours, &mut buffer).unwrap().map(|(message, _)| message);
+        assert!(matches!(heard(), Some(FromDevice::Taken { session: 0 })));
+        assert!(matches!(heard(), Some(FromDevice::Taken { session: 1 })));
+        assert!(heard().is_none() && heard().is_none());
     }
 }

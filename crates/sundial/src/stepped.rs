@@ -34,7 +34,7 @@ impl Counts {
         let line = listing.vgpus.iter().find(|line| line.name == name).context("the virtual GPU is gone")?;
         Ok(Counts {
             // How many looks for interrupts there are depends on time.
-            traps: line.traps - line.looks,
+            traps: line.traps.saturating_sub(line.looks),
             shadow_updates: line.shadow_updates,
             entries_scanned: line.entries_scanned,
             hypercalls: line.hypercalls,

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use gpu::{Gpu, GpuError, Request};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::{Daemon, Installation, until};
 
@@ -71,6 +71,12 @@ fn who_registers_while_it_dies_is_known_to_the_next() {
     });
 }
 
+/// Descriptors in messages that a device process has not received.
+fn unread_descriptors(device: Pid) -> Option<usize> {
+    let info = std::fs::read_to_string(format!("/proc/{}/fdinfo/0", device.as_raw_nonzero())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("scm_fds:"))?.trim().parse().ok()
+}
+
 /// Whoever comes when the device process dies is served by it or by the next, and needs no second try.
 #[test]
 fn who_is_handed_over_as_it_dies_is_served_by_the_next() {
@@ -79,13 +85,15 @@ fn who_is_handed_over_as_it_dies_is_served_by_the_next() {
     let daemon = installation.serve();
     let tenant = installation.register(&[]);
     for _ in 0..2 {
+        // Before it works, nobody is handed over to it.
+        tenant.connect().unwrap().request(Request::MemoryInfo).unwrap();
         let device = until("a device process", || daemon.device());
         // So that it takes nobody any more.
         kill_process(device, Signal::STOP).unwrap();
         std::thread::scope(|scope| {
             let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| tenant.connect())).collect();
-            // Most of them have come that far by then.
-            std::thread::sleep(Duration::from_millis(200));
+            // Of each, its connection and its process lie there unread.
+            until("all to be handed over", || (unread_descriptors(device)? >= 2 * CLIENTS).then_some(()));
             kill_process(device, Signal::KILL).unwrap();
             for client in clients {
                 client.join().unwrap().unwrap().request(Request::MemoryInfo).unwrap();

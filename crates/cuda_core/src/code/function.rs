@@ -1,6 +1,6 @@
 //! Functions: kernels in a context.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use gpu::{GpuError, KernelInfo, ModuleId, Request, Response};
@@ -74,10 +74,10 @@ pub(crate) struct FunctionState {
     pub(crate) kernel: u32,
     pub(crate) info: KernelInfo,
     settings: Mutex<Settings>,
-    /// The bytes of stack with which it was prepared last, and 1; 0 before its first launch.
-    prepared: AtomicU32,
-    /// Most threads of a block, with that stack.
-    prepared_threads: AtomicU32,
+    /// The bytes of stack with which it was prepared last, and below them most threads of a block with that stack, which
+    /// are never none: 0 before its first launch. In one word, as threads of the program that launch it may see different
+    /// limits.
+    prepared: AtomicU64,
     /// Why the GPU cannot run it.
     refusal: OnceLock<CudaError>,
 }
@@ -103,8 +103,7 @@ impl FunctionState {
             kernel,
             info,
             settings: Mutex::default(),
-            prepared: AtomicU32::new(0),
-            prepared_threads: AtomicU32::new(0),
+            prepared: AtomicU64::new(0),
             refusal: OnceLock::new(),
         }
     }
@@ -117,8 +116,10 @@ impl FunctionState {
     /// `INVALID_PTX`, `NOT_SUPPORTED`.
     pub(crate) fn prepare(&self) -> Result<u32> {
         let stack_bytes = self.core.stack_bytes();
-        if self.prepared.load(Ordering::Acquire) == stack_bytes + 1 {
-            return Ok(self.prepared_threads.load(Ordering::Relaxed));
+        let prepared = self.prepared.load(Ordering::Relaxed);
+        let most = prepared as u32;
+        if most != 0 && prepared >> 32 == u64::from(stack_bytes) {
+            return Ok(most);
         }
         if let Some(refusal) = self.refusal.get() {
             return Err(*refusal);
@@ -137,8 +138,7 @@ impl FunctionState {
                     Response::Kernel(info) => threads(info.max_threads),
                     _ => THREADS_PER_BLOCK,
                 };
-                self.prepared_threads.store(most, Ordering::Relaxed);
-                self.prepared.store(stack_bytes + 1, Ordering::Release);
+                self.prepared.store(u64::from(stack_bytes) << 32 | u64::from(most), Ordering::Relaxed);
                 Ok(most)
             }
             Err(error) => {

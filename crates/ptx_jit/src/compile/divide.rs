@@ -172,11 +172,13 @@ mod tests {
     #[test]
     fn time_of_all_threads_is_bounded_and_counts() {
         const PIECE: Duration = Duration::from_millis(1);
+        // Far more than there is time for, and few enough to come to an end without a bound.
+        const PIECES: usize = 10_000;
         let time = Duration::from_millis(40);
         let watch = Watch::new(Bounds { memory_bytes: u64::MAX, time, threads: THREADS });
         let begun = Barrier::new(THREADS);
         let working = watch.begin();
-        let result = divide(usize::MAX, THREADS, &watch, |seen: &mut usize, _| {
+        let result = divide(PIECES, THREADS, &watch, |seen: &mut usize, _| {
             *seen += 1;
             if *seen == 1 {
                 begun.wait();

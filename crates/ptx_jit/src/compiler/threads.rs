@@ -87,6 +87,12 @@ impl std::fmt::Debug for Waiting {
 
 impl Compiler for Threads {
     fn start(&self, request: Request, done: Done) -> Box<dyn Job> {
+        Box::new(self.begin(request, done))
+    }
+}
+
+impl Threads {
+    fn begin(&self, request: Request, done: Done) -> Ticket {
         let watch = Arc::new(Watch::new(request.bounds));
         let owner = request.tenant;
         let ticket = Ticket { watch: Arc::clone(&watch), owner, pool: Arc::downgrade(&self.pool) };
@@ -103,7 +109,7 @@ impl Compiler for Threads {
         }
         drop(queues);
         self.pool.changed.notify_one();
-        Box::new(ticket)
+        ticket
     }
 }
 

@@ -51,6 +51,8 @@ struct Meter {
     running: Vec<(ThreadClock, Duration)>,
     /// What those have used that no longer are.
     ended: Duration,
+    /// How many have begun to work so far.
+    begun: usize,
 }
 
 /// The thread that made it compiles, until it is dropped.
@@ -126,6 +128,12 @@ impl Watch {
         meter.ended + running.sum::<Duration>()
     }
 
+    /// Threads that have compiled so far, ended or not.
+    #[must_use]
+    pub fn threads_begun(&self) -> usize {
+        self.meter.lock().begun
+    }
+
     /// Nobody waits for it any more.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
@@ -138,7 +146,10 @@ impl Watch {
     /// The calling thread compiles from now on.
     pub fn begin(&self) -> Working<'_> {
         let clock = ThreadClock::of_this_thread();
-        self.meter.lock().running.push((clock, clock.now()));
+        let mut meter = self.meter.lock();
+        meter.running.push((clock, clock.now()));
+        meter.begun += 1;
+        drop(meter);
         Working { watch: self, clock, _here: PhantomData }
     }
 }

@@ -99,12 +99,13 @@ impl Control {
             // While the device process is started anew, its next tenant waits.
             let left = until.saturating_duration_since(Instant::now());
             self.device.wait_ready(left).map_err(|error| format!("{error:#}"))?;
+            // Whoever has opened a session is responsible for it: what can fail comes before.
+            let theirs = socket.try_clone().map_err(text)?;
             let (session, tenant) = self.change(|tenants| match tenants.open(hello.credential, peer.uid) {
                 Ok((session, tenant, orders)) => (Ok((session, tenant)), orders),
                 Err(reason) => (Err(reason), Orders::new()),
             })?;
             let process = Pid::from_raw(peer.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-            let theirs = socket.try_clone().map_err(text)?;
             let fds = [Some(theirs), process].into_iter().flatten().collect();
             let order = ToDevice::Open { session, tenant, pid: peer.pid };
             match self.device.hand_over(session, order, fds).recv_timeout(HELLO_BOUND) {

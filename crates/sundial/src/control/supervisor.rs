@@ -293,7 +293,10 @@ impl Control {
                 FromDevice::WantCompiler => {
                     // This thread lives as long as the process, and compilers as long as it.
                     let (message, fds) = self.compilers.start();
-                    self.device.send(message, fds)?;
+                    // One that does not listen is shut down; what it said before is still heard.
+                    if let Err(error) = self.device.send(message, fds) {
+                        tracing::debug!("{error:#}");
+                    }
                 }
             }
         }

@@ -18,7 +18,7 @@ use vfio_user::Listener;
 
 use super::Control;
 use super::tenants::{Orders, Tenants};
-use crate::admin::{AdminReply, VgpuLine, VgpuListing};
+use crate::admin::{self, AdminReply, VgpuLine, VgpuListing};
 use crate::link::{ToDevice, VgpuStatus};
 use crate::scheme::{Scheme, TablePages, Trap};
 use crate::size::{GpuSpec, Percent, Size};
@@ -276,7 +276,10 @@ impl Control {
     /// All of them, with what the device process says.
     pub(super) fn list_vgpus(&self) -> Result<VgpuListing> {
         let statuses = self.device.vgpu_report()?;
-        Ok(VgpuListing { vgpus: self.tenants.lock().vgpu_lines(&statuses) })
+        let mut vgpus = self.tenants.lock().vgpu_lines(&statuses);
+        // In the order of the statuses and longer than they are: none is left whose status was left out.
+        admin::fit(&mut vgpus);
+        Ok(VgpuListing { vgpus })
     }
 }
 

@@ -29,7 +29,7 @@ use tenancy::{Account, AccountAccess, Limits, NoDeviceCosts, TenantId, Used};
 use transport::unix;
 use wire::Reply;
 
-use crate::admin::{MOST_LINES, SessionLine};
+use crate::admin::{self, SessionLine};
 use crate::confine;
 use crate::link::{self, FromDevice, ToDevice};
 use crate::quiet::Quiet;
@@ -290,7 +290,7 @@ impl Device {
         let mut lines: Vec<SessionLine> =
             present.iter().map(|(number, running, tenant)| self.line(*number, running, tenant)).collect();
         lines.sort_by(|a, b| (&a.tenant, a.pid).cmp(&(&b.tenant, b.pid)));
-        lines.truncate(MOST_LINES);
+        admin::fit(&mut lines);
         lines
     }
 

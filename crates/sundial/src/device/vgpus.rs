@@ -31,6 +31,7 @@ use vgpu::{Config, PassThrough};
 use super::Device;
 use super::closing::Closing;
 use super::served::Served;
+use crate::admin;
 use crate::link::{self, FromDevice, VgpuStatus};
 use crate::quiet::Quiet;
 use crate::scheme::{Scheme, Trap};
@@ -286,6 +287,7 @@ impl Device {
         let all: Vec<Arc<Hosted>> = self.registry.lock().vgpus.values().map(|vgpu| Arc::clone(&vgpu.hosted)).collect();
         let mut statuses: Vec<VgpuStatus> = all.iter().map(|hosted| hosted.status(self)).collect();
         statuses.sort_by_key(|status| status.vgpu);
+        admin::fit(&mut statuses);
         statuses
     }
 }

@@ -37,9 +37,9 @@ fn request(owner: u64, source: Arc<Source>, bounds: Bounds) -> Request {
 
 const AMPLE: Bounds = Bounds { memory_bytes: u64::MAX, time: PATIENCE, threads: 1 };
 
-fn start(threads: &Threads, request: Request) -> (Box<dyn Job>, Receiver<Outcome>) {
+fn start(threads: &Threads, request: Request) -> (Ticket, Receiver<Outcome>) {
     let (tell, told) = channel();
-    let job = threads.start(request, Box::new(move |outcome| tell.send(outcome).unwrap_or_default()));
+    let job = threads.begin(request, Box::new(move |outcome| tell.send(outcome).unwrap_or_default()));
     (job, told)
 }
 
@@ -181,6 +181,7 @@ fn a_large_kernel_on_several_threads_is_one_compilation() {
     let outcome = told.recv_timeout(PATIENCE).unwrap();
     assert!(outcome.code.unwrap().is_machine_code());
     assert_eq!(job.cpu(), outcome.cpu);
+    assert!(job.watch.threads_begun() > 1, "it was done by one thread");
     drop(start(&threads, request(2, large, Bounds { threads: 4, ..AMPLE })));
     let begin = Instant::now();
     while !threads.pool.queues.lock().owners.is_empty() {
