@@ -71,6 +71,17 @@ fn who_registers_while_it_dies_is_known_to_the_next() {
     });
 }
 
+/// Whether no thread of a process runs any more: it takes a moment after the signal.
+fn are_stopped(process: Pid) -> Option<bool> {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).ok()?;
+    let stopped = |thread: std::io::Result<std::fs::DirEntry>| -> Option<bool> {
+        let stat = std::fs::read_to_string(thread.ok()?.path().join("stat")).ok()?;
+        // Behind the name, which may have anything in it.
+        Some(stat.rsplit_once(')')?.1.trim_start().starts_with('T'))
+    };
+    threads.map(stopped).try_fold(true, |all, one| Some(all && one?))
+}
+
 /// Descriptors in messages that a device process has not received.
 fn unread_descriptors(device: Pid) -> Option<usize> {
     let info = std::fs::read_to_string(format!("/proc/{}/fdinfo/0", device.as_raw_nonzero())).ok()?;
@@ -90,6 +101,7 @@ fn who_is_handed_over_as_it_dies_is_served_by_the_next() {
         let device = until("a device process", || daemon.device());
         // So that it takes nobody any more.
         kill_process(device, Signal::STOP).unwrap();
+        until("all its threads to stop", || are_stopped(device)?.then_some(()));
         std::thread::scope(|scope| {
             let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| tenant.connect())).collect();
             // Of each, its connection and its process lie there unread.
