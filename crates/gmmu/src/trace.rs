@@ -89,7 +89,7 @@ pub struct BadTrace {
     pub why: &'static str,
 }
 
-/// A trace.
+/// What a guest did to its page tables, and when it submitted work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trace {
     /// Which tables it is of.

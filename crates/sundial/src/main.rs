@@ -11,7 +11,7 @@
 //! | `bench` | [`bench`]: what sharing costs; [`bench_engine`]: the kernel engine alone; [`bench_compile`]: compiling; [`bench_isolation`]: who gets the GPU beside long kernels, by scheduler; [`bench_shadow`]: ways of shadowing page tables; [`bench_vgpu`]: what virtual GPUs cost, by scheme; [`bench_gmedia`]: pictures whose page tables change all the time |
 //! | `doctor` | [`doctor`]: is everything in its place |
 //!
-//! Shared by them: [`config`] (`config.toml`), [`runtime_directory`] (sockets and locks), [`size`] (`2g`, `30%`), [`admin`]
+//! Shared by them: [`config`] (`config.toml`), [`runtime_directory`] (sockets and locks), [`size`] (`2g`, `30%`), [`picture`] (of benchmarks), [`admin`]
 //! (what `run`, `ps`, `set` and `vgpu` say to the daemon), [`scheme`] (schemes and profiles), [`confine`] (what each process gives
 //! up), [`stage`] (a daemon of one's own), [`link`] (what its two processes say to
 //! each other), [`quiet`] (log lines that a tenant can cause).
@@ -33,6 +33,7 @@ mod device;
 mod doctor;
 mod host;
 mod link;
+mod picture;
 mod ps;
 mod quiet;
 mod run;

@@ -1,12 +1,12 @@
 //! The picture of a case: pictures a second, to native; a group for each resolution and number of threads, a bar for each way.
 
-use std::error::Error;
 use std::path::Path;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use plotters::prelude::*;
 
 use super::{Case, NATIVE, Row};
+use crate::picture::{Drawn, Panel, distinct, explain};
 
 /// Width of a bar, of the gap between groups, and of what stands beside them.
 const BAR: u32 = 24;
@@ -48,27 +48,7 @@ fn way(row: &Row) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-fn distinct(all: impl Iterator<Item = String>) -> Vec<String> {
-    let mut distinct = Vec::new();
-    for one in all {
-        if !distinct.contains(&one) {
-            distinct.push(one);
-        }
-    }
-    distinct
-}
-
-fn explain(error: impl Error) -> anyhow::Error {
-    anyhow!("{error}")
-}
-
-fn draw_on(
-    area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
-    case: Case,
-    bars: &[&Row],
-    groups: &[String],
-    ways: &[String],
-) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>> {
+fn draw_on(area: &Panel<'_>, case: Case, bars: &[&Row], groups: &[String], ways: &[String]) -> Drawn {
     area.fill(&WHITE)?;
     let most = bars.iter().map(|row| row.ratio).filter(|ratio| ratio.is_finite()).fold(1.0, f64::max) * 1.1;
     let unit = ways.len() as f64 + f64::from(GAP) / f64::from(BAR);

@@ -1,14 +1,13 @@
 //! The picture: for each scheduler and each kind of tenants, what part of the GPU each tenant used over time.
 
-use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
-use plotters::coord::Shift;
+use anyhow::Result;
 use plotters::prelude::*;
 
 use super::{Course, Sample, TENANTS};
+use crate::picture::{Drawn, Panel, explain};
 
 /// Size of a panel. Those of a kind stand one below the other.
 const WIDTH: u32 = 720;
@@ -31,16 +30,7 @@ pub(super) fn draw(path: &Path, courses: &[Course]) -> Result<()> {
     area.present().map_err(explain)
 }
 
-fn explain(error: impl Error) -> anyhow::Error {
-    anyhow!("{error}")
-}
-
-type Panel<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-
-fn draw_course(
-    panel: &Panel<'_>,
-    course: &Course,
-) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>> {
+fn draw_course(panel: &Panel<'_>, course: &Course) -> Drawn {
     let length = course.samples.last().map_or(1.0, |last| last.at.as_secs_f64());
     let name = format!("{}, {}", course.scheduler.to_string().to_uppercase(), course.kind);
     let mut chart = ChartBuilder::on(panel)

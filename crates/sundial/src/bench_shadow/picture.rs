@@ -1,15 +1,14 @@
 //! The pictures: what each policy takes, a panel for each format; and where and when a trace stores.
 
-use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use gmmu::{MOST_TABLES, Trace, TraceEvent};
-use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::{Row, name};
+use crate::picture::{Drawn, Panel, explain};
 
 const WIDTH: u32 = 900;
 const HEIGHT: u32 = 340;
@@ -23,13 +22,6 @@ const COLOURS: [RGBColor; 5] = [
 ];
 /// Seconds of a trace that are drawn large.
 const SHORT: f64 = 0.2;
-
-type Panel<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>>;
-
-fn explain(error: impl Error) -> anyhow::Error {
-    anyhow!("{error}")
-}
 
 /// Draws into a file of a folder, in so many panels, one below the other.
 fn draw(folder: &Path, file: &str, panels: usize, paint: impl FnOnce(&[Panel<'_>]) -> Drawn) -> Result<()> {

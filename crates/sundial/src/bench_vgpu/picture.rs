@@ -1,13 +1,12 @@
 //! The picture: whole programs' ratios to native, a bar for each scheme, a panel for each number of guests.
 
-use std::error::Error;
 use std::path::Path;
 
-use anyhow::{Result, anyhow, bail};
-use plotters::coord::Shift;
+use anyhow::{Result, bail};
 use plotters::prelude::*;
 
 use super::{Row, SUMS, Way};
+use crate::picture::{Drawn, Panel, distinct, explain};
 
 /// Width of a program's bars with the gap between them and the next.
 const GROUP: u32 = 110;
@@ -45,28 +44,7 @@ pub(super) fn draw(path: &Path, rows: &[Row]) -> Result<()> {
     area.present().map_err(explain)
 }
 
-fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
-    let mut distinct = Vec::new();
-    for one in all {
-        if !distinct.contains(&one) {
-            distinct.push(one);
-        }
-    }
-    distinct
-}
-
-fn explain(error: impl Error) -> anyhow::Error {
-    anyhow!("{error}")
-}
-
-type Panel<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-
-fn draw_panel(
-    panel: &Panel<'_>,
-    guests: u16,
-    programs: &[&str],
-    bars: &[&Row],
-) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>> {
+fn draw_panel(panel: &Panel<'_>, guests: u16, programs: &[&str], bars: &[&Row]) -> Drawn {
     let ratio = |row: &Row| row.ratio.unwrap_or(1.0);
     let most = bars.iter().map(|row| ratio(row)).fold(2.0, f64::max) * 1.2;
     // Names stand below the bars.
