@@ -13,7 +13,7 @@ use hostmem::{Mapping, Memfd};
 use intervals::FreeRanges;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use vfio_user::{CallError, Client, ClientOptions, EACH_STORE, PostedInterrupts, RegionInfo, pci};
+use vfio_user::{CallError, Capabilities, Client, ClientOptions, EACH_STORE, PostedInterrupts, RegionInfo, pci};
 
 use crate::{BAR0_BYTES, OpenError, vram_bytes};
 
@@ -131,8 +131,10 @@ impl VfioUserGpu {
     }
 }
 
+/// A private capability is proposed so that there is an answer to it.
 fn options() -> ClientOptions {
-    ClientOptions { answer_within: Some(ANSWER_WITHIN), ..ClientOptions::default() }
+    let capabilities = Capabilities { private: Some(serde_json::json!({})), ..Capabilities::default() };
+    ClientOptions { answer_within: Some(ANSWER_WITHIN), capabilities, ..ClientOptions::default() }
 }
 
 fn refused(what: &'static str) -> impl Fn(CallError) -> OpenError {

@@ -395,6 +395,23 @@ impl Client {
         self.calls.call(Command::DEVICE_SET_IRQS, [set.as_bytes(), booleans], fds, nothing)
     }
 
+    /// Tells the device how to notice what is stored into `bytes` of a region, mapped at `address`: by a kind
+    /// ([`wire::WATCH_TRACKER`] or another) that it asked for, and what belongs to that. What the region holds when this
+    /// returns is known.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn watch_stores(
+        &self,
+        (kind, region): (u32, u32),
+        (address, bytes): (u64, u64),
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), CallError> {
+        let argsz = size::<wire::WatchStores>();
+        let watch = wire::WatchStores { argsz, kind, region, reserved: 0, address, size: bytes };
+        self.calls.call(Command::WATCH_STORES, [watch.as_bytes(), &[]], fds, nothing)
+    }
+
     /// Resets the device; waits until it has.
     ///
     /// # Errors

@@ -69,6 +69,16 @@ pub trait Device {
     /// The device must not reach this memory any more, and hold none of it when this returns. It is one that was mapped.
     fn unmap(&self, address: u64, bytes: u64);
 
+    /// The client, asked to by the device's private capability, tells how to notice what it stores into a region. It may say so
+    /// once more: then this way counts, and no other.
+    ///
+    /// # Errors
+    /// Sent to the client.
+    fn watch_stores(&self, watch: StoreWatch) -> Result<(), Errno> {
+        let _ = watch;
+        Err(Errno::OPNOTSUPP)
+    }
+
     /// To the state after power-on; maps and interrupts stay. Called only if [`Description::resettable`].
     fn reset(&self);
 
@@ -170,6 +180,22 @@ pub struct DmaMap {
     /// Without it there is nothing to reach: this crate sends no `DMA_READ`. QEMU names other devices' BARs this way, which
     /// is no error.
     pub file: Option<(OwnedFd, u64)>,
+}
+
+/// How to notice what a client stores into a region: [`crate::wire::WatchStores`], checked as far as the region's size goes.
+/// Descriptors and address are as the client sent them.
+#[derive(Debug)]
+pub struct StoreWatch {
+    /// [`crate::wire::WATCH_TRACKER`] or another.
+    pub kind: u32,
+    /// Which region.
+    pub region: u32,
+    /// Where the client has mapped it.
+    pub address: u64,
+    /// How much of it.
+    pub bytes: u64,
+    /// What came with the message.
+    pub fds: Vec<OwnedFd>,
 }
 
 impl fmt::Debug for DmaMap {

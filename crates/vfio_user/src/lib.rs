@@ -62,14 +62,14 @@ mod version;
 pub mod wire;
 
 pub use client::{CallError, Client, ClientOptions, DeviceInfo, RegionInfo};
-pub use device::{Description, Device, DmaMap, Irq, Region, pci};
+pub use device::{Description, Device, DmaMap, Irq, Region, StoreWatch, pci};
 pub use interrupts::Interrupts;
 pub use listener::Listener;
 pub use posted::PostedInterrupts;
 pub use rustix::io::Errno;
 pub use server::{Server, ServerOptions, Stopper};
 pub use socket::MAX_FDS;
-pub use version::{Capabilities, EACH_STORE, PRIVATE};
+pub use version::{Capabilities, EACH_STORE, PRIVATE, WATCH_STORES};
 
 /// Why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::Ended;
 use crate::bell::{Bell, Ringer, ring};
-use crate::device::{Description, Device, DmaMap, Region};
+use crate::device::{Description, Device, DmaMap, Region, StoreWatch};
 use crate::interrupts::Interrupts;
 use crate::maps::Maps;
 use crate::posted::{self, Counter, PostedWrite, Taker};
@@ -275,6 +275,7 @@ impl<'a> Connection<'a> {
                 self.device.reset();
                 Ok(None)
             }
+            Command::WATCH_STORES => self.watch_stores(payload, fds.fds),
             // A device without a feature says so this way, as the kernel's do.
             Command::DEVICE_FEATURE => Err(Errno::NOTTY),
             Command::VERSION => Err(Errno::INVAL),
@@ -287,6 +288,7 @@ impl<'a> Connection<'a> {
         match command {
             Command::DMA_MAP => 1,
             Command::DEVICE_SET_IRQS => self.max_fds,
+            Command::WATCH_STORES => 2,
             _ => 0,
         }
     }
@@ -382,6 +384,17 @@ impl<'a> Connection<'a> {
             _ => return Err(Errno::INVAL),
         }
         self.answer(&unmap)
+    }
+
+    fn watch_stores(&mut self, payload: &[u8], fds: Vec<OwnedFd>) -> Outcome {
+        let wire::WatchStores { kind, region, reserved, address, size: bytes, .. } = whole(payload)?;
+        let described = self.description.regions.get(region as usize).ok_or(Errno::INVAL)?;
+        let inside = (1..=described.bytes).contains(&bytes) && address.checked_add(bytes).is_some();
+        if reserved != 0 || described.file.is_none() || !inside || (address | bytes) % hostmem::PAGE != 0 {
+            return Err(Errno::INVAL);
+        }
+        self.device.watch_stores(StoreWatch { kind, region, address, bytes, fds })?;
+        Ok(None)
     }
 
     fn device_info(&mut self, payload: &[u8]) -> Outcome {

@@ -15,6 +15,10 @@ pub const PRIVATE: &str = "sundial";
 /// at a time.
 pub const EACH_STORE: &str = "each_store";
 
+/// In the answer to [`PRIVATE`]: how the device wants to notice what is stored into a region that it lets be mapped, by a number
+/// of [`crate::wire::WATCH_TRACKER`] and the others. Clients of ours tell it how ([`crate::Client::watch_stores`]), if they can.
+pub const WATCH_STORES: &str = "watch_stores";
+
 /// Name of the other capability of ours: see [`Capabilities::posted_writes`].
 const POSTED_WRITES: &str = "sundial_posted_writes";
 

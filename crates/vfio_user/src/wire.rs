@@ -63,6 +63,8 @@ impl Command {
     pub const DEVICE_FEATURE: Command = Command(16);
     pub const MIG_DATA_READ: Command = Command(17);
     pub const MIG_DATA_WRITE: Command = Command(18);
+    /// Not in the specification: see [`WatchStores`].
+    pub const WATCH_STORES: Command = Command(0x7301);
 }
 
 /// `VERSION`, both ways; JSON follows, ended by a NUL.
@@ -281,6 +283,33 @@ pub struct MultiWrite {
     /// What; the first [`RegionAccess::count`] of them.
     pub data: [u8; 8],
 }
+
+/// `WATCH_STORES`; no payload in the reply. Only our own client sends it, to a device that asked for it in its private
+/// capability: how to notice what the client stores into a region that it has mapped. What comes with it in descriptors depends
+/// on the kind.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct WatchStores {
+    /// Size of this.
+    pub argsz: u32,
+    /// [`WATCH_TRACKER`] and the others.
+    pub kind: u32,
+    /// The region's number, as in `VFIO_PCI_*_REGION_INDEX`.
+    pub region: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Where in the client's address space its mapping of the region begins.
+    pub address: u64,
+    /// Length of the mapping, from the region's first byte on.
+    pub size: u64,
+}
+
+/// The kernel notes which pages are stored into: a `userfaultfd` and a page map of the client's process.
+pub const WATCH_TRACKER: u32 = 0;
+/// The first store to a page waits until the device lets it go on: a `userfaultfd`.
+pub const WATCH_FAULT: u32 = 1;
+/// The client notes single stores: a file with what it has noted, and a socket on which it is told of which pages.
+pub const WATCH_DECODE: u32 = 2;
 
 /// Room for everything in a message that is not data of a transfer: no message is longer than this and the largest
 /// transfer.
