@@ -48,10 +48,12 @@ pub(crate) struct Arguments {
     /// Surfaces of all threads together that are there at once, when they are copied.
     #[arg(long, default_value_t = 128)]
     surfaces: u32,
-    /// In which ways; native, which all are compared with, is always among them [default: all].
+    /// In which ways: scheme/rebuild/trap, or as much of it as there is to say: `strict` is strict/bar and strict/decode; `all`.
+    /// Native, which all are compared with, is always among them [default: session, strict, relaxed/full/snapshot, hybrid, fv, pv].
     #[arg(long, value_delimiter = ',')]
     schemes: Vec<String>,
-    /// A folder for pictures, one for each case: pictures a second, to native.
+    /// A folder for pictures of each case: pictures a second, to native, and by threads; and what traps are for in strict
+    /// shadowing.
     #[arg(long)]
     svg: Option<PathBuf>,
 }
@@ -132,6 +134,19 @@ struct Row {
     counts: Counts,
 }
 
+impl Row {
+    /// Of all threads.
+    fn pictures(&self) -> f64 {
+        f64::from(self.frames) * f64::from(self.threads)
+    }
+
+    /// Traps for stores into page tables, into directories, and for all else: accesses of registers, and stores elsewhere.
+    fn reasons(&self) -> [u64; 3] {
+        let Counts { traps, table_traps, directory_traps, .. } = self.counts;
+        [table_traps, directory_traps, traps.saturating_sub(table_traps + directory_traps)]
+    }
+}
+
 pub(crate) fn run(arguments: &Arguments, folder: &Path, json: bool, rounds: Option<usize>) -> Result<()> {
     let program = folder.join("gmedia");
     if !program.exists() {
@@ -160,8 +175,17 @@ pub(crate) fn run(arguments: &Arguments, folder: &Path, json: bool, rounds: Opti
     if let Some(folder) = &arguments.svg {
         std::fs::create_dir_all(folder)?;
         for case in &arguments.case {
-            let path = folder.join(format!("{case}.svg"));
-            picture::draw(&path, *case, &rows).with_context(|| format!("cannot draw {}", path.display()))?;
+            let draw = |name: &str, draw: &dyn Fn(&Path) -> Result<()>| {
+                let path = folder.join(format!("{case}{name}.svg"));
+                draw(&path).with_context(|| format!("cannot draw {}", path.display()))
+            };
+            draw("", &|path| picture::draw(path, *case, &rows))?;
+            if arguments.threads.len() > 1 {
+                draw("-by-threads", &|path| picture::draw_by_threads(path, *case, &rows))?;
+            }
+            if rows.iter().any(|row| row.scheme == "strict" && row.trap == Some("bar")) {
+                draw("-traps", &|path| picture::draw_traps(path, *case, &rows, "strict/bar"))?;
+            }
         }
     }
     Ok(())
@@ -192,10 +216,10 @@ impl Bench<'_> {
 
     /// Whether virtual GPUs can be had in this way; says so if not.
     fn offers(&self, way: &Way) -> bool {
-        let Via::Guest(options) = way.via else { return true };
+        let Via::Guest(options) = &way.via else { return true };
         let refused = self.vgpu(options).err();
         if let Some(error) = &refused {
-            eprintln!("skipped: {}: {error:#}", way.name);
+            eprintln!("skipped: {}: {error:#}", way.name());
         }
         refused.is_none()
     }
@@ -209,7 +233,7 @@ impl Bench<'_> {
     fn round(
         &self,
         group: &Group,
-        ways: &[&'static Way],
+        ways: &[Way],
         (round, rounds): (usize, usize),
         seen: &mut [Vec<Seen>],
     ) -> Result<()> {
@@ -219,9 +243,9 @@ impl Bench<'_> {
         }
         let mut told = String::new();
         for index in order {
-            let way = ways[index];
-            let run = self.run(group, way).with_context(|| format!("{group:?}, {}", way.name))?;
-            told += &format!("  {} {:.0}", way.name, run.told.fps);
+            let way = &ways[index];
+            let run = self.run(group, way).with_context(|| format!("{group:?}, {}", way.name()))?;
+            told += &format!("  {} {:.0}", way.name(), run.told.fps);
             seen[index].push(run);
         }
         let Group { case, resolution, threads } = group;
@@ -233,7 +257,7 @@ impl Bench<'_> {
         let mut command = self.stage.sundial();
         command.arg("run");
         let mut vgpu = None;
-        match way.via {
+        match &way.via {
             Via::Native => {
                 command.args(["--native", "--gpu", GPU]);
             }
@@ -287,11 +311,11 @@ impl Bench<'_> {
     }
 }
 
-fn rows_of(group: &Group, frames: u32, ways: &[&'static Way], seen: &[Vec<Seen>]) -> Vec<Row> {
+fn rows_of(group: &Group, frames: u32, ways: &[Way], seen: &[Vec<Seen>]) -> Vec<Row> {
     let middle = |runs: &[Seen], of: fn(&Seen) -> f64| median(&mut runs.iter().map(of).collect::<Vec<f64>>());
     let fps = |runs: &[Seen]| middle(runs, |seen| seen.told.fps);
-    let native = ways.iter().zip(seen).find(|(way, _)| way.name == NATIVE).map_or(f64::NAN, |(_, runs)| fps(runs));
-    let row = |(way, runs): (&&'static Way, &Vec<Seen>)| Row {
+    let native = ways.iter().zip(seen).find(|(way, _)| way.scheme == NATIVE).map_or(f64::NAN, |(_, runs)| fps(runs));
+    let row = |(way, runs): (&Way, &Vec<Seen>)| Row {
         case: group.case,
         scheme: way.scheme,
         rebuild: way.rebuild,
@@ -313,7 +337,7 @@ fn rows_of(group: &Group, frames: u32, ways: &[&'static Way], seen: &[Vec<Seen>]
 fn table(out: &mut impl Write, rows: &[Row]) -> Result<()> {
     writeln!(
         out,
-        "{:<10}{:>11}{:>8} {:<9}{:<10}{:<10}{:>9}{:>9}{:>7}{:>8}{:>8}{:>8}{:>9}{:>9}{:>7}{:>9}",
+        "{:<10}{:>11}{:>8} {:<9}{:<11}{:<10}{:>9}{:>9}{:>7}{:>8}{:>8}{:>8}{:>8}{:>9}{:>9}{:>7}{:>9}",
         "case",
         "resolution",
         "threads",
@@ -326,31 +350,44 @@ fn table(out: &mut impl Write, rows: &[Row]) -> Result<()> {
         "psnr",
         "map ms",
         "traps",
+        "stores",
         "updates",
         "scanned",
         "pages",
         "entries"
     )?;
     for row in rows {
-        let pictures = f64::from(row.frames) * f64::from(row.threads);
-        let each = |count: u64| count as f64 / pictures;
-        let Counts { traps, shadow_updates, entries_scanned, pages_rebuilt, entries_rebuilt, .. } = row.counts;
+        let each = |count: u64| count as f64 / row.pictures();
+        let Counts {
+            traps,
+            directory_traps,
+            table_traps,
+            shadow_updates,
+            entries_scanned,
+            pages_rebuilt,
+            entries_rebuilt,
+            ..
+        } = row.counts;
         write!(out, "{:<10}{:>11}{:>8} {:<9}", row.case, row.resolution, row.threads, row.scheme)?;
-        write!(out, "{:<10}{:<10}", row.rebuild.unwrap_or("-"), row.trap.unwrap_or("-"))?;
+        write!(out, "{:<11}{:<10}", row.rebuild.unwrap_or("-"), row.trap.unwrap_or("-"))?;
         write!(out, "{:>9.1}{:>9.1}{:>7.2}", row.fps, row.fps_per_thread, row.ratio)?;
         write!(out, "{:>8}", row.psnr.map_or("-".into(), |psnr| format!("{psnr:.2}")))?;
         writeln!(
             out,
-            "{:>8.3}{:>8.1}{:>9.1}{:>9.0}{:>7.1}{:>9.1}",
+            "{:>8.3}{:>8.1}{:>8.1}{:>9.1}{:>9.0}{:>7.1}{:>9.1}",
             row.map_ms,
             each(traps),
+            each(directory_traps + table_traps),
             each(shadow_updates),
             each(entries_scanned),
             each(pages_rebuilt),
             each(entries_rebuilt)
         )?;
     }
-    writeln!(out, "\nfps: of all threads; each: of one; ratio: of fps, to native; counts: for a picture")?;
+    writeln!(
+        out,
+        "\nfps: of all threads; each: of one; ratio: of fps, to native; counts: for a picture (stores: those into page tables that were noticed)"
+    )?;
     Ok(())
 }
 
@@ -365,7 +402,7 @@ mod tests {
     }
 
     fn some_rows() -> Vec<Row> {
-        let ways = ways::select(&["strict".into()]).unwrap();
+        let ways = ways::select(&["strict/bar".into()]).unwrap();
         let group = Group { case: Case::Churn, resolution: "480p".into(), threads: 2 };
         let runs =
             [vec![seen(100.0, 0), seen(300.0, 0), seen(200.0, 0)], vec![seen(90.0, 8), seen(20.0, 4), seen(50.0, 6)]];
@@ -407,7 +444,7 @@ mod tests {
         table(&mut out, &some_rows()).unwrap();
         let text = String::from_utf8(out).unwrap();
         let words: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
-        let wanted = "churn 480p 2 strict - bar 50.0 25.0 0.25 30.00 0.500 1.0 0.0 0 0.0 0.0";
+        let wanted = "churn 480p 2 strict - bar 50.0 25.0 0.25 30.00 0.500 1.0 0.0 0.0 0 0.0 0.0";
         let wanted: Vec<&str> = wanted.split(' ').collect();
         assert_eq!(words, wanted, "{text}");
     }
@@ -421,6 +458,16 @@ mod tests {
         assert!(svg.trim_start().starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         for word in ["churn", "480p", "2 threads", "strict"] {
             assert!(svg.contains(word), "{word}");
+        }
+        type Draw = fn(&Path) -> Result<()>;
+        let others: [(Draw, &str); 2] = [
+            (|path| picture::draw_by_threads(path, Case::Churn, &some_rows()), "native"),
+            (|path| picture::draw_traps(path, Case::Churn, &some_rows(), "strict/bar"), "stores into directories"),
+        ];
+        for (draw, word) in others {
+            draw(&path).unwrap();
+            assert!(std::fs::read_to_string(&path).unwrap().contains(word), "{word}");
+            std::fs::remove_file(&path).unwrap();
         }
         assert!(picture::draw(&path, Case::Transcode, &some_rows()).is_err(), "of nothing there is no picture");
     }

@@ -22,6 +22,9 @@ pub(crate) struct Counts {
     pub(crate) shadow_updates: u64,
     pub(crate) entries_scanned: u64,
     pub(crate) hypercalls: u64,
+    /// Of `traps`, or noticed otherwise: stores into directories and into tables of pages.
+    pub(crate) directory_traps: u64,
+    pub(crate) table_traps: u64,
     /// Pages of tables that were compared, and their entries that had changed.
     pub(crate) pages_rebuilt: u64,
     pub(crate) entries_rebuilt: u64,
@@ -38,35 +41,60 @@ impl Counts {
             shadow_updates: line.shadow_updates,
             entries_scanned: line.entries_scanned,
             hypercalls: line.hypercalls,
+            directory_traps: line.pages.directory_traps,
+            table_traps: line.pages.table_traps,
             pages_rebuilt: line.pages.rebuilds_written + line.pages.rebuilds_unknown,
             entries_rebuilt: line.pages.entries_rebuilt,
         })
     }
 
-    fn each(self, other: Counts, of: impl Fn(u64, u64) -> u64) -> Counts {
+    fn array(self) -> [u64; 8] {
+        let Counts { traps, shadow_updates, entries_scanned, hypercalls, .. } = self;
+        let Counts { directory_traps, table_traps, pages_rebuilt, entries_rebuilt, .. } = self;
+        [
+            traps,
+            shadow_updates,
+            entries_scanned,
+            hypercalls,
+            directory_traps,
+            table_traps,
+            pages_rebuilt,
+            entries_rebuilt,
+        ]
+    }
+
+    fn from_array(array: [u64; 8]) -> Counts {
+        let [
+            traps,
+            shadow_updates,
+            entries_scanned,
+            hypercalls,
+            directory_traps,
+            table_traps,
+            pages_rebuilt,
+            entries_rebuilt,
+        ] = array;
         Counts {
-            traps: of(self.traps, other.traps),
-            shadow_updates: of(self.shadow_updates, other.shadow_updates),
-            entries_scanned: of(self.entries_scanned, other.entries_scanned),
-            hypercalls: of(self.hypercalls, other.hypercalls),
-            pages_rebuilt: of(self.pages_rebuilt, other.pages_rebuilt),
-            entries_rebuilt: of(self.entries_rebuilt, other.entries_rebuilt),
+            traps,
+            shadow_updates,
+            entries_scanned,
+            hypercalls,
+            directory_traps,
+            table_traps,
+            pages_rebuilt,
+            entries_rebuilt,
         }
+    }
+
+    fn each(self, other: Counts, of: impl Fn(u64, u64) -> u64) -> Counts {
+        let (one, other) = (self.array(), other.array());
+        Counts::from_array(std::array::from_fn(|at| of(one[at], other[at])))
     }
 
     /// Each count's middle.
     pub(crate) fn middle(all: Vec<Counts>) -> Counts {
-        let middle = |of: fn(&Counts) -> u64| {
-            median(&mut all.iter().map(|counts| of(counts) as f64).collect::<Vec<f64>>()) as u64
-        };
-        Counts {
-            traps: middle(|counts| counts.traps),
-            shadow_updates: middle(|counts| counts.shadow_updates),
-            entries_scanned: middle(|counts| counts.entries_scanned),
-            hypercalls: middle(|counts| counts.hypercalls),
-            pages_rebuilt: middle(|counts| counts.pages_rebuilt),
-            entries_rebuilt: middle(|counts| counts.entries_rebuilt),
-        }
+        let middle = |at: usize| median(&mut all.iter().map(|counts| counts.array()[at] as f64).collect::<Vec<f64>>());
+        Counts::from_array(std::array::from_fn(|at| middle(at) as u64))
     }
 }
 
