@@ -34,7 +34,9 @@ pub use edit::{AddressSpace, EditError};
 pub use fault_buffer::FaultBuffer;
 pub use format::{Format, Gmmu2, HaswellPpgtt, Level, Table, Words};
 pub(crate) use shadow::page_of;
-pub use shadow::{Changes, Grant, Granted, MOST_IN_VAIN, Progress, Shadow, ShadowError, Work};
+pub use shadow::{
+    Changes, FoundEntries, FoundEntry, Grant, Granted, MOST_IN_VAIN, Progress, Shadow, ShadowError, Work,
+};
 pub use trace::{BadTrace, MOST_TABLES, Trace, TraceEvent, TraceFormat};
 pub use tracked::{Reflection, Tracked};
 pub use tracking::{Costs, Notices, Plan, Policy, Rebuild, Shadowing, Stored, Tracking, TrackingCounts, WriteTrap};

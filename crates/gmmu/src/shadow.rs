@@ -115,6 +115,41 @@ pub struct Changes {
     ranges: Ranges,
     /// What was done.
     pub work: Work,
+    /// Where there is a list, entries of the guest's tables of pages that were found changed go there.
+    pub found: Option<FoundEntries>,
+}
+
+/// An entry of a guest's table of pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FoundEntry {
+    /// The first address that it is for.
+    pub va: u64,
+    /// How many it is for, bytes: the size of its page.
+    pub bytes: u64,
+    /// What it says, in the form that entries have inside.
+    pub entry: u64,
+}
+
+/// Entries that were found changed, in the order in which they were looked at; as many as there is room for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FoundEntries {
+    /// The first of them.
+    pub entries: Vec<FoundEntry>,
+    /// Those that had no room.
+    pub missed: u64,
+}
+
+impl FoundEntries {
+    /// Entries that there is room for: some MB.
+    pub const MOST: usize = 1 << 17;
+
+    fn push(&mut self, entry: FoundEntry) {
+        if self.entries.len() < FoundEntries::MOST {
+            self.entries.push(entry);
+        } else {
+            self.missed += 1;
+        }
+    }
 }
 
 impl Changes {
@@ -123,6 +158,12 @@ impl Changes {
     #[must_use]
     pub fn ranges(&self) -> &[Range<u64>] {
         self.ranges.as_slice()
+    }
+
+    fn find(&mut self, va: u64, bytes: u64, entry: u64) {
+        if let Some(found) = &mut self.found {
+            found.push(FoundEntry { va, bytes, entry });
+        }
     }
 }
 

@@ -40,6 +40,7 @@ mod memory;
 mod partition;
 mod pass_through;
 mod pci;
+mod record;
 mod registers;
 mod space;
 mod tables;

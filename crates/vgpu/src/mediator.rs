@@ -2,11 +2,12 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
 use device_io::{DeviceBacking, VramOffset};
-use gmmu::{FaultBuffer, PhysMem, Work};
+use gmmu::{FaultBuffer, FoundEntries, PhysMem, Work};
 use gpu_driver::{Budget, Driver, Lease, Usage, VramRange};
 use gpu_spec::fault::Fault;
 use gpu_spec::mmu::{HUGE_PAGE, PhysAddr, SMALL_PAGE};
@@ -24,6 +25,7 @@ use crate::lines::Lines;
 use crate::memory::GuestMemory;
 use crate::partition::Partition;
 use crate::pci::ConfigSpace;
+use crate::record::Recorder;
 use crate::registers::Latches;
 use crate::space::{Space, SpaceError, has_room};
 use crate::tables::ShadowTables;
@@ -93,6 +95,8 @@ pub struct Vgpu {
     /// The device's time when the guest's began.
     pub(crate) epoch_ns: u64,
     pub(crate) balloon: Arc<Balloon>,
+    /// Who wants to know what the guest does to its page tables.
+    recorder: Mutex<Option<Recorder>>,
 }
 
 /// The groups that run.
@@ -175,6 +179,7 @@ impl Vgpu {
             lines,
             counters: Counters::default(),
             inner: Mutex::new(inner),
+            recorder: Mutex::new(None),
             listed: Mutex::new(Listed { tsgs: Vec::new(), slice_ns: 1_000_000, held: false }),
         }))
     }
@@ -208,6 +213,19 @@ impl Vgpu {
     #[must_use]
     pub fn ended(&self) -> Option<&str> {
         self.lines.why_lost()
+    }
+
+    /// Writes what the guest does to its page tables to whoever reads at the other end of `to`, until that one closes it or
+    /// somebody else wants to know: a [`gmmu::Trace`] as text. Whoever reads slowly misses some. Does not wait for the guest.
+    ///
+    /// # Errors
+    /// Para-virtualized guests have no page tables; what the operating system says.
+    pub fn record(&self, to: UnixStream) -> std::io::Result<()> {
+        if self.config.scheme == Scheme::Pv {
+            return Err(std::io::ErrorKind::Unsupported.into());
+        }
+        *self.recorder.lock() = Some(Recorder::new(to)?);
+        Ok(())
     }
 
     /// What mediation has taken.
@@ -405,6 +423,26 @@ impl Vgpu {
 
     /// Lets the shadow of a space follow the guest's tables.
     fn follow(
+        &self,
+        (root, space): (PhysAddr, &mut Space),
+        tables: &mut ShadowTables,
+        memory: &GuestMemory,
+        watch: &mut TableWatch,
+        what: Follow,
+    ) -> Result<(), SpaceError> {
+        // Whoever comes or goes as a reader does not wait meanwhile.
+        space.changes.found = self.recorder.lock().as_ref().map(|_| FoundEntries::default());
+        let followed = self.follow_unrecorded((root, space), tables, memory, watch, what);
+        if let Some(found) = space.changes.found.take() {
+            let mut recorder = self.recorder.lock();
+            if recorder.as_mut().is_some_and(|reader| !reader.followed(root, &found, what == Follow::Submitted)) {
+                *recorder = None;
+            }
+        }
+        followed
+    }
+
+    fn follow_unrecorded(
         &self,
         (root, space): (PhysAddr, &mut Space),
         tables: &mut ShadowTables,

@@ -284,7 +284,10 @@ impl Space {
             return Err(error.into());
         }
         tables.settle();
-        Ok(std::mem::take(&mut self.changes).work)
+        let found = self.changes.found.take();
+        let work = std::mem::take(&mut self.changes).work;
+        self.changes.found = found;
+        Ok(work)
     }
 
     /// Ends a space that no channel is bound to.

@@ -211,6 +211,9 @@ impl<F: Format, P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, F, P, G, M> {
                 draft = Some(cleared(self.tables.mem, ours)?);
             }
         } else if now != before || self.pending.every || ours != DualPde::INVALID {
+            if now != before {
+                self.changes.find(va, F::UNIT, if whole(now) { now.big } else { 0 });
+            }
             let mut page = Draft::load(self.tables.mem, ours)?;
             let pte = if whole(now) { Pte(now.big) } else { Pte::INVALID };
             // A sparse entry may have other bits set, which mean nothing.
@@ -319,6 +322,9 @@ impl<F: Format, P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, F, P, G, M> {
             Some(draft) => draft,
             None => draft.insert(Draft::load(self.tables.mem, ours)?),
         };
+        if now != *seen {
+            self.changes.find(va + first as u64 * SMALL_PAGE, bytes, now);
+        }
         *seen = now;
         if !self.grants.show(&mut draft.now, first, Pte(now), bytes) {
             *seen = UNKNOWN;
