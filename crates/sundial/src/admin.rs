@@ -69,6 +69,11 @@ pub(crate) enum AdminRequest {
         /// VRAM it is to have from now on, in bytes.
         bytes: u64,
     },
+    /// Writes what the guest of a virtual GPU does to its page tables into the stream socket that comes with this.
+    TraceVgpu {
+        /// Its name.
+        name: String,
+    },
     /// Destroys a virtual GPU, whoever uses it.
     DestroyVgpu {
         /// Its name.
@@ -102,7 +107,7 @@ pub(crate) enum AdminReply {
     },
     /// To `List`.
     Sessions(Listing),
-    /// To `Share`, `ShareVgpu`, `ResizeVgpu` and `Schedule`.
+    /// To `Share`, `ShareVgpu`, `ResizeVgpu`, `TraceVgpu` and `Schedule`.
     Done,
     /// To `CreateVgpu`: where it is, and to `DestroyVgpu`: where it was.
     Vgpu {

@@ -68,6 +68,11 @@ pub(crate) enum ToDevice {
         /// Whole 2 MiB.
         bytes: u64,
     },
+    /// What its guest does to its page tables is recorded; the socket of who reads that comes with this message.
+    TraceVgpu {
+        /// The virtual GPU that it is about, by its tenant.
+        vgpu: TenantId,
+    },
     /// It has none any more, whoever uses it → [`FromDevice::VgpuEnded`]
     EndVgpu {
         /// As it was named when it was made.

@@ -19,6 +19,8 @@ use crate::runtime_directory::RuntimeDirectory;
 use crate::scheme::{Scheme, Trap};
 use crate::size::{GpuSpec, Percent, Size};
 
+mod trace;
+
 const EXAMPLES: &str = "\
 Examples:
   sundial vgpu create one --mem 1g --share 30%     prints the path of its socket
@@ -26,6 +28,7 @@ Examples:
   sundial vgpu list --json                         virtual GPUs, for programs
   sundial vgpu set one --share 50%                 another share, while it is used
   sundial vgpu set one --mem 512m                  less memory, or more again, while it is used
+  sundial vgpu trace one tables.txt --seconds 10   what its guest does to its page tables
   sundial vgpu destroy one                         takes it away, from a guest as well
 
 A virtual machine has the GPU as a PCI device (QEMU from 10.1 on, with its memory in a shared memory file):
@@ -66,6 +69,18 @@ enum What {
         /// keeps what it uses.
         #[arg(long, group = "change")]
         mem: Option<Size>,
+    },
+    /// Record what its guest does to its page tables, for `sundial bench shadow --trace`; ends with the virtual GPU, or when it is
+    /// interrupted. With --trap bar or decode each store is recorded as it happens, else what has changed from one look of the
+    /// mediator's to the next.
+    Trace {
+        /// Its name.
+        name: String,
+        /// Where the trace goes [default: standard output].
+        file: Option<PathBuf>,
+        /// Ends after so many seconds.
+        #[arg(long)]
+        seconds: Option<f64>,
     },
     /// Take one away; a guest that uses it finds its device gone.
     Destroy {
@@ -109,6 +124,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         What::Create(create) => self::create(create),
         What::List { json } => list(json),
         What::Set { name, share, mem } => set(name, share, mem),
+        What::Trace { name, file, seconds } => trace::record(name, file.as_deref(), seconds),
         What::Destroy { name } => destroy(name),
     }
 }

@@ -156,6 +156,7 @@ impl Control {
                 AdminRequest::ListVgpus => or_refused(self.list_vgpus().map(AdminReply::Vgpus)),
                 AdminRequest::ShareVgpu { name, share } => or_refused(self.share_vgpu(&name, share)),
                 AdminRequest::ResizeVgpu { name, bytes } => or_refused(self.resize_vgpu(&name, bytes)),
+                AdminRequest::TraceVgpu { name } => or_refused(self.trace_vgpu(&name, fds)),
                 AdminRequest::DestroyVgpu { name } => or_refused(self.destroy_vgpu(&name)),
             };
             if admin::send(&socket, &reply).is_err() {

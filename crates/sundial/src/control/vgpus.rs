@@ -218,6 +218,22 @@ impl Control {
         self.device.send(ToDevice::Guest { vgpu, pid: peer.pid }, vec![socket])
     }
 
+    /// Has what a guest does to its page tables written into a socket.
+    pub(super) fn trace_vgpu(&self, name: &str, socket: Vec<OwnedFd>) -> Result<AdminReply> {
+        let vgpu = {
+            let tenants = self.tenants.lock();
+            let found = tenants.vgpus.iter().find(|(_, vgpu)| vgpu.name == name);
+            let (id, vgpu) = found.with_context(|| format!("no virtual GPU named `{name}` is present"))?;
+            if matches!(vgpu.scheme, Scheme::Pv | Scheme::PassThrough) {
+                bail!("`{name}` has scheme {}, in which nobody looks at its guest's page tables", vgpu.scheme);
+            }
+            *id
+        };
+        self.device.wait_ready(RESTART_BOUND)?;
+        self.device.send(ToDevice::TraceVgpu { vgpu }, socket)?;
+        Ok(AdminReply::Done)
+    }
+
     /// Takes one away.
     pub(super) fn destroy_vgpu(&self, name: &str) -> Result<AdminReply> {
         let found = self.tenants.lock().vgpu_named(name);

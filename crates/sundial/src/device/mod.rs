@@ -175,6 +175,7 @@ impl Device {
                 self.make_vgpu(vgpu, (scheme, trap), most_bytes)?;
             }
             ToDevice::ResizeVgpu { vgpu, bytes } => self.resize_vgpu(vgpu, bytes)?,
+            ToDevice::TraceVgpu { vgpu } => self.trace_vgpu(vgpu, fds),
             ToDevice::EndVgpu { vgpu } => self.end_vgpu(vgpu)?,
             ToDevice::Guest { vgpu, pid } => self.let_guest_in(vgpu, pid, fds),
             ToDevice::ReportVgpus => link::send(&self.parent, &FromDevice::Vgpus(self.report_vgpus()), &[])?,

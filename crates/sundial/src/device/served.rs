@@ -1,5 +1,7 @@
 //! What stands behind the socket of a virtual GPU: a mediator on the device that everybody uses, or the whole device.
 
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +47,14 @@ impl Served {
         match self {
             Served::Mediated(vgpu) => vgpu.end(),
             Served::Whole(whole) => whole.end(),
+        }
+    }
+
+    /// Records what its guest does to its page tables.
+    pub(super) fn record(&self, to: UnixStream) -> io::Result<()> {
+        match self {
+            Served::Mediated(vgpu) => vgpu.record(to),
+            Served::Whole(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

@@ -271,6 +271,16 @@ impl Device {
         (held, refused)
     }
 
+    /// Records what a guest does to its page tables, for whoever reads at the other end of the socket that came along.
+    pub(super) fn trace_vgpu(&self, id: TenantId, fds: Vec<OwnedFd>) {
+        let hosted = self.registry.lock().vgpus.get(&id).map(|vgpu| Arc::clone(&vgpu.hosted));
+        let (Some(hosted), Some(socket)) = (hosted, fds.into_iter().next()) else { return };
+        // Who reads finds it closed.
+        if let Err(error) = hosted.served.record(socket.into()) {
+            tracing::warn!(%error, vgpu = hosted.name, "its page tables are not recorded");
+        }
+    }
+
     /// A guest has come.
     pub(super) fn let_guest_in(&self, id: TenantId, pid: i32, fds: Vec<OwnedFd>) {
         let hosted = self.registry.lock().vgpus.get(&id).map(|vgpu| Arc::clone(&vgpu.hosted));
