@@ -85,7 +85,12 @@ fn allowed(role: Role) -> Result<Rules, BackendError> {
     let own = u64::from(std::process::id());
     rules.extend(conditions(&[(libc::SYS_tgkill, 0, Test::Is(own)), (libc::SYS_kill, 0, Test::Is(own))])?);
     match role {
-        Role::Device => rules.extend(every(DEVICE)),
+        Role::Device => {
+            rules.extend(every(DEVICE));
+            for (call, lines) in conditions(DEVICE_IF)? {
+                rules.entry(call).or_default().extend(lines);
+            }
+        }
         // Compilers make code and never run any.
         Role::Compiler => rules.extend(conditions(&[
             (libc::SYS_mmap, 2, Test::Without(PROT_EXEC as u64)),
@@ -288,4 +293,15 @@ const DEVICE: &[c_long] = &[
     libc::SYS_timerfd_create,
     libc::SYS_timerfd_gettime,
     libc::SYS_timerfd_settime,
+];
+
+/// Watching what guests store into memory of theirs, with descriptors that they have sent: numbers of `linux/userfaultfd.h` and
+/// `linux/fs.h`. To make such descriptors is not for this process.
+const DEVICE_IF: &[(c_long, u8, Test)] = &[
+    // UFFDIO_WRITEPROTECT
+    (libc::SYS_ioctl, 1, Test::Is(0xc018_aa06)),
+    // UFFDIO_WAKE
+    (libc::SYS_ioctl, 1, Test::Is(0x8010_aa02)),
+    // PAGEMAP_SCAN
+    (libc::SYS_ioctl, 1, Test::Is(0xc060_6610)),
 ];

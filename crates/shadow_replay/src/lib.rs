@@ -10,8 +10,8 @@ mod memory;
 use std::time::{Duration, Instant};
 
 use gmmu::{
-    Changes, Costs, Gmmu2, HaswellPpgtt, Notices, Policy, Progress, Reflection, Shadow, ShadowError, Trace, TraceEvent,
-    TraceFormat, Tracked, Tracking, TrackingCounts,
+    Changes, Costs, Gmmu2, HaswellPpgtt, Notices, Policy, Progress, Rebuild, Reflection, Shadow, ShadowError,
+    Shadowing, Trace, TraceEvent, TraceFormat, Tracked, Tracking, TrackingCounts,
 };
 
 use crate::memory::{Guest, Host, Replayed, Trap};
@@ -110,6 +110,21 @@ fn replay_in<F: Replayed>(trace: &Trace, policy: Policy, costs: Costs, check: bo
     outcome.followed = began.elapsed() - checked;
     outcome.counts = tracked.tracking.counts;
     Ok(outcome)
+}
+
+/// What comparing a page takes of which nothing has changed, ns: nearly all that a guest costs whose pages are all compared.
+///
+/// # Errors
+/// As [`replay`].
+pub fn cost_of_comparing(format: TraceFormat) -> Result<u32, ShadowError> {
+    /// Enough to be measured, in some milliseconds.
+    const SUBMISSIONS: u64 = 50;
+    let events = (0..SUBMISSIONS).map(|time_us| TraceEvent::Submit { time_us }).collect();
+    let any = Costs { trap: 1, release: 0, protect: 0, compare: 1 };
+    let policy = Policy { shadowing: Shadowing::Relaxed, rebuild: Rebuild::Full };
+    let outcome = replay(&Trace { format, events }, policy, any, false)?;
+    let ns = outcome.followed.as_nanos() / u128::from(outcome.pages_rebuilt().max(1));
+    Ok(u32::try_from(ns).unwrap_or(u32::MAX).max(1))
 }
 
 /// The time that the guest's own stores take.

@@ -12,7 +12,8 @@ use tenancy::Terms;
 use transport::unix;
 
 use crate::runtime_directory::RuntimeDirectory;
-use crate::scheme::{Scheme, TablePages, Trap};
+use crate::scheme::Scheme;
+use crate::shadowing::{Rebuild, Shadow, TablePages, Trap, Wish};
 use crate::size::{GpuSpec, Percent, Scheduler};
 
 /// Longest message: a listing of some hundred sessions or virtual GPUs. A socket carries no more in one piece.
@@ -45,9 +46,9 @@ pub(crate) enum AdminRequest {
         gpu: Option<GpuSpec>,
         /// How it is virtualized.
         scheme: Option<Scheme>,
-        /// How stores into its guest's page tables are noticed.
+        /// How its guest's page tables are shadowed.
         #[serde(default)]
-        trap: Option<Trap>,
+        shadowing: Wish,
         /// Where to look for what is left open.
         profile: Option<String>,
         /// Where its socket is; else it is made in the runtime directory.
@@ -73,6 +74,15 @@ pub(crate) enum AdminRequest {
     TraceVgpu {
         /// Its name.
         name: String,
+    },
+    /// Changes how the page tables of a virtual GPU's guest are shadowed.
+    ShadowVgpu {
+        /// Its name.
+        name: String,
+        /// What is not said stays as it is.
+        shadow: Option<Shadow>,
+        /// The same.
+        rebuild: Option<Rebuild>,
     },
     /// Destroys a virtual GPU, whoever uses it.
     DestroyVgpu {
@@ -107,7 +117,7 @@ pub(crate) enum AdminReply {
     },
     /// To `List`.
     Sessions(Listing),
-    /// To `Share`, `ShareVgpu`, `ResizeVgpu`, `TraceVgpu` and `Schedule`.
+    /// To `Share`, `ShareVgpu`, `ResizeVgpu`, `ShadowVgpu`, `TraceVgpu` and `Schedule`.
     Done,
     /// To `CreateVgpu`: where it is, and to `DestroyVgpu`: where it was.
     Vgpu {
@@ -214,9 +224,18 @@ pub(crate) struct VgpuLine {
     pub(crate) entries_scanned: u64,
     /// Operations that came by hypercall.
     pub(crate) hypercalls: u64,
-    /// How stores into its guest's page tables are noticed, in scheme fv.
+    /// How stores into its guest's page tables are to be noticed, in scheme fv.
     #[serde(default)]
     pub(crate) trap: Option<Trap>,
+    /// How they are, while it has a guest: `snapshot` if that one cannot have what it is to have.
+    #[serde(default)]
+    pub(crate) trap_in_effect: Option<Trap>,
+    /// Which pages of tables are protected, if the guest does not say itself what has changed.
+    #[serde(default)]
+    pub(crate) shadow: Option<Shadow>,
+    /// Which are compared, if any is ever let go.
+    #[serde(default)]
+    pub(crate) rebuild: Option<Rebuild>,
     #[serde(flatten)]
     pub(crate) pages: TablePages,
     /// `idle` (no guest), `attached` (a guest without work), `running` (a guest with work), `restarting` (the device process is),

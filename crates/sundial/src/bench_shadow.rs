@@ -196,7 +196,7 @@ fn compare(trace: &Trace, costs: &[TrapCost], rounds: usize) -> Result<Vec<Row>>
     let (updates, submissions) = trace.counts();
     eprintln!("{}: {updates} stores, {submissions} submissions", trace.format.name());
     let alone = stores_alone(trace).as_secs_f64() * 1e3;
-    let compare = cost_of_comparing(trace)?;
+    let compare = shadow_replay::cost_of_comparing(trace.format)?;
     let mut rows = Vec::new();
     for TrapCost(trap) in costs.iter().copied() {
         let costs = Costs { trap, release: 0, protect: PROTECT, compare };
@@ -232,21 +232,6 @@ fn compare(trace: &Trace, costs: &[TrapCost], rounds: usize) -> Result<Vec<Row>>
         }
     }
     Ok(rows)
-}
-
-/// What comparing a page takes of which nothing has changed, ns: nearly all that a guest costs whose pages are all compared.
-fn cost_of_comparing(trace: &Trace) -> Result<u32> {
-    /// Enough to be measured.
-    const SUBMISSIONS: usize = 200;
-    let submission = |event: &gmmu::TraceEvent| matches!(event, gmmu::TraceEvent::Submit { .. });
-    let idle = Trace {
-        format: trace.format,
-        events: trace.events.iter().copied().filter(submission).take(SUBMISSIONS).collect(),
-    };
-    let any = Costs { trap: 1, release: 0, protect: 0, compare: 1 };
-    let outcome = replay(&idle, policy(Shadowing::Relaxed, Rebuild::Full), any, false)?;
-    let ns = outcome.followed.as_nanos() / u128::from(outcome.pages_rebuilt().max(1));
-    Ok(u32::try_from(ns.max(1))?)
 }
 
 fn print(rows: &[Row], json: bool) -> Result<()> {

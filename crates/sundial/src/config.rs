@@ -18,6 +18,7 @@
 //! mem = "512m"
 //! share = "20%"
 //! scheme = "fv"              # of virtual GPUs
+//! trap = "tracker"           # the same, in scheme fv; and shadow = "hybrid", rebuild = "segmented"
 //!
 //! [limits]                   # counts for every tenant: see tenancy::Limits
 //! queues = 2048
@@ -155,10 +156,13 @@ mod tests {
         assert_eq!(config.gpu, GpuSpec::Soft { memory: Size(1 << 30) });
         assert_eq!(config.unregistered.memory, Some(Size(256 << 20)));
         assert_eq!((config.limits.queues, config.limits.contexts), (7, Limits::default().contexts));
-        let config =
-            Config::parse("[profiles.small]\nmem = \"512m\"\nshare = \"20%\"\nscheme = \"fv-naive\"\n").unwrap();
+        let config = Config::parse(
+            "[profiles.small]\nmem = \"512m\"\nshare = \"20%\"\nscheme = \"fv-naive\"\nrebuild = \"static:9\"\n",
+        )
+        .unwrap();
         let small = config.profile(Some("small")).unwrap();
         assert_eq!((small.mem, small.scheme), (Some(Size(512 << 20)), Some(crate::scheme::Scheme::FvNaive)));
+        assert_eq!(small.shadowing().rebuild.map(|it| it.to_string()).as_deref(), Some("static:9"));
         assert_eq!(config.profile(None).unwrap(), Profile::default());
         assert!(config.profile(Some("large")).unwrap_err().to_string().contains("has small"));
         for bad in ["[profiles.small]\nmemory = \"1g\"", "[profiles.small]\nscheme = \"best\""] {

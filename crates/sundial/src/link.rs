@@ -11,7 +11,8 @@ use tenancy::{Limits, TenantId};
 use transport::unix;
 
 use crate::admin::{MAX_MESSAGE, SessionLine};
-use crate::scheme::{Scheme, TablePages, Trap};
+use crate::scheme::Scheme;
+use crate::shadowing::{Costs, Shadowing, TablePages, Trap};
 use crate::size::Scheduler;
 
 /// To the device process.
@@ -56,8 +57,8 @@ pub(crate) enum ToDevice {
         vgpu: TenantId,
         /// How it is virtualized.
         scheme: Scheme,
-        /// How stores into its guest's page tables are noticed, if they are followed.
-        trap: Option<Trap>,
+        /// How its guest's page tables are shadowed, and what that costs here, if they are.
+        shadowing: Option<(Shadowing, Costs)>,
         /// All the memory that it may ever have, bytes; what it has now is its tenant's limit.
         most_bytes: u64,
     },
@@ -72,6 +73,13 @@ pub(crate) enum ToDevice {
     TraceVgpu {
         /// The virtual GPU that it is about, by its tenant.
         vgpu: TenantId,
+    },
+    /// Its guest's page tables are shadowed in another way, with the same trap.
+    ShadowVgpu {
+        /// The virtual GPU that it is about, by its tenant.
+        vgpu: TenantId,
+        /// From its guest's next submission on.
+        shadowing: Shadowing,
     },
     /// It has none any more, whoever uses it → [`FromDevice::VgpuEnded`]
     EndVgpu {
@@ -166,6 +174,7 @@ pub(crate) struct VgpuStatus {
     pub(crate) shadow_updates: u64,
     pub(crate) entries_scanned: u64,
     pub(crate) hypercalls: u64,
+    pub(crate) trap_in_effect: Option<Trap>,
     pub(crate) pages: TablePages,
     pub(crate) state: String,
     pub(crate) reason: Option<String>,

@@ -12,7 +12,7 @@
 //! | `doctor` | [`doctor`]: is everything in its place |
 //!
 //! Shared by them: [`config`] (`config.toml`), [`runtime_directory`] (sockets and locks), [`size`] (`2g`, `30%`), [`picture`] (of benchmarks), [`admin`]
-//! (what `run`, `ps`, `set` and `vgpu` say to the daemon), [`scheme`] (schemes and profiles), [`confine`] (what each process gives
+//! (what `run`, `ps`, `set` and `vgpu` say to the daemon), [`scheme`] (schemes and profiles), [`shadowing`] (how page tables are shadowed), [`confine`] (what each process gives
 //! up), [`stage`] (a daemon of one's own), [`link`] (what its two processes say to
 //! each other), [`quiet`] (log lines that a tenant can cause).
 
@@ -41,6 +41,7 @@ mod runtime_directory;
 mod scheme;
 mod serve;
 mod set;
+mod shadowing;
 mod size;
 mod stage;
 mod stepped;

@@ -16,7 +16,8 @@ use vfio_user::Listener;
 use crate::admin::{self, AdminReply, AdminRequest, VgpuListing};
 use crate::run::reach_daemon;
 use crate::runtime_directory::RuntimeDirectory;
-use crate::scheme::{Scheme, Trap};
+use crate::scheme::Scheme;
+use crate::shadowing::{Rebuild, Shadow, Trap, Wish};
 use crate::size::{GpuSpec, Percent, Size};
 
 mod trace;
@@ -28,6 +29,8 @@ Examples:
   sundial vgpu list --json                         virtual GPUs, for programs
   sundial vgpu set one --share 50%                 another share, while it is used
   sundial vgpu set one --mem 512m                  less memory, or more again, while it is used
+  sundial vgpu create three --mem 1g --trap auto   stores into its guest's page tables are noticed, not announced
+  sundial vgpu set three --rebuild dynamic         another way to follow them, while it is used
   sundial vgpu trace one tables.txt --seconds 10   what its guest does to its page tables
   sundial vgpu destroy one                         takes it away, from a guest as well
 
@@ -69,6 +72,12 @@ enum What {
         /// keeps what it uses.
         #[arg(long, group = "change")]
         mem: Option<Size>,
+        /// Which pages of its guest's page tables are protected against stores. Its trap stays what it is.
+        #[arg(long, group = "change")]
+        shadow: Option<Shadow>,
+        /// Which pages of them are compared: full, static:<pages>, dynamic or segmented.
+        #[arg(long, group = "change")]
+        rebuild: Option<Rebuild>,
     },
     /// Record what its guest does to its page tables, for `sundial bench shadow --trace`; ends with the virtual GPU, or when it is
     /// interrupted. With --trap bar or decode each store is recorded as it happens, else what has changed from one look of the
@@ -102,9 +111,18 @@ struct Create {
     /// How it is virtualized [default: fv]. With pass-through there can be nobody else on the GPU.
     #[arg(long)]
     scheme: Option<Scheme>,
-    /// How stores into the guest's page tables are noticed, in scheme fv [default: announced].
+    /// How stores into the guest's page tables are noticed, in scheme fv [default: announced; with --shadow or --rebuild
+    /// auto, or decode if it is strict].
     #[arg(long)]
     trap: Option<Trap>,
+    /// Which pages of them are protected against stores, with tracker, fault, decode or auto [default: hybrid].
+    #[arg(long)]
+    shadow: Option<Shadow>,
+    /// Which pages that were let go are compared when work is submitted: full (all pages), static:<pages> (so many, those
+    /// with most stores), dynamic (those that were ever let go), or segmented (those since the last time)
+    /// [default: segmented].
+    #[arg(long)]
+    rebuild: Option<Rebuild>,
     /// Where its socket is to be [default: in the runtime directory].
     #[arg(long)]
     socket: Option<PathBuf>,
@@ -123,7 +141,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     match args.what {
         What::Create(create) => self::create(create),
         What::List { json } => list(json),
-        What::Set { name, share, mem } => set(name, share, mem),
+        What::Set { name, share, mem, shadow, rebuild } => set(&name, share, mem, (shadow, rebuild)),
         What::Trace { name, file, seconds } => trace::record(name, file.as_deref(), seconds),
         What::Destroy { name } => destroy(name),
     }
@@ -139,9 +157,10 @@ fn create(create: Create) -> Result<()> {
     let listener = create.socket.as_deref().map(listen).transpose()?;
     let path = listener.as_ref().map(|listener| listener.path().to_owned());
     let fds = listener.as_ref().map(AsFd::as_fd);
-    let Create { gpu, scheme, trap, profile, .. } = create;
+    let Create { gpu, scheme, trap, shadow, rebuild, profile, .. } = create;
+    let shadowing = Wish { trap, shadow, rebuild };
     let (connection, _starting) = reach_daemon(gpu)?;
-    let request = AdminRequest::CreateVgpu { terms, gpu, scheme, trap, profile, path };
+    let request = AdminRequest::CreateVgpu { terms, gpu, scheme, shadowing, profile, path };
     let AdminReply::Vgpu { socket, .. } = admin::ask_with(&connection, &request, fds.as_slice())? else {
         bail!("the daemon gave an unexpected answer");
     };
@@ -176,11 +195,21 @@ fn list(json: bool) -> Result<()> {
     Ok(())
 }
 
-fn set(name: String, share: Option<Percent>, mem: Option<Size>) -> Result<()> {
+fn set(
+    name: &str,
+    share: Option<Percent>,
+    mem: Option<Size>,
+    (shadow, rebuild): (Option<Shadow>, Option<Rebuild>),
+) -> Result<()> {
     let socket = connect()?;
-    let share = share.map(|share| AdminRequest::ShareVgpu { name: name.clone(), share });
-    let resize = mem.map(|Size(bytes)| AdminRequest::ResizeVgpu { name, bytes });
-    for request in [share, resize].into_iter().flatten() {
+    let share = share.map(|share| AdminRequest::ShareVgpu { name: name.into(), share });
+    let policy = (shadow.is_some() || rebuild.is_some()).then(|| AdminRequest::ShadowVgpu {
+        name: name.into(),
+        shadow,
+        rebuild,
+    });
+    let resize = mem.map(|Size(bytes)| AdminRequest::ResizeVgpu { name: name.into(), bytes });
+    for request in [share, policy, resize].into_iter().flatten() {
         let AdminReply::Done = admin::ask(&socket, &request)? else {
             bail!("the daemon gave an unexpected answer");
         };
@@ -276,7 +305,10 @@ mod tests {
             entries_scanned: 2,
             hypercalls: 3,
             trap: None,
-            pages: crate::scheme::TablePages::default(),
+            trap_in_effect: None,
+            shadow: None,
+            rebuild: None,
+            pages: crate::shadowing::TablePages::default(),
             state: "attached".into(),
             reason: None,
         };

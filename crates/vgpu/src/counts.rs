@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::watch::TrackedPages;
+use crate::watch::{TrackedPages, Trap};
 
 /// Counters of a guest, ever since it was made.
 #[derive(Debug, Default)]
@@ -15,6 +15,8 @@ pub(crate) struct Counters {
     pub(crate) entries_scanned: AtomicU64,
     pub(crate) hypercalls: AtomicU64,
     pub(crate) tracked: Mutex<TrackedPages>,
+    /// How stores into tables are noticed now.
+    pub(crate) trap: Mutex<Option<Trap>>,
 }
 
 /// The same, at a moment.
@@ -33,6 +35,9 @@ pub struct Counts {
     pub hypercalls: u64,
     /// Pages of the guest's tables of which stores are noticed or looked for.
     pub tracked: TrackedPages,
+    /// How stores there are noticed now: [`Trap::Snapshot`] as long as the guest has sent nothing for another; `None` where page
+    /// tables are not followed.
+    pub trap: Option<Trap>,
 }
 
 impl Counters {
@@ -49,6 +54,7 @@ impl Counters {
             entries_scanned: load(&self.entries_scanned),
             hypercalls: load(&self.hypercalls),
             tracked: *self.tracked.lock(),
+            trap: *self.trap.lock(),
         }
     }
 }

@@ -121,7 +121,7 @@ impl Device for Port {
     fn describe(&self, _proposed: Option<&serde_json::Value>) -> Description {
         // What has ended keeps its memory for itself.
         let inner = self.0.inner.lock();
-        let each_store = inner.watch.trap == Trap::Bar;
+        let each_store = inner.watch.watching.trap == Trap::Bar;
         let file = inner.memory.vram.file().filter(|_| !each_store && !self.0.lines.is_lost());
         // Where all is trapped, all is a message.
         let posted_writes = self.0.config.scheme != Scheme::FvNaive;

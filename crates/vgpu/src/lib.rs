@@ -52,7 +52,7 @@ pub use counts::Counts;
 pub use device::Port;
 pub use mediator::{Config, Vgpu};
 pub use pass_through::{PassThrough, Power};
-pub use watch::{TrackedPages, Trap};
+pub use watch::{TrackedPages, Trap, Watching};
 
 /// How a guest is virtualized: GPUvm's schemes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use device_io::{DeviceBacking, VramOffset};
-use gmmu::{FaultBuffer, FoundEntries, PhysMem, Work};
+use gmmu::{FaultBuffer, FoundEntries, PhysMem, Policy, Work};
 use gpu_driver::{Budget, Driver, Lease, Usage, VramRange};
 use gpu_spec::fault::Fault;
 use gpu_spec::mmu::{HUGE_PAGE, PhysAddr, SMALL_PAGE};
@@ -29,7 +29,7 @@ use crate::record::Recorder;
 use crate::registers::Latches;
 use crate::space::{Space, SpaceError, has_room};
 use crate::tables::ShadowTables;
-use crate::watch::{TableWatch, Trap};
+use crate::watch::{TableWatch, Trap, Watching};
 use crate::{NoVgpu, Scheme};
 
 /// Channels of a guest.
@@ -76,8 +76,8 @@ pub struct Config {
     pub vram_bytes: u64,
     /// How it is virtualized.
     pub scheme: Scheme,
-    /// How stores into its guest's page tables are noticed, for [`Scheme::Fv`].
-    pub trap: Trap,
+    /// How its guest's page tables are followed, for [`Scheme::Fv`].
+    pub watching: Watching,
     /// What its work may cost the host.
     pub budget: Arc<Budget>,
 }
@@ -92,6 +92,8 @@ pub struct Vgpu {
     pub(crate) inner: Mutex<Inner>,
     /// The device's groups that are listed, for those who set slices.
     listed: Mutex<Listed>,
+    /// How its guest's tables are to be followed from the next submission on. Locked for a look, after `inner`.
+    policy: Mutex<Policy>,
     /// The device's time when the guest's began.
     pub(crate) epoch_ns: u64,
     pub(crate) balloon: Arc<Balloon>,
@@ -164,20 +166,23 @@ impl Vgpu {
             memory: GuestMemory::new(Arc::clone(&lease), vram),
             tables: ShadowTables::new(Arc::clone(&lease), bound),
             spaces: HashMap::new(),
-            watch: TableWatch::new(config.trap),
+            watch: TableWatch::new(config.watching),
             channels: BTreeMap::new(),
             tsgs: BTreeMap::new(),
             faults: FaultBuffer::default(),
             latches: Latches::default(),
             pci: ConfigSpace::new(most.next_power_of_two()),
         };
+        let counters = Counters::default();
+        *counters.trap.lock() = inner.watch.in_effect().filter(|_| config.scheme == Scheme::Fv);
         Ok(Arc::new(Vgpu {
+            policy: Mutex::new(config.watching.policy),
             epoch_ns: time_ns(lease.backing().as_ref()),
             balloon,
             config,
             lease,
             lines,
-            counters: Counters::default(),
+            counters,
             inner: Mutex::new(inner),
             recorder: Mutex::new(None),
             listed: Mutex::new(Listed { tsgs: Vec::new(), slice_ns: 1_000_000, held: false }),
@@ -265,6 +270,11 @@ impl Vgpu {
         if std::mem::replace(&mut listed.held, !run) == run {
             self.apply_slices(&listed);
         }
+    }
+
+    /// Follows its guest's tables in another way, from the next submission on. Waits for nobody.
+    pub fn set_policy(&self, policy: Policy) {
+        *self.policy.lock() = policy;
     }
 
     fn apply_slices(&self, listed: &Listed) {
@@ -462,7 +472,7 @@ impl Vgpu {
     }
 
     fn count_work(&self, work: Work, watch: &TableWatch) {
-        if watch.trap != Trap::Announced {
+        if watch.watching.trap != Trap::Announced {
             *self.counters.tracked.lock() = watch.counts;
         }
         Counters::add(&self.counters.entries_scanned, work.entries_scanned);
@@ -530,6 +540,7 @@ impl Vgpu {
     /// whether something is left.
     fn submit(&self, inner: &mut Inner, number: u32, what: Follow) -> Option<(u32, bool, bool)> {
         let Inner { tables, spaces, memory, channels, watch, .. } = inner;
+        watch.watching.policy = *self.policy.lock();
         let channel = channels.get_mut(&number).filter(|channel| !channel.failed)?;
         let root = channel.claim.root;
         let space = spaces.get_mut(&root)?;

@@ -125,7 +125,7 @@ impl Space {
 
     /// From now on stores into the guest's tables are noticed or looked for, if the guest is not to announce them.
     pub(crate) fn track(&mut self, watch: &TableWatch) {
-        self.tracked = watch.trap.tracking().map(|tracking| Tracked::new(&mut self.shadow, tracking));
+        self.tracked = watch.tracking().map(|tracking| Tracked::new(&mut self.shadow, tracking));
     }
 
     /// Nothing is noticed any more. `root` is the guest's.

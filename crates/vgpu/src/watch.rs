@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use gmmu::{Costs, Notices, Policy, Rebuild, Shadowing, Tracking, TrackingCounts, WriteTrap};
 use gpu_spec::mmu::{Aperture, PhysAddr, SMALL_PAGE};
+use write_trap::Kind;
 
 /// How stores into a guest's page tables are noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -19,19 +20,32 @@ pub enum Trap {
     Bar,
     /// They are not: all tables are compared at each submission, relaxed shadowing with full rebuilding.
     Snapshot,
+    /// By what the guest sends for that ([`vfio_user::Device::watch_stores`]); as `Snapshot`, where it sends nothing.
+    Watched(Kind),
 }
 
-impl Trap {
-    /// Who decides what is protected and compared; `None` where the guest says what has changed.
-    pub(crate) fn tracking(self) -> Option<Tracking> {
-        let (shadowing, rebuild, notices) = match self {
-            Trap::Announced => return None,
-            Trap::Bar => (Shadowing::Strict, Rebuild::default(), Notices::AllStores),
-            Trap::Snapshot => (Shadowing::Relaxed, Rebuild::Full, Notices::Nothing),
-        };
-        // There is nothing to choose by costs.
+/// How a guest's page tables are followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Watching {
+    /// How stores into them are noticed.
+    pub trap: Trap,
+    /// What is protected, and what is compared, where there is a choice.
+    pub policy: Policy,
+    /// What that costs on this machine.
+    pub costs: Costs,
+}
+
+impl Default for Watching {
+    fn default() -> Watching {
+        Watching::from(Trap::default())
+    }
+}
+
+impl From<Trap> for Watching {
+    /// With the usual policy, and all at the same cost.
+    fn from(trap: Trap) -> Watching {
         let costs = Costs { trap: 1, release: 1, protect: 1, compare: 1 };
-        Some(Tracking::new(Policy { shadowing, rebuild }, notices, costs))
+        Watching { trap, policy: Policy::default(), costs }
     }
 }
 
@@ -58,7 +72,7 @@ impl TrackedPages {
 /// Who notices stores into the tables of one guest.
 #[derive(Debug, Default)]
 pub(crate) struct TableWatch {
-    pub(crate) trap: Trap,
+    pub(crate) watching: Watching,
     /// Of all spaces, and those that were.
     pub(crate) counts: TrackedPages,
     /// Pages that are protected, and the roots of the spaces that want it.
@@ -66,8 +80,28 @@ pub(crate) struct TableWatch {
 }
 
 impl TableWatch {
-    pub(crate) fn new(trap: Trap) -> TableWatch {
-        TableWatch { trap, ..TableWatch::default() }
+    pub(crate) fn new(watching: Watching) -> TableWatch {
+        TableWatch { watching, ..TableWatch::default() }
+    }
+
+    /// Who decides what is protected and compared in one space; `None` where the guest says what has changed.
+    pub(crate) fn tracking(&self) -> Option<Tracking> {
+        let Watching { trap, policy, costs } = self.watching;
+        let (policy, notices) = match trap {
+            Trap::Announced => return None,
+            Trap::Bar => (Policy { shadowing: Shadowing::Strict, ..policy }, Notices::AllStores),
+            Trap::Snapshot => (Policy { shadowing: Shadowing::Relaxed, rebuild: Rebuild::Full }, Notices::Nothing),
+            Trap::Watched(_) => (policy, Notices::Nothing),
+        };
+        Some(Tracking::new(policy, notices, costs))
+    }
+
+    /// How stores are noticed now.
+    pub(crate) fn in_effect(&self) -> Option<Trap> {
+        Some(match self.watching.trap {
+            Trap::Watched(_) => Trap::Snapshot,
+            other => other,
+        })
     }
 
     /// The trap of one space.

@@ -154,7 +154,7 @@ fn what_is_in_use_stays_until_it_is_free() {
             name: "next".into(),
             vram_bytes: 64 * MIB,
             scheme: Scheme::Fv,
-            trap: vgpu::Trap::default(),
+            watching: vgpu::Watching::default(),
             budget: driver.budget(HostCost::default()).unwrap(),
         },
         16 * MIB,
@@ -380,7 +380,7 @@ fn what_is_kept_beside_tables_is_charged() {
             name: "kept".into(),
             vram_bytes: 64 * MIB,
             scheme: Scheme::Fv,
-            trap: vgpu::Trap::default(),
+            watching: vgpu::Watching::default(),
             budget,
         };
         let mut host = Host::of(Vgpu::new(&driver, config).unwrap());
@@ -502,8 +502,13 @@ fn the_ledger_is_the_device() {
                 let budget = driver.budget(HostCost::default()).unwrap();
                 let (most, now) = (next(24) + 1, next(24) + 1);
                 let (vram_bytes, now) = (most.max(now) * BLOCK_BYTES, now * BLOCK_BYTES);
-                let config =
-                    vgpu::Config { name: format!("{step}"), vram_bytes, scheme, trap: vgpu::Trap::default(), budget };
+                let config = vgpu::Config {
+                    name: format!("{step}"),
+                    vram_bytes,
+                    scheme,
+                    watching: vgpu::Watching::default(),
+                    budget,
+                };
                 if let Ok(vgpu) = Vgpu::sized(&driver, config, now) {
                     assert_eq!(vgpu.vram_used(), now);
                     guests.push(Owner { vgpu, marks: HashMap::new() });

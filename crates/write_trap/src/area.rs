@@ -55,7 +55,7 @@ impl Area {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for &page in pages {
             if page >= self.pages {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "no page of the mapping"));
+                return Err(not_inside());
             }
             match runs.last_mut() {
                 Some(run) if run.end == page => run.end += 1,
@@ -64,6 +64,18 @@ impl Area {
         }
         Ok(runs)
     }
+
+    /// A run of pages that somebody else names.
+    pub(crate) fn run(self, first: u64, pages: u64) -> io::Result<Range<u64>> {
+        match first.checked_add(pages) {
+            Some(end) if pages > 0 && end <= self.pages => Ok(first..end),
+            _ => Err(not_inside()),
+        }
+    }
+}
+
+fn not_inside() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "no page of the mapping")
 }
 
 #[cfg(test)]
@@ -76,6 +88,9 @@ mod tests {
         assert_eq!(area.runs(&[]).unwrap(), []);
         assert_eq!(area.runs(&[0, 1, 2, 4, 9, 8, 9]).unwrap(), [0..3, 4..5, 9..10, 8..10]);
         assert!(area.runs(&[0, 10]).is_err() && area.runs(&[u64::MAX]).is_err());
+        let run = |first, pages| area.run(first, pages).ok();
+        assert_eq!((run(0, 10), run(9, 1)), (Some(0..10), Some(9..10)));
+        assert_eq!((run(0, 0), run(9, 2), run(10, 1), run(u64::MAX, 1)), (None, None, None, None));
         assert_eq!((area.page_of(PAGE - 1), area.page_of(PAGE), area.page_of(11 * PAGE)), (None, Some(0), None));
     }
 

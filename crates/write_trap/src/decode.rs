@@ -18,19 +18,23 @@
 //! - [`combine`]: read-modify-write instructions, run natively
 //! - [`perform`]: what an instruction writes
 //! - [`handler`]: the mappings that are watched, and the fault
+//! - [`servant`]: does what another process says about which pages
 
 mod combine;
 mod handler;
 mod machine;
 mod perform;
+mod servant;
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use hostmem::Mapping;
 
 use crate::{Area, Kind, WriteTrap, Written};
 use handler::Watch;
+pub use servant::DecodeServant;
 
 /// Notices every store of this process's threads to the pages.
 ///
@@ -57,6 +61,11 @@ impl Decode {
         Ok(Decode { watch: Watch::new(mapping, alias, written)? })
     }
 
+    /// Has stores noticed to runs of pages, which are inside the mapping, or not any more.
+    fn set(&self, protected: bool, runs: &[Range<u64>]) -> io::Result<()> {
+        if protected { self.watch.protect(runs) } else { self.watch.release(runs) }
+    }
+
     /// Where its stores are noted.
     #[must_use]
     pub fn written(&self) -> &Arc<Written> {
@@ -70,16 +79,20 @@ impl WriteTrap for Decode {
     }
 
     fn protect(&mut self, pages: &[u64]) -> io::Result<()> {
-        self.watch.protect(pages)
+        self.set(true, &self.watch.area().runs(pages)?)
     }
 
     fn release(&mut self, pages: &[u64]) -> io::Result<()> {
-        self.watch.release(pages)
+        self.set(false, &self.watch.area().runs(pages)?)
     }
 
-    /// Names the pages that had to be released; single stores are told by [`Written::take_stores`].
+    /// Names the pages that had to be released.
     fn take_written(&mut self, out: &mut Vec<u64>) -> io::Result<()> {
         self.watch.written().take_released(|page| out.push(page));
         Ok(())
+    }
+
+    fn take_stores(&mut self, out: &mut Vec<u64>) {
+        self.watch.written().take_stores(|word| out.push(word));
     }
 }

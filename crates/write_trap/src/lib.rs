@@ -23,8 +23,9 @@
 //!
 //! # Of whom
 //! Stores are noticed where the mapping is used: those of other processes, or through other mappings of the same file, are not.
-//! A [`Tracker`] and a [`Fault`] can be driven from another process, which gets two file descriptors for that ([`TrackerParts`],
-//! [`FaultParts`]); what a [`Decode`] notices is in memory that another process can map ([`Written`]). Forked children: `Decode`
+//! Each kind can be driven from another process, which gets up to two file descriptors for that: a [`Tracker`] and a [`Fault`]
+//! ([`TrackerParts`], [`FaultParts`]) by asking the kernel, a [`Decode`] by asking the process whose mapping it is
+//! ([`DecodeParts`], [`RemoteDecode`]); what it notices is in memory that both map ([`Written`]). Forked children: `Decode`
 //! notices their stores too, as far as it need not release pages there; the others do not.
 //!
 //! A `Decode` and one of the others can watch the same mapping, each its own pages. A store across the edge between two of them is
@@ -33,6 +34,7 @@
 //! # Parts
 //! - [`Decode`]: faults, decoded and done by hand; on x86-64 only
 //! - [`Written`]: what it noticed
+//! - [`RemoteDecode`]: that of another process
 //! - [`Fault`], [`Tracker`]: by `userfaultfd`
 //! - [`measure`], [`available`]
 
@@ -40,9 +42,9 @@ mod area;
 #[cfg(target_arch = "x86_64")]
 mod decode;
 mod fault;
-#[cfg(target_arch = "x86_64")]
 mod marks;
 mod measure;
+mod remote;
 mod tracker;
 mod userfault;
 
@@ -51,11 +53,13 @@ use std::io;
 
 use area::Area;
 #[cfg(target_arch = "x86_64")]
-pub use decode::Decode;
+pub use decode::{Decode, DecodeServant};
 pub use fault::{Fault, FaultParts};
-#[cfg(target_arch = "x86_64")]
 pub use marks::Written;
 pub use measure::{Cost, available, measure};
+#[cfg(not(target_arch = "x86_64"))]
+pub use remote::DecodeServant;
+pub use remote::{DecodeParts, RemoteDecode};
 pub use tracker::{Tracker, TrackerParts};
 
 /// Notices stores to pages of one mapping. Pages are numbers: 0 is the mapping's first. Those that are neighbours, and follow
@@ -84,6 +88,13 @@ pub trait WriteTrap: Send + Debug {
     /// # Errors
     /// What the operating system says: the process whose mapping it is may have ended.
     fn take_written(&mut self, out: &mut Vec<u64>) -> io::Result<()>;
+
+    /// Adds the words of 8 bytes that were written, wholly or in part, since the last time, as offsets in the mapping, of
+    /// kinds that notice each store ([`Kind::names_stores`]); nothing is added for others. What is read there afterwards is
+    /// what was stored, or newer.
+    fn take_stores(&mut self, out: &mut Vec<u64>) {
+        let _ = out;
+    }
 }
 
 /// A way to notice stores.
@@ -105,6 +116,13 @@ impl Kind {
     #[must_use]
     pub fn stays_protected(self) -> bool {
         self == Kind::Tracker
+    }
+
+    /// Whether single stores are told by [`WriteTrap::take_stores`]. [`WriteTrap::take_written`] names, then, only pages of
+    /// which they could not be.
+    #[must_use]
+    pub fn names_stores(self) -> bool {
+        self == Kind::Decode
     }
 }
 

@@ -11,6 +11,8 @@
 //! already leaves, above, a bit that names a word without any: a look in vain. So none is lost.
 
 use std::io;
+use std::ops::Range;
+#[cfg(any(target_arch = "x86_64", test))]
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +23,8 @@ use hostmem::{Mapping, Memfd, PAGE};
 const BITS: u64 = 64;
 /// Words in the unit of stores: what a page table entry has.
 const WORD: u64 = 8;
+/// Words in a page.
+const WORDS: u64 = PAGE / WORD;
 /// Most pages of a mapping: 16 TiB. It keeps what is computed of them far from overflow.
 const MOST_PAGES: u64 = 1 << 32;
 
@@ -61,6 +65,7 @@ impl Marks {
     }
 
     /// Sets bits, which are inside.
+    #[cfg(any(target_arch = "x86_64", test))]
     fn set(&self, bits: RangeInclusive<u64>) {
         let (mut first, mut last) = bits.into_inner();
         for level in 0..self.levels.len() {
@@ -79,24 +84,30 @@ impl Marks {
         }
     }
 
-    /// Takes all bits that are set, in increasing order. What another process wrote here may be anything: bits that cannot be
-    /// are not told.
-    fn take(&self, f: &mut impl FnMut(u64)) {
-        self.take_word(self.levels.len() - 1, 0, f);
+    /// Takes the bits that are set and wanted, in increasing order. What another process wrote here may be anything: bits that
+    /// cannot be are not told, and where none is wanted, nobody looks. `wanted` says whether any of a range of bits is.
+    fn take(&self, wanted: &impl Fn(Range<u64>) -> bool, f: &mut impl FnMut(u64)) {
+        self.take_word(self.levels.len() - 1, 0, wanted, f);
     }
 
-    fn take_word(&self, level: usize, word: u64, f: &mut impl FnMut(u64)) {
+    fn take_word(&self, level: usize, word: u64, wanted: &impl Fn(Range<u64>) -> bool, f: &mut impl FnMut(u64)) {
         let at = self.word(level, word);
         if at.load(Ordering::SeqCst) == 0 {
             return;
         }
         let mut bits = at.swap(0, Ordering::SeqCst);
+        // How many of the lowest bits stand behind one here.
+        let below = 1 << (BITS.trailing_zeros() * level as u32);
         while bits != 0 {
             let bit = word * BITS + u64::from(bits.trailing_zeros());
             bits &= bits - 1;
+            // What is set below what is not wanted stays; whoever sets more there sets the bits above once more.
+            if !wanted(bit * below..(bit + 1) * below) {
+                continue;
+            }
             match level.checked_sub(1) {
                 None => f(bit),
-                Some(below) if bit < self.levels[below].1 => self.take_word(below, bit, f),
+                Some(level) if bit < self.levels[level].1 => self.take_word(level, bit, wanted, f),
                 Some(_) => {}
             }
         }
@@ -134,8 +145,8 @@ impl Written {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "file too small for so many pages"));
         }
         let memory = Arc::new(file.map()?);
-        let stores = Marks::new(Arc::clone(&memory), 0, pages * (PAGE / WORD));
-        let released = Marks::new(memory, words(pages * (PAGE / WORD)), pages);
+        let stores = Marks::new(Arc::clone(&memory), 0, pages * WORDS);
+        let released = Marks::new(memory, words(pages * WORDS), pages);
         Ok(Written { pages, stores, released })
     }
 
@@ -143,7 +154,7 @@ impl Written {
         if pages == 0 || pages > MOST_PAGES {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such number of pages"));
         }
-        Ok(words(pages * (PAGE / WORD)) + words(pages))
+        Ok(words(pages * WORDS) + words(pages))
     }
 
     /// Pages of the mapping.
@@ -154,18 +165,30 @@ impl Written {
 
     /// Takes the stores: the offset in the mapping of each word of 8 bytes that was written, wholly or in part, since the
     /// last time; in increasing order. What is read there afterwards is what was stored, or newer.
-    pub fn take_stores(&self, mut word: impl FnMut(u64)) {
-        let count = self.pages * (PAGE / WORD);
-        self.stores.take(&mut |bit| {
+    pub fn take_stores(&self, word: impl FnMut(u64)) {
+        self.take_stores_in(&|_| true, word);
+    }
+
+    /// Takes the pages that had to be released, in increasing order.
+    pub fn take_released(&self, page: impl FnMut(u64)) {
+        self.take_released_in(&|_| true, page);
+    }
+
+    /// As [`Written::take_stores`], only those to pages that are wanted; `wanted` says whether any of a range of pages is.
+    /// Neither time nor what is named depends on what else somebody may have written here.
+    pub(crate) fn take_stores_in(&self, wanted: &impl Fn(Range<u64>) -> bool, mut word: impl FnMut(u64)) {
+        let count = self.pages * WORDS;
+        let wanted = |bits: Range<u64>| wanted(bits.start / WORDS..bits.end.div_ceil(WORDS));
+        self.stores.take(&wanted, &mut |bit| {
             if bit < count {
                 word(bit * WORD);
             }
         });
     }
 
-    /// Takes the pages that had to be released, in increasing order.
-    pub fn take_released(&self, mut page: impl FnMut(u64)) {
-        self.released.take(&mut |bit| {
+    /// As [`Written::take_released`], only those that are wanted.
+    pub(crate) fn take_released_in(&self, wanted: &impl Fn(Range<u64>) -> bool, mut page: impl FnMut(u64)) {
+        self.released.take(wanted, &mut |bit| {
             if bit < self.pages {
                 page(bit);
             }
@@ -173,11 +196,13 @@ impl Written {
     }
 
     /// Notes a store of so many bytes, not none, inside the mapping.
+    #[cfg(any(target_arch = "x86_64", test))]
     pub(crate) fn stored(&self, offset: u64, bytes: u64) {
         self.stores.set(offset / WORD..=(offset + bytes - 1) / WORD);
     }
 
     /// Notes that pages are released.
+    #[cfg(any(target_arch = "x86_64", test))]
     pub(crate) fn released(&self, pages: RangeInclusive<u64>) {
         self.released.set(pages);
     }

@@ -73,8 +73,6 @@ pub fn measure(kind: Kind) -> Result<Cost, Why> {
 struct Trial {
     mapping: Arc<Mapping>,
     trap: Box<dyn WriteTrap>,
-    #[cfg(target_arch = "x86_64")]
-    written: Option<Arc<Written>>,
 }
 
 impl Trial {
@@ -82,27 +80,19 @@ impl Trial {
         let file = Memfd::create("sundial-trial", PAGES * PAGE).map_err(Why::Trial)?;
         let mapping = Arc::new(file.map().map_err(Why::Trial)?);
         mapping.fill(0, mapping.len(), 1);
-        #[cfg(target_arch = "x86_64")]
-        let mut noted = None;
         let trap: Box<dyn WriteTrap> = match kind {
             #[cfg(target_arch = "x86_64")]
             Kind::Decode => {
                 let (written, alias) = (Written::create(PAGES), file.map());
-                let written = Arc::new(written.map_err(Why::Trial)?.0);
-                noted = Some(Arc::clone(&written));
-                Box::new(Decode::new(&mapping, alias.map_err(Why::Trial)?, written).map_err(Why::Trial)?)
+                let (written, _) = written.map_err(Why::Trial)?;
+                Box::new(Decode::new(&mapping, alias.map_err(Why::Trial)?, Arc::new(written)).map_err(Why::Trial)?)
             }
             #[cfg(not(target_arch = "x86_64"))]
             Kind::Decode => return Err(Why::Processor),
             Kind::Fault => Box::new(Fault::new(&mapping)?),
             Kind::Tracker => Box::new(Tracker::new(&mapping)?),
         };
-        Ok(Trial {
-            mapping,
-            trap,
-            #[cfg(target_arch = "x86_64")]
-            written: noted,
-        })
+        Ok(Trial { mapping, trap })
     }
 
     fn protect(&mut self, pages: std::ops::Range<u64>) -> Result<(), Why> {
@@ -115,18 +105,10 @@ impl Trial {
 
     /// How much was noticed.
     fn take(&mut self) -> Result<u64, Why> {
-        let mut pages = Vec::new();
-        self.trap.take_written(&mut pages).map_err(Why::Trial)?;
-        let noticed = pages.len() as u64;
-        #[cfg(target_arch = "x86_64")]
-        let noticed = {
-            let mut noticed = noticed;
-            if let Some(written) = &self.written {
-                written.take_stores(|_| noticed += 1);
-            }
-            noticed
-        };
-        Ok(noticed)
+        let mut noticed = Vec::new();
+        self.trap.take_written(&mut noticed).map_err(Why::Trial)?;
+        self.trap.take_stores(&mut noticed);
+        Ok(noticed.len() as u64)
     }
 
     /// Measures everything once.

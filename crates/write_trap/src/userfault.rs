@@ -104,9 +104,10 @@ const REGIONS: usize = 64;
 /// Messages that are read at once.
 const MESSAGES: usize = 16;
 
-/// Magic numbers of file systems: of anonymous inodes, and `/proc`.
+/// Magic numbers of file systems: of anonymous inodes, `/proc`, and memory files.
 const ANON_INODES: u64 = 0x0904_1934;
 const PROC: u64 = 0x9fa0;
+pub(crate) const TMPFS: u64 = 0x0102_1994;
 
 /// Makes a request.
 ///
@@ -258,7 +259,7 @@ fn read_now(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> rustix::io::Result<usize> {
 
 /// Is a descriptor that somebody sent at least one of the file system that it should be of? What is asked of it is unknown
 /// there to all others.
-fn check(fd: &OwnedFd, magic: u64) -> io::Result<()> {
+pub(crate) fn check(fd: &OwnedFd, magic: u64) -> io::Result<()> {
     let found = rustix::fs::fstatfs(fd)?.f_type;
     if u64::try_from(found).is_ok_and(|found| found == magic) {
         return Ok(());

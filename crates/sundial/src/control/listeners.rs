@@ -149,14 +149,17 @@ impl Control {
                 AdminRequest::Register { terms, gpu, profile } => {
                     or_refused(self.register(&socket, terms, gpu, profile.as_deref()))
                 }
-                AdminRequest::CreateVgpu { terms, gpu, scheme, trap, profile, path } => {
+                AdminRequest::CreateVgpu { terms, gpu, scheme, shadowing, profile, path } => {
                     let socket = path.zip(fds.into_iter().next());
-                    or_refused(self.create_vgpu(Wish { terms, gpu, scheme, trap, profile, socket }))
+                    or_refused(self.create_vgpu(Wish { terms, gpu, scheme, shadowing, profile, socket }))
                 }
                 AdminRequest::ListVgpus => or_refused(self.list_vgpus().map(AdminReply::Vgpus)),
                 AdminRequest::ShareVgpu { name, share } => or_refused(self.share_vgpu(&name, share)),
                 AdminRequest::ResizeVgpu { name, bytes } => or_refused(self.resize_vgpu(&name, bytes)),
                 AdminRequest::TraceVgpu { name } => or_refused(self.trace_vgpu(&name, fds)),
+                AdminRequest::ShadowVgpu { name, shadow, rebuild } => {
+                    or_refused(self.shadow_vgpu(&name, shadow, rebuild))
+                }
                 AdminRequest::DestroyVgpu { name } => or_refused(self.destroy_vgpu(&name)),
             };
             if admin::send(&socket, &reply).is_err() {

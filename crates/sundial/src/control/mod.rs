@@ -17,6 +17,7 @@ mod supervisor;
 mod tenants;
 mod vgpus;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,7 @@ use parking_lot::Mutex;
 use crate::config::Config;
 use crate::quiet::Quiet;
 use crate::runtime_directory::RuntimeDirectory;
+use crate::shadowing::Costs;
 use crate::threads;
 use compilers::Compilers;
 use supervisor::DeviceLink;
@@ -43,6 +45,8 @@ pub(crate) struct Control {
     /// Locked before the link's state, where both are.
     tenants: Mutex<Tenants>,
     compilers: Arc<Compilers>,
+    /// What traps cost here, as far as anybody wanted to know. Locked alone.
+    trap_costs: Mutex<HashMap<write_trap::Kind, Costs>>,
     quiet: Quiet,
     /// When somebody was last there.
     seen: Mutex<Instant>,
@@ -54,7 +58,8 @@ impl Control {
         let device = DeviceLink::new(config.gpu);
         let tenants = Mutex::new(Tenants::new(&config));
         let (compilers, quiet, seen) = (Compilers::new(store), Quiet::new(), Mutex::new(Instant::now()));
-        let control = Arc::new(Control { directory, config, device, tenants, compilers, quiet, seen });
+        let trap_costs = Mutex::default();
+        let control = Arc::new(Control { directory, config, device, tenants, compilers, trap_costs, quiet, seen });
         let supervised = Arc::clone(&control);
         std::thread::Builder::new()
             .name("supervisor".into())

@@ -20,7 +20,8 @@ use super::Control;
 use super::tenants::{Orders, Tenants};
 use crate::admin::{self, AdminReply, VgpuLine, VgpuListing};
 use crate::link::{ToDevice, VgpuStatus};
-use crate::scheme::{Scheme, TablePages, Trap};
+use crate::scheme::Scheme;
+use crate::shadowing::{self, Costs, Rebuild, Shadow, Shadowing, TablePages};
 use crate::size::{GpuSpec, Percent, Size};
 
 /// Longest that one may take to be made or to be ended: less than the command waits.
@@ -35,8 +36,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(super) struct Vgpu {
     name: String,
     scheme: Scheme,
-    /// How stores into its guest's page tables are noticed, if they are followed.
-    trap: Option<Trap>,
+    /// How its guest's page tables are shadowed, and what that costs here, if they are.
+    shadowing: Option<(Shadowing, Costs)>,
     /// All the memory that it may have, bytes; its terms say what it has now.
     most_bytes: u64,
     door: Arc<Door>,
@@ -84,7 +85,7 @@ pub(super) struct Wish {
     pub(super) terms: Terms,
     pub(super) gpu: Option<GpuSpec>,
     pub(super) scheme: Option<Scheme>,
-    pub(super) trap: Option<Trap>,
+    pub(super) shadowing: shadowing::Wish,
     pub(super) profile: Option<String>,
     /// A socket of theirs, and where it is.
     pub(super) socket: Option<(PathBuf, OwnedFd)>,
@@ -94,14 +95,20 @@ impl Control {
     /// Makes one, and lets guests in.
     pub(super) fn create_vgpu(self: &Arc<Control>, wish: Wish) -> Result<AdminReply> {
         self.check_gpu(wish.gpu)?;
-        let Wish { mut terms, scheme, trap, profile, socket, .. } = wish;
+        let Wish { mut terms, scheme, shadowing, profile, socket, .. } = wish;
         let profile = self.config.profile(profile.as_deref())?;
         profile.fill(&mut terms);
         let scheme = scheme.or(profile.scheme).unwrap_or_default();
-        if scheme != Scheme::Fv && trap.is_some() {
-            bail!("--trap is for scheme fv: in {scheme} stores into page tables are not looked for");
+        if scheme != Scheme::Fv && shadowing.is_some() {
+            bail!(
+                "--trap, --shadow and --rebuild are for scheme fv: in {scheme} stores into page tables are not looked for"
+            );
         }
-        let trap = (scheme == Scheme::Fv).then(|| trap.or(profile.trap).unwrap_or_default());
+        let shadowing = match scheme {
+            Scheme::Fv => Some(shadowing.or(profile.shadowing()).map_err(anyhow::Error::msg)?),
+            _ => None,
+        };
+        let shadowing = shadowing.map(|it| (it, self.costs(it)));
         let (_, whole) = self.device.wait_ready(RESTART_BOUND)?;
         match (scheme, terms.memory_bytes) {
             (Scheme::PassThrough, None) => terms.memory_bytes = Some(whole),
@@ -120,7 +127,7 @@ impl Control {
         let (vgpu, made) = self.change(|tenants| {
             // Whose lifeline was cut a moment ago must not be in the way.
             let swept = tenants.sweep();
-            let admitted = tenants.admit_vgpu(terms, (scheme, trap), &door);
+            let admitted = tenants.admit_vgpu(terms, (scheme, shadowing), &door);
             match admitted {
                 // Whoever waits is there before the device process can answer.
                 Ok((vgpu, orders)) => (Ok((vgpu, self.device.expect(vgpu))), swept.into_iter().chain(orders).collect()),
@@ -272,6 +279,26 @@ impl Control {
         })
     }
 
+    /// Changes how its guest's page tables are shadowed, from its next submission on.
+    pub(super) fn shadow_vgpu(
+        &self,
+        name: &str,
+        shadow: Option<Shadow>,
+        rebuild: Option<Rebuild>,
+    ) -> Result<AdminReply> {
+        self.change(|tenants| match tenants.shadow_vgpu(name, shadow, rebuild) {
+            Ok(orders) => (Ok(AdminReply::Done), orders),
+            Err(error) => (Err(error), Orders::new()),
+        })
+    }
+
+    /// What a trap costs on this machine: measured once, here, since the device process has no part in it.
+    fn costs(&self, shadowing: Shadowing) -> Costs {
+        let Some(kind) = shadowing.kind() else { return Costs::NONE };
+        let mut costs = self.trap_costs.lock();
+        *costs.entry(kind).or_insert_with(|| Costs::measure(kind))
+    }
+
     /// Changes how much memory one has; its guest has to do its part.
     pub(super) fn resize_vgpu(&self, name: &str, bytes: u64) -> Result<AdminReply> {
         let found = self.tenants.lock().vgpu_named(name);
@@ -304,17 +331,17 @@ impl Tenants {
     fn admit_vgpu(
         &mut self,
         terms: Terms,
-        how: (Scheme, Option<Trap>),
+        how: (Scheme, Option<(Shadowing, Costs)>),
         door: &Arc<Door>,
     ) -> Result<(TenantId, Orders)> {
-        let (scheme, trap) = how;
+        let (scheme, shadowing) = how;
         let name = terms.name.clone();
         self.check_room(scheme == Scheme::PassThrough).map_err(anyhow::Error::msg)?;
         let vgpu = self.admission.admit(terms)?;
         let mut orders = self.introduce(vgpu);
         let most_bytes = orders.iter().find_map(limit_of).unwrap_or(0);
-        self.vgpus.insert(vgpu, Vgpu { name, scheme, trap, most_bytes, door: Arc::clone(door), waiting: None });
-        orders.push(ToDevice::MakeVgpu { vgpu, scheme, trap, most_bytes });
+        self.vgpus.insert(vgpu, Vgpu { name, scheme, shadowing, most_bytes, door: Arc::clone(door), waiting: None });
+        orders.push(ToDevice::MakeVgpu { vgpu, scheme, shadowing, most_bytes });
         Ok((vgpu, orders))
     }
 
@@ -358,6 +385,16 @@ impl Tenants {
         Ok(self.reshare(name, share)?)
     }
 
+    fn shadow_vgpu(&mut self, name: &str, shadow: Option<Shadow>, rebuild: Option<Rebuild>) -> Result<Orders> {
+        let found = self.vgpus.iter_mut().find(|(_, vgpu)| vgpu.name == name);
+        let (id, vgpu) = found.with_context(|| format!("no virtual GPU named `{name}` is present"))?;
+        let Some((shadowing, _)) = &mut vgpu.shadowing else {
+            bail!("`{name}` is of scheme {}, in which stores into page tables are not looked for", vgpu.scheme);
+        };
+        *shadowing = shadowing.with(shadow, rebuild).map_err(|why| anyhow::anyhow!("`{name}`: {why}"))?;
+        Ok(vec![ToDevice::ShadowVgpu { vgpu: *id, shadowing: *shadowing }])
+    }
+
     /// It has so much memory from now on.
     pub(super) fn resized_vgpu(&mut self, id: TenantId, bytes: u64) -> Orders {
         match self.admission.resize(id, bytes) {
@@ -373,8 +410,8 @@ impl Tenants {
     /// For a new device process.
     pub(super) fn make_vgpus(&self) -> impl Iterator<Item = ToDevice> {
         let make = |(id, vgpu): (&TenantId, &Vgpu)| {
-            let Vgpu { scheme, trap, most_bytes, .. } = *vgpu;
-            ToDevice::MakeVgpu { vgpu: *id, scheme, trap, most_bytes }
+            let Vgpu { scheme, shadowing, most_bytes, .. } = *vgpu;
+            ToDevice::MakeVgpu { vgpu: *id, scheme, shadowing, most_bytes }
         };
         self.vgpus.iter().map(make)
     }
@@ -382,6 +419,7 @@ impl Tenants {
     fn vgpu_lines(&self, statuses: &[VgpuStatus]) -> Vec<VgpuLine> {
         let line = |(id, terms): (TenantId, &Terms)| {
             let vgpu = self.vgpus.get(&id)?;
+            let shadowing = vgpu.shadowing.map(|(it, _)| it);
             let blank = VgpuLine {
                 name: vgpu.name.clone(),
                 scheme: vgpu.scheme,
@@ -399,7 +437,10 @@ impl Tenants {
                 shadow_updates: 0,
                 entries_scanned: 0,
                 hypercalls: 0,
-                trap: vgpu.trap,
+                trap: shadowing.map(|it| it.trap),
+                trap_in_effect: None,
+                shadow: shadowing.and_then(|it| it.shadow),
+                rebuild: shadowing.and_then(|it| it.rebuild),
                 pages: TablePages::default(),
                 state: "restarting".into(),
                 reason: None,
@@ -418,6 +459,7 @@ impl Tenants {
                 shadow_updates: status.shadow_updates,
                 entries_scanned: status.entries_scanned,
                 hypercalls: status.hypercalls,
+                trap_in_effect: status.trap_in_effect,
                 pages: status.pages,
                 state: status.state.clone(),
                 reason: status.reason.clone(),

@@ -171,11 +171,12 @@ impl Device {
             ToDevice::Compiler { pid, cached } => compilers::admit(&self.compilers, pid, cached, fds),
             ToDevice::NoCompiler { reason } => self.compilers.refuse(&reason),
             ToDevice::Schedule { scheduler } => self.shares.schedule(scheduler.0),
-            ToDevice::MakeVgpu { vgpu, scheme, trap, most_bytes } => {
-                self.make_vgpu(vgpu, (scheme, trap), most_bytes)?;
+            ToDevice::MakeVgpu { vgpu, scheme, shadowing, most_bytes } => {
+                self.make_vgpu(vgpu, (scheme, shadowing), most_bytes)?;
             }
             ToDevice::ResizeVgpu { vgpu, bytes } => self.resize_vgpu(vgpu, bytes)?,
             ToDevice::TraceVgpu { vgpu } => self.trace_vgpu(vgpu, fds),
+            ToDevice::ShadowVgpu { vgpu, shadowing } => self.shadow_vgpu(vgpu, shadowing),
             ToDevice::EndVgpu { vgpu } => self.end_vgpu(vgpu)?,
             ToDevice::Guest { vgpu, pid } => self.let_guest_in(vgpu, pid, fds),
             ToDevice::ReportVgpus => link::send(&self.parent, &FromDevice::Vgpus(self.report_vgpus()), &[])?,

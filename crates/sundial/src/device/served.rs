@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gmmu::Policy;
 use gpu_driver::Usage;
 use vfio_user::{Ended, Server};
 use vgpu::{Counts, PassThrough, Port, Vgpu};
@@ -55,6 +56,15 @@ impl Served {
         match self {
             Served::Mediated(vgpu) => vgpu.record(to),
             Served::Whole(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Shadows its guest's page tables in another way.
+    pub(super) fn set_policy(&self, policy: Policy) {
+        match self {
+            Served::Mediated(vgpu) => vgpu.set_policy(policy),
+            // Its guest's tables are the device's.
+            Served::Whole(_) => {}
         }
     }
 

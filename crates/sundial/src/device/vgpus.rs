@@ -34,7 +34,8 @@ use super::served::Served;
 use crate::admin;
 use crate::link::{self, FromDevice, VgpuStatus};
 use crate::quiet::Quiet;
-use crate::scheme::{Scheme, Trap};
+use crate::scheme::Scheme;
+use crate::shadowing::{Costs, Shadowing, Trap};
 
 /// Most DMA maps of a guest. Each may be a file and an entry of this process's memory map, and counts as both.
 const MOST_MAPS: u64 = 1024;
@@ -119,7 +120,7 @@ impl Device {
     pub(super) fn make_vgpu(
         self: &Arc<Device>,
         id: TenantId,
-        how: (Scheme, Option<Trap>),
+        how: (Scheme, Option<(Shadowing, Costs)>),
         most_bytes: u64,
     ) -> Result<()> {
         let refused = self.try_make_vgpu(id, how, most_bytes).err();
@@ -129,7 +130,7 @@ impl Device {
     fn try_make_vgpu(
         self: &Arc<Device>,
         id: TenantId,
-        (scheme, trap): (Scheme, Option<Trap>),
+        (scheme, shadowing): (Scheme, Option<(Shadowing, Costs)>),
         most_bytes: u64,
     ) -> Result<(), String> {
         let tenant = match scheme {
@@ -142,9 +143,9 @@ impl Device {
         let name = tenant.name.clone();
         let served = match (scheme.mediated(), &tenant.budget) {
             (Some(scheme), Some(budget)) => {
-                let trap = trap.unwrap_or_default().into();
+                let watching = shadowing.map(|(it, costs)| it.watching(costs)).unwrap_or_default();
                 let budget = Arc::clone(budget);
-                let config = Config { name: name.clone(), vram_bytes: most_bytes, scheme, trap, budget };
+                let config = Config { name: name.clone(), vram_bytes: most_bytes, scheme, watching, budget };
                 Served::Mediated(self.machine.vgpu(config, limits.vram_bytes)?)
             }
             _ => Served::Whole(self.pass_through(&name)?),
@@ -210,6 +211,13 @@ impl Device {
             None => link::send(&self.parent, &FromDevice::VgpuEnded { vgpu: id }, &[])?,
         }
         Ok(())
+    }
+
+    /// Shadows the page tables of its guest in another way, from its next submission on: waits for nobody.
+    pub(super) fn shadow_vgpu(&self, id: TenantId, shadowing: Shadowing) {
+        if let Some(vgpu) = self.registry.lock().vgpus.get(&id) {
+            vgpu.hosted.served.set_policy(shadowing.policy());
+        }
     }
 
     /// Changes how much memory one has, on a thread of its own, because its guest may take its time; and says what came of it.
@@ -455,6 +463,7 @@ impl Hosted {
             shadow_updates: counts.shadow_updates,
             entries_scanned: counts.entries_scanned,
             hypercalls: counts.hypercalls,
+            trap_in_effect: guest.and(counts.trap).map(Trap::from),
             pages: counts.tracked.into(),
             state: state.into(),
             reason,
@@ -513,7 +522,7 @@ mod tests {
             name: "one".into(),
             vram_bytes: 16 << 20,
             scheme: Scheme::Fv,
-            trap: vgpu::Trap::default(),
+            watching: vgpu::Watching::default(),
             budget,
         };
         Arc::new(Hosted {

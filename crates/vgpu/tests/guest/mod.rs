@@ -14,7 +14,7 @@ use hostmem::{Mapping, Memfd};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use softgpu::{Config, SoftGpu};
 use vfio_user::{Client, ClientOptions, Server, ServerOptions, Stopper, pci};
-use vgpu::{Port, Scheme, Trap, Vgpu};
+use vgpu::{Port, Scheme, Trap, Vgpu, Watching};
 
 /// A virtual GPU as its guest's driver sees it.
 pub(crate) struct Guest {
@@ -50,7 +50,7 @@ impl Host {
     /// A virtual GPU of whose page tables stores are noticed in some way.
     pub(crate) fn trapped(driver: &Arc<Driver>, (scheme, trap): (Scheme, Trap), vram_bytes: u64) -> Host {
         let budget = driver.budget(HostCost { bytes: 8 << 30, ..HostCost::default() }).unwrap();
-        let config = vgpu::Config { name: "guest".into(), vram_bytes, scheme, trap, budget };
+        let config = vgpu::Config { name: "guest".into(), vram_bytes, scheme, watching: trap.into(), budget };
         Host::of(Vgpu::new(driver, config).unwrap())
     }
 
@@ -90,7 +90,7 @@ pub(crate) fn guest(driver: &Arc<Driver>, scheme: Scheme, vram_bytes: u64) -> Gu
 
 /// The guest of a virtual GPU.
 pub(crate) fn guest_of(mut host: Host) -> Guest {
-    let vgpu::Config { scheme, trap, vram_bytes, .. } = *host.vgpu.config();
+    let vgpu::Config { scheme, watching: Watching { trap, .. }, vram_bytes, .. } = *host.vgpu.config();
     let client = Client::over(host.connect(), &ClientOptions::default()).unwrap();
     let line = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     client.connect_irqs(pci::MSIX, 0, &[line.as_fd()]).unwrap();

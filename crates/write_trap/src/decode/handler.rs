@@ -13,6 +13,7 @@
 //! If the handler makes the page writable after the owner has made it read-only, the owner has seen that somebody was at it, and
 //! hears of the page again; if it was before, the page is read-only.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{io, ptr};
@@ -128,12 +129,16 @@ impl Watch {
         &self.watched().written
     }
 
-    pub(super) fn protect(&self, pages: &[u64]) -> io::Result<()> {
+    pub(super) fn area(&self) -> Area {
+        self.watched().area
+    }
+
+    /// Runs are inside the mapping.
+    pub(super) fn protect(&self, runs: &[Range<u64>]) -> io::Result<()> {
         let watched = self.watched();
-        let runs = watched.area.runs(pages)?;
         // Somebody may have come in front, who does not pass faults on.
         CHAIN.install();
-        for run in &runs {
+        for run in runs {
             run.clone().for_each(|page| watched.mark(page, true));
             if watched.releasing.load(Ordering::SeqCst) > 0 {
                 watched.written.released(run.start..=run.end - 1);
@@ -143,11 +148,12 @@ impl Watch {
         Ok(())
     }
 
-    pub(super) fn release(&self, pages: &[u64]) -> io::Result<()> {
+    /// Runs are inside the mapping.
+    pub(super) fn release(&self, runs: &[Range<u64>]) -> io::Result<()> {
         let watched = self.watched();
-        for run in watched.area.runs(pages)? {
+        for run in runs {
             watched.set_writable(run.start, run.end - run.start, true)?;
-            run.for_each(|page| watched.mark(page, false));
+            run.clone().for_each(|page| watched.mark(page, false));
         }
         Ok(())
     }
