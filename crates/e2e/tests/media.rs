@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use e2e::{Daemon, bin_dir, cuda_examples, text};
+use e2e::{Daemon, bin_dir, cuda_examples, text, wait_for};
 use serde_json::Value;
 
 fn gmedia() -> Option<PathBuf> {
@@ -106,6 +107,44 @@ fn surfaces_that_come_and_go_hold_what_was_copied_there() {
             assert!(if memory == "host" { mapped - picture < 4096 } else { mapped == 2 << 20 }, "{way}: {told}");
         }
     }
+}
+
+#[test]
+fn what_a_guest_did_to_its_page_tables_can_be_replayed() {
+    const FRAMES: u64 = 20;
+    let Some(program) = gmedia() else { return };
+    let daemon = Daemon::start(&["--gpu", "soft:1g"]);
+    let socket = daemon.vgpu("one", &["--mem", "192m", "--trap", "bar"]);
+    let file = daemon.folder().join("trace");
+    let mut recording = daemon.sundial().args(["vgpu", "trace", "one"]).arg(&file).spawn().expect("vgpu trace");
+    // The first line says that all that comes is seen.
+    let begun = || std::fs::metadata(&file).ok().filter(|file| file.len() > 0);
+    wait_for("the trace's first line", Duration::from_secs(60), begun);
+    let mut command = daemon.sundial();
+    command.args(["run", "--vgpu"]).arg(&socket);
+    let frames = FRAMES.to_string();
+    told(command, &program, &["--case", "churn", "--resolution", "240p", "--surfaces", "8", "--frames", &frames]);
+    assert!(daemon.sundial().args(["vgpu", "destroy", "one"]).status().expect("vgpu destroy").success());
+    assert!(recording.wait().expect("vgpu trace").success());
+    let output = daemon
+        .sundial()
+        .args(["bench", "--rounds", "1", "--json", "shadow", "--trap-cost", "5us", "--trace"])
+        .arg(&file)
+        .output()
+        .expect("bench shadow");
+    assert!(output.status.success(), "{}", text(&output));
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).expect("rows");
+    let row = |scheme: &str, rebuild: &str| {
+        let found = rows.iter().find(|row| row["scheme"] == scheme && row["rebuild"] == rebuild);
+        found.unwrap_or_else(|| panic!("{scheme} {rebuild} in {rows:?}")).clone()
+    };
+    let number = |row: &Value, what: &str| row[what].as_u64().unwrap_or_else(|| panic!("{what} in {row}"));
+    let (strict, segmented) = (row("strict", "-"), row("hybrid", "segmented"));
+    // A surface is 38 pages, mapped and unmapped for each picture, and work is submitted in between.
+    let least = 2 * 38 * FRAMES;
+    assert!(number(&strict, "updates") >= least && number(&strict, "submissions") >= FRAMES, "{strict}");
+    assert_eq!(number(&strict, "traps"), number(&strict, "updates"));
+    assert!(number(&segmented, "traps") < number(&strict, "traps"), "{segmented}");
 }
 
 #[test]

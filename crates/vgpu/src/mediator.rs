@@ -229,7 +229,9 @@ impl Vgpu {
         if self.config.scheme == Scheme::Pv {
             return Err(std::io::ErrorKind::Unsupported.into());
         }
-        *self.recorder.lock() = Some(Recorder::new(to)?);
+        let mut recorder = Recorder::new(to)?;
+        // The first lines at once: whoever reads knows from when on it sees everything.
+        *self.recorder.lock() = recorder.flush().then_some(recorder);
         Ok(())
     }
 

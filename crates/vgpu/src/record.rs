@@ -88,7 +88,7 @@ impl Recorder {
     }
 
     /// Writes what the reader takes now. False if there is none.
-    fn flush(&mut self) -> bool {
+    pub(crate) fn flush(&mut self) -> bool {
         if self.beyond > 0 && self.waiting.len() < MOST_WAITING {
             let beyond = std::mem::take(&mut self.beyond);
             let _ =
