@@ -110,6 +110,17 @@ fn surfaces_that_come_and_go_hold_what_was_copied_there() {
 }
 
 #[test]
+fn large_surfaces_can_be_mapped_entry_by_entry() {
+    let Some(program) = gmedia() else { return };
+    let daemon = Daemon::start(&["--gpu", "soft:1g"]);
+    // Each store is followed as it happens: the device is told of each page by itself.
+    let socket = daemon.vgpu("strict", &["--mem", "192m", "--trap", "bar"]);
+    let mut command = daemon.sundial();
+    command.args(["run", "--vgpu"]).arg(&socket);
+    told(command, &program, &["--case", "churn", "--resolution", "720p", "--surfaces", "48", "--frames", "60"]);
+}
+
+#[test]
 fn what_a_guest_did_to_its_page_tables_can_be_replayed() {
     const FRAMES: u64 = 20;
     let Some(program) = gmedia() else { return };

@@ -56,6 +56,11 @@ impl Piece {
     fn offset(&self, skip: u64) -> Piece {
         Piece { target: self.target.offset(skip), ..*self }
     }
+
+    /// Whether `next`, which follows `bytes` behind the start, is the same mapping for the host.
+    fn goes_on(&self, bytes: u64, next: &Piece) -> bool {
+        matches!(self.target, Target::Memory(_)) && self.offset(bytes) == *next
+    }
 }
 
 /// What is mapped in the window.
@@ -69,24 +74,42 @@ struct Mirror {
 }
 
 impl Mirror {
-    /// Entries of the host's map that are gained (or lost) by taking a range out, or mapping it.
-    fn gain(&self, range: &Range<u64>, mapped: bool) -> i32 {
+    /// Entries of the host's map that are gained (or lost) by showing something else in a range, or nothing.
+    fn gain(&self, range: &Range<u64>, to: Option<Piece>) -> i32 {
         let around = range.start.saturating_sub(1)..range.end.saturating_add(1);
-        let before: Vec<Range<u64>> = self.pieces.overlapping(around).map(|(whole, _)| whole).collect();
-        let below = before.iter().map(|whole| whole.start..whole.end.min(range.start));
-        let above = before.iter().map(|whole| whole.start.max(range.end)..whole.end);
-        let inside = mapped.then(|| range.clone());
-        let after: Vec<Range<u64>> = below.chain(inside).chain(above).filter(|left| !left.is_empty()).collect();
+        let before: Vec<Run> = self.pieces.overlapping(around).map(|(whole, piece)| (whole, *piece)).collect();
+        let below = before.iter().map(|(whole, piece)| (whole.start..whole.end.min(range.start), *piece));
+        let above = before.iter().map(|(whole, piece)| {
+            let start = whole.start.max(range.end);
+            (start..whole.end, piece.offset(start - whole.start))
+        });
+        let inside = to.map(|piece| (range.clone(), piece));
+        let after: Vec<Run> = below.chain(inside).chain(above).filter(|(left, _)| !left.is_empty()).collect();
         // What follows the last of them is not touched.
-        let followed = before.last().is_some_and(|last| last.end > range.end && self.pieces.get(last.end).is_some());
+        let followed =
+            before.last().is_some_and(|(last, _)| last.end > range.end && self.pieces.get(last.end).is_some());
         entries(&after, followed) - entries(&before, followed)
+    }
+
+    /// A piece is mapped where nothing was. The host joins what goes on in the same file: so do we, or a range that is mapped page
+    /// by page would cost an entry for each.
+    fn insert(&mut self, range: Range<u64>, piece: Piece) {
+        // It was cut out before.
+        drop(self.pieces.insert_joined(range, piece, Piece::goes_on));
     }
 }
 
+/// A piece, and where it is shown.
+type Run = (Range<u64>, Piece);
+
 /// Entries of the host's map for pieces in order, the last of them followed by another or not.
-fn entries(pieces: &[Range<u64>], followed: bool) -> i32 {
-    let gaps = pieces.windows(2).filter(|two| two[0].end != two[1].start).count();
-    (pieces.len() + gaps + usize::from(!followed && !pieces.is_empty())) as i32
+fn entries(pieces: &[Run], followed: bool) -> i32 {
+    let pairs = || pieces.windows(2).map(|two| (&two[0], &two[1]));
+    let gaps = pairs().filter(|((one, _), (next, _))| one.end != next.start).count();
+    let joined = pairs()
+        .filter(|((one, piece), (next, that))| one.end == next.start && piece.goes_on(one.end - one.start, that))
+        .count();
+    (pieces.len() + gaps + usize::from(!followed && !pieces.is_empty()) - joined) as i32
 }
 
 /// An address space in use.
@@ -269,15 +292,18 @@ impl Space {
     /// Changes a range of the window, as far as the budget has map entries for it.
     fn apply(&self, chip: &Chip, mirror: &mut Mirror, change: Change) {
         let Change { mut range, mut to } = change;
-        if !self.reserve(mirror, &range, to.is_some()) {
-            tracing::debug!(budget = self.budget, "no map entries are left; accesses will fault");
+        if !self.reserve(mirror, &range, to) {
+            log_limit::warn!(
+                budget = self.budget,
+                "no entries of the host's memory map are left for an address space: what it maps next is not there"
+            );
             to = None;
-            if !self.reserve(mirror, &range, false) {
+            if !self.reserve(mirror, &range, None) {
                 // No room for the hole: the whole of what it would split goes, which takes none.
                 let whole = |at| mirror.pieces.get(at).map(|(whole, _)| whole);
                 range.start = whole(range.start).map_or(range.start, |whole| whole.start);
                 range.end = whole(range.end - 1).map_or(range.end, |whole| whole.end);
-                self.reserve(mirror, &range, false);
+                self.reserve(mirror, &range, None);
             }
         }
         self.empty(chip, mirror, &range, to.is_none());
@@ -294,12 +320,12 @@ impl Space {
                 Target::Sparse => self.window.map_sparse(offset, bytes),
             };
             match mapped {
-                Ok(()) => drop(mirror.pieces.insert(range, piece)),
+                Ok(()) => mirror.insert(range, piece),
                 Err(error) => {
                     tracing::debug!(%error, "pages not mapped; accesses will fault");
                     self.unmap(chip, offset, bytes);
                     // They were charged as mapped.
-                    let gain = mirror.gain(&range, true);
+                    let gain = mirror.gain(&range, Some(piece));
                     self.charge_maps(mirror, -gain);
                 }
             }
@@ -307,8 +333,8 @@ impl Space {
     }
 
     /// Charges what the map takes after a change. What it takes less is given back; false if it would be more than there is.
-    fn reserve(&self, mirror: &mut Mirror, range: &Range<u64>, mapped: bool) -> bool {
-        let gain = mirror.gain(range, mapped);
+    fn reserve(&self, mirror: &mut Mirror, range: &Range<u64>, to: Option<Piece>) -> bool {
+        let gain = mirror.gain(range, to);
         self.charge_maps(mirror, gain)
     }
 
@@ -574,16 +600,16 @@ mod tests {
 
     use super::*;
 
-    type Run = (u64, Piece);
+    type Pages = (u64, Piece);
 
-    fn piece(pages: u64, at: u64) -> Run {
+    fn piece(pages: u64, at: u64) -> Pages {
         let target = Target::Memory(PhysAddr::vram(at << 12));
         (pages, Piece { target, file: 1, protection: Protection::ReadWrite })
     }
 
-    fn check(old: &[(u64, Run)], new: &[(u64, Run)], range: Range<u64>, expect: &[(u64, u64, Option<u64>)]) {
+    fn check(old: &[(u64, Pages)], new: &[(u64, Pages)], range: Range<u64>, expect: &[(u64, u64, Option<u64>)]) {
         let page = |va: u64| va << 12;
-        let run = |&(va, (pages, piece)): &(u64, Run)| (page(va)..page(va + pages), piece);
+        let run = |&(va, (pages, piece)): &(u64, Pages)| (page(va)..page(va + pages), piece);
         let mut mirror = IntervalMap::new();
         for (range, piece) in old.iter().map(run) {
             mirror.insert(range, piece).unwrap();
@@ -615,16 +641,24 @@ mod tests {
         let mut mirror = Mirror::default();
         for _ in 0..2000 {
             let start = next(40);
-            let (range, mapped) = (start..start + 1 + next(9), next(2) == 0);
-            let gain = mirror.gain(&range, mapped);
+            let range = start..start + 1 + next(9);
+            let target = match next(4) {
+                0 => Target::Sparse,
+                // Often what goes on next to it.
+                _ => Target::Memory(PhysAddr::vram(next(2) * 100 + start)),
+            };
+            let to = (next(2) == 0).then_some(Piece { target, file: 1, protection: Protection::ReadWrite });
+            let gain = mirror.gain(&range, to);
             mirror.pieces.cut_with(range.clone(), Piece::offset);
-            if mapped {
-                mirror.pieces.insert(range, piece(1, 1).1).unwrap();
-            }
+            to.into_iter().for_each(|piece| mirror.insert(range.clone(), piece));
             mirror.maps = mirror.maps.strict_add_signed(gain);
-            let pieces: Vec<Range<u64>> = mirror.pieces.iter().map(|(whole, _)| whole).collect();
-            let gaps = pieces.iter().filter(|whole| mirror.pieces.get(whole.end).is_none()).count();
+            let pieces: Vec<Run> = mirror.pieces.iter().map(|(whole, piece)| (whole, *piece)).collect();
+            let gaps = pieces.iter().filter(|(whole, _)| mirror.pieces.get(whole.end).is_none()).count();
             assert_eq!(mirror.maps as usize, pieces.len() + gaps, "{pieces:?}");
+            let joined = |two: &[Run]| {
+                two[0].0.end == two[1].0.start && two[0].1.goes_on(two[0].0.end - two[0].0.start, &two[1].1)
+            };
+            assert!(!pieces.windows(2).any(joined), "{pieces:?}");
         }
     }
 

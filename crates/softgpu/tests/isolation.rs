@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use device_io::DeviceBacking;
 use gpu_spec::host::GpEntry;
+use gpu_spec::mmu::{PhysAddr, Rights};
 use gpu_spec::notifier::Reason;
 use gpu_spec::qmd::Qmd;
 use gpu_spec::ramfc::InstanceBlock;
@@ -453,6 +454,34 @@ fn map_entries_end_at_the_budgets_limit_and_unmapping_takes_none() {
     mini.remove(1);
     wait("its entries", || maps(&mini, 1) == 0);
     victim.run(&mini, theirs);
+}
+
+#[test]
+fn what_is_mapped_page_by_page_takes_entries_as_if_it_were_mapped_at_once() {
+    const PAGES: u64 = 64;
+    let mut mini = Mini::new(1);
+    let mut tenant = Tenant::new(&mut mini, 1);
+    let buffer = mini.buffer(&mut tenant.space, PAGES * 4096);
+    let page = |page: u64| Buffer { va: buffer.va + page * 4096, offset: buffer.offset + page * 4096, bytes: 4096 };
+    let whole = maps(&mini, 1);
+    mini.unmap(&mut tenant.space, buffer);
+    let without = maps(&mini, 1);
+    mini.gpu.write32(budget::word(1, budget::MAPS_LIMIT), whole + 2);
+    // Each page is an invalidate of its own.
+    for some in 0..PAGES {
+        let Buffer { va, offset, bytes } = page(some);
+        mini.map_memory(&mut tenant.space, va, bytes, PhysAddr::vram(offset), Rights::default());
+    }
+    assert_eq!(maps(&mini, 1), whole);
+    mini.gpu.write32(budget::word(1, budget::MAPS_LIMIT), u32::MAX);
+    for some in 0..PAGES {
+        let kernel = tenant.kernel(&mut mini, &ptx(STORE, ""), 1, 1, &[page(some).va, some + 1]);
+        tenant.run(&mini, kernel);
+        assert_eq!(mini.read_u64(page(some), 0), some + 1);
+    }
+    let before = maps(&mini, 1);
+    (0..PAGES).for_each(|some| mini.unmap(&mut tenant.space, page(some)));
+    assert_eq!(maps(&mini, 1), before - (whole - without));
 }
 
 #[test]
