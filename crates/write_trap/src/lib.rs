@@ -45,6 +45,8 @@ mod fault;
 mod marks;
 mod measure;
 mod remote;
+#[cfg(all(feature = "testing", target_arch = "x86_64"))]
+pub mod testing;
 mod tracker;
 mod userfault;
 
