@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -14,7 +15,10 @@ use hostmem::{Mapping, Memfd, PAGE};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use write_trap::testing::{fuzz_remote, fuzz_servant};
-use write_trap::{DecodeParts, DecodeServant, RemoteDecode, WriteTrap, Written};
+use write_trap::{
+    DecodeParts, DecodeServant, Fault, FaultParts, Kind, ProtectedPages, RemoteDecode, Tracker, TrackerParts,
+    WriteTrap, Written, available,
+};
 
 const PAGES: u64 = 20;
 /// Longer than any machine is busy.
@@ -119,7 +123,7 @@ fn what_cannot_be_right_is_refused() {
     // The file is for fewer pages.
     let large = DecodeParts { bytes: 1000 * PAGE, ..parts() };
     assert_eq!(refused(large), ErrorKind::InvalidInput);
-    for (address, bytes) in [(0, PAGE), (PAGE, 0), (1, PAGE), (PAGE, u64::MAX & !(PAGE - 1))] {
+    for (address, bytes) in [(0, PAGE), (PAGE, 0), (1, PAGE), (PAGE, !(PAGE - 1))] {
         assert_eq!(refused(DecodeParts { address, bytes, ..parts() }), ErrorKind::InvalidInput);
     }
 }
@@ -256,4 +260,58 @@ fn descriptors_in_answers_are_nobodys() {
     drop(writer);
     // The kernel has closed the other one.
     assert_eq!(std::io::Read::read(&mut &reader, &mut [0]).unwrap(), 0);
+}
+
+/// A hole is no store: pages that are protected can be asked for, and a store makes it known.
+#[test]
+fn pages_that_are_protected_are_known_where_the_mapping_is() {
+    for kind in Kind::ALL {
+        if let Err(why) = available(kind) {
+            eprintln!("SKIPPED: {kind:?}: {why}");
+            continue;
+        }
+        let pages = 1200;
+        let file = Memfd::create("watched", pages * PAGE).unwrap();
+        let mapping = Arc::new(file.map().unwrap());
+        mapping.fill(0, 600 * PAGE as usize, 1);
+        let (mut servant, known) = (None, ProtectedPages::new(&mapping).unwrap());
+        let mut trap: Box<dyn WriteTrap> = match kind {
+            Kind::Decode => {
+                let (parts, serves) = DecodeParts::new(&mapping, file.map().unwrap()).unwrap();
+                servant = Some(serves);
+                Box::new(RemoteDecode::from_parts(parts, LONG).unwrap())
+            }
+            Kind::Fault => Box::new(Fault::from_parts(FaultParts::new(&mapping).unwrap()).unwrap()),
+            Kind::Tracker => Box::new(Tracker::from_parts(TrackerParts::new(&mapping).unwrap()).unwrap()),
+        };
+        let protected = |range: Range<u64>| {
+            let mut out = Vec::new();
+            match &servant {
+                Some(servant) => servant.protected(range, &mut out).map(|()| out),
+                None => known.among(range, &mut out).map(|()| out),
+            }
+        };
+        assert_eq!(protected(0..pages).unwrap(), [0; 0]);
+        let some = [3, 4, 511, 512, 599, 600, 1199];
+        trap.protect(&some).unwrap();
+        assert_eq!(protected(0..pages).unwrap(), some);
+        assert_eq!(protected(4..600).unwrap(), some[1..5]);
+        file.punch(0, pages * PAGE).unwrap();
+        assert_eq!(protected(0..pages).unwrap(), some, "{kind:?}: pages of a hole");
+        let mut told = Vec::new();
+        for page in some {
+            mapping.fill((page * PAGE) as usize, PAGE as usize, 0);
+            trap.take_written(&mut told).unwrap();
+            let mut stores = Vec::new();
+            trap.take_stores(&mut stores);
+            if kind.names_stores() {
+                assert_eq!(stores, (page * PAGE..(page + 1) * PAGE).step_by(8).collect::<Vec<_>>());
+                told.push(page);
+            }
+        }
+        assert_eq!(told, some, "{kind:?}");
+        for wrong in [0..0, 0..pages + 1, Range { start: 5, end: 4 }] {
+            assert_eq!(protected(wrong).unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
+    }
 }
