@@ -4,13 +4,18 @@
 
 mod pass_through;
 
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use device_io::{DeviceBacking, VramOffset};
+use gpu_driver::{Driver, HostCost};
 use hostmem::PAGE;
 use pass_through::{Asks, serve_asking, trap};
+use pci_gpu::VfioUserGpu;
 use serde_json::json;
-use vfio_user::{EACH_STORE, Errno, WATCH_STORES, wire};
+use softgpu::{Config, SoftGpu};
+use vfio_user::{EACH_STORE, Errno, Server, ServerOptions, WATCH_STORES, wire};
 use write_trap::{Kind, WriteTrap, available};
 
 const VRAM: u64 = 8 << 20;
@@ -145,4 +150,37 @@ fn each_store_is_a_message_where_that_is_asked_for() {
     };
     assert_eq!(messages(json!({ EACH_STORE: true })), (8, 3, 512, 32, 1, 3));
     assert_eq!(messages(json!({})), (1, 1, 1, 1, 1, 3));
+}
+
+/// What a virtual GPU with `--trap bar` counts.
+#[test]
+fn a_virtual_gpu_counts_a_trap_for_each_store() {
+    const GUEST: u64 = 32 << 20;
+    let gpu = SoftGpu::new(&Config { vram_bytes: GUEST + (96 << 20), workers: 1, ..Config::default() }).unwrap();
+    let driver = Driver::start(gpu).unwrap();
+    let budget = driver.budget(HostCost { bytes: 8 << 30, ..HostCost::default() }).unwrap();
+    let (scheme, trap) = (vgpu::Scheme::Fv, vgpu::Trap::Bar);
+    let config = vgpu::Config { name: "guest".into(), vram_bytes: GUEST, scheme, trap, budget };
+    let host = vgpu::Vgpu::new(&driver, config).unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let server = Server::new(ours, ServerOptions::default());
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.serve(&vgpu::Port::new(Arc::clone(&host))));
+        let gpu = VfioUserGpu::over(theirs).unwrap();
+        let traps = || {
+            // Behind all that was posted, and one itself.
+            gpu.read_vram(VramOffset(0), &mut [0]);
+            host.counts().traps
+        };
+        let counted = |act: &dyn Fn()| {
+            let before = traps();
+            act();
+            traps() - before - 1
+        };
+        assert_eq!(counted(&|| gpu.write_vram(VramOffset(1 << 20), &[0x11; 8])), 1);
+        assert_eq!(counted(&|| gpu.write_vram(VramOffset(1 << 20), &[0x11; 4096])), 512);
+        assert_eq!(counted(&|| gpu.fill_vram(VramOffset(1 << 20), 4096, 0)), 512);
+        gpu.disconnect();
+    });
+    host.end();
 }
