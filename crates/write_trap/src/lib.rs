@@ -23,6 +23,7 @@
 //!
 //! # Of whom
 //! Stores are noticed where the mapping is used: those of other processes, or through other mappings of the same file, are not.
+//! Nor is what changes pages without a store: a hole in the file, of which [`ProtectedPages`] says more.
 //! Each kind can be driven from another process, which gets up to two file descriptors for that: a [`Tracker`] and a [`Fault`]
 //! ([`TrackerParts`], [`FaultParts`]) by asking the kernel, a [`Decode`] by asking the process whose mapping it is
 //! ([`DecodeParts`], [`RemoteDecode`]); what it notices is in memory that both map ([`Written`]). Forked children: `Decode`
@@ -36,6 +37,7 @@
 //! - [`Written`]: what it noticed
 //! - [`RemoteDecode`]: that of another process
 //! - [`Fault`], [`Tracker`]: by `userfaultfd`
+//! - [`ProtectedPages`]: which pages they protect
 //! - [`measure`], [`available`]
 
 mod area;
@@ -44,7 +46,10 @@ mod decode;
 mod fault;
 mod marks;
 mod measure;
+mod protected;
 mod remote;
+#[cfg(all(feature = "testing", target_arch = "x86_64"))]
+pub mod testing;
 mod tracker;
 mod userfault;
 
@@ -57,6 +62,7 @@ pub use decode::{Decode, DecodeServant};
 pub use fault::{Fault, FaultParts};
 pub use marks::Written;
 pub use measure::{Cost, available, measure};
+pub use protected::ProtectedPages;
 #[cfg(not(target_arch = "x86_64"))]
 pub use remote::DecodeServant;
 pub use remote::{DecodeParts, RemoteDecode};

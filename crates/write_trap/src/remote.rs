@@ -73,6 +73,17 @@ impl DecodeParts {
     }
 }
 
+#[cfg(not(target_arch = "x86_64"))]
+impl DecodeServant {
+    /// Adds those among `pages` that are protected.
+    ///
+    /// # Errors
+    /// Never.
+    pub fn protected(&self, _: Range<u64>, _: &mut Vec<u64>) -> io::Result<()> {
+        match *self {}
+    }
+}
+
 /// A `Decode` of another process, which serves it there ([`crate::DecodeServant`]).
 ///
 /// What that process does wrong harms its own news: it can leave some out, or make some up for the pages that are watched.

@@ -47,7 +47,7 @@ impl TrackerParts {
     /// # Errors
     /// Why writes to it cannot be noticed that way.
     pub fn new(mapping: &Mapping) -> Result<TrackerParts, Why> {
-        let (userfault, page_map) = (Userfault::open(Resolved::ByKernel)?, PageMap::open()?);
+        let (userfault, page_map) = (Userfault::open(Resolved::ByKernel)?, PageMap::open_to_scan()?);
         let area = Area::of(mapping);
         userfault.register(area).map_err(Why::Register)?;
         Ok(TrackerParts {

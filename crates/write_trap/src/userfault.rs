@@ -275,7 +275,12 @@ impl PageMap {
     /// This process's.
     pub(crate) fn open() -> Result<PageMap, Why> {
         let fd = rustix::fs::open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        let map = PageMap(fd.map_err(|error| Why::PageMap(error.into()))?);
+        Ok(PageMap(fd.map_err(|error| Why::PageMap(error.into()))?))
+    }
+
+    /// This process's, if it can be asked for written pages.
+    pub(crate) fn open_to_scan() -> Result<PageMap, Why> {
+        let map = PageMap::open()?;
         // An empty range, to learn whether it knows the request.
         let mut scan = Scan { size: size_of::<Scan>() as u64, return_mask: PAGE_IS_WRITTEN, ..Scan::default() };
         // SAFETY: the request and its structure belong together; there is no room for regions.
@@ -293,6 +298,31 @@ impl PageMap {
 
     pub(crate) fn into_fd(self) -> OwnedFd {
         self.0
+    }
+
+    /// Adds the pages of a run that are protected by a `userfaultfd`, whether there are any or not.
+    pub(crate) fn protected(&self, area: Area, pages: Range<u64>, out: &mut Vec<u64>) -> io::Result<()> {
+        /// Bytes of a page's entry, and the bit that says so (`PM_UFFD_WP`).
+        const ENTRY: u64 = 8;
+        const PROTECTED: u64 = 1 << 57;
+        let mut entries = [0; PAGE as usize];
+        let mut at = pages.start;
+        while at < pages.end {
+            let most = ((pages.end - at) * ENTRY).min(PAGE) as usize;
+            let place = area.address_of(at) / PAGE * ENTRY;
+            let got = match rustix::io::pread(&self.0, &mut entries[..most], place) {
+                Err(Errno::INTR) => continue,
+                got => got?,
+            };
+            let (entries, _) = entries[..got].as_chunks();
+            if entries.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let protected = |entry: &[u8; 8]| u64::from_ne_bytes(*entry) & PROTECTED != 0;
+            out.extend((at..).zip(entries).filter(|(_, entry)| protected(entry)).map(|(page, _)| page));
+            at += entries.len() as u64;
+        }
+        Ok(())
     }
 
     /// Names the pages of a run that were written since they were protected, and protects these again, each at the moment

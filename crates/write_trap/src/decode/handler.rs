@@ -133,6 +133,11 @@ impl Watch {
         self.watched().area
     }
 
+    /// Whether a page inside the mapping is protected, or was until it had to be released.
+    pub(super) fn is_marked(&self, page: u64) -> bool {
+        self.watched().is_marked(page)
+    }
+
     /// Runs are inside the mapping.
     pub(super) fn protect(&self, runs: &[Range<u64>]) -> io::Result<()> {
         let watched = self.watched();

@@ -1,6 +1,7 @@
 //! Does what another process says about which pages: the other end of a [`crate::RemoteDecode`].
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -18,6 +19,7 @@ use crate::{DecodeParts, Why, Written};
 #[derive(Debug)]
 pub struct DecodeServant {
     socket: Arc<OwnedFd>,
+    decode: Arc<Decode>,
     thread: Option<JoinHandle<()>>,
     /// A forked child has neither the thread, nor a socket of its own.
     here: ForkMark,
@@ -35,13 +37,25 @@ impl DecodeParts {
     fn make(mapping: &Arc<Mapping>, alias: Mapping) -> io::Result<(DecodeParts, DecodeServant)> {
         let (address, bytes) = (mapping.address() as u64, mapping.len() as u64);
         let (written, file) = Written::create(bytes / hostmem::PAGE)?;
-        let decode = Decode::new(mapping, alias, Arc::new(written))?;
+        let decode = Arc::new(Decode::new(mapping, alias, Arc::new(written))?);
         let (ours, control) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let (socket, here) = (Arc::new(ours), ForkMark::new()?);
-        let of_thread = Arc::clone(&socket);
-        let thread = std::thread::Builder::new().name("write-trap".into()).spawn(move || serve(&of_thread, &decode))?;
-        let servant = DecodeServant { socket, thread: Some(thread), here };
+        let (end, served) = (Arc::clone(&socket), Arc::clone(&decode));
+        let thread = std::thread::Builder::new().name("write-trap".into()).spawn(move || serve(&end, &served))?;
+        let servant = DecodeServant { socket, decode, thread: Some(thread), here };
         Ok((DecodeParts { written: file.into_fd(), control, address, bytes }, servant))
+    }
+}
+
+impl DecodeServant {
+    /// Adds those among `pages` that are protected: see [`crate::ProtectedPages`].
+    ///
+    /// # Errors
+    /// `InvalidInput` if these are not inside the mapping.
+    pub fn protected(&self, pages: Range<u64>, out: &mut Vec<u64>) -> io::Result<()> {
+        let run = self.decode.watch.area().run(pages.start, pages.end.saturating_sub(pages.start))?;
+        out.extend(run.filter(|page| self.decode.watch.is_marked(*page)));
+        Ok(())
     }
 }
 
@@ -66,7 +80,10 @@ fn serve(socket: &OwnedFd, decode: &Decode) {
             break;
         }
     }
-    // Whoever asks still hears of the end at once.
+    // Nobody says any more which pages. If it fails, stores go on to be done by the handler.
+    let all = 0..decode.watch.area().pages();
+    let _ = decode.set(false, std::slice::from_ref(&all));
+    // Whoever still asks hears of the end at once.
     let _ = rustix::net::shutdown(socket, Shutdown::Both);
 }
 
