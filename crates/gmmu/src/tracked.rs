@@ -3,7 +3,7 @@
 use gpu_spec::mmu::PhysAddr;
 
 use crate::format::Format;
-use crate::tracking::{Stored, Tracking, WriteTrap};
+use crate::tracking::{Costs, Notices, Policy, Stored, Tracking, WriteTrap};
 use crate::{Changes, Grant, PhysMem, Progress, Shadow, ShadowError, TableMemory};
 
 /// What it takes to bring a shadow in line: the guest's memory, what it is granted, and the host's tables.
@@ -70,18 +70,32 @@ impl Tracked {
         }
     }
 
-    /// The guest submits work that uses this shadow. `written`: pages as [`Tracking::submit`] takes them.
+    /// From now on with another policy, or with a trap of which other things hold ([`Tracking::change`]).
+    pub fn change<F: Format>(
+        &mut self,
+        policy: Policy,
+        how: (Notices, Costs),
+        shadow: &mut Shadow<F>,
+        trap: &mut impl WriteTrap,
+    ) {
+        let plan = self.tracking.change(policy, how, |page| trap.reaches(page));
+        trap.release(&plan.release);
+        trap.protect(&plan.protect);
+        plan.compare.iter().for_each(|page| shadow.stored(*page, gpu_spec::mmu::SMALL_PAGE));
+    }
+
+    /// The guest submits work that uses this shadow. What was stored before has been told ([`Tracked::stored`],
+    /// [`Tracking::written`]), as far as the trap notices it.
     ///
     /// # Errors
     /// As [`Shadow::reflect`]. What could not be shown is tried again at the next submission.
     pub fn submit<F: Format, P: PhysMem + Grant, M: TableMemory>(
         &mut self,
-        written: &[PhysAddr],
         shadow: &mut Shadow<F>,
         trap: &mut impl WriteTrap,
         with: &mut Reflection<'_, P, M>,
     ) -> Result<Progress, ShadowError> {
-        let plan = self.tracking.submit(written);
+        let plan = self.tracking.submit();
         // Whoever stores from now on is noticed; what was stored before is found.
         trap.protect(&plan.protect);
         trap.release(&plan.release);

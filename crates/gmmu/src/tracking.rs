@@ -18,14 +18,20 @@
 //! as many are trapped before it is, so that no page ever costs more than twice the better of both. A page that stays
 //! relaxed from one submission to the next ([`Rebuild::Full`], [`Rebuild::Static`], [`Rebuild::Dynamic`]) and was compared in
 //! vain for as much as a trapped store and the protection cost is strict again.
+//!
+//! Where stores are told only when somebody asks ([`Notices::StoresWhenAsked`]), a page is relaxed too late for those that it has
+//! had: it is for those that come until the next submission, and a segment ends when they were too few.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpu_spec::mmu::PhysAddr;
 
-/// How stores into a guest's tables are noticed.
+/// How stores into a guest's tables are noticed: what tracking asks of whoever notices them, for one shadow, in the guest's
+/// addresses. (Of ways to do so on a mapping of a process, with all that may fail there, crate `write_trap` is about.)
 pub trait WriteTrap {
-    /// Stores into these pages are noticed from now on: when it returns, none that comes later is lost.
+    /// Stores into these pages are noticed from now on: when it returns, none that comes later is lost; or the trap has failed,
+    /// and [reaches](WriteTrap::reaches) none of them any more. Before the next submission [`crate::Tracked::change`] is
+    /// called, then.
     fn protect(&mut self, pages: &[PhysAddr]);
 
     /// Stores into these pages need not be noticed any more.
@@ -46,6 +52,8 @@ pub enum Notices {
     FirstStores,
     /// Nothing as it happens; asked, which pages were stored into. These are protected again by that.
     WhenAsked,
+    /// Nothing as it happens; asked, each store into a protected page. Pages can be released.
+    StoresWhenAsked,
     /// Nothing at all.
     Nothing,
 }
@@ -110,7 +118,7 @@ impl Costs {
     /// Comparisons in vain that cost as much as protecting a page and the trap of its next store.
     fn patience(self) -> u32 {
         let strict = u64::from(self.trap) + u64::from(self.release) + u64::from(self.protect);
-        u32::try_from(strict.div_ceil(u64::from(self.compare).max(1))).unwrap_or(u32::MAX)
+        u32::try_from(strict.div_ceil(u64::from(self.compare).max(1))).unwrap_or(u32::MAX).max(1)
     }
 }
 
@@ -203,6 +211,10 @@ pub struct Tracking {
     pages: BTreeMap<PhysAddr, Page>,
     /// Pages that are relaxed. Invariant: exactly those that say so.
     relaxed: BTreeSet<PhysAddr>,
+    /// Pages that were stored into since the last submission, as a trap says of whole pages. Invariant: known ones.
+    written: BTreeSet<PhysAddr>,
+    /// Pages of which single stores were told since then, when somebody asked. Invariant: known ones.
+    told: BTreeSet<PhysAddr>,
     /// Submissions.
     period: u64,
     /// What has happened.
@@ -214,8 +226,73 @@ impl Tracking {
     /// strict but what is protected anyway; where nothing is told, all pages are compared.
     #[must_use]
     pub fn new(policy: Policy, notices: Notices, costs: Costs) -> Tracking {
-        let (pages, relaxed) = (BTreeMap::new(), BTreeSet::new());
-        Tracking { policy, notices, costs, pages, relaxed, period: 0, counts: TrackingCounts::default() }
+        Tracking {
+            policy,
+            notices,
+            costs,
+            pages: BTreeMap::new(),
+            relaxed: BTreeSet::new(),
+            written: BTreeSet::new(),
+            told: BTreeSet::new(),
+            period: 0,
+            counts: TrackingCounts::default(),
+        }
+    }
+
+    /// From now on with another policy, or with a trap of which other things hold: `reaches` says which pages it does. What it
+    /// takes is to be done before the next submission. A trap that takes the place of another one knows of no page: in between
+    /// there is [`Notices::Nothing`].
+    pub fn change(
+        &mut self,
+        policy: Policy,
+        (notices, costs): (Notices, Costs),
+        reaches: impl Fn(PhysAddr) -> bool,
+    ) -> Plan {
+        (self.policy, self.notices, self.costs) = (policy, notices, costs);
+        let (mut plan, all) = (Plan::default(), self.relaxes_all());
+        for (at, page) in &mut self.pages {
+            page.blind = notices == Notices::Nothing || !reaches(*at);
+            (page.chosen, page.in_vain) = (false, 0);
+            let relaxed = page.blind || (all && page.leaf);
+            match (std::mem::replace(&mut page.relaxed, relaxed), relaxed) {
+                (false, true) => {
+                    self.relaxed.insert(*at);
+                    plan.release.push(*at);
+                }
+                (true, false) => {
+                    self.relaxed.remove(at);
+                    self.counts.protected += 1;
+                    plan.protect.push(*at);
+                    plan.compare.push(*at);
+                }
+                _ => {}
+            }
+        }
+        plan
+    }
+
+    /// Whether there is a choice between strict and relaxed.
+    fn may_relax(&self) -> bool {
+        self.policy.shadowing != Shadowing::Strict && self.notices != Notices::AllStores
+    }
+
+    /// Whether all tables of pages are relaxed.
+    fn relaxes_all(&self) -> bool {
+        self.policy.rebuild == Rebuild::Full && self.may_relax()
+    }
+
+    /// Whether a strict page that was stored into in this period is relaxed for that.
+    fn is_to_relax(&self, page: &Page) -> bool {
+        page.leaf
+            && self.may_relax()
+            && match (self.policy.shadowing, self.policy.rebuild) {
+                (_, Rebuild::Static(_)) => page.chosen,
+                (Shadowing::Hybrid, _) => {
+                    let dear = self.costs.break_even();
+                    page.usual >= dear.saturating_mul(16) || page.stores >= dear
+                }
+                _ => true,
+            }
     }
 
     /// Pages that are strict and relaxed now.
@@ -241,10 +318,7 @@ impl Tracking {
     pub fn holds_tables(&mut self, at: PhysAddr, leaf: bool, blind: bool) -> bool {
         let blind = blind || self.notices == Notices::Nothing;
         let old = self.pages.get(&at);
-        let all = leaf
-            && self.policy.rebuild == Rebuild::Full
-            && self.policy.shadowing != Shadowing::Strict
-            && self.notices != Notices::AllStores;
+        let all = leaf && self.relaxes_all();
         // One that is protected already stays so, until there is a reason.
         let relaxed = blind || (all && old.is_none_or(|old| old.relaxed));
         if old.is_some_and(|old| old.relaxed) {
@@ -262,6 +336,8 @@ impl Tracking {
     /// A page holds no tables any more. True if it was strict, and is to be released.
     pub fn is_gone(&mut self, at: PhysAddr) -> bool {
         let Some(old) = self.pages.remove(&at) else { return false };
+        self.written.remove(&at);
+        self.told.remove(&at);
         if old.relaxed {
             self.relaxed.remove(&at);
         }
@@ -277,35 +353,82 @@ impl Tracking {
             true => self.counts.table_traps += 1,
             false => self.counts.directory_traps += 1,
         }
-        let relax = page.leaf
-            && !page.relaxed
-            && self.notices != Notices::AllStores
-            && match (self.policy.shadowing, self.policy.rebuild) {
-                (Shadowing::Strict, _) => false,
-                (_, Rebuild::Static(_)) => page.chosen,
-                (Shadowing::Relaxed, _) => true,
-                (Shadowing::Hybrid, _) => {
-                    let dear = self.costs.break_even();
-                    page.usual >= dear.saturating_mul(16) || page.stores >= dear
-                }
-            };
-        if !relax {
+        let page = *page;
+        if self.notices == Notices::StoresWhenAsked {
+            self.told.insert(at);
             return Stored::Follow;
         }
-        page.relaxed = true;
-        page.in_vain = 0;
-        self.relaxed.insert(at);
+        if page.relaxed || !self.is_to_relax(&page) {
+            return Stored::Follow;
+        }
+        self.relax(at);
         self.counts.released += 1;
         Stored::Release
     }
 
-    /// Work is submitted. `written` are the pages that were stored into since they were protected, of a trap that does not tell of
-    /// each store: it has protected them again, or released them ([`Notices`]).
-    pub fn submit(&mut self, written: &[PhysAddr]) -> Plan {
+    /// A page was stored into since it was protected, of which a trap does not tell each store. It has protected it again, or
+    /// released it ([`Notices`]): also one that tells stores, where it cannot.
+    pub fn written(&mut self, at: PhysAddr) {
+        if self.pages.contains_key(&at) {
+            self.written.insert(at);
+        }
+    }
+
+    fn relax(&mut self, at: PhysAddr) {
+        if let Some(page) = self.pages.get_mut(&at) {
+            (page.relaxed, page.in_vain) = (true, 0);
+            self.relaxed.insert(at);
+        }
+    }
+
+    /// Work is submitted: what was stored until now has been told, as far as it is noticed.
+    pub fn submit(&mut self) -> Plan {
         let mut plan = Plan::default();
         self.period += 1;
-        for at in written {
+        self.submit_written(&mut plan);
+        if matches!(self.policy.rebuild, Rebuild::Static(_)) && self.period.is_multiple_of(CHOOSE_EVERY) {
+            self.choose(&mut plan);
+        }
+        // Where stores are told too late to relax a page for them, it stays as long as they are many.
+        let ends = self.policy.rebuild == Rebuild::Segmented && self.notices != Notices::StoresWhenAsked;
+        for at in &self.relaxed {
             let Some(page) = self.pages.get_mut(at) else { continue };
+            match page.period + 1 == self.period {
+                true => self.counts.rebuilt_written += 1,
+                false => self.counts.rebuilt_unknown += 1,
+            }
+            if ends && !page.blind {
+                page.relaxed = false;
+                plan.protect.push(*at);
+                self.counts.protected += 1;
+            }
+            plan.compare.push(*at);
+        }
+        if ends {
+            let pages = &self.pages;
+            self.relaxed.retain(|at| pages.get(at).is_some_and(|page| page.relaxed));
+        }
+        self.relax_told(&mut plan);
+        plan
+    }
+
+    /// Pages of which stores were told one by one, and are followed: what comes from now on may be too much for that.
+    fn relax_told(&mut self, plan: &mut Plan) {
+        for at in std::mem::take(&mut self.told) {
+            let Some(page) = self.pages.get(&at).copied() else { continue };
+            if !page.relaxed && self.is_to_relax(&page) {
+                self.relax(at);
+                self.counts.released += 1;
+                plan.release.push(at);
+            }
+        }
+    }
+
+    /// Pages of which it is known only that there were stores.
+    fn submit_written(&mut self, plan: &mut Plan) {
+        let may_relax = self.may_relax();
+        for at in std::mem::take(&mut self.written) {
+            let Some(page) = self.pages.get_mut(&at) else { continue };
             if page.relaxed {
                 continue;
             }
@@ -318,46 +441,23 @@ impl Tracking {
                 self.counts.released += 1;
             }
             // The trap has released it, or has protected it again already.
-            let stays =
-                page.leaf && self.policy.rebuild == Rebuild::Dynamic && self.policy.shadowing != Shadowing::Strict;
-            if stays {
-                page.relaxed = true;
-                page.in_vain = 0;
-                self.relaxed.insert(*at);
-                if self.notices == Notices::WhenAsked {
-                    plan.release.push(*at);
-                }
+            let stays = match self.policy.rebuild {
+                Rebuild::Dynamic => true,
+                Rebuild::Static(_) => page.chosen,
+                _ => false,
+            };
+            if stays && page.leaf && may_relax {
+                self.relax(at);
+                plan.release.push(at);
             } else {
-                if self.notices == Notices::FirstStores {
-                    plan.protect.push(*at);
+                if self.notices != Notices::WhenAsked {
+                    plan.protect.push(at);
                     self.counts.protected += 1;
                 }
                 self.counts.rebuilt_written += 1;
-                plan.compare.push(*at);
+                plan.compare.push(at);
             }
         }
-        if matches!(self.policy.rebuild, Rebuild::Static(_)) && self.period.is_multiple_of(CHOOSE_EVERY) {
-            self.choose(&mut plan);
-        }
-        let segmented = self.policy.rebuild == Rebuild::Segmented;
-        for at in &self.relaxed {
-            let Some(page) = self.pages.get_mut(at) else { continue };
-            match page.period + 1 == self.period {
-                true => self.counts.rebuilt_written += 1,
-                false => self.counts.rebuilt_unknown += 1,
-            }
-            if segmented && !page.blind {
-                page.relaxed = false;
-                plan.protect.push(*at);
-                self.counts.protected += 1;
-            }
-            plan.compare.push(*at);
-        }
-        if segmented {
-            let pages = &self.pages;
-            self.relaxed.retain(|at| pages.get(at).is_some_and(|page| page.relaxed));
-        }
-        plan
     }
 
     /// A page that a [`Plan`] named was compared: so many entries had changed. True if it is strict from now on, and is to be
@@ -366,20 +466,22 @@ impl Tracking {
         self.counts.entries_rebuilt += changed;
         self.counts.rebuilt_in_vain += u64::from(changed == 0);
         let Some(page) = self.pages.get_mut(&at) else { return false };
-        let period = self.period - 1;
+        let (period, hybrid) = (self.period - 1, self.policy.shadowing == Shadowing::Hybrid);
+        page.in_vain += 1;
         if changed > 0 {
             // The store that released it is among them.
             let unseen = u32::try_from(changed).unwrap_or(u32::MAX).saturating_sub(1);
             page.has_stores(unseen.max(u32::from(page.period != period)), period);
             page.in_vain = 0;
-            return false;
         }
-        page.in_vain += 1;
+        let few = if hybrid { u64::from(self.costs.break_even()) } else { 1 };
         let calm = page.relaxed
-            && self.policy.shadowing == Shadowing::Hybrid
-            && !matches!(self.policy.rebuild, Rebuild::Static(_))
             && !page.blind
-            && page.in_vain >= self.costs.patience();
+            && match self.policy.rebuild {
+                Rebuild::Static(_) => false,
+                Rebuild::Segmented => self.notices == Notices::StoresWhenAsked && changed < few,
+                Rebuild::Full | Rebuild::Dynamic => hybrid && page.in_vain >= self.costs.patience(),
+            };
         if calm {
             page.relaxed = false;
             self.relaxed.remove(&at);
@@ -391,7 +493,7 @@ impl Tracking {
     /// Chooses the pages that are relaxed: those that usually have most stores.
     fn choose(&mut self, plan: &mut Plan) {
         let Rebuild::Static(wanted) = self.policy.rebuild else { return };
-        if self.policy.shadowing == Shadowing::Strict || self.notices == Notices::AllStores {
+        if !self.may_relax() {
             return;
         }
         let mut busiest: Vec<(u32, PhysAddr)> = self

@@ -40,7 +40,7 @@ fn store(tracking: &mut Tracking, at: PhysAddr, stores: u32) -> u32 {
 
 /// A submission, at which so many entries of each page that is compared have changed.
 fn submit(tracking: &mut Tracking, changed: impl Fn(PhysAddr) -> u64) -> Plan {
-    let plan = tracking.submit(&[]);
+    let plan = tracking.submit();
     plan.compare.iter().for_each(|at| {
         tracking.compared(*at, changed(*at));
     });
@@ -105,7 +105,7 @@ fn a_hybrid_ends_what_is_compared_in_vain() {
         let mut vain = 0;
         submit(&mut tracking, |_| 9);
         while tracking.is_relaxed(page(0)) {
-            let plan = tracking.submit(&[]);
+            let plan = tracking.submit();
             assert_eq!(plan.compare, [page(0)]);
             vain += 1;
             assert_eq!(tracking.compared(page(0), 0), vain == 4, "{rebuild:?}");
@@ -191,20 +191,21 @@ fn where_nothing_is_told_all_is_compared() {
 
 #[test]
 fn pages_that_are_named_when_asked_are_compared() {
-    for (notices, protect) in [(Notices::WhenAsked, vec![]), (Notices::FirstStores, vec![DIRECTORY, page(1)])] {
+    for (notices, protect) in [(Notices::WhenAsked, vec![]), (Notices::FirstStores, vec![page(1), DIRECTORY])] {
         let mut tracking = tracking(Shadowing::Hybrid, Rebuild::Segmented, notices, 3);
         for _ in 0..3 {
-            let plan = tracking.submit(&[DIRECTORY, page(1), page(77)]);
-            assert_eq!(plan, Plan { protect: protect.clone(), ..compare(&[DIRECTORY, page(1)]) });
-            assert_eq!(tracking.submit(&[]), Plan::default());
+            [DIRECTORY, page(1), page(77)].into_iter().for_each(|at| tracking.written(at));
+            let plan = tracking.submit();
+            assert_eq!(plan, Plan { protect: protect.clone(), ..compare(&[page(1), DIRECTORY]) });
+            assert_eq!(tracking.submit(), Plan::default());
         }
         assert_eq!(tracking.counts.table_traps, if notices == Notices::FirstStores { 3 } else { 0 });
         // What is dynamic stays relaxed; directories do not.
         let mut tracking = self::tracking(Shadowing::Relaxed, Rebuild::Dynamic, notices, 3);
-        let plan = tracking.submit(&[DIRECTORY, page(1)]);
-        assert_eq!(plan.release, if notices == Notices::WhenAsked { vec![page(1)] } else { vec![] });
+        [DIRECTORY, page(1)].into_iter().for_each(|at| tracking.written(at));
+        assert_eq!(tracking.submit().release, [page(1)]);
         assert_eq!(tracking.pages(), (3, 1));
-        assert_eq!(tracking.submit(&[]).compare, [page(1)]);
+        assert_eq!(tracking.submit().compare, [page(1)]);
     }
 }
 
@@ -235,4 +236,82 @@ fn a_page_whose_stores_are_not_noticed_is_always_compared() {
             }
         }
     }
+}
+
+/// A submission of a guest whose stores are told when somebody asks: so many were told of a page that was strict.
+fn submit_told(tracking: &mut Tracking, at: PhysAddr, stores: u64) -> Plan {
+    if !tracking.is_relaxed(at) {
+        (0..stores).for_each(|_| assert_eq!(tracking.stored(at), Stored::Follow));
+    }
+    submit(tracking, |_| stores)
+}
+
+#[test]
+fn stores_that_are_told_when_asked_relax_a_page_for_those_to_come() {
+    let released = Plan { release: vec![page(1)], ..Plan::default() };
+    for (shadowing, few) in [(Shadowing::Hybrid, 2), (Shadowing::Relaxed, 0)] {
+        let mut tracking = tracking(shadowing, Rebuild::Segmented, Notices::StoresWhenAsked, 3);
+        for _ in 0..10 {
+            assert_eq!(submit_told(&mut tracking, page(1), few), Plan::default());
+        }
+        // They are followed one by one; those that come next are not.
+        assert_eq!(submit_told(&mut tracking, page(1), 40), released);
+        for _ in 0..10 {
+            assert_eq!(submit_told(&mut tracking, page(1), 40), compare(&[page(1)]));
+            assert!(tracking.is_relaxed(page(1)));
+        }
+        // The segment ends with those that are too few.
+        assert_eq!(submit_told(&mut tracking, page(1), few), compare(&[page(1)]));
+        assert_eq!(tracking.pages(), (4, 0));
+        assert_eq!(tracking.counts.table_traps, 10 * few + 40);
+    }
+    let mut strict = tracking(Shadowing::Strict, Rebuild::Segmented, Notices::StoresWhenAsked, 3);
+    assert_eq!(submit_told(&mut strict, page(1), 400), Plan::default());
+    assert_eq!((strict.counts.table_traps, strict.pages()), (400, (4, 0)));
+    // A directory is never released.
+    let mut tracking = tracking(Shadowing::Relaxed, Rebuild::Dynamic, Notices::StoresWhenAsked, 3);
+    assert_eq!(submit_told(&mut tracking, DIRECTORY, 400), Plan::default());
+    assert_eq!(submit_told(&mut tracking, page(1), 1), released);
+    assert_eq!(submit_told(&mut tracking, page(1), 0), compare(&[page(1)]));
+    assert!(tracking.is_relaxed(page(1)));
+}
+
+#[test]
+fn static_pages_stay_relaxed_with_a_trap_that_names_pages() {
+    for notices in [Notices::WhenAsked, Notices::FirstStores] {
+        let mut tracking = tracking(Shadowing::Relaxed, Rebuild::Static(1), notices, 3);
+        for _ in 0..200 {
+            (0..2).for_each(|number| tracking.written(page(number)));
+            submit(&mut tracking, |at| if at == page(1) { 9 } else { 1 });
+        }
+        assert!(tracking.is_relaxed(page(1)), "{notices:?}");
+        assert_eq!(tracking.pages(), (3, 1));
+        tracking.written(page(0));
+        assert_eq!(tracking.submit().compare, [page(0), page(1)]);
+    }
+}
+
+#[test]
+fn another_policy_counts_for_the_pages_that_there_are() {
+    let how = (Notices::Stores, COSTS);
+    let policy = |shadowing, rebuild| Policy { shadowing, rebuild };
+    let mut tracking = tracking(Shadowing::Relaxed, Rebuild::Dynamic, Notices::Stores, 3);
+    assert_eq!(store(&mut tracking, page(1), 9), 1);
+    // What is relaxed is protected, and looked at once more.
+    let plan = tracking.change(policy(Shadowing::Strict, Rebuild::Segmented), how, |_| true);
+    assert_eq!(plan, Plan { protect: vec![page(1)], ..compare(&[page(1)]) });
+    assert_eq!(store(&mut tracking, page(1), 9), 9);
+    assert_eq!(submit(&mut tracking, |_| 0), Plan::default());
+    let plan = tracking.change(policy(Shadowing::Relaxed, Rebuild::Full), how, |_| true);
+    assert_eq!(plan, Plan { release: vec![page(0), page(1), page(2)], ..Plan::default() });
+    assert_eq!(tracking.submit(), compare(&[page(0), page(1), page(2)]));
+    // A trap that has failed: even directories are compared.
+    let plan = tracking.change(policy(Shadowing::Hybrid, Rebuild::Segmented), (Notices::Nothing, COSTS), |_| true);
+    assert_eq!(plan, Plan { release: vec![DIRECTORY], ..Plan::default() });
+    assert_eq!(tracking.submit(), compare(&[page(0), page(1), page(2), DIRECTORY]));
+    // Another one, that does not reach all.
+    let plan = tracking.change(policy(Shadowing::Hybrid, Rebuild::Segmented), how, |at| at != page(2));
+    let all = [page(0), page(1), DIRECTORY];
+    assert_eq!(plan, Plan { protect: all.to_vec(), ..compare(&all) });
+    assert_eq!(tracking.submit(), compare(&[page(2)]));
 }

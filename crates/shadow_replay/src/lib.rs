@@ -80,7 +80,7 @@ fn replay_in<F: Replayed>(trace: &Trace, policy: Policy, costs: Costs, check: bo
     let mut changes = Changes::default();
     let mut with = Reflection { guest: &guest, mem: &mut host, budget: u64::MAX, changes: &mut changes };
     // What there is at first is found by a walk, whatever the policy.
-    tracked.submit(&[], &mut shadow, &mut trap, &mut with)?;
+    tracked.submit(&mut shadow, &mut trap, &mut with)?;
     tracked.tracking.counts = TrackingCounts::default();
     let mut outcome = Outcome::default();
     let began = Instant::now();
@@ -96,7 +96,7 @@ fn replay_in<F: Replayed>(trace: &Trace, policy: Policy, costs: Costs, check: bo
             }
             TraceEvent::Submit { .. } => {
                 outcome.submissions += 1;
-                let done = tracked.submit(&[], &mut shadow, &mut trap, &mut with)?;
+                let done = tracked.submit(&mut shadow, &mut trap, &mut with)?;
                 assert_eq!(done, Progress::Done, "there is no budget");
                 if check {
                     let began = Instant::now();

@@ -241,7 +241,7 @@ impl Space {
         let mut done = Ok(Progress::More);
         for go in 0..GOES {
             done = if go == 0 && submitted {
-                tracked.submit(&[], &mut self.shadow, &mut watch.of(root), &mut with)
+                tracked.submit(&mut self.shadow, &mut watch.of(root), &mut with)
             } else {
                 tracked.reflect(&mut self.shadow, &mut watch.of(root), &mut with)
             };

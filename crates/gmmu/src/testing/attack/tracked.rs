@@ -1,6 +1,8 @@
 //! A guest that announces nothing: its stores are noticed, or looked for.
 
+use std::cell::Cell;
 use std::collections::HashSet;
+use std::rc::Rc;
 
 use gpu_spec::mmu::{PhysAddr, SMALL_PAGE};
 
@@ -16,11 +18,19 @@ struct Trap<'a> {
     guest: &'a Guest,
     /// Stores into system memory cannot be noticed.
     only_vram: bool,
+    /// Pages that it protects until it fails; none are left when it has.
+    lives: &'a Cell<u64>,
 }
 
 impl WriteTrap for Trap<'_> {
     fn protect(&mut self, pages: &[PhysAddr]) {
-        self.guest.protected.borrow_mut().extend(pages);
+        let left = self.lives.get();
+        let done = pages.iter().take(usize::try_from(left).unwrap_or(usize::MAX));
+        self.guest.protected.borrow_mut().extend(done);
+        self.lives.set(left.saturating_sub(pages.len() as u64));
+        if self.lives.get() == 0 {
+            self.guest.protected.borrow_mut().clear();
+        }
     }
 
     fn release(&mut self, pages: &[PhysAddr]) {
@@ -31,7 +41,7 @@ impl WriteTrap for Trap<'_> {
     }
 
     fn reaches(&self, page: PhysAddr) -> bool {
-        !self.only_vram || page.aperture == gpu_spec::mmu::Aperture::Vram
+        self.lives.get() > 0 && (!self.only_vram || page.aperture == gpu_spec::mmu::Aperture::Vram)
     }
 }
 
@@ -39,10 +49,13 @@ impl WriteTrap for Trap<'_> {
 struct Watched<F: Attack> {
     world: World<F>,
     tracked: Tracked,
-    notices: Notices,
+    policy: Policy,
+    /// What the trap notices while it lives, and what it costs.
+    notices: (Notices, Costs),
     only_vram: bool,
-    /// Pages that the trap names with the next submission.
-    written: Vec<PhysAddr>,
+    lives: Rc<Cell<u64>>,
+    /// The tracking knows a trap that lives.
+    trusted: bool,
     /// What has changed since it was last checked.
     changes: Changes,
 }
@@ -51,17 +64,23 @@ impl<F: Attack> Watched<F> {
     /// The stores that were noticed get to where they have to.
     fn deliver(&mut self) {
         let noticed = std::mem::take(&mut *self.world.guest.noticed.borrow_mut());
+        let at_once = matches!(self.notices.0, Notices::Stores | Notices::AllStores);
         for (at, bytes) in noticed {
-            if !matches!(self.notices, Notices::Stores | Notices::AllStores) {
-                if !self.written.contains(&page_of(at)) {
-                    self.written.push(page_of(at));
-                }
+            if matches!(self.notices.0, Notices::FirstStores | Notices::WhenAsked) {
+                self.tracked.tracking.written(page_of(at));
+                continue;
+            }
+            if self.notices.0 == Notices::StoresWhenAsked && at.address / 8 % 7 == 0 {
+                // It could not be told alone.
+                self.world.guest.protected.borrow_mut().remove(&page_of(at));
+                self.tracked.tracking.written(page_of(at));
                 continue;
             }
             let World { guest, host, shadow, .. } = &mut self.world;
-            let mut trap = Trap { guest, only_vram: self.only_vram };
+            let mut trap = Trap { guest, only_vram: self.only_vram, lives: &self.lives };
             let mut with = Reflection { guest, mem: host, budget: 1 << 20, changes: &mut self.changes };
             if self.tracked.stored((at, bytes), shadow, &mut trap)
+                && at_once
                 && self.tracked.reflect(shadow, &mut trap, &mut with).is_err()
             {
                 // What could not be shown for want of tables is tried again.
@@ -74,12 +93,33 @@ impl<F: Attack> Watched<F> {
         }
     }
 
+    /// The tracking is told of another policy, or of what has become of the trap.
+    fn change(&mut self) {
+        self.trusted = self.lives.get() > 0;
+        let notices = if self.trusted { self.notices.0 } else { Notices::Nothing };
+        let World { guest, shadow, .. } = &mut self.world;
+        let mut trap = Trap { guest, only_vram: self.only_vram, lives: &self.lives };
+        self.tracked.change(self.policy, (notices, self.notices.1), shadow, &mut trap);
+    }
+
+    /// The trap works again, or another one in its place.
+    fn revive(&mut self, lives: u64) {
+        self.lives.set(0);
+        self.world.guest.protected.borrow_mut().clear();
+        self.change();
+        self.lives.set(lives);
+        self.change();
+    }
+
     fn submit(&mut self, budget: u64) -> Result<(), ShadowError> {
-        let written = std::mem::take(&mut self.written);
+        self.deliver();
+        if self.trusted && self.lives.get() == 0 {
+            self.change();
+        }
         let World { guest, host, shadow, .. } = &mut self.world;
-        let mut trap = Trap { guest, only_vram: self.only_vram };
+        let mut trap = Trap { guest, only_vram: self.only_vram, lives: &self.lives };
         let mut with = Reflection { guest, mem: host, budget, changes: &mut self.changes };
-        let mut done = self.tracked.submit(&written, shadow, &mut trap, &mut with)?;
+        let mut done = self.tracked.submit(shadow, &mut trap, &mut with)?;
         while done == Progress::More {
             done = self.tracked.reflect(shadow, &mut trap, &mut with)?;
         }
@@ -128,8 +168,14 @@ impl<F: Attack> Watched<F> {
     }
 }
 
-/// A guest that writes its tables and submits as `data` says, and announces nothing, with some policy and some trap; beside it,
-/// the two-step walk.
+fn some_policy(input: &mut Input<'_>) -> Policy {
+    let shadowing = input.pick(&[Shadowing::Strict, Shadowing::Relaxed, Shadowing::Hybrid, Shadowing::Hybrid]);
+    let rebuild = input.pick(&[Rebuild::Full, Rebuild::Static(2), Rebuild::Dynamic, Rebuild::Segmented]);
+    Policy { shadowing, rebuild }
+}
+
+/// A guest that writes its tables and submits as `data` says, and announces nothing, with some policy and some trap, which
+/// may change, and fail; beside it, the two-step walk.
 ///
 /// # Panics
 /// If the shadow ever grants what is not granted, or shows at a submission what the two steps do not.
@@ -138,21 +184,29 @@ pub fn tracked<F: Attack>(data: &[u8]) {
     let is_narrow = !input.byte().is_multiple_of(4);
     let actions = if is_narrow { MAX_NARROW } else { MAX_ACTIONS };
     let mut world = World::<F>::new(&mut input, is_narrow);
-    let shadowing = input.pick(&[Shadowing::Strict, Shadowing::Relaxed, Shadowing::Hybrid, Shadowing::Hybrid]);
-    let rebuild = input.pick(&[Rebuild::Full, Rebuild::Static(2), Rebuild::Dynamic, Rebuild::Segmented]);
-    let all = [Notices::Stores, Notices::AllStores, Notices::FirstStores, Notices::WhenAsked, Notices::Nothing];
+    let policy = some_policy(&mut input);
+    let all = [
+        Notices::Stores,
+        Notices::AllStores,
+        Notices::FirstStores,
+        Notices::WhenAsked,
+        Notices::StoresWhenAsked,
+        Notices::Nothing,
+    ];
     let notices = input.pick(&all);
     world.guest.notices_once = notices == Notices::FirstStores;
     let costs = Costs { trap: 2, release: 0, protect: 1, compare: input.pick(&[1, 3]) };
-    let tracking = Tracking::new(Policy { shadowing, rebuild }, notices, costs);
+    let tracking = Tracking::new(policy, notices, costs);
     let tracked = Tracked::new(&mut world.shadow, tracking);
     let only_vram = input.byte().is_multiple_of(2);
-    let mut watched = Watched { world, tracked, notices, only_vram, written: Vec::new(), changes: Changes::default() };
+    let lives = Rc::new(Cell::new(u64::MAX));
+    let (notices, changes) = ((notices, costs), Changes::default());
+    let mut watched = Watched { world, tracked, policy, notices, only_vram, lives, trusted: true, changes };
     for _ in 0..actions {
         if input.0.is_empty() {
             break;
         }
-        match input.byte() % 16 {
+        match input.byte() % 18 {
             0..=7 => {
                 let guest = &watched.world.guest;
                 if is_narrow {
@@ -161,7 +215,11 @@ pub fn tracked<F: Attack>(data: &[u8]) {
                     F::write_wide(guest, &mut input)
                 }
                 watched.world.changed();
-                watched.deliver();
+                // What is told only to who asks may be asked for sooner, for another space's sake.
+                let asked = !matches!(watched.notices.0, Notices::Stores | Notices::AllStores);
+                if !asked || input.byte().is_multiple_of(4) {
+                    watched.deliver();
+                }
                 watched.check();
             }
             8..=12 => watched.submit_and_compare(input.pick(&[1 << 20, 1 << 20, 100])),
@@ -180,6 +238,14 @@ pub fn tracked<F: Attack>(data: &[u8]) {
                     watched.world.shadow.granted();
                 }
             }
+            15 => {
+                watched.policy = some_policy(&mut input);
+                watched.change();
+            }
+            16 => {
+                let lives = input.pick(&[0, 1, 2, 5, u64::MAX, u64::MAX]);
+                watched.revive(lives);
+            }
             _ => {
                 let (va, map, rights) = (input.pick(&F::own()), !input.byte().is_multiple_of(3), input.rights());
                 watched.check();
@@ -190,7 +256,7 @@ pub fn tracked<F: Attack>(data: &[u8]) {
     watched.submit_and_compare(1 << 20);
     watched.submit_and_compare(1 << 20);
     let Watched { world: World { guest, mut shadow, mut host, .. }, tracked, .. } = watched;
-    tracked.end(&mut shadow, &mut Trap { guest: &guest, only_vram });
+    tracked.end(&mut shadow, &mut Trap { guest: &guest, only_vram, lives: &Cell::new(u64::MAX) });
     let left: HashSet<PhysAddr> = guest.protected.take().into_iter().collect();
     assert!(left.is_empty(), "still protected: {left:x?}");
     shadow.destroy(&mut host);
