@@ -71,6 +71,8 @@ pub(crate) enum Way {
     FvNaive,
     /// Full virtualization.
     Fv,
+    /// Full virtualization, with hybrid shadow page tables: what is stored into the guest's is noticed, not announced.
+    Hybrid,
     /// Full virtualization, while another guest is there that does nothing.
     FvBesideIdle,
     /// Para-virtualization.
@@ -78,8 +80,8 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    const ALL: [Way; 7] =
-        [Way::Native, Way::Session, Way::PassThrough, Way::FvNaive, Way::Fv, Way::FvBesideIdle, Way::Pv];
+    const ALL: [Way; 8] =
+        [Way::Native, Way::Session, Way::PassThrough, Way::FvNaive, Way::Fv, Way::Hybrid, Way::FvBesideIdle, Way::Pv];
 
     /// That of its virtual GPUs, if it has any.
     fn scheme(self) -> Option<Scheme> {
@@ -87,7 +89,7 @@ impl Way {
             Way::Native | Way::Session => None,
             Way::PassThrough => Some(Scheme::PassThrough),
             Way::FvNaive => Some(Scheme::FvNaive),
-            Way::Fv | Way::FvBesideIdle => Some(Scheme::Fv),
+            Way::Fv | Way::Hybrid | Way::FvBesideIdle => Some(Scheme::Fv),
             Way::Pv => Some(Scheme::Pv),
         }
     }
@@ -192,12 +194,20 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// Whether virtual GPUs can be had in this way; says so if not.
     fn offers(&self, way: Way) -> bool {
-        let Some(scheme) = way.scheme() else { return true };
-        let refused = self.stage.vgpu("tried", MEMORY, scheme).err();
+        let refused = self.vgpu("tried", way).err();
         if let Some(error) = &refused {
             eprintln!("skipped: {way}: {error:#}");
         }
         refused.is_none()
+    }
+
+    /// What a guest of that name has in this way, if it is one.
+    fn vgpu(&self, name: &str, way: Way) -> Result<Option<VirtualGpu<'_>>> {
+        let made = match way {
+            Way::Hybrid => Some(self.stage.vgpu_with(name, &["--mem", MEMORY, "--trap", "auto"])),
+            _ => way.scheme().map(|scheme| self.stage.vgpu(name, MEMORY, scheme)),
+        };
+        made.transpose()
     }
 
     /// One round of a group: each way in turn, every other time in the other direction. Tells how it goes.
@@ -234,8 +244,7 @@ impl Bench<'_> {
         let Group { program, guests } = group;
         let idle = (way == Way::FvBesideIdle).then(|| self.idle()).transpose()?;
         let names: Vec<String> = (0..guests).map(|number| format!("{way}-{number}")).collect();
-        let vgpu = |name: &String| way.scheme().map(|scheme| self.stage.vgpu(name, MEMORY, scheme)).transpose();
-        let vgpus = names.iter().map(vgpu).collect::<Result<Vec<_>>>()?;
+        let vgpus = names.iter().map(|name| self.vgpu(name, way)).collect::<Result<Vec<_>>>()?;
         let starts = names.iter().zip(&vgpus).map(|(name, vgpu)| {
             let mut command = self.stage.sundial();
             command.arg("run");

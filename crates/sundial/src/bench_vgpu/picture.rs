@@ -22,6 +22,7 @@ fn colour(way: Way) -> RGBColor {
         Way::PassThrough => RGBColor(240, 228, 66),
         Way::FvNaive => RGBColor(213, 94, 0),
         Way::Fv => RGBColor(0, 114, 178),
+        Way::Hybrid => RGBColor(230, 159, 0),
         Way::FvBesideIdle => RGBColor(86, 180, 233),
         Way::Pv => RGBColor(0, 158, 115),
     }

@@ -62,6 +62,7 @@ pub(super) fn goals(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
     let updates = |counts: Counts| counts.shadow_updates;
     let figures = [
         ("whole programs, fv to native", time(Way::Fv, Way::Native, 1, total), AtMost(1.10)),
+        ("whole programs, hybrid to fv", time(Way::Hybrid, Way::Fv, 1, total), AtMost(1.02)),
         ("whole programs, pv to native", time(Way::Pv, Way::Native, 1, total), AtMost(1.05)),
         ("init, fv-naive to fv", time(Way::FvNaive, Way::Fv, 1, "init"), AtLeast(10.0)),
         ("close, fv-naive to fv", time(Way::FvNaive, Way::Fv, 1, "close"), AtLeast(10.0)),
