@@ -20,6 +20,7 @@
 
 mod sysfs;
 mod vfio;
+mod watch;
 
 use std::io;
 use std::path::PathBuf;

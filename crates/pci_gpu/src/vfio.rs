@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use vfio_user::{CallError, Capabilities, Client, ClientOptions, EACH_STORE, PostedInterrupts, RegionInfo, pci};
 
+use crate::watch::Watch;
 use crate::{BAR0_BYTES, OpenError, vram_bytes};
 
 /// Bus addresses of system memory: from 4 GiB up, so that small wrong addresses fail; those of a processor's size.
@@ -25,6 +26,10 @@ const ALIGN: u64 = 2 << 20;
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// Bytes of a fill that go in one message, at most.
 const FILL_BYTES: usize = 256 << 10;
+/// Longest fill whose stores are made one by one where each is to be a trap: a page table, which a driver zeroes with the
+/// processor. Longer ones are memory that is scrubbed when it is freed, gigabytes at times; hardware has copy engines for that,
+/// whose stores trap nowhere.
+const FILL_EACH: usize = hostmem::PAGE as usize;
 
 /// A GPU over a vfio-user socket.
 ///
@@ -36,6 +41,8 @@ pub struct VfioUserGpu {
     resettable: bool,
     vram_bytes: u64,
     vram: Option<Vram>,
+    /// How the device notices stores into VRAM that is mapped, if it wants to.
+    watch: Option<Watch>,
     /// Stores into VRAM that is not mapped are made one by one.
     each_store: bool,
     bus: Mutex<Bus>,
@@ -111,6 +118,14 @@ impl VfioUserGpu {
         let aperture = client.region(pci::BAR1).map_err(refused("aperture"))?;
         let vram_bytes = vram_bytes(|offset| read32(&client, offset), aperture.bytes)?;
         let vram = map_vram(aperture, vram_bytes).map_err(OpenError::System)?;
+        // Before anything is stored there.
+        let watch = match &vram {
+            Some(vram) => {
+                let alias = || vram.file.map_part(vram.offset, vram_bytes);
+                Watch::start(&client, &vram.mapping, alias).map_err(refused("way to notice stores"))?
+            }
+            None => None,
+        };
         let each_store = client.private().and_then(|private| private.get(EACH_STORE)).is_some_and(|each| *each == true);
         let line = Line::connect(&client)?;
         let bus = Bus { free: FreeRanges::new(BUS.start, BUS.end - BUS.start), mapped: HashMap::new() };
@@ -119,10 +134,23 @@ impl VfioUserGpu {
             resettable: info.resettable,
             vram_bytes,
             vram,
+            watch,
             each_store,
             bus: Mutex::new(bus),
             line,
         })
+    }
+
+    /// Stores as a processor does: eight bytes at most at a time, on multiples of eight.
+    fn store_each(&self, offset: VramOffset, data: &[u8]) {
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset.0 + done as u64;
+            let now = ((8 - at % 8) as usize).min(data.len() - done);
+            // A server that is gone is noticed by who reads.
+            let _ = self.client.write_posted(pci::BAR1, at, &data[done..done + now]);
+            done += now;
+        }
     }
 
     /// Ends the connection: the device is gone.
@@ -223,16 +251,7 @@ impl DeviceBacking for VfioUserGpu {
         }
         match &self.vram {
             Some(vram) => vram.mapping.write(offset.0 as usize, data),
-            // A processor stores eight bytes at most at a time, on multiples of eight.
-            None if self.each_store => {
-                let mut done = 0;
-                while done < data.len() {
-                    let at = offset.0 + done as u64;
-                    let now = ((8 - at % 8) as usize).min(data.len() - done);
-                    let _ = self.client.write_posted(pci::BAR1, at, &data[done..done + now]);
-                    done += now;
-                }
-            }
+            None if self.each_store => self.store_each(offset, data),
             None => drop(self.client.write_posted(pci::BAR1, offset.0, data)),
         }
     }
@@ -245,6 +264,9 @@ impl DeviceBacking for VfioUserGpu {
             return vram.mapping.fill(offset.0 as usize, bytes, value);
         }
         let some = vec![value; bytes.min(FILL_BYTES)];
+        if self.each_store && bytes <= FILL_EACH {
+            return self.store_each(offset, &some);
+        }
         let mut done = 0;
         while done < bytes {
             let now = &some[..some.len().min(bytes - done)];
@@ -258,7 +280,13 @@ impl DeviceBacking for VfioUserGpu {
     fn discard_vram(&self, offset: VramOffset, bytes: u64) -> io::Result<()> {
         let inside = offset.0.checked_add(bytes).is_some_and(|end| end <= self.vram_bytes);
         match &self.vram {
-            Some(vram) if inside => vram.file.punch(vram.offset + offset.0, bytes),
+            Some(vram) if inside => {
+                vram.file.punch(vram.offset + offset.0, bytes)?;
+                if let Some(watch) = &self.watch {
+                    watch.zeroed(&vram.mapping, offset.0, bytes);
+                }
+                Ok(())
+            }
             Some(_) => Err(io::ErrorKind::InvalidInput.into()),
             None => Err(io::ErrorKind::Unsupported.into()),
         }

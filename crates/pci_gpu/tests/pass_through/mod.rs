@@ -12,8 +12,12 @@ use device_io::{BusAddr, DeviceBacking, VramOffset};
 use gpu_spec::regs::{self, vf};
 use hostmem::Memfd;
 use pci_gpu::VfioUserGpu;
+use serde_json::Value;
 use softgpu::{Config, SoftGpu};
-use vfio_user::{Description, Device, DmaMap, Errno, Interrupts, Irq, Region, Server, ServerOptions, Stopper, pci};
+use vfio_user::{
+    Description, Device, DmaMap, Errno, Interrupts, Irq, Region, Server, ServerOptions, Stopper, StoreWatch, pci, wire,
+};
+use write_trap::{DecodeParts, Fault, FaultParts, RemoteDecode, Tracker, TrackerParts, WriteTrap};
 
 /// Longer than anything here takes.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
@@ -34,17 +38,68 @@ struct PassThrough {
     interrupts: Mutex<Option<Arc<Interrupts>>>,
     counts: Arc<Counts>,
     over: AtomicBool,
+    asks: Asks,
+    watch: Mutex<Option<StoreWatch>>,
+    /// Watches all of VRAM, if it is to be.
+    trap: Mutex<Option<Box<dyn WriteTrap>>>,
+}
+
+/// What the device wants of its client.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Asks {
+    /// The answer to the private capability.
+    pub(crate) private: Option<Value>,
+    /// What it says when it is told how to notice stores.
+    pub(crate) refuses: Option<Errno>,
+    /// Whether it watches all of VRAM from the beginning.
+    pub(crate) watches_all: bool,
+}
+
+impl Asks {
+    pub(crate) fn to_watch(kind: u32) -> Asks {
+        Asks { private: Some(serde_json::json!({ vfio_user::WATCH_STORES: kind })), ..Asks::default() }
+    }
+}
+
+/// What a client sent, as the trap that it is for.
+pub(crate) fn trap(watch: StoreWatch) -> Box<dyn WriteTrap> {
+    let StoreWatch { kind, address, bytes, fds, .. } = watch;
+    let mut fds = fds.into_iter();
+    let mut fd = || fds.next().unwrap();
+    let trap: Box<dyn WriteTrap> = match kind {
+        wire::WATCH_DECODE => {
+            let parts = DecodeParts { written: fd(), control: fd(), address, bytes };
+            Box::new(RemoteDecode::from_parts(parts, BOUND).unwrap())
+        }
+        wire::WATCH_FAULT => Box::new(Fault::from_parts(FaultParts { userfault: fd(), address, bytes }).unwrap()),
+        wire::WATCH_TRACKER => {
+            let parts = TrackerParts { userfault: fd(), page_map: fd(), address, bytes };
+            Box::new(Tracker::from_parts(parts).unwrap())
+        }
+        kind => panic!("no kind: {kind}"),
+    };
+    assert!(fds.next().is_none());
+    trap
 }
 
 impl PassThrough {
-    fn new(vram_bytes: u64, lend: bool, mapped: bool) -> PassThrough {
+    fn new(vram_bytes: u64, lend: bool, mapped: bool, asks: Asks) -> PassThrough {
         let gpu = SoftGpu::new(&Config { vram_bytes, workers: 2, lend, ..Config::default() }).unwrap();
         let vram = mapped.then(|| {
             let file = Arc::new(Memfd::create("vram", vram_bytes).unwrap());
             gpu.lend_vram(VramOffset(0), &file, 0, vram_bytes).unwrap();
             Arc::new(file.try_clone().unwrap().into_fd())
         });
-        PassThrough { gpu, vram, interrupts: Mutex::default(), counts: Arc::default(), over: AtomicBool::new(false) }
+        PassThrough {
+            gpu,
+            vram,
+            interrupts: Mutex::default(),
+            counts: Arc::default(),
+            over: AtomicBool::new(false),
+            asks,
+            watch: Mutex::default(),
+            trap: Mutex::default(),
+        }
     }
 
     /// The line of the device becomes messages: one each time it rises.
@@ -66,7 +121,7 @@ impl PassThrough {
 }
 
 impl Device for PassThrough {
-    fn describe(&self, _proposed: Option<&serde_json::Value>) -> Description {
+    fn describe(&self, _proposed: Option<&Value>) -> Description {
         let bytes = self.gpu.vram_bytes();
         // A BAR has the size of a power of two.
         let aperture = bytes.next_power_of_two() * 2;
@@ -78,7 +133,7 @@ impl Device for PassThrough {
         };
         let mut irqs = vec![Irq::default(); pci::NUM_IRQS as usize];
         irqs[pci::MSIX as usize] = Irq::messages(1);
-        Description { resettable: false, regions, irqs, private: None, posted_writes: true }
+        Description { resettable: false, regions, irqs, private: self.asks.private.clone(), posted_writes: true }
     }
 
     fn attach(&self, interrupts: Arc<Interrupts>) {
@@ -128,6 +183,22 @@ impl Device for PassThrough {
         self.gpu.write32(regs::VF_BASE + vf::MMU_INVALIDATE, all);
     }
 
+    fn watch_stores(&self, watch: StoreWatch) -> Result<(), Errno> {
+        if let Some(errno) = self.asks.refuses {
+            return Err(errno);
+        }
+        assert_eq!((watch.region, watch.bytes), (pci::BAR1, self.gpu.vram_bytes()));
+        if self.asks.watches_all {
+            let pages: Vec<u64> = (0..watch.bytes / hostmem::PAGE).collect();
+            let mut trap = trap(watch);
+            trap.protect(&pages).unwrap();
+            *self.trap.lock().unwrap() = Some(trap);
+        } else {
+            *self.watch.lock().unwrap() = Some(watch);
+        }
+        Ok(())
+    }
+
     fn reset(&self) {
         unreachable!("it says that it cannot be reset");
     }
@@ -146,8 +217,8 @@ pub(crate) struct Served {
 
 impl Served {
     /// Serves the client at the other end of a socket.
-    pub(crate) fn on(socket: UnixStream, vram_bytes: u64, lend: bool, mapped: bool) -> Served {
-        let device = Arc::new(PassThrough::new(vram_bytes, lend, mapped));
+    pub(crate) fn on(socket: UnixStream, vram_bytes: u64, lend: bool, mapped: bool, asks: Asks) -> Served {
+        let device = Arc::new(PassThrough::new(vram_bytes, lend, mapped, asks));
         let server = Server::new(socket, ServerOptions::default());
         let stopper = server.stopper();
         let (served, attended) = (Arc::clone(&device), Arc::clone(&device));
@@ -164,6 +235,16 @@ impl Served {
         &self.device.gpu
     }
 
+    /// How to notice the client's stores, if it has said so.
+    pub(crate) fn watch(&self) -> Option<StoreWatch> {
+        self.device.watch.lock().unwrap().take()
+    }
+
+    /// Whether it watches all of VRAM.
+    pub(crate) fn watches_all(&self) -> bool {
+        self.device.trap.lock().unwrap().is_some()
+    }
+
     /// The server ends, as if killed.
     pub(crate) fn stop(&self) {
         self.stopper.stop();
@@ -172,7 +253,12 @@ impl Served {
 
 /// A GPU and who serves it.
 pub(crate) fn serve(vram_bytes: u64, lend: bool, mapped: bool) -> (VfioUserGpu, Served) {
+    serve_asking(vram_bytes, lend, mapped, Asks::default())
+}
+
+/// A GPU that wants something of its client.
+pub(crate) fn serve_asking(vram_bytes: u64, lend: bool, mapped: bool, asks: Asks) -> (VfioUserGpu, Served) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let served = Served::on(ours, vram_bytes, lend, mapped);
+    let served = Served::on(ours, vram_bytes, lend, mapped, asks);
     (VfioUserGpu::over(theirs).unwrap(), served)
 }
