@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use sandbox::Role;
 use serde::Serialize;
+use write_trap::{Kind, Why};
 
 use crate::confine::{self, RoleLine};
 use crate::run::library_directory;
@@ -51,6 +52,7 @@ impl Check {
 /// Output cannot be written.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let mut checks = vec![version(), processor(), memory(), library(), other_driver(), sockets(), daemon(), kernel()];
+    checks.extend(Kind::ALL.map(trap));
     let roles = Role::ALL.map(confine::prove).into_iter().collect::<Result<Vec<RoleLine>>>()?;
     checks.extend(roles.iter().map(containment));
     let ok = checks.iter().all(|check| check.state != State::Bad);
@@ -170,6 +172,41 @@ fn kernel() -> Check {
         format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy()),
         "",
     )
+}
+
+/// A way to notice what a guest stores into its page tables, as a process of this user has it: a guest that is one, or a QEMU.
+fn trap(kind: Kind) -> Check {
+    let (name, noticed) = match kind {
+        Kind::Decode => ("trap: decode", "each store"),
+        Kind::Fault => ("trap: fault", "the first store to a page"),
+        Kind::Tracker => ("trap: tracker", "that a page was written"),
+    };
+    let micros = |nanos: u64| format!("{}.{:02} µs", nanos / 1000, nanos % 1000 / 10);
+    match write_trap::measure(kind) {
+        Ok(cost) => {
+            let found = format!(
+                "notices {noticed} for {}; {} to protect a page, {} in a run of pages; {} to ask, {} for each page written",
+                micros(cost.trap_ns),
+                micros(cost.protect_ns),
+                micros(cost.protect_in_run_ns),
+                micros(cost.take_ns),
+                micros(cost.take_written_ns),
+            );
+            Check::new(name, State::Ok, found, "")
+        }
+        Err(why) => {
+            let cause = std::error::Error::source(&why).map(|cause| format!(" ({cause})")).unwrap_or_default();
+            let advice = match why {
+                Why::Processor => "",
+                Why::Userfaultfd(_) => {
+                    "let it be used: `sysctl vm.unprivileged_userfaultfd=1`, or access to /dev/userfaultfd"
+                }
+                Why::NoWriteProtect | Why::NoAsync | Why::NoScan(_) => "a newer kernel (6.7) has it",
+                _ => "virtual GPUs compare page tables instead (`--trap snapshot`), or are told (`announced`)",
+            };
+            Check::new(name, State::Note, format!("not here: {why}{cause}"), advice)
+        }
+    }
 }
 
 /// What contains the processes of a role: said by processes that entered it a moment ago, and tried to leave.

@@ -68,6 +68,22 @@ fn doctor_shows_what_holds_for_each_role() {
     }
 }
 
+#[test]
+fn doctor_shows_what_notices_stores_of_guests() {
+    let output = Command::new(env!("CARGO_BIN_EXE_sundial")).args(["doctor", "--json"]).output().unwrap();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for name in ["trap: decode", "trap: fault", "trap: tracker"] {
+        let check = found["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).unwrap();
+        let text = check["found"].as_str().unwrap();
+        // A machine without it is as good, and says why.
+        match check["state"].as_str() {
+            Some("ok") => assert!(text.starts_with("notices ") && text.contains(" µs to protect a page"), "{check}"),
+            Some("note") => assert!(text.starts_with("not here: "), "{check}"),
+            _ => panic!("{check}"),
+        }
+    }
+}
+
 /// What `/proc` says of a process, by the words before the colon.
 fn status(pid: i32) -> impl Fn(&str) -> String {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

@@ -8,14 +8,16 @@ use std::time::Instant;
 use gmmu::PhysMem;
 use gpu_spec::mmu::PhysAddr;
 use gpu_spec::regs::{self, vf};
-use vfio_user::{Description, Device, DmaMap, EACH_STORE, Errno, Interrupts, Irq, Region, pci};
+use vfio_user::{
+    Description, Device, DmaMap, EACH_STORE, Errno, Interrupts, Irq, Region, StoreWatch, WATCH_STORES, pci,
+};
 
 use crate::Scheme;
 use crate::counts::Counters;
 use crate::interrupts::Tree;
 use crate::mediator::{GoneOn, MOST_RETRY, RETRY, Vgpu};
 use crate::pci::{BAR0_BYTES, BAR4_BYTES, CONFIG_BYTES, ConfigSpace};
-use crate::watch::Trap;
+use crate::watch::{self, Trap};
 
 /// The registers of the interrupt tree. A driver looks there, and whether the device is still there, from time to time.
 const INTERRUPTS: Range<u64> = (regs::VF_BASE + vf::INTR_LEAF) as u64..(regs::VF_BASE + vf::INTR_LEAF_TRIGGER) as u64;
@@ -121,11 +123,16 @@ impl Device for Port {
     fn describe(&self, _proposed: Option<&serde_json::Value>) -> Description {
         // What has ended keeps its memory for itself.
         let inner = self.0.inner.lock();
-        let each_store = inner.watch.watching.trap == Trap::Bar;
+        let trap = inner.watch.watching.trap;
+        let each_store = trap == Trap::Bar;
         let file = inner.memory.vram.file().filter(|_| !each_store && !self.0.lines.is_lost());
         // Where all is trapped, all is a message.
         let posted_writes = self.0.config.scheme != Scheme::FvNaive;
-        let private = each_store.then(|| serde_json::json!({ EACH_STORE: true }));
+        let private = match trap {
+            Trap::Bar => Some(serde_json::json!({ EACH_STORE: true })),
+            Trap::Watched(kind) if file.is_some() => Some(serde_json::json!({ WATCH_STORES: watch::number(kind) })),
+            _ => None,
+        };
         Description { posted_writes, private, ..describe(self.0.config.vram_bytes, file) }
     }
 
@@ -181,6 +188,10 @@ impl Device for Port {
 
     fn unmap(&self, address: u64, bytes: u64) {
         self.0.unmap(address..address.saturating_add(bytes));
+    }
+
+    fn watch_stores(&self, watch: StoreWatch) -> Result<(), Errno> {
+        self.0.watch_stores(watch)
     }
 
     fn reset(&self) {

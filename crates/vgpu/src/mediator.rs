@@ -16,6 +16,7 @@ use gpu_spec::ramfc::place;
 use gpu_spec::regs::{self, accounting, vector};
 use gpu_spec::runlist::RunlistEntry;
 use parking_lot::Mutex;
+use vfio_user::{Errno, StoreWatch, pci};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::balloon::Balloon;
@@ -29,7 +30,7 @@ use crate::record::Recorder;
 use crate::registers::Latches;
 use crate::space::{Space, SpaceError, has_room};
 use crate::tables::ShadowTables;
-use crate::watch::{TableWatch, Trap, Watching};
+use crate::watch::{Stores, TableWatch, Trap, Watching};
 use crate::{NoVgpu, Scheme};
 
 /// Channels of a guest.
@@ -40,6 +41,8 @@ const MOST_TSGS: usize = 128;
 pub(crate) const GUEST_CHANNELS: u32 = regs::CHANNELS;
 /// Most entries that are read of a runlist.
 const MOST_ENTRIES: u32 = 2 * GUEST_CHANNELS;
+/// What a trap tells of that tells each store, bytes.
+const WORD: u64 = 8;
 /// Between two tries to go on with what did not fit.
 pub(crate) const RETRY: Duration = Duration::from_micros(200);
 /// The same, for what has not gone on for long.
@@ -174,7 +177,7 @@ impl Vgpu {
             pci: ConfigSpace::new(most.next_power_of_two()),
         };
         let counters = Counters::default();
-        *counters.trap.lock() = inner.watch.in_effect().filter(|_| config.scheme == Scheme::Fv);
+        *counters.trap.lock() = (config.scheme == Scheme::Fv).then(|| inner.watch.in_effect());
         Ok(Arc::new(Vgpu {
             policy: Mutex::new(config.watching.policy),
             epoch_ns: time_ns(lease.backing().as_ref()),
@@ -541,8 +544,10 @@ impl Vgpu {
     /// Copies what a channel was given; the device's channel to be rung, if any, whether there is something new for it, and
     /// whether something is left.
     fn submit(&self, inner: &mut Inner, number: u32, what: Follow) -> Option<(u32, bool, bool)> {
+        if what == Follow::Submitted {
+            self.take_stores(inner);
+        }
         let Inner { tables, spaces, memory, channels, watch, .. } = inner;
-        watch.watching.policy = *self.policy.lock();
         let channel = channels.get_mut(&number).filter(|channel| !channel.failed)?;
         let root = channel.claim.root;
         let space = spaces.get_mut(&root)?;
@@ -571,6 +576,58 @@ impl Vgpu {
                 self.refuse(inner, number, &reason);
                 told.then_some((host, told, false))
             }
+        }
+    }
+
+    /// Work is submitted: what the guest has stored into its tables is told to all spaces that want to know it, and after that a
+    /// policy is taken over that is new, or a trap that is gone.
+    fn take_stores(&self, inner: &mut Inner) {
+        let Inner { spaces, watch, .. } = inner;
+        let Stores { pages, words } = watch.take();
+        for (root, page) in pages {
+            if let Some(space) = spaces.get_mut(&root) {
+                space.written(page);
+            }
+        }
+        for (root, at) in words {
+            if let Some(space) = spaces.get_mut(&root) {
+                // It follows with this submission, or with its own next one.
+                let _ = space.stored(root, (at, WORD), watch);
+            }
+        }
+        if watch.takes_over(*self.policy.lock()) {
+            self.change_tracking(spaces, watch);
+        }
+    }
+
+    fn change_tracking(&self, spaces: &mut HashMap<PhysAddr, Space>, watch: &mut TableWatch) {
+        spaces.iter_mut().for_each(|(root, space)| space.change_tracking(*root, watch));
+        *self.counters.trap.lock() = Some(watch.in_effect());
+    }
+
+    /// The guest tells how to notice what it stores into its VRAM; what it said before does not count any more.
+    pub(crate) fn watch_stores(&self, watch: StoreWatch) -> Result<(), Errno> {
+        let Trap::Watched(kind) = self.config.watching.trap else { return Err(Errno::NOTSUP) };
+        if watch.region != pci::BAR1 || watch.bytes > self.config.vram_bytes || self.config.scheme != Scheme::Fv {
+            return Err(Errno::INVAL);
+        }
+        let pages = watch.bytes / SMALL_PAGE;
+        // Not under the lock, though nobody but this guest waits for it.
+        let sent = crate::watch::sent(kind, watch)?;
+        let mut inner = self.inner.lock();
+        self.end_sent(&mut inner);
+        let Inner { spaces, watch, .. } = &mut *inner;
+        watch.set_sent(Some((sent, pages)));
+        self.change_tracking(spaces, watch);
+        Ok(())
+    }
+
+    /// The guest's trap is not used any more.
+    fn end_sent(&self, inner: &mut Inner) {
+        let Inner { spaces, watch, .. } = inner;
+        if matches!(watch.watching.trap, Trap::Watched(_)) {
+            watch.set_sent(None);
+            self.change_tracking(spaces, watch);
         }
     }
 
@@ -753,7 +810,7 @@ impl Vgpu {
     }
 
     /// The guest maps memory for the device.
-    pub(crate) fn map(&self, map: vfio_user::DmaMap) -> Result<(), vfio_user::Errno> {
+    pub(crate) fn map(&self, map: vfio_user::DmaMap) -> Result<(), Errno> {
         let mut inner = self.inner.lock();
         inner.memory.map(map)?;
         inner.spaces.values_mut().for_each(|space| space.shadow.granted());
@@ -843,6 +900,8 @@ impl Vgpu {
     pub(crate) fn leave(&self) {
         self.lines.attach(None);
         let mut inner = self.inner.lock();
+        // Its mapping is gone, or on its way.
+        self.end_sent(&mut inner);
         self.power_on(&mut inner, true);
         self.lines.set_wire_off(false);
         inner.pci = ConfigSpace::new(self.config.vram_bytes.next_power_of_two());

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use gmmu::{
-    Access, Changes, Progress, Reflection, Shadow, ShadowError, Target, Tracked, TrackingCounts, Work, translate,
+    Access, Changes, Progress, Reflection, Shadow, ShadowError, Target, Tracked, Tracking, TrackingCounts, Work,
+    translate,
 };
 use gpu_driver::{Lease, NotLetGo};
 use gpu_spec::mmu::{HUGE_PAGE, PhysAddr, Rights};
@@ -125,7 +126,9 @@ impl Space {
 
     /// From now on stores into the guest's tables are noticed or looked for, if the guest is not to announce them.
     pub(crate) fn track(&mut self, watch: &TableWatch) {
-        self.tracked = watch.tracking().map(|tracking| Tracked::new(&mut self.shadow, tracking));
+        self.tracked = watch
+            .how()
+            .map(|(policy, notices, costs)| Tracked::new(&mut self.shadow, Tracking::new(policy, notices, costs)));
     }
 
     /// Nothing is noticed any more. `root` is the guest's.
@@ -133,7 +136,6 @@ impl Space {
         self.count(watch);
         let Some(tracked) = self.tracked.take() else { return };
         tracked.end(&mut self.shadow, &mut watch.of(root));
-        watch.forget(root);
         // Its pages are gone, what it has counted stays.
         let counted = std::mem::take(&mut self.counted);
         watch.counts.replace(&TrackedPages { counts: TrackingCounts::default(), ..counted }, &TrackedPages::default());
@@ -259,6 +261,20 @@ impl Space {
     pub(crate) fn stored(&mut self, root: PhysAddr, part: (PhysAddr, u64), watch: &mut TableWatch) -> bool {
         let Some(tracked) = &mut self.tracked else { return false };
         tracked.stored(part, &mut self.shadow, &mut watch.of(root))
+    }
+
+    /// A page that was protected has been stored into: nobody says where.
+    pub(crate) fn written(&mut self, page: PhysAddr) {
+        if let Some(tracked) = &mut self.tracked {
+            tracked.tracking.written(page);
+        }
+    }
+
+    /// Takes over what there is of a trap, and the policy, from now on.
+    pub(crate) fn change_tracking(&mut self, root: PhysAddr, watch: &mut TableWatch) {
+        if let (Some(tracked), Some((policy, notices, costs))) = (&mut self.tracked, watch.how()) {
+            tracked.change(policy, (notices, costs), &mut self.shadow, &mut watch.of(root));
+        }
     }
 
     /// Takes out all that leads to memory of the host's which the guest no longer has.

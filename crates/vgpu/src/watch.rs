@@ -4,11 +4,14 @@
 //! ([`Trap::Announced`]), as NVIDIA's hardware asks for them; or it finds out, as gVirt and gHyvi do, whose guests announce nothing
 //! ([`gmmu::Tracked`]). Pages are protected for address spaces; several may share one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-use gmmu::{Costs, Notices, Policy, Rebuild, Shadowing, Tracking, TrackingCounts, WriteTrap};
+use gmmu::{Costs, Notices, Policy, Rebuild, Shadowing, TrackingCounts, WriteTrap};
 use gpu_spec::mmu::{Aperture, PhysAddr, SMALL_PAGE};
-use write_trap::Kind;
+use vfio_user::{Errno, StoreWatch, wire};
+use write_trap::{DecodeParts, Fault, FaultParts, Kind, RemoteDecode, Tracker, TrackerParts};
 
 /// How stores into a guest's page tables are noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -69,6 +72,54 @@ impl TrackedPages {
     }
 }
 
+/// Longest that a guest's process may take to do its part for [`Kind::Decode`], each time: it counts as dead afterwards.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+/// The trap that a guest has sent. It notices what the guest stores through one mapping, at most: its word is needed for nothing
+/// but its own good.
+///
+/// # Errors
+/// It cannot be what it should be.
+pub(crate) fn sent(wanted: Kind, watch: StoreWatch) -> Result<Box<dyn write_trap::WriteTrap>, Errno> {
+    let StoreWatch { kind, address, bytes, fds, .. } = watch;
+    if kind != number(wanted) {
+        return Err(Errno::NOTSUP);
+    }
+    let refused = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
+    let mut trap: Box<dyn write_trap::WriteTrap> = match wanted {
+        Kind::Tracker => {
+            let [userfault, page_map] = exactly(fds)?;
+            let parts = TrackerParts { userfault, page_map, address, bytes };
+            Box::new(Tracker::from_parts(parts).map_err(refused)?)
+        }
+        Kind::Fault => {
+            let [userfault] = exactly(fds)?;
+            Box::new(Fault::from_parts(FaultParts { userfault, address, bytes }).map_err(refused)?)
+        }
+        Kind::Decode => {
+            let [written, control] = exactly(fds)?;
+            let parts = DecodeParts { written, control, address, bytes };
+            Box::new(RemoteDecode::from_parts(parts, ANSWER_WITHIN).map_err(refused)?)
+        }
+    };
+    // What does not work at all is not begun with.
+    trap.protect(&[0]).and_then(|()| trap.release(&[0])).map_err(refused)?;
+    Ok(trap)
+}
+
+fn exactly<const N: usize>(fds: Vec<OwnedFd>) -> Result<[OwnedFd; N], Errno> {
+    fds.try_into().map_err(|_| Errno::INVAL)
+}
+
+/// The kind in messages.
+pub(crate) fn number(kind: Kind) -> u32 {
+    match kind {
+        Kind::Tracker => wire::WATCH_TRACKER,
+        Kind::Fault => wire::WATCH_FAULT,
+        Kind::Decode => wire::WATCH_DECODE,
+    }
+}
+
 /// Who notices stores into the tables of one guest.
 #[derive(Debug, Default)]
 pub(crate) struct TableWatch {
@@ -77,6 +128,22 @@ pub(crate) struct TableWatch {
     pub(crate) counts: TrackedPages,
     /// Pages that are protected, and the roots of the spaces that want it.
     strict: BTreeMap<PhysAddr, Vec<PhysAddr>>,
+    /// Those of them that are not, since something was stored there: each space is to protect them again. Invariant: some of
+    /// `strict`.
+    open: BTreeSet<PhysAddr>,
+    /// What the guest has sent for [`Trap::Watched`], as long as it works, and how many pages it reaches.
+    sent: Option<(Box<dyn write_trap::WriteTrap>, u64)>,
+    /// The spaces do not know yet that there is another policy, or no trap any more.
+    changed: bool,
+}
+
+/// What has been stored into protected pages, for each space that wants to know.
+#[derive(Debug, Default)]
+pub(crate) struct Stores {
+    /// Pages.
+    pub(crate) pages: Vec<(PhysAddr, PhysAddr)>,
+    /// Words of 8 bytes.
+    pub(crate) words: Vec<(PhysAddr, PhysAddr)>,
 }
 
 impl TableWatch {
@@ -84,24 +151,71 @@ impl TableWatch {
         TableWatch { watching, ..TableWatch::default() }
     }
 
-    /// Who decides what is protected and compared in one space; `None` where the guest says what has changed.
-    pub(crate) fn tracking(&self) -> Option<Tracking> {
+    /// What decides about each space: `None` where the guest says what has changed.
+    pub(crate) fn how(&self) -> Option<(Policy, Notices, Costs)> {
         let Watching { trap, policy, costs } = self.watching;
         let (policy, notices) = match trap {
             Trap::Announced => return None,
             Trap::Bar => (Policy { shadowing: Shadowing::Strict, ..policy }, Notices::AllStores),
             Trap::Snapshot => (Policy { shadowing: Shadowing::Relaxed, rebuild: Rebuild::Full }, Notices::Nothing),
-            Trap::Watched(_) => (policy, Notices::Nothing),
+            Trap::Watched(_) if self.sent.is_none() => (policy, Notices::Nothing),
+            Trap::Watched(Kind::Tracker) => (policy, Notices::WhenAsked),
+            Trap::Watched(Kind::Fault) => (policy, Notices::FirstStores),
+            Trap::Watched(Kind::Decode) => (policy, Notices::StoresWhenAsked),
         };
-        Some(Tracking::new(policy, notices, costs))
+        Some((policy, notices, costs))
     }
 
     /// How stores are noticed now.
-    pub(crate) fn in_effect(&self) -> Option<Trap> {
-        Some(match self.watching.trap {
-            Trap::Watched(_) => Trap::Snapshot,
-            other => other,
-        })
+    pub(crate) fn in_effect(&self) -> Trap {
+        match self.watching.trap {
+            Trap::Watched(_) if self.sent.is_none() => Trap::Snapshot,
+            trap => trap,
+        }
+    }
+
+    /// The guest's trap from now on, which reaches so many pages; or none. The spaces are to be told, of none before of another.
+    pub(crate) fn set_sent(&mut self, sent: Option<(Box<dyn write_trap::WriteTrap>, u64)>) {
+        self.sent = sent;
+        self.open.clear();
+        self.changed = true;
+    }
+
+    /// The guest's trap does not work: it is not asked again.
+    fn lose(&mut self, error: &std::io::Error) {
+        log_limit::warn!(%error, "a guest's trap of page tables has failed: they are compared");
+        self.set_sent(None);
+    }
+
+    /// Whether the spaces are to be told that something is different, as this policy may be.
+    pub(crate) fn takes_over(&mut self, policy: Policy) -> bool {
+        let differs = std::mem::replace(&mut self.watching.policy, policy) != policy;
+        std::mem::take(&mut self.changed) | differs
+    }
+
+    /// What has been stored since the last time, as far as the guest's trap is one to be asked.
+    pub(crate) fn take(&mut self) -> Stores {
+        let mut stores = Stores::default();
+        let Some((trap, _)) = &mut self.sent else { return stores };
+        let (mut pages, mut words) = (Vec::new(), Vec::new());
+        let taken = trap.take_written(&mut pages);
+        trap.take_stores(&mut words);
+        let opens = !trap.kind().stays_protected();
+        let known = |address: u64| {
+            let page = PhysAddr::vram(address & !(SMALL_PAGE - 1));
+            self.strict.get(&page).into_iter().flatten().map(move |root| (*root, PhysAddr::vram(address)))
+        };
+        for page in pages {
+            stores.pages.extend(known(page * SMALL_PAGE));
+        }
+        stores.words = words.into_iter().flat_map(known).collect();
+        if opens {
+            self.open.extend(stores.pages.iter().map(|(_, page)| *page));
+        }
+        if let Err(error) = taken {
+            self.lose(&error);
+        }
+        stores
     }
 
     /// The trap of one space.
@@ -131,12 +245,19 @@ impl TableWatch {
             .collect()
     }
 
-    /// A space is gone.
-    pub(crate) fn forget(&mut self, root: PhysAddr) {
-        self.strict.retain(|_, roots| {
-            roots.retain(|other| *other != root);
-            !roots.is_empty()
-        });
+    /// Has the guest's trap do something to pages, if there are any, and a trap.
+    fn apply(
+        &mut self,
+        mut pages: Vec<PhysAddr>,
+        act: fn(&mut dyn write_trap::WriteTrap, &[u64]) -> std::io::Result<()>,
+    ) {
+        let Some((trap, _)) = self.sent.as_mut().filter(|_| !pages.is_empty()) else { return };
+        // Neighbours are cheaper together.
+        pages.sort_unstable();
+        let numbers: Vec<u64> = pages.iter().map(|page| page.address / SMALL_PAGE).collect();
+        if let Err(error) = act(trap.as_mut(), &numbers) {
+            self.lose(&error);
+        }
     }
 }
 
@@ -148,28 +269,47 @@ pub(crate) struct SpaceTrap<'a> {
 }
 
 impl WriteTrap for SpaceTrap<'_> {
+    /// A page that another space wants protected is so already: to do it again would have its stores forgotten of which nobody has
+    /// been told.
     fn protect(&mut self, pages: &[PhysAddr]) {
+        let TableWatch { strict, open, .. } = &mut *self.watch;
+        let mut anew = Vec::new();
         for page in pages {
-            let roots = self.watch.strict.entry(*page).or_default();
+            let roots = strict.entry(*page).or_default();
+            if roots.is_empty() | open.remove(page) {
+                anew.push(*page);
+            }
             if !roots.contains(&self.root) {
                 roots.push(self.root);
             }
         }
+        self.watch.apply(anew, |trap, pages| trap.protect(pages));
     }
 
     fn release(&mut self, pages: &[PhysAddr]) {
+        let TableWatch { strict, open, .. } = &mut *self.watch;
+        let mut unwanted = Vec::new();
         for page in pages {
-            let Some(roots) = self.watch.strict.get_mut(page) else { continue };
+            let Some(roots) = strict.get_mut(page) else { continue };
             roots.retain(|other| *other != self.root);
             if roots.is_empty() {
-                self.watch.strict.remove(page);
+                strict.remove(page);
+                if !open.remove(page) {
+                    unwanted.push(*page);
+                }
             }
         }
+        self.watch.apply(unwanted, |trap, pages| trap.release(pages));
     }
 
     /// What the guest has in its own memory, it stores into unseen.
     fn reaches(&self, page: PhysAddr) -> bool {
-        page.aperture == Aperture::Vram
+        let watched = match (self.watch.watching.trap, &self.watch.sent) {
+            (Trap::Watched(_), None) => 0,
+            (_, Some((_, pages))) => *pages,
+            (_, None) => u64::MAX,
+        };
+        page.aperture == Aperture::Vram && page.address / SMALL_PAGE < watched
     }
 }
 
@@ -194,7 +334,7 @@ mod tests {
         assert_eq!(stored(&watch, 0x5000, 0), []);
         watch.of(one).release(&[page(6), page(9)]);
         assert_eq!(stored(&watch, 0x6000, 1), [(page(6), 1, two)]);
-        watch.forget(two);
+        watch.of(two).release(&[page(6)]);
         assert_eq!(stored(&watch, 0, 1 << 30), [(page(5), 4096, one)]);
         assert!(!watch.of(one).reaches(PhysAddr::system(0)));
     }

@@ -13,8 +13,9 @@ use gpu_driver::{Driver, HostCost};
 use hostmem::{Mapping, Memfd};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use softgpu::{Config, SoftGpu};
-use vfio_user::{Client, ClientOptions, Server, ServerOptions, Stopper, pci};
+use vfio_user::{Capabilities, Client, ClientOptions, Server, ServerOptions, Stopper, WATCH_STORES, pci, wire};
 use vgpu::{Port, Scheme, Trap, Vgpu, Watching};
+use write_trap::{DecodeParts, DecodeServant, FaultParts, Kind, TrackerParts};
 
 /// A virtual GPU as its guest's driver sees it.
 pub(crate) struct Guest {
@@ -24,6 +25,8 @@ pub(crate) struct Guest {
     line: OwnedFd,
     next_bus: Mutex<u64>,
     mapped: Mutex<HashMap<u64, u64>>,
+    /// Notices stores into VRAM.
+    _servant: Option<DecodeServant>,
     /// Goes with it.
     _host: Host,
 }
@@ -48,9 +51,14 @@ impl Host {
     }
 
     /// A virtual GPU of whose page tables stores are noticed in some way.
-    pub(crate) fn trapped(driver: &Arc<Driver>, (scheme, trap): (Scheme, Trap), vram_bytes: u64) -> Host {
+    pub(crate) fn trapped(
+        driver: &Arc<Driver>,
+        (scheme, watching): (Scheme, impl Into<Watching>),
+        vram_bytes: u64,
+    ) -> Host {
+        let watching = watching.into();
         let budget = driver.budget(HostCost { bytes: 8 << 30, ..HostCost::default() }).unwrap();
-        let config = vgpu::Config { name: "guest".into(), vram_bytes, scheme, watching: trap.into(), budget };
+        let config = vgpu::Config { name: "guest".into(), vram_bytes, scheme, watching, budget };
         Host::of(Vgpu::new(driver, config).unwrap())
     }
 
@@ -91,16 +99,49 @@ pub(crate) fn guest(driver: &Arc<Driver>, scheme: Scheme, vram_bytes: u64) -> Gu
 /// The guest of a virtual GPU.
 pub(crate) fn guest_of(mut host: Host) -> Guest {
     let vgpu::Config { scheme, watching: Watching { trap, .. }, vram_bytes, .. } = *host.vgpu.config();
-    let client = Client::over(host.connect(), &ClientOptions::default()).unwrap();
+    let capabilities = Capabilities { private: Some(serde_json::json!({})), ..Capabilities::default() };
+    let options = ClientOptions { capabilities, ..ClientOptions::default() };
+    let client = Client::over(host.connect(), &options).unwrap();
     let line = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     client.connect_irqs(pci::MSIX, 0, &[line.as_fd()]).unwrap();
     let bar1 = client.region(pci::BAR1).unwrap();
+    let mut bar1_alias = None;
     let vram = bar1.file.map(|(file, offset)| {
         assert_eq!((offset, bar1.areas.first()), (0, Some(&(0..vram_bytes))));
-        Arc::new(Memfd::from_fd(file).unwrap().map().unwrap())
+        let file = Memfd::from_fd(file).unwrap();
+        bar1_alias = Some(file.map().unwrap());
+        Arc::new(file.map().unwrap())
     });
     assert_eq!(vram.is_none(), scheme == Scheme::FvNaive || trap == Trap::Bar);
-    Guest { client, vram_bytes, vram, line, next_bus: Mutex::new(4 << 30), mapped: Mutex::default(), _host: host }
+    let servant = match trap {
+        Trap::Watched(kind) => watch(&client, kind, vram.as_ref().unwrap(), bar1_alias.unwrap()),
+        _ => None,
+    };
+    let (next_bus, mapped) = (Mutex::new(4 << 30), Mutex::default());
+    Guest { client, vram_bytes, vram, line, next_bus, mapped, _servant: servant, _host: host }
+}
+
+/// Tells the device how to notice what is stored into VRAM.
+fn watch(client: &Client, kind: Kind, vram: &Arc<Mapping>, alias: Mapping) -> Option<DecodeServant> {
+    assert!(client.private().unwrap().get(WATCH_STORES).is_some(), "it asks for that");
+    let place = (vram.address() as u64, vram.len() as u64);
+    let tell = |kind, fds: &[&OwnedFd]| {
+        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+        client.watch_stores((kind, pci::BAR1), place, &fds).unwrap();
+    };
+    match kind {
+        Kind::Tracker => {
+            let parts = TrackerParts::new(vram).unwrap();
+            tell(wire::WATCH_TRACKER, &[&parts.userfault, &parts.page_map]);
+        }
+        Kind::Fault => tell(wire::WATCH_FAULT, &[&FaultParts::new(vram).unwrap().userfault]),
+        Kind::Decode => {
+            let (parts, servant) = DecodeParts::new(vram, alias).unwrap();
+            tell(wire::WATCH_DECODE, &[&parts.written, &parts.control]);
+            return Some(servant);
+        }
+    }
+    None
 }
 
 /// A driver's device: a guest on a software GPU that has some more memory than the guest.
