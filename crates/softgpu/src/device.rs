@@ -94,8 +94,23 @@ impl Device {
         let trash = front.take_trash(&self.chip);
         self.wake(&front);
         drop(front);
+        self.hear();
         self.discard(trash);
         true
+    }
+
+    /// Whoever lets the front end go hears what rang meanwhile: whoever rang found it taken, and went away. Where all workers are
+    /// busy nobody else would listen before the next tick. Little is done with the front end taken, but it may take long: who
+    /// has it wakes others, and Linux gives them its processor at once. What rings from now on finds it free, or is the next
+    /// one's to hear.
+    fn hear(&self) {
+        if self.chip.doorbells.any()
+            && let Some(mut front) = self.front.try_lock()
+        {
+            front.take_doorbells(&self.chip);
+            front.make_way(&self.chip);
+            self.wake(&front);
+        }
     }
 
     /// Does a unit, without the lock.
@@ -103,6 +118,7 @@ impl Device {
         self.share_work(front);
         let trash = front.take_trash(&self.chip);
         let (origin, outcome) = MutexGuard::unlocked(front, || {
+            self.hear();
             self.discard(trash);
             let (work, space, origin) = task.open();
             let outcome = work.run(&self.chip);
@@ -124,6 +140,7 @@ impl Device {
         self.watch(&mut front);
         self.wake(&front);
         drop(front);
+        self.hear();
         self.discard(trash);
         result
     }

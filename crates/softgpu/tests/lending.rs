@@ -114,9 +114,9 @@ fn a_kernel_that_turns_out_long_is_taken_from_the_ringing_thread() {
     other.warm_up(&mini, kernel, 20);
 }
 
-/// No worker is free and nobody ends slices: the doorbell itself makes room.
-#[test]
-fn who_rings_makes_what_is_far_ahead_of_it_leave_a_worker() {
+/// No worker is free and nobody ends slices: the doorbell itself makes room, by the hand of whoever has the front end when it
+/// rings.
+fn makes_room(ring: impl Fn(&Mini, &Channel)) {
     let mut mini = Mini::without_ticker(Config { workers: 1, lend: true, ..Config::default() });
     let [mut busy, mut other] = [1, 2].map(|id| Tenant::new(&mut mini, id));
     let theirs = other.kernel(&mut mini, 1, 1, 7);
@@ -129,14 +129,24 @@ fn who_rings_makes_what_is_far_ahead_of_it_leave_a_worker() {
     for round in 2..10 {
         let mut words = Words::new();
         words.launch(theirs).release(other.buffer.va + DONE, round);
-        mini.submit(&mut other.channel, &words);
+        mini.push(&mut other.channel, &words);
         wait("the worker", || {
             // Until the busy one is ahead by half a slice.
-            mini.ring(&other.channel);
+            ring(&mini, &other.channel);
             mini.read_u64(other.buffer, DONE) == round
         });
     }
     mini.remove(1);
+}
+
+#[test]
+fn who_rings_makes_what_is_far_ahead_of_it_leave_a_worker() {
+    makes_room(|mini, channel| mini.ring(channel));
+}
+
+#[test]
+fn who_rings_while_another_has_the_front_end_is_heard_when_it_is_free() {
+    makes_room(|mini, channel| mini.while_taken(|| mini.ring(channel)));
 }
 
 #[test]

@@ -39,10 +39,11 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum What {
-    /// Measure the kernel engine: interpreter, machine code on one core and on all, compile time.
+    /// Measure the kernel engine: interpreter, machine code on one core and on all, compile time: rows {"name","unit",
+    /// "interpreter","jit_one_core","jit_all_cores","cores","compile_ms"}.
     Engine,
     /// Measure what compiling a kernel costs, by its shape and size: rows {"shape","instructions","ms",
-    /// "us_per_instruction","peak_bytes"}.
+    /// "wall_ms","us_per_instruction","peak_bytes"}.
     Compile(bench_compile::Arguments),
     /// Measure who gets the GPU when one tenant's kernels are long and others' short, with each scheduler: rows
     /// {"scheduler","kind","tenant","share_entitled","share_received","error_points","worst_points"}.
@@ -52,11 +53,11 @@ enum What {
     /// "followed_ms","speedup"}.
     Shadow(bench_shadow::Arguments),
     /// Measure what virtual GPUs cost, by scheme and by phase of programs: rows {"scheme","guests","program","phase","ms",
-    /// "ratio","traps","shadow_updates","entries_scanned","hypercalls"}.
+    /// "ratio","traps","shadow_updates","entries_scanned","hypercalls","pages_rebuilt","entries_rebuilt"}.
     Vgpu(bench_vgpu::Arguments),
     /// Measure pictures a second of a program whose surfaces come and go, by how a guest's page tables are followed: rows
-    /// {"case","scheme","rebuild","trap","resolution","threads","fps","fps_per_thread","ratio","traps","pages_rebuilt",
-    /// "entries_rebuilt","psnr"}.
+    /// {"case","scheme","rebuild","trap","resolution","threads","frames","fps","fps_per_thread","ratio","psnr","map_ms",
+    /// "mapped_bytes","traps","shadow_updates","entries_scanned","hypercalls","pages_rebuilt","entries_rebuilt"}.
     Gmedia(bench_gmedia::Arguments),
 }
 

@@ -86,8 +86,10 @@ pub(crate) enum ToDevice {
         /// As it was named when it was made.
         vgpu: TenantId,
     },
-    /// A guest has connected; its socket comes with this message.
+    /// A guest has connected; its socket comes with this message → [`FromDevice::Taken`]
     Guest {
+        /// A number that no other guest has, nor any session.
+        number: u64,
         /// To which.
         vgpu: TenantId,
         /// Its process.
@@ -119,10 +121,11 @@ pub(crate) enum FromDevice {
         /// Its memory, bytes.
         memory_bytes: u64,
     },
-    /// To [`ToDevice::Open`], before the client hears anything: it is this process's from now on, whatever becomes of it.
+    /// To [`ToDevice::Open`] and [`ToDevice::Guest`], before the client hears anything or is listened to: it is this process's
+    /// from now on, whatever becomes of it.
     Taken {
-        /// The number that it was opened with.
-        session: u64,
+        /// The number that it came with.
+        number: u64,
     },
     /// A session has ended and given everything back.
     Ended {
@@ -217,14 +220,14 @@ mod tests {
     fn what_it_said_is_heard_of_one_that_died_with_something_unread() {
         let (ours, theirs) = unix::pair().unwrap();
         send(&ours, &ToDevice::Report, &[]).unwrap();
-        for session in 0..2 {
-            send(&theirs, &FromDevice::Taken { session }, &[]).unwrap();
+        for number in 0..2 {
+            send(&theirs, &FromDevice::Taken { number }, &[]).unwrap();
         }
         drop(theirs);
         let mut buffer = Vec::new();
         let mut heard = || receive::<FromDevice>(&ours, &mut buffer).unwrap().map(|(message, _)| message);
-        assert!(matches!(heard(), Some(FromDevice::Taken { session: 0 })));
-        assert!(matches!(heard(), Some(FromDevice::Taken { session: 1 })));
+        assert!(matches!(heard(), Some(FromDevice::Taken { number: 0 })));
+        assert!(matches!(heard(), Some(FromDevice::Taken { number: 1 })));
         assert!(heard().is_none() && heard().is_none());
     }
 }

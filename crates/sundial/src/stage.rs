@@ -5,6 +5,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use crate::admin::{self, AdminReply, AdminRequest, Listing, VgpuListing};
 use crate::runtime_directory::RuntimeDirectory;
@@ -14,7 +16,7 @@ use crate::size::Scheduler;
 /// Longest that the daemon may take to start.
 const START_BOUND: Duration = Duration::from_secs(20);
 
-/// The daemon and its folder; both go when it is dropped. If this process is killed, the folder stays.
+/// The daemon and its folder; both go when it is dropped. If this process is killed, the folder stays until the next comes.
 #[derive(Debug)]
 pub(crate) struct Stage {
     own: PathBuf,
@@ -27,6 +29,7 @@ impl Stage {
     pub(crate) fn open(what: &str, gpu: &str) -> Result<Stage> {
         use std::os::unix::fs::DirBuilderExt;
         let own = std::env::current_exe()?;
+        sweep(what);
         let folder = std::env::temp_dir().join(format!("sundial-{what}-{}", std::process::id()));
         std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
         let config = folder.join("config.toml");
@@ -107,6 +110,25 @@ impl Stage {
     fn ask(&self, request: &AdminRequest) -> Result<AdminReply> {
         let directory = RuntimeDirectory::at(self.folder.clone(), rustix::process::getuid().as_raw())?;
         admin::ask(&admin::connect(&directory)?, request)
+    }
+}
+
+/// Removes the folders of those whose process was killed, and whose daemon, which may be in another PID namespace, has ended.
+fn sweep(what: &str) {
+    let prefix = format!("sundial-{what}-");
+    let user = rustix::process::getuid().as_raw();
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.parse().ok());
+        let Some(process) = number.and_then(Pid::from_raw) else { continue };
+        let gone = process == rustix::process::getpid() || test_kill_process(process) == Err(Errno::SRCH);
+        // Refuses what another user has put there.
+        if gone
+            && let Ok(directory) = RuntimeDirectory::at(entry.path(), user)
+            && let Ok(Some(_nobody_runs)) = directory.lock_daemon()
+        {
+            let _ = std::fs::remove_dir_all(directory.path());
+        }
     }
 }
 

@@ -39,6 +39,9 @@ A virtual machine has the GPU as a PCI device (QEMU from 10.1 on, with its memor
   qemu-system-x86_64 ... -object memory-backend-memfd,id=ram,size=2G,share=on -machine memory-backend=ram \\
     -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"'$SOCKET'\"}}'
 
+Memory that a guest has is changed with its driver's help. That is a part of the programs that use the GPU, so in a virtual
+machine one of them has to run while `set --mem` asks.
+
 A virtual GPU serves one guest at a time, and is as new for the next. It stays until it is destroyed, or the daemon is
 stopped; a daemon that was started by `vgpu create` or `run` stays as long as there is one.";
 

@@ -2,9 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs::File;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use gpu::{Gpu, GpuError, Request};
+use rogue::{Port, Rogue};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::{Daemon, Installation, until};
@@ -113,6 +115,36 @@ fn who_is_handed_over_as_it_dies_is_served_by_the_next() {
         });
     }
     tenant.end();
+}
+
+/// The same for guests: whoever connects to a virtual GPU is its guest, whichever device process that takes.
+#[test]
+fn a_guest_that_is_handed_over_as_it_dies_is_served_by_the_next() {
+    let installation = Installation::new("");
+    let daemon = installation.serve();
+    let names = ["one", "two"];
+    let sockets = names.map(|name| {
+        let output = installation.output(&["vgpu", "create", name, "--mem", "16m"]);
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    });
+    let comes = |socket: &String| {
+        let port = Port::over(UnixStream::connect(socket.trim()).unwrap());
+        // Its registers answer.
+        !Rogue::new(port.unwrap()).port.is_gone()
+    };
+    for _ in 0..2 {
+        assert!(sockets.iter().all(comes));
+        let device = until("a device process", || daemon.device());
+        kill_process(device, Signal::STOP).unwrap();
+        until("all its threads to stop", || are_stopped(device)?.then_some(()));
+        std::thread::scope(|scope| {
+            let guests: Vec<_> = sockets.iter().map(|socket| scope.spawn(|| comes(socket))).collect();
+            until("both to be handed over", || (unread_descriptors(device)? >= sockets.len()).then_some(()));
+            kill_process(device, Signal::KILL).unwrap();
+            assert!(guests.into_iter().all(|guest| guest.join().unwrap()));
+        });
+    }
 }
 
 #[test]

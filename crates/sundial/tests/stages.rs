@@ -80,9 +80,12 @@ fn nothing_of_a_demonstration_that_is_killed_goes_on() {
     stands_in(&installation.folder.join("sundial-tenant"), "exec sleep 1000");
     let temporary = installation.folder.join("tmp");
     fs::create_dir(&temporary).unwrap();
-    let mut demo: Command = installation.sundial(&["demo", "--vms", "--seconds", "5", "--json", "--qemu"]);
-    demo.arg(&qemu).arg("--guest").arg(installation.folder.join("guest.tar")).env("TMPDIR", &temporary);
-    let mut demo = Started(demo.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
+    let start = || {
+        let mut demo: Command = installation.sundial(&["demo", "--vms", "--seconds", "5", "--json", "--qemu"]);
+        demo.arg(&qemu).arg("--guest").arg(installation.folder.join("guest.tar")).env("TMPDIR", &temporary);
+        Started(demo.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
+    };
+    let mut demo = start();
     let pid = demo.0.id();
     let find = |name| children(pid).into_iter().find(|child| runs(*child, name));
     let daemon = until("its daemon", || find("serve"));
@@ -91,4 +94,12 @@ fn nothing_of_a_demonstration_that_is_killed_goes_on() {
     demo.0.wait().unwrap();
     until("the daemon's end", || has_ended(daemon).then_some(()));
     until("the machine's end", || has_ended(machine).then_some(()));
+    // What it leaves in files is removed by the next; what others left there is not.
+    let left = temporary.join(format!("sundial-demo-{pid}"));
+    let others = ["sundial-demo-of-mine", "sundial-bench-1"].map(|name| temporary.join(name));
+    others.iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    assert!(left.exists());
+    let _next = start();
+    until("its folder to go", || (!left.exists()).then_some(()));
+    assert!(others.iter().all(|folder| folder.exists()));
 }

@@ -51,6 +51,8 @@ pub struct PassThrough {
     /// The guest has changed something about the line.
     settled: Condvar,
     counters: Counters,
+    /// Why the device is off, if it is.
+    off: Mutex<Option<String>>,
     ended: AtomicBool,
 }
 
@@ -120,6 +122,7 @@ impl PassThrough {
             interrupts: Mutex::default(),
             settled: Condvar::new(),
             counters: Counters::default(),
+            off: Mutex::default(),
             ended: AtomicBool::new(false),
         };
         whole.cycle(true)?;
@@ -136,6 +139,12 @@ impl PassThrough {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counters.now()
+    }
+
+    /// Why the guest has no device, if it has none; the next may have another.
+    #[must_use]
+    pub fn ended(&self) -> Option<String> {
+        self.off.lock().clone()
     }
 
     /// Passes the device's interrupts on. Returns after [`PassThrough::end`].
@@ -224,9 +233,11 @@ impl PassThrough {
     }
 
     fn renew(&self, leave: bool) {
-        if let Err(error) = self.cycle(leave) {
+        let cycled = self.cycle(leave);
+        if let Err(error) = &cycled {
             tracing::error!(%error, guest = self.name, "the device cannot be switched on again");
         }
+        *self.off.lock() = cycled.err().map(|error| format!("it cannot be switched on again: {error}"));
         self.settle();
     }
 }
@@ -338,6 +349,7 @@ impl Device for PassThrough {
         };
         if !let_go {
             tracing::error!(guest = self.name, "the device does not let go of memory: it is switched off");
+            *self.off.lock() = Some("it did not let go of its guest's memory, and is switched off".into());
             if let Err(error) = self.switch.write().off() {
                 tracing::error!(%error, guest = self.name, "the device does not stop: it may still use a guest's memory");
             }

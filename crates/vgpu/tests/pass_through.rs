@@ -204,9 +204,11 @@ fn a_device_that_forgets_nothing_has_stopped_when_the_unmap_is_answered() {
     rogue.take_back(1 << 33).unwrap();
     assert!(made.lock().unwrap()[0].upgrade().is_none(), "the device is still there");
     assert_eq!(rogue.port.read32(regs::PMC_BOOT_0), u32::MAX);
+    assert!(whole.ended().unwrap().contains("did not let go"));
     faults.forgets_not.store(false, Ordering::SeqCst);
     rogue.port.client.reset().unwrap();
     assert_eq!(rogue.port.read32(regs::PMC_BOOT_0), regs::BOOT_0_TU104, "another one");
+    assert_eq!(whole.ended(), None);
     drop(rogue);
     serving.join().unwrap();
     whole.end();
@@ -242,6 +244,7 @@ fn nothing_is_switched_on_beside_a_device_that_goes_on() {
     drop(rogue);
     serving.join().unwrap();
     assert_eq!(made.lock().unwrap().len(), 1, "nor for the next guest");
+    assert!(whole.ended().unwrap().contains("cannot be switched on again"));
     drop(held);
     let (next, serving) = by_hand(&whole);
     assert_eq!(next.port.read32(regs::PMC_BOOT_0), u32::MAX);

@@ -145,6 +145,11 @@ impl Mini {
         Mini::of(SoftGpu::without_ticker(&Config { vram_bytes: VRAM, ..config }).unwrap())
     }
 
+    /// Does something while the device's front end is taken, as if a worker had it.
+    pub fn while_taken<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.gpu.device.change(|_, _| work())
+    }
+
     fn of(gpu: Arc<SoftGpu>) -> Mini {
         let mut vram = Vram { gpu: Arc::clone(&gpu), next: 1 << 20 };
         let runlist = vram.take(64 << 10, 4096);

@@ -101,14 +101,18 @@ impl Control {
             self.device.wait_ready(left).map_err(|error| format!("{error:#}"))?;
             // Whoever has opened a session is responsible for it: what can fail comes before.
             let theirs = socket.try_clone().map_err(text)?;
-            let (session, tenant) = self.change(|tenants| match tenants.open(hello.credential, peer.uid) {
-                Ok((session, tenant, orders)) => (Ok((session, tenant)), orders),
-                Err(reason) => (Err(reason), Orders::new()),
-            })?;
             let process = Pid::from_raw(peer.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
             let fds = [Some(theirs), process].into_iter().flatten().collect();
-            let order = ToDevice::Open { session, tenant, pid: peer.pid };
-            match self.device.hand_over(session, order, fds).recv_timeout(HELLO_BOUND) {
+            let (session, taken) = self.change(|tenants| match tenants.open(hello.credential, peer.uid) {
+                Ok((session, tenant, orders)) => {
+                    // To whom was told of the tenant: the next one forgets who has no session.
+                    self.tell(orders);
+                    let order = ToDevice::Open { session, tenant, pid: peer.pid };
+                    (Ok((session, self.device.hand_over(session, order, fds))), Orders::new())
+                }
+                Err(reason) => (Err(reason), Orders::new()),
+            })?;
+            match taken.recv_timeout(HELLO_BOUND) {
                 // Of one that takes its time nobody knows whether it has answered.
                 Ok(()) | Err(RecvTimeoutError::Timeout) => return Ok(()),
                 // It died, and has not said a word to this client: the next one shall.

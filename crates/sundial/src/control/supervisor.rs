@@ -56,8 +56,8 @@ struct LinkState {
     began: bool,
     /// The first one did not start: why.
     failed: Option<String>,
-    /// Who waits for a session to be taken.
-    sessions: HashMap<u64, Sender<()>>,
+    /// Who waits for a session or a guest to be taken, by its number.
+    handed: HashMap<u64, Sender<()>>,
     /// Who waits for a report, in order.
     reports: Vec<Sender<Listing>>,
     /// Who waits for a virtual GPU that is being made or ended: it is told why it is not.
@@ -101,23 +101,23 @@ impl DeviceLink {
         queue.send((message, fds)).ok().context("the GPU does not answer")
     }
 
-    /// Hands a session over, by its number: something is heard when it is taken. If the device process dies before, the sender is
-    /// gone, and nobody has it.
-    pub(super) fn hand_over(&self, session: u64, message: ToDevice, fds: Vec<OwnedFd>) -> Receiver<()> {
+    /// Hands a session or a guest over, by its number: something is heard when it is taken. If the device process dies before,
+    /// the sender is gone, and nobody has it. Who holds the lock of tenants hands it to a process that knows of each of them.
+    pub(super) fn hand_over(&self, number: u64, message: ToDevice, fds: Vec<OwnedFd>) -> Receiver<()> {
         let (sender, receiver) = channel();
         let mut state = self.state.lock();
         match &state.queue {
-            Some(queue) if queue.send((message, fds)).is_ok() => drop(state.sessions.insert(session, sender)),
+            Some(queue) if queue.send((message, fds)).is_ok() => drop(state.handed.insert(number, sender)),
             // It is as good as dead: the next one says when it works.
             _ => state.ready = None,
         }
         receiver
     }
 
-    /// A session has been taken.
-    fn taken(&self, session: u64) {
+    /// A session or a guest has been taken.
+    fn taken(&self, number: u64) {
         // Who no longer waits does not mind.
-        self.state.lock().sessions.remove(&session).map(|waiting| waiting.send(()));
+        self.state.lock().handed.remove(&number).map(|waiting| waiting.send(()));
     }
 
     /// Who is there?
@@ -225,7 +225,7 @@ impl Control {
             state.queue = None;
             state.ready = None;
             // Their senders go: who waits is told at once.
-            state.sessions.clear();
+            state.handed.clear();
             state.reports.clear();
             state.vgpu_reports.clear();
             state.vgpus.clear();
@@ -262,7 +262,7 @@ impl Control {
                     drop(state);
                     self.device.changed.notify_all();
                 }
-                FromDevice::Taken { session } => self.device.taken(session),
+                FromDevice::Taken { number } => self.device.taken(number),
                 FromDevice::Ended { session } => {
                     // One that is refused is not taken before.
                     self.device.taken(session);
@@ -312,12 +312,17 @@ impl Control {
         if !(empty && tenants.is_empty()) {
             self.seen();
         }
+        self.tell(orders);
+        result
+    }
+
+    /// Has the device process told, by whoever holds the lock of tenants.
+    pub(super) fn tell(&self, orders: Orders) {
         for order in orders {
             if let Err(error) = self.device.send(order, Vec::new()) {
                 tracing::debug!("{error:#}");
             }
         }
-        result
     }
 }
 

@@ -29,7 +29,8 @@ pub(super) struct Tenants {
     users: BTreeMap<u32, TenantId>,
     /// Open sessions: number, tenant.
     sessions: BTreeMap<u64, TenantId>,
-    next_session: u64,
+    /// What the next one is called that the device process is given.
+    next_number: u64,
     scheduler: Scheduler,
 }
 
@@ -54,7 +55,7 @@ impl Tenants {
             registered: HashMap::new(),
             users: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            next_session: 1,
+            next_number: 1,
             scheduler: config.scheduler,
         }
     }
@@ -124,10 +125,16 @@ impl Tenants {
             let known = self.registered.get(&credential);
             (known.ok_or("the credential is not, or no longer, valid")?.tenant, Orders::new())
         };
-        let number = self.next_session;
-        self.next_session += 1;
+        let number = self.number();
         self.sessions.insert(number, tenant);
         Ok((number, tenant, orders))
+    }
+
+    /// A number that nobody has.
+    pub(super) fn number(&mut self) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        number
     }
 
     /// The tenant of a user without a credential.

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -221,8 +222,27 @@ impl Control {
         if peer.uid != own && peer.uid != 0 {
             bail!("it is of another user");
         }
-        self.device.wait_ready(RESTART_BOUND)?;
-        self.device.send(ToDevice::Guest { vgpu, pid: peer.pid }, vec![socket])
+        let until = Instant::now() + RESTART_BOUND;
+        loop {
+            // While the device process is started anew, the guest waits.
+            self.device.wait_ready(until.saturating_duration_since(Instant::now()))?;
+            let theirs = socket.try_clone()?;
+            let taken = self.change(|tenants| {
+                let present = tenants.vgpus.contains_key(&vgpu);
+                let handed = present.then(|| {
+                    let number = tenants.number();
+                    self.device.hand_over(number, ToDevice::Guest { number, vgpu, pid: peer.pid }, vec![theirs])
+                });
+                (handed, Orders::new())
+            });
+            let taken = taken.context("its virtual GPU is being destroyed")?;
+            match taken.recv_timeout(RESTART_BOUND) {
+                // Of one that takes its time nobody knows whether it listens.
+                Ok(()) | Err(RecvTimeoutError::Timeout) => return Ok(()),
+                // It died, and has not listened to this guest: the next one shall.
+                Err(RecvTimeoutError::Disconnected) => {}
+            }
+        }
     }
 
     /// Has what a guest does to its page tables written into a socket.
@@ -260,7 +280,7 @@ impl Control {
         });
         let Some((closed, ended)) = closed else { return false };
         // A device process that died meanwhile has given everything back.
-        if let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(BOUND) {
+        if let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(BOUND) {
             tracing::error!(?vgpu, "a virtual GPU does not end");
         }
         // The name of its socket is free before its own is.

@@ -178,7 +178,10 @@ impl Device {
             ToDevice::TraceVgpu { vgpu } => self.trace_vgpu(vgpu, fds),
             ToDevice::ShadowVgpu { vgpu, shadowing } => self.shadow_vgpu(vgpu, shadowing),
             ToDevice::EndVgpu { vgpu } => self.end_vgpu(vgpu)?,
-            ToDevice::Guest { vgpu, pid } => self.let_guest_in(vgpu, pid, fds),
+            ToDevice::Guest { number, vgpu, pid } => {
+                link::send(&self.parent, &FromDevice::Taken { number }, &[])?;
+                self.let_guest_in(vgpu, pid, fds);
+            }
             ToDevice::ReportVgpus => link::send(&self.parent, &FromDevice::Vgpus(self.report_vgpus()), &[])?,
             ToDevice::Report => link::send(&self.parent, &FromDevice::Report(self.report()), &[])?,
         }
@@ -245,7 +248,7 @@ impl Device {
         let opened = self.machine.open(&tenant.name, tenant.memory_bytes, host_bytes, budget);
         let (backend, meter) = opened.map_err(text)?;
         let socket = socket.try_clone().map_err(|error| error.to_string())?;
-        link::send(&self.parent, &FromDevice::Taken { session: number }, &[]).map_err(|error| error.to_string())?;
+        link::send(&self.parent, &FromDevice::Taken { number }, &[]).map_err(|error| error.to_string())?;
         let begun = Session::begin(socket, process, &backend, charges, &self.monitor);
         let session = begun.map_err(|error| error.to_string())?;
         let running = Running { tenant: id, pid, handle: session.handle(), meter: Arc::new(meter) };

@@ -77,11 +77,10 @@ impl Served {
     }
 
     /// Why no guest has a device any more, if that is so.
-    pub(super) fn ended(&self) -> Option<&str> {
+    pub(super) fn ended(&self) -> Option<String> {
         match self {
-            Served::Mediated(vgpu) => vgpu.ended(),
-            // The next guest may have another.
-            Served::Whole(_) => None,
+            Served::Mediated(vgpu) => vgpu.ended().map(str::to_owned),
+            Served::Whole(whole) => whole.ended(),
         }
     }
 

@@ -434,7 +434,7 @@ impl Hosted {
             let seat = self.seat.lock();
             (seat.guest.as_ref().map(|guest| guest.pid), seat.failed.clone())
         };
-        let ended = self.served.ended().map(str::to_owned);
+        let ended = self.served.ended();
         let state = match guest {
             _ if failed.is_some() => "failed",
             _ if ended.is_some() => "ended",
