@@ -170,9 +170,8 @@ fn a_policy_changes_while_surfaces_come_and_go() {
         let strict = set(&["--shadow", "strict"]);
         assert_eq!(strict.status.success(), trap == "decode", "{}", text(&strict));
     }
-    let refused =
-        daemon.sundial().args(["vgpu", "create", "x", "--mem", "64m", "--trap", "bar", "--shadow", "relaxed"]);
-    let refused = { refused }.output().expect("vgpu create");
+    let wrong = ["vgpu", "create", "x", "--mem", "64m", "--trap", "bar", "--shadow", "relaxed"];
+    let refused = daemon.sundial().args(wrong).output().expect("vgpu create");
     assert!(!refused.status.success() && text(&refused).contains("--trap auto"), "{}", text(&refused));
 }
 
