@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test whose ground gives way has failed")]
 
 mod pass_through;
+mod traps;
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -11,11 +12,12 @@ use std::sync::atomic::Ordering;
 use device_io::{DeviceBacking, VramOffset};
 use gpu_driver::{Driver, HostCost};
 use hostmem::PAGE;
-use pass_through::{Asks, serve_asking, trap};
+use pass_through::{Asks, serve_asking};
 use pci_gpu::VfioUserGpu;
 use serde_json::json;
 use softgpu::{Config, SoftGpu};
-use vfio_user::{EACH_STORE, Errno, Server, ServerOptions, WATCH_STORES, wire};
+use traps::asks;
+use vfio_user::{EACH_STORE, Errno, Server, ServerOptions, StoreWatch, WATCH_STORES, wire};
 use write_trap::{Kind, WriteTrap, available};
 
 const VRAM: u64 = 8 << 20;
@@ -50,10 +52,9 @@ fn written(trap: &mut dyn WriteTrap) -> Vec<u64> {
 #[test]
 fn stores_into_vram_are_noticed_by_each_kind() {
     for (kind, number) in kinds() {
-        let (gpu, served) = serve_asking(VRAM, false, true, Asks::to_watch(number));
-        let watch = served.watch().unwrap();
-        assert_eq!(watch.address, gpu.vram_mapping().unwrap().address() as u64);
-        let mut trap = trap(watch);
+        let (asks, told) = asks(number, |_, _| ());
+        let (gpu, served) = serve_asking(VRAM, false, true, asks);
+        let mut trap = told.lock().unwrap().take().unwrap();
         assert_eq!(trap.kind(), kind);
         let at = |page: u64, offset: u64| VramOffset(page * PAGE + offset);
         gpu.write_vram(at(3, 0), &[1; 8]);
@@ -92,8 +93,9 @@ fn stores_into_vram_are_noticed_by_each_kind() {
 #[test]
 fn each_entry_is_named_where_single_stores_are() {
     let Some((_, number)) = kinds().find(|(kind, _)| kind.names_stores()) else { return };
-    let (gpu, served) = serve_asking(VRAM, false, true, Asks::to_watch(number));
-    let mut trap = trap(served.watch().unwrap());
+    let (asks, told) = asks(number, |_, _| ());
+    let (gpu, _served) = serve_asking(VRAM, false, true, asks);
+    let mut trap = told.lock().unwrap().take().unwrap();
     trap.protect(&[7]).unwrap();
     for entry in [0, 1, 77, 511] {
         gpu.write_vram(VramOffset(7 * PAGE + entry * 8), &(entry + 1).to_le_bytes());
@@ -106,20 +108,20 @@ fn each_entry_is_named_where_single_stores_are() {
 /// Where something does not come about, the GPU is there all the same.
 #[test]
 fn a_gpu_is_had_without_it() {
-    let asks = |private| Asks { private: Some(private), ..Asks::default() };
+    let nothing_told = || Box::new(|_: StoreWatch| -> Result<(), Errno> { panic!("nothing is to be told") });
     for private in [json!({ WATCH_STORES: 77 }), json!({ WATCH_STORES: "all" }), json!({}), json!(3), json!(null)] {
-        let (gpu, served) = serve_asking(VRAM, false, true, asks(private));
-        assert!(served.watch().is_none());
+        let (gpu, _served) = serve_asking(VRAM, false, true, Asks { private: Some(private), told: nothing_told() });
         gpu.write_vram(VramOffset(5), &[1]);
     }
     for (_, number) in kinds() {
-        let refuses = Asks { refuses: Some(Errno::NOTSUP), ..Asks::to_watch(number) };
+        let private = Some(json!({ WATCH_STORES: number }));
+        let refuses = Asks { private: private.clone(), told: Box::new(|_| Err(Errno::NOTSUP)) };
         let (gpu, _served) = serve_asking(VRAM, false, true, refuses);
         gpu.write_vram(VramOffset(5), &[1]);
         gpu.discard_vram(VramOffset(0), PAGE).unwrap();
         // There is nothing to watch.
-        let (gpu, served) = serve_asking(VRAM, false, false, Asks::to_watch(number));
-        assert!(served.watch().is_none() && gpu.vram_mapping().is_none());
+        let (gpu, _served) = serve_asking(VRAM, false, false, Asks { private, told: nothing_told() });
+        assert!(gpu.vram_mapping().is_none());
     }
 }
 
@@ -127,7 +129,7 @@ fn a_gpu_is_had_without_it() {
 #[test]
 fn each_store_is_a_message_where_that_is_asked_for() {
     let messages = |private| {
-        let asks = Asks { private: Some(private), ..Asks::default() };
+        let asks = Asks { private: Some(private), ..Asks::nothing() };
         let (gpu, served) = serve_asking(VRAM, false, false, asks);
         let count = || {
             // A read comes behind all that was posted, and is one itself.

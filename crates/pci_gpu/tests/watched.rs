@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test whose ground gives way has failed")]
 
 mod pass_through;
+mod traps;
 
 mod device {
     use std::sync::Arc;
@@ -10,12 +11,15 @@ mod device {
     use device_io::DeviceBacking;
     use vfio_user::wire;
 
-    use crate::pass_through::{Asks, serve_asking};
+    use crate::pass_through::serve_asking;
+    use crate::traps::asks;
 
     pub(crate) fn make(vram_bytes: u64, lend: bool) -> Arc<dyn DeviceBacking> {
-        let asks = Asks { watches_all: true, ..Asks::to_watch(wire::WATCH_DECODE) };
-        let (gpu, served) = serve_asking(vram_bytes, lend, true, asks);
-        assert_eq!(served.watches_all(), cfg!(target_arch = "x86_64"));
+        let (asks, told) = asks(wire::WATCH_DECODE, |trap, pages| {
+            trap.protect(&(0..pages).collect::<Vec<_>>()).unwrap();
+        });
+        let (gpu, _served) = serve_asking(vram_bytes, lend, true, asks);
+        assert_eq!(told.lock().unwrap().is_some(), cfg!(target_arch = "x86_64"));
         Arc::new(gpu)
     }
 }

@@ -15,9 +15,8 @@ use pci_gpu::VfioUserGpu;
 use serde_json::Value;
 use softgpu::{Config, SoftGpu};
 use vfio_user::{
-    Description, Device, DmaMap, Errno, Interrupts, Irq, Region, Server, ServerOptions, Stopper, StoreWatch, pci, wire,
+    Description, Device, DmaMap, Errno, Interrupts, Irq, Region, Server, ServerOptions, Stopper, StoreWatch, pci,
 };
-use write_trap::{DecodeParts, Fault, FaultParts, RemoteDecode, Tracker, TrackerParts, WriteTrap};
 
 /// Longer than anything here takes.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
@@ -39,47 +38,20 @@ struct PassThrough {
     counts: Arc<Counts>,
     over: AtomicBool,
     asks: Asks,
-    watch: Mutex<Option<StoreWatch>>,
-    /// Watches all of VRAM, if it is to be.
-    trap: Mutex<Option<Box<dyn WriteTrap>>>,
 }
 
 /// What the device wants of its client.
-#[derive(Clone, Debug, Default)]
 pub(crate) struct Asks {
     /// The answer to the private capability.
     pub(crate) private: Option<Value>,
-    /// What it says when it is told how to notice stores.
-    pub(crate) refuses: Option<Errno>,
-    /// Whether it watches all of VRAM from the beginning.
-    pub(crate) watches_all: bool,
+    /// What it does when it is told how to notice stores.
+    pub(crate) told: Box<dyn Fn(StoreWatch) -> Result<(), Errno> + Send + Sync>,
 }
 
 impl Asks {
-    pub(crate) fn to_watch(kind: u32) -> Asks {
-        Asks { private: Some(serde_json::json!({ vfio_user::WATCH_STORES: kind })), ..Asks::default() }
+    pub(crate) fn nothing() -> Asks {
+        Asks { private: None, told: Box::new(|_| Err(Errno::OPNOTSUPP)) }
     }
-}
-
-/// What a client sent, as the trap that it is for.
-pub(crate) fn trap(watch: StoreWatch) -> Box<dyn WriteTrap> {
-    let StoreWatch { kind, address, bytes, fds, .. } = watch;
-    let mut fds = fds.into_iter();
-    let mut fd = || fds.next().unwrap();
-    let trap: Box<dyn WriteTrap> = match kind {
-        wire::WATCH_DECODE => {
-            let parts = DecodeParts { written: fd(), control: fd(), address, bytes };
-            Box::new(RemoteDecode::from_parts(parts, BOUND).unwrap())
-        }
-        wire::WATCH_FAULT => Box::new(Fault::from_parts(FaultParts { userfault: fd(), address, bytes }).unwrap()),
-        wire::WATCH_TRACKER => {
-            let parts = TrackerParts { userfault: fd(), page_map: fd(), address, bytes };
-            Box::new(Tracker::from_parts(parts).unwrap())
-        }
-        kind => panic!("no kind: {kind}"),
-    };
-    assert!(fds.next().is_none());
-    trap
 }
 
 impl PassThrough {
@@ -97,8 +69,6 @@ impl PassThrough {
             counts: Arc::default(),
             over: AtomicBool::new(false),
             asks,
-            watch: Mutex::default(),
-            trap: Mutex::default(),
         }
     }
 
@@ -184,19 +154,8 @@ impl Device for PassThrough {
     }
 
     fn watch_stores(&self, watch: StoreWatch) -> Result<(), Errno> {
-        if let Some(errno) = self.asks.refuses {
-            return Err(errno);
-        }
         assert_eq!((watch.region, watch.bytes), (pci::BAR1, self.gpu.vram_bytes()));
-        if self.asks.watches_all {
-            let pages: Vec<u64> = (0..watch.bytes / hostmem::PAGE).collect();
-            let mut trap = trap(watch);
-            trap.protect(&pages).unwrap();
-            *self.trap.lock().unwrap() = Some(trap);
-        } else {
-            *self.watch.lock().unwrap() = Some(watch);
-        }
-        Ok(())
+        (self.asks.told)(watch)
     }
 
     fn reset(&self) {
@@ -217,7 +176,12 @@ pub(crate) struct Served {
 
 impl Served {
     /// Serves the client at the other end of a socket.
-    pub(crate) fn on(socket: UnixStream, vram_bytes: u64, lend: bool, mapped: bool, asks: Asks) -> Served {
+    pub(crate) fn on(socket: UnixStream, vram_bytes: u64, lend: bool, mapped: bool) -> Served {
+        Served::asking(socket, vram_bytes, lend, mapped, Asks::nothing())
+    }
+
+    /// Likewise, and wants something of it.
+    pub(crate) fn asking(socket: UnixStream, vram_bytes: u64, lend: bool, mapped: bool, asks: Asks) -> Served {
         let device = Arc::new(PassThrough::new(vram_bytes, lend, mapped, asks));
         let server = Server::new(socket, ServerOptions::default());
         let stopper = server.stopper();
@@ -235,16 +199,6 @@ impl Served {
         &self.device.gpu
     }
 
-    /// How to notice the client's stores, if it has said so.
-    pub(crate) fn watch(&self) -> Option<StoreWatch> {
-        self.device.watch.lock().unwrap().take()
-    }
-
-    /// Whether it watches all of VRAM.
-    pub(crate) fn watches_all(&self) -> bool {
-        self.device.trap.lock().unwrap().is_some()
-    }
-
     /// The server ends, as if killed.
     pub(crate) fn stop(&self) {
         self.stopper.stop();
@@ -253,12 +207,12 @@ impl Served {
 
 /// A GPU and who serves it.
 pub(crate) fn serve(vram_bytes: u64, lend: bool, mapped: bool) -> (VfioUserGpu, Served) {
-    serve_asking(vram_bytes, lend, mapped, Asks::default())
+    serve_asking(vram_bytes, lend, mapped, Asks::nothing())
 }
 
 /// A GPU that wants something of its client.
 pub(crate) fn serve_asking(vram_bytes: u64, lend: bool, mapped: bool, asks: Asks) -> (VfioUserGpu, Served) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let served = Served::on(ours, vram_bytes, lend, mapped, asks);
+    let served = Served::asking(ours, vram_bytes, lend, mapped, asks);
     (VfioUserGpu::over(theirs).unwrap(), served)
 }

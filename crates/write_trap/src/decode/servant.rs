@@ -90,7 +90,8 @@ fn serve(socket: &OwnedFd, decode: &Decode) {
 impl Drop for DecodeServant {
     fn drop(&mut self) {
         if !self.here.here() {
-            return;
+            // Not even its handle means anything here.
+            return std::mem::forget(self.thread.take());
         }
         let ended = rustix::net::shutdown(&*self.socket, Shutdown::Both);
         if let Some(thread) = self.thread.take().filter(|_| ended.is_ok()) {
