@@ -508,9 +508,9 @@ impl<F: Format> Shadow<F> {
         }
     }
 
-    /// The next range to be looked at, and if not all that lies there, the level of the directories that may have changed. At the
-    /// end of a pass for which tables were missing, what it could not show is tried once more, because it may have freed some.
-    fn next_stale(&mut self) -> Result<Option<(Option<usize>, Range<u64>)>, ShadowError> {
+    /// What is to be looked at next. At the end of a pass for which tables were missing, what it could not show is tried once
+    /// more, because it may have freed some.
+    fn next_stale(&mut self) -> Result<Option<Stale>, ShadowError> {
         let pending = &mut self.pending;
         for (level, ranges) in pending.directories.iter_mut().enumerate() {
             if let Some(range) = ranges.pop_first() {
@@ -602,6 +602,9 @@ impl<F: Format> Shadow<F> {
 }
 
 /// The tables of each level: directories, tables of small pages, tables of big pages.
+/// What is to be looked at: a range, and if not all that lies there, the level of the directories that may have changed.
+type Stale = (Option<usize>, Range<u64>);
+
 /// What of a range is inside a window, as whole pages.
 fn in_window(window: &Range<u64>, range: Range<u64>) -> Range<u64> {
     let end = range.end.min(window.end).next_multiple_of(SMALL_PAGE);

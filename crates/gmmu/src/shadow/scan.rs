@@ -147,7 +147,9 @@ impl<F: Format, P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, F, P, G, M> {
     /// Whether an entry of an upper level is what was followed last.
     fn is_followed(&self, dir: &Directory<F>, (index, va): (usize, u64), pde: Pde) -> bool {
         let known = self.followed.as_ref().map(|followed| followed.table(dir.level + 1, va));
-        known == Some(pde.table()) && (pde.table().is_some() || pde.is_sparse() == dir.pde(index).is_sparse())
+        // Without a table it is all of one kind, or, in a part of the window, shown entry by entry.
+        let ours = if pde.is_sparse() { Pde::SPARSE } else { Pde::INVALID };
+        known == Some(pde.table()) && (pde.table().is_some() || dir.pde(index) == ours)
     }
 
     /// An entry of an upper level.
@@ -162,7 +164,12 @@ impl<F: Format, P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, F, P, G, M> {
         let table = pde.table();
         let found = table.is_some_and(|at| self.directory((at, dir.level + 1, va), &part, &mut below));
         if let Some(followed) = &mut self.followed {
-            followed.decides(dir.level + 1, va, table.filter(|_| found));
+            let (now, before) = (table.filter(|_| found), followed.table(dir.level + 1, va));
+            followed.decides(dir.level + 1, va, now);
+            // With another table, the rest of it is not what it was either.
+            if now != before && followed.table(dir.level + 1, va) == now {
+                self.pending.stale.add(va.max(self.window.start)..(va + dir.span()).min(self.window.end));
+            }
         }
         if !found {
             if table.is_some() {
@@ -219,10 +226,9 @@ impl<F: Format, P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, F, P, G, M> {
         let mut seen_now = now;
         if !whole(now) && (now.big_table().is_some() || now.small_table().is_some()) {
             let mut snapshot = leaves.take().unwrap_or_else(|| Box::new(Leaves::EMPTY));
-            let mut part = part;
+            // With other tables, or none before, the rest of it is not what it was either.
+            let part = if now == before { part } else { va..va + F::UNIT };
             if whole(before) {
-                // What has been one page is not any more: the rest of it, too.
-                part = va..va + F::UNIT;
                 draft = Some(cleared(self.tables.mem, ours)?);
             }
             if self.leaves(&mut draft, ours, &mut snapshot, (va, part), now)? {
