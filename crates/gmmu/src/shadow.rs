@@ -601,7 +601,6 @@ impl<F: Format> Shadow<F> {
     }
 }
 
-/// The tables of each level: directories, tables of small pages, tables of big pages.
 /// What is to be looked at: a range, and if not all that lies there, the level of the directories that may have changed.
 type Stale = (Option<usize>, Range<u64>);
 
@@ -611,6 +610,7 @@ fn in_window(window: &Range<u64>, range: Range<u64>) -> Range<u64> {
     range.start.max(window.start) & !(SMALL_PAGE - 1)..end
 }
 
+/// The tables of each level: directories, tables of small pages, tables of big pages.
 fn shapes<F: Format>() -> Vec<Shape> {
     let directory = |(level, shape): (usize, &Level)| {
         let table = if level == F::LAST { Table::Last } else { Table::Upper };

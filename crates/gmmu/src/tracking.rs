@@ -385,10 +385,11 @@ impl Tracking {
     pub fn submit(&mut self) -> Plan {
         let mut plan = Plan::default();
         self.period += 1;
-        self.submit_written(&mut plan);
+        // First: what is relaxed for what was written is not strict again by the same plan.
         if matches!(self.policy.rebuild, Rebuild::Static(_)) && self.period.is_multiple_of(CHOOSE_EVERY) {
             self.choose(&mut plan);
         }
+        self.submit_written(&mut plan);
         // Where stores are told too late to relax a page for them, it stays as long as they are many.
         let ends = self.policy.rebuild == Rebuild::Segmented && self.notices != Notices::StoresWhenAsked;
         for at in &self.relaxed {

@@ -39,7 +39,7 @@ fn kinds() -> impl Iterator<Item = (Kind, u32)> {
 fn written(trap: &mut dyn WriteTrap) -> Vec<u64> {
     let (mut pages, mut stores) = (Vec::new(), Vec::new());
     trap.take_written(&mut pages).unwrap();
-    trap.take_stores(&mut stores);
+    trap.take_stores(&mut |word| stores.push(word));
     if !trap.kind().stays_protected() {
         trap.protect(&pages).unwrap();
     }
@@ -101,7 +101,7 @@ fn each_entry_is_named_where_single_stores_are() {
         gpu.write_vram(VramOffset(7 * PAGE + entry * 8), &(entry + 1).to_le_bytes());
     }
     let mut stores = Vec::new();
-    trap.take_stores(&mut stores);
+    trap.take_stores(&mut |word| stores.push(word));
     assert_eq!(stores, [0, 1, 77, 511].map(|entry| 7 * PAGE + entry * 8));
 }
 

@@ -67,6 +67,9 @@ impl Device {
         if !bells.spinning.load(Ordering::SeqCst) && bells.sleepers.load(Ordering::SeqCst) > 0 {
             drop(self.front.lock());
             self.work.notify_one();
+        } else if self.lend {
+            // Who had the front end may have let it go before it rang.
+            self.hear();
         }
     }
 
@@ -101,12 +104,16 @@ impl Device {
 
     /// Whoever lets the front end go hears what rang meanwhile: whoever rang found it taken, and went away. Where all workers are
     /// busy nobody else would listen before the next tick. Little is done with the front end taken, but it may take long: who
-    /// has it wakes others, and Linux gives them its processor at once. What rings from now on finds it free, or is the next
-    /// one's to hear.
+    /// has it wakes others, and Linux gives them its processor at once. What rings from now on finds it free, or is heard by
+    /// who has it then.
     fn hear(&self) {
-        if self.chip.doorbells.any()
-            && let Some(mut front) = self.front.try_lock()
-        {
+        /// Whoever rings on and on finds it free in between.
+        const TIMES: usize = 4;
+        for _ in 0..TIMES {
+            if !self.chip.doorbells.any() {
+                return;
+            }
+            let Some(mut front) = self.front.try_lock() else { return };
             front.take_doorbells(&self.chip);
             front.make_way(&self.chip);
             self.wake(&front);

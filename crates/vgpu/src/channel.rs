@@ -125,6 +125,8 @@ pub(crate) struct Channel {
     pub(crate) failed: bool,
     /// Next entry of the guest's.
     get: u32,
+    /// The entry behind the last that it has rung for, as far as anybody has looked: what the shadow page tables are as new as.
+    limit: u32,
     segment: Option<Segment>,
     /// Next entry of ours.
     put: u32,
@@ -156,6 +158,7 @@ impl Channel {
             audit: Audit::new(claim.root, shadow_root),
             failed: false,
             get: 0,
+            limit: 0,
             segment: None,
             put: 0,
             tail: 0,
@@ -221,13 +224,16 @@ impl Channel {
     }
 
     /// Where the guest has put the end of its entries. True if there are new ones.
-    pub(crate) fn is_ahead(&self, memory: &GuestMemory) -> bool {
-        !self.failed && (self.segment.is_some() || self.guest_put(memory).is_some_and(|put| put != self.get))
+    pub(crate) fn is_ahead(&self) -> bool {
+        !self.failed && (self.segment.is_some() || self.limit != self.get)
     }
 
-    fn guest_put(&self, memory: &GuestMemory) -> Option<u32> {
-        let put = memory.read_word(self.claim.userd.offset(userd::GP_PUT))?;
-        Some(put & ((1 << self.claim.gpfifo.1) - 1))
+    /// The guest has rung: what it has put until now is work, and what it puts later when it rings again. This comes before its
+    /// page tables are looked at. False if it has no USERD.
+    pub(crate) fn rung(&mut self, memory: &GuestMemory) -> bool {
+        let put = memory.read_word(self.claim.userd.offset(userd::GP_PUT));
+        self.limit = put.map_or(self.limit, |put| put & ((1 << self.claim.gpfifo.1) - 1));
+        put.is_some()
     }
 
     /// Copies what the guest has submitted, as far as there is room; `read` reads its address space as the device would.
@@ -268,8 +274,7 @@ impl Channel {
                 continue;
             }
             let (base, log2) = self.claim.gpfifo;
-            let Some(put) = self.guest_put(memory) else { return Stopped::Error("USERD is in no memory".into()) };
-            if put == self.get {
+            if self.limit == self.get {
                 return Stopped::Empty;
             }
             let mut entry = GpEntry::default();

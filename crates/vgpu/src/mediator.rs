@@ -227,12 +227,12 @@ impl Vgpu {
     /// somebody else wants to know: a [`gmmu::Trace`] as text. Whoever reads slowly misses some. Does not wait for the guest.
     ///
     /// # Errors
-    /// Para-virtualized guests have no page tables; what the operating system says.
+    /// Para-virtualized guests have no page tables.
     pub fn record(&self, to: UnixStream) -> std::io::Result<()> {
         if self.config.scheme == Scheme::Pv {
             return Err(std::io::ErrorKind::Unsupported.into());
         }
-        let mut recorder = Recorder::new(to)?;
+        let mut recorder = Recorder::new(to);
         // The first lines at once: whoever reads knows from when on it sees everything.
         *self.recorder.lock() = recorder.flush().then_some(recorder);
         Ok(())
@@ -545,6 +545,12 @@ impl Vgpu {
     /// whether something is left.
     fn submit(&self, inner: &mut Inner, number: u32, what: Follow) -> Option<(u32, bool, bool)> {
         if what == Follow::Submitted {
+            let Inner { channels, memory, .. } = &mut *inner;
+            let channel = channels.get_mut(&number).filter(|channel| !channel.failed)?;
+            if !channel.rung(memory) {
+                self.refuse(inner, number, "USERD is in no memory");
+                return None;
+            }
             self.take_stores(inner);
         }
         let Inner { tables, spaces, memory, channels, watch, .. } = inner;
@@ -601,6 +607,7 @@ impl Vgpu {
     }
 
     fn change_tracking(&self, spaces: &mut HashMap<PhysAddr, Space>, watch: &mut TableWatch) {
+        watch.is_told();
         spaces.iter_mut().for_each(|(root, space)| space.change_tracking(*root, watch));
         *self.counters.trap.lock() = Some(watch.in_effect());
     }
@@ -619,7 +626,8 @@ impl Vgpu {
         let Inner { spaces, watch, .. } = &mut *inner;
         watch.set_sent(Some((sent, pages)));
         self.change_tracking(spaces, watch);
-        Ok(())
+        // It may have failed as soon as it was used.
+        if watch.in_effect() == Trap::Snapshot { Err(Errno::IO) } else { Ok(()) }
     }
 
     /// The guest's trap is not used any more.
@@ -635,7 +643,7 @@ impl Vgpu {
     pub(crate) fn go_on(&self) -> GoneOn {
         let ahead: Vec<u32> = {
             let inner = self.inner.lock();
-            inner.channels.iter().filter(|(_, c)| c.is_ahead(&inner.memory)).map(|(number, _)| *number).collect()
+            inner.channels.iter().filter(|(_, c)| c.is_ahead()).map(|(number, _)| *number).collect()
         };
         let (mut further, mut left) = (false, false);
         for number in ahead {

@@ -4,12 +4,14 @@
 //! next. Tables have the numbers in which they were first met, so that those of all address spaces and sizes of pages fit.
 
 use std::collections::HashMap;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use gmmu::{FoundEntries, FoundEntry, MOST_TABLES, Trace, TraceEvent, TraceFormat};
 use gpu_spec::mmu::{HUGE_PAGE, PhysAddr};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 
 /// Most bytes that wait for the reader.
 const MOST_WAITING: usize = 4 << 20;
@@ -31,13 +33,9 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// For a reader at the other end of a socket.
-    ///
-    /// # Errors
-    /// What the operating system says.
-    pub(crate) fn new(to: UnixStream) -> std::io::Result<Recorder> {
-        to.set_nonblocking(true)?;
+    pub(crate) fn new(to: UnixStream) -> Recorder {
         let waiting = Trace::header(TraceFormat::Nvidia).into_bytes();
-        Ok(Recorder { to, begun: Instant::now(), tables: HashMap::new(), waiting, lost: 0, beyond: 0 })
+        Recorder { to, begun: Instant::now(), tables: HashMap::new(), waiting, lost: 0, beyond: 0 }
     }
 
     /// What was found changed in a space, and whether that was because work is submitted. False if nobody reads any more.
@@ -96,11 +94,11 @@ impl Recorder {
         }
         let mut done = 0;
         while done < self.waiting.len() {
-            match self.to.write(&self.waiting[done..]) {
+            match rustix::net::send(&self.to, &self.waiting[done..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(0) => return false,
                 Ok(written) => done += written,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
                 Err(_) => return false,
             }
         }
@@ -131,7 +129,7 @@ mod tests {
     #[test]
     fn what_is_recorded_is_a_trace() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut recorder = Recorder::new(ours).unwrap();
+        let mut recorder = Recorder::new(ours);
         let some =
             found(&[(7 << 40, 4096, 5), ((7 << 40) + 4096, 4096, 6), (7 << 40, HUGE_PAGE, 7), (3 << 16, 1 << 16, 8)]);
         assert!(recorder.followed(ROOT, &some, true));
@@ -152,7 +150,7 @@ mod tests {
     #[test]
     fn who_does_not_read_holds_nobody_up() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut recorder = Recorder::new(ours).unwrap();
+        let mut recorder = Recorder::new(ours);
         let many = found(&vec![(0, 4096, u64::MAX); FoundEntries::MOST]);
         for _ in 0..4 {
             assert!(recorder.followed(ROOT, &many, true));
@@ -174,7 +172,7 @@ mod tests {
     #[test]
     fn tables_without_a_number_are_left_out() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let mut recorder = Recorder::new(ours).unwrap();
+        let mut recorder = Recorder::new(ours);
         let many: Vec<_> = (0..u64::from(MOST_TABLES) + 3).map(|table| (table << 21, 4096, 1)).collect();
         assert!(recorder.followed(ROOT, &found(&many), false));
         drop(theirs.try_clone().unwrap());
@@ -187,7 +185,7 @@ mod tests {
     #[test]
     fn it_ends_with_its_reader() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut recorder = Recorder::new(ours).unwrap();
+        let mut recorder = Recorder::new(ours);
         drop(theirs);
         assert!(!recorder.followed(ROOT, &found(&[]), true));
     }

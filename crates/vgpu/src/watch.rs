@@ -72,6 +72,9 @@ impl TrackedPages {
     }
 }
 
+/// Single stores into one page that are told each: with more, the page is compared as a whole.
+const MOST_WORDS: u32 = 32;
+
 /// Longest that a guest's process may take to do its part for [`Kind::Decode`], each time: it counts as dead afterwards.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
@@ -140,7 +143,7 @@ pub(crate) struct TableWatch {
 /// What has been stored into protected pages, for each space that wants to know.
 #[derive(Debug, Default)]
 pub(crate) struct Stores {
-    /// Pages.
+    /// Pages, of which single stores may be told besides.
     pub(crate) pages: Vec<(PhysAddr, PhysAddr)>,
     /// Words of 8 bytes.
     pub(crate) words: Vec<(PhysAddr, PhysAddr)>,
@@ -187,31 +190,44 @@ impl TableWatch {
         self.set_sent(None);
     }
 
+    /// The spaces are told how it is now; what changes by that, they are to be told again.
+    pub(crate) fn is_told(&mut self) {
+        self.changed = false;
+    }
+
     /// Whether the spaces are to be told that something is different, as this policy may be.
     pub(crate) fn takes_over(&mut self, policy: Policy) -> bool {
         let differs = std::mem::replace(&mut self.watching.policy, policy) != policy;
-        std::mem::take(&mut self.changed) | differs
+        self.changed | differs
     }
 
     /// What has been stored since the last time, as far as the guest's trap is one to be asked.
     pub(crate) fn take(&mut self) -> Stores {
         let mut stores = Stores::default();
-        let Some((trap, _)) = &mut self.sent else { return stores };
-        let (mut pages, mut words) = (Vec::new(), Vec::new());
-        let taken = trap.take_written(&mut pages);
-        trap.take_stores(&mut words);
-        let opens = !trap.kind().stays_protected();
+        let TableWatch { strict, open, sent, .. } = &mut *self;
+        let Some((trap, _)) = sent else { return stores };
         let known = |address: u64| {
             let page = PhysAddr::vram(address & !(SMALL_PAGE - 1));
-            self.strict.get(&page).into_iter().flatten().map(move |root| (*root, PhysAddr::vram(address)))
+            strict.get(&page).into_iter().flatten().map(move |root| (*root, PhysAddr::vram(address)))
         };
-        for page in pages {
-            stores.pages.extend(known(page * SMALL_PAGE));
+        let mut pages = Vec::new();
+        let taken = trap.take_written(&mut pages);
+        pages.into_iter().for_each(|page| stores.pages.extend(known(page * SMALL_PAGE)));
+        if !trap.kind().stays_protected() {
+            open.extend(stores.pages.iter().map(|(_, page)| *page));
         }
-        stores.words = words.into_iter().flat_map(known).collect();
-        if opens {
-            self.open.extend(stores.pages.iter().map(|(_, page)| *page));
-        }
+        // Of how many single stores a guest has us told, it decides itself.
+        let (mut last, mut told) = (u64::MAX, 0);
+        trap.take_stores(&mut |word| {
+            let page = word & !(SMALL_PAGE - 1);
+            told = if page == last { told + 1 } else { 1 };
+            last = page;
+            if told <= MOST_WORDS {
+                stores.words.extend(known(word));
+            } else if told == MOST_WORDS + 1 {
+                stores.pages.extend(known(page));
+            }
+        });
         if let Err(error) = taken {
             self.lose(&error);
         }

@@ -92,7 +92,7 @@ impl WriteTrap for Decode {
         Ok(())
     }
 
-    fn take_stores(&mut self, out: &mut Vec<u64>) {
-        self.watch.written().take_stores(|word| out.push(word));
+    fn take_stores(&mut self, word: &mut dyn FnMut(u64)) {
+        self.watch.written().take_stores(word);
     }
 }

@@ -95,11 +95,11 @@ pub trait WriteTrap: Send + Debug {
     /// What the operating system says: the process whose mapping it is may have ended.
     fn take_written(&mut self, out: &mut Vec<u64>) -> io::Result<()>;
 
-    /// Adds the words of 8 bytes that were written, wholly or in part, since the last time, as offsets in the mapping, of
-    /// kinds that notice each store ([`Kind::names_stores`]); nothing is added for others. What is read there afterwards is
-    /// what was stored, or newer.
-    fn take_stores(&mut self, out: &mut Vec<u64>) {
-        let _ = out;
+    /// Names the words of 8 bytes that were written, wholly or in part, since the last time, as offsets in the mapping and in
+    /// increasing order, of kinds that notice each store ([`Kind::names_stores`]); others name none. What is read there afterwards
+    /// is what was stored, or newer.
+    fn take_stores(&mut self, word: &mut dyn FnMut(u64)) {
+        let _ = word;
     }
 }
 

@@ -107,7 +107,7 @@ impl Trial {
     fn take(&mut self) -> Result<u64, Why> {
         let mut noticed = Vec::new();
         self.trap.take_written(&mut noticed).map_err(Why::Trial)?;
-        self.trap.take_stores(&mut noticed);
+        self.trap.take_stores(&mut |word| noticed.push(word));
         Ok(noticed.len() as u64)
     }
 

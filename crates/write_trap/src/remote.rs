@@ -226,9 +226,9 @@ impl WriteTrap for RemoteDecode {
         Ok(())
     }
 
-    fn take_stores(&mut self, out: &mut Vec<u64>) {
+    fn take_stores(&mut self, word: &mut dyn FnMut(u64)) {
         let watched = |pages| self.watched.overlapping(pages).next().is_some();
-        self.written.take_stores_in(&watched, |word| out.push(word));
+        self.written.take_stores_in(&watched, word);
     }
 }
 

@@ -174,7 +174,7 @@ pub fn fuzz_remote(data: &[u8]) {
             let _ = rustix::net::recv(&ours, &mut [0; LONGEST], RecvFlags::DONTWAIT);
         }
         let (mut stores, mut released) = (Vec::new(), Vec::new());
-        remote.take_stores(&mut stores);
+        remote.take_stores(&mut |word| stores.push(word));
         remote.take_written(&mut released).expect("nobody is asked");
         assert!(stores.iter().all(|word| word.is_multiple_of(8) && watched.contains(&(word / PAGE))), "{stores:?}");
         assert!(released.iter().all(|page| watched.contains(page)), "{released:?}");

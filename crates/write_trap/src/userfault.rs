@@ -25,6 +25,7 @@ const WP_ASYNC: u64 = 1 << 15;
 const REGISTER_MODE_WP: u64 = 1 << 1;
 const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
 const EVENT_PAGEFAULT: u64 = 0x12;
+const EVENT_FORK: u64 = 0x13;
 
 /// `struct uffdio_api`.
 #[repr(C)]
@@ -216,12 +217,20 @@ impl Userfault {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             got => got?,
         };
+        let mut foreign = false;
         for message in &messages[..got / size_of::<Message>()] {
-            if message[0] & 0xff == EVENT_PAGEFAULT {
-                fault(message[2]);
+            match message[0] & 0xff {
+                EVENT_PAGEFAULT => fault(message[2]),
+                EVENT_FORK => {
+                    // SAFETY: the kernel has made this descriptor for whoever reads the message, and nobody else knows of it.
+                    drop(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(message[1] as i32) });
+                    foreign = true;
+                }
+                _ => foreign = true,
             }
         }
-        Ok(())
+        // Ours asks for no such events.
+        if foreign { Err(io::ErrorKind::InvalidData.into()) } else { Ok(()) }
     }
 }
 

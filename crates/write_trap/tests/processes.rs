@@ -149,7 +149,7 @@ fn driven_from_another_process(kind: Kind, test: &str) {
         let mut pages = Vec::new();
         trap.take_written(&mut pages).unwrap();
         let mut stores = Vec::new();
-        trap.take_stores(&mut stores);
+        trap.take_stores(&mut |word| stores.push(word));
         assert!(if kind.names_stores() { pages.is_empty() } else { stores.is_empty() });
         pages.extend(stores.into_iter().map(|word| word / PAGE));
         pages

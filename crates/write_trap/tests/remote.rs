@@ -43,7 +43,7 @@ fn driven() -> (Arc<Mapping>, DecodeServant, RemoteDecode) {
 
 fn stores(remote: &mut RemoteDecode) -> Vec<u64> {
     let mut stores = Vec::new();
-    remote.take_stores(&mut stores);
+    remote.take_stores(&mut |word| stores.push(word));
     stores
 }
 
@@ -304,7 +304,7 @@ fn pages_that_are_protected_are_known_where_the_mapping_is() {
             mapping.fill((page * PAGE) as usize, PAGE as usize, 0);
             trap.take_written(&mut told).unwrap();
             let mut stores = Vec::new();
-            trap.take_stores(&mut stores);
+            trap.take_stores(&mut |word| stores.push(word));
             if kind.names_stores() {
                 assert_eq!(stores, (page * PAGE..(page + 1) * PAGE).step_by(8).collect::<Vec<_>>());
                 told.push(page);
