@@ -36,12 +36,16 @@ impl Ways {
         let daemon = Daemon::start(&["--gpu", "soft:2g"]);
         let guest =
             |(name, how): (&str, &[&str])| (name.to_owned(), daemon.vgpu(name, &[&["--mem", "192m"], how].concat()));
-        let ways: [(&str, &[&str]); 5] = [
+        let ways: [(&str, &[&str]); 9] = [
             ("fv", &[]),
             ("pv", &["--scheme", "pv"]),
             ("fv-naive", &["--scheme", "fv-naive"]),
             ("strict", &["--trap", "bar"]),
             ("relaxed", &["--trap", "snapshot"]),
+            ("auto", &["--trap", "auto"]),
+            ("fault", &["--trap", "fault", "--shadow", "relaxed", "--rebuild", "dynamic"]),
+            ("decode", &["--shadow", "strict"]),
+            ("hybrid", &["--trap", "decode", "--rebuild", "static:20"]),
         ];
         let guests = ways.map(guest).to_vec();
         Ways { daemon, guests }
@@ -107,6 +111,69 @@ fn surfaces_that_come_and_go_hold_what_was_copied_there() {
             assert!(if memory == "host" { mapped - picture < 4096 } else { mapped == 2 << 20 }, "{way}: {told}");
         }
     }
+}
+
+/// A virtual GPU, as the listing has it.
+fn listed(daemon: &Daemon, name: &str) -> Value {
+    daemon.vgpus().into_iter().find(|vgpu| vgpu["name"] == name).expect("it is there")
+}
+
+#[test]
+fn a_policy_changes_while_surfaces_come_and_go() {
+    let Some(program) = gmedia() else { return };
+    let daemon = Daemon::start(&["--gpu", "soft:2g"]);
+    for trap in ["tracker", "fault", "decode"] {
+        let socket = daemon.vgpu(trap, &["--mem", "192m", "--trap", trap]);
+        let set = |policy: &[&str]| daemon.sundial().args(["vgpu", "set", trap]).args(policy).output().expect("set");
+        assert_eq!(listed(&daemon, trap)["trap_in_effect"], Value::Null, "there is no guest");
+        let mut command = daemon.sundial();
+        command.args(["run", "--vgpu"]).arg(&socket).arg("--").arg(&program);
+        command.args([
+            "--case",
+            "churn",
+            "--resolution",
+            "240p",
+            "--surfaces",
+            "64",
+            "--frames",
+            "4000",
+            "--threads",
+            "2",
+        ]);
+        let mut churning = command.arg("--json").stdout(std::process::Stdio::piped()).spawn().expect("gmedia");
+        while listed(&daemon, trap)["trap_in_effect"] != trap {
+            assert!(churning.try_wait().expect("a child").is_none(), "{trap}: it has ended, and nothing was noticed");
+            std::thread::yield_now();
+        }
+        let policies: [(&[&str], &str, &str); 5] = [
+            (&["--rebuild", "full"], "hybrid", "full"),
+            (&["--shadow", "relaxed", "--rebuild", "dynamic"], "relaxed", "dynamic"),
+            (&["--rebuild", "static:3"], "relaxed", "static:3"),
+            (&["--rebuild", "segmented"], "relaxed", "segmented"),
+            (&["--shadow", "hybrid"], "hybrid", "segmented"),
+        ];
+        let mut turns = 0;
+        while churning.try_wait().expect("a child").is_none() {
+            let (policy, shadow, rebuild) = policies[turns % policies.len()];
+            let done = set(policy);
+            assert!(done.status.success(), "{}", text(&done));
+            let line = listed(&daemon, trap);
+            assert_eq!((&line["shadow"], &line["rebuild"]), (&shadow.into(), &rebuild.into()), "{line}");
+            turns += 1;
+        }
+        let output = churning.wait_with_output().expect("gmedia");
+        let told: Value = serde_json::from_slice(&output.stdout).expect("a line of JSON");
+        assert_eq!(told["passed"], true, "{trap}: {told}");
+        let line = listed(&daemon, trap);
+        assert!(line["rebuilds_written"].as_u64() > Some(0), "{line}");
+        println!("{trap}: {turns} changes; {line}");
+        // What cannot be is told, and changes nothing.
+        let strict = set(&["--shadow", "strict"]);
+        assert_eq!(strict.status.success(), trap == "decode", "{}", text(&strict));
+    }
+    let wrong = ["vgpu", "create", "x", "--mem", "64m", "--trap", "bar", "--shadow", "relaxed"];
+    let refused = daemon.sundial().args(wrong).output().expect("vgpu create");
+    assert!(!refused.status.success() && text(&refused).contains("--trap auto"), "{}", text(&refused));
 }
 
 #[test]

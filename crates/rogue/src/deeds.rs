@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -12,10 +13,13 @@ use gpu_spec::mmu::{DualPde, HUGE_PAGE, Pde, PhysAddr, Pte, Rights};
 use gpu_spec::pv::{self, Call};
 use gpu_spec::ramfc;
 use gpu_spec::regs::{self, vf};
-use hostmem::Memfd;
-use rustix::fs::{MemfdFlags, SealFlags};
+use hostmem::{Mapping, Memfd};
+use rustix::event::EventfdFlags;
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 use vfio_user::pci;
 use vfio_user::wire::{self, Command};
+use write_trap::{FaultParts, TrackerParts};
 use zerocopy::IntoBytes;
 
 use crate::dice::Dice;
@@ -48,6 +52,8 @@ pub enum Deed {
     Signals,
     /// Tables that are as large as can be, and those that contain themselves.
     Endless,
+    /// Parts of traps of page tables that are none, are silent, or lose their mapping; and work meanwhile.
+    Watches,
     /// All of it: [`Storm`].
     Storm,
 }
@@ -78,7 +84,7 @@ const ID: u32 = 1;
 
 impl Deed {
     /// All of them.
-    pub const ALL: [Deed; 12] = [
+    pub const ALL: [Deed; 13] = [
         Deed::Foreign,
         Deed::Methods,
         Deed::Blocks,
@@ -90,6 +96,7 @@ impl Deed {
         Deed::Runlists,
         Deed::Signals,
         Deed::Endless,
+        Deed::Watches,
         Deed::Storm,
     ];
 
@@ -140,6 +147,7 @@ impl Deed {
                 Deed::Doorbells => doorbells,
                 Deed::Runlists => runlists,
                 Deed::Signals => signals,
+                Deed::Watches => watches,
                 _ => endless,
             };
             step(&mut rogue, &mut dice, end, &mut came);
@@ -497,6 +505,70 @@ fn invalidates(rogue: &mut Rogue, dice: &mut Dice, end: Instant, came: &mut Came
 }
 
 /// Nothing but doorbells, of a channel that has work, and of all others.
+/// Some descriptors, as a guest may send them for a trap of `mapping`; what ends when the last is dropped is kept in `ends`.
+fn descriptors(dice: &mut Dice, mapping: &Arc<Mapping>, ends: &mut Vec<OwnedFd>) -> Option<Vec<OwnedFd>> {
+    let mut one = |dice: &mut Dice| -> Option<OwnedFd> {
+        Some(match dice.below(6) {
+            0 => Memfd::create("rogue", 4096 << dice.below(24)).ok()?.into_fd(),
+            1 => rustix::event::eventfd(3, EventfdFlags::CLOEXEC).ok()?,
+            2 => {
+                let (ours, theirs) = std::io::pipe().ok()?;
+                ends.push(theirs.into());
+                ours.into()
+            }
+            3 => {
+                let kind = dice.pick(&[SocketType::SEQPACKET, SocketType::STREAM]);
+                let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).ok()?;
+                // An answer that nobody has waited for; or the end is closed at once. One that says nothing costs its own time.
+                let _ = rustix::net::send(&theirs, &dice.any().to_ne_bytes(), SendFlags::empty());
+                if dice.once_in(2) {
+                    ends.push(theirs);
+                }
+                ours
+            }
+            4 => rustix::fs::open("/proc/self/pagemap", OFlags::RDONLY, Mode::empty()).ok()?,
+            _ => FaultParts::new(mapping).ok()?.userfault,
+        })
+    };
+    match dice.below(3) {
+        0 => (0..dice.below(4)).map(|_| one(dice)).collect(),
+        1 => TrackerParts::new(mapping).ok().map(|parts| vec![parts.userfault, parts.page_map]),
+        _ => FaultParts::new(mapping).ok().map(|parts| vec![parts.userfault]),
+    }
+}
+
+fn watches(rogue: &mut Rogue, dice: &mut Dice, end: Instant, came: &mut Came) {
+    let (mut space, mut channel) = begin(rogue);
+    let to = rogue.take(4096, 4096);
+    while Instant::now() < end && !rogue.has_failed(ID) {
+        let bytes = rogue.port.vram_bytes();
+        let file = Memfd::create("rogue", bytes).expect("a file");
+        let mapping = Arc::new(file.map().expect("a mapping"));
+        let mut ends = Vec::new();
+        let Some(fds) = descriptors(dice, &mapping, &mut ends) else { continue };
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let address = mapping.address() as u64;
+        let address = dice.pick(&[address, address, address, 0, 4096, address + 1, 1 << 46, u64::MAX - 4095]);
+        let bytes = dice.pick(&[bytes, bytes, bytes, 4096, 0, bytes + 4096, 1 << 47]);
+        let kind = dice.pick(&[wire::WATCH_TRACKER, wire::WATCH_FAULT, wire::WATCH_DECODE, 77]);
+        let region = dice.pick(&[pci::BAR1, pci::BAR1, pci::BAR1, pci::BAR0, 1000]);
+        let _ = rogue.port.client.watch_stores((kind, region), (address, bytes), &fds);
+        drop(fds);
+        if dice.once_in(2) {
+            drop(mapping);
+        }
+        // Tables come and go, and what is submitted asks the trap.
+        let va = FREE_VA + dice.below(64) * HUGE_PAGE;
+        let _ = space.unmap(rogue, va, 4096);
+        let _ = space.map(rogue, va, 4096, to, Rights::default());
+        rogue.submit(
+            &mut channel,
+            &[work::classes(), work::copy(VRAM_VA + to.address, VRAM_VA + to.address + 64, 16)].concat(),
+        );
+        came.done += 1;
+    }
+}
+
 fn doorbells(rogue: &mut Rogue, dice: &mut Dice, end: Instant, came: &mut Came) {
     let (_, mut channel) = begin(rogue);
     let program = rogue.load(work::TOUCH, "touch");

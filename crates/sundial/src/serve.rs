@@ -17,6 +17,7 @@ use crate::confine;
 use crate::control::Control;
 use crate::host::Host;
 use crate::runtime_directory::RuntimeDirectory;
+use crate::shadowing::Costs;
 use crate::size::{GpuSpec, Scheduler};
 
 /// All of the environment that the daemon looks at.
@@ -65,6 +66,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let cache = store.as_ref().and(cache.as_deref()).and_then(Path::parent).map(Writable::Files);
     let runtime = Writable::Everything(directory.path());
     let writable: Vec<Writable<'_>> = [Some(runtime), cache].into_iter().flatten().collect();
+    let trap_costs = Costs::measure();
     confine::begin(Role::Control, &writable);
     confine::seal(Role::Control);
     crate::runtime_directory::allow_many_files()?;
@@ -76,7 +78,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
         bail!("a daemon is running already in {}", directory.path().display());
     };
     let linger = args.detached.then(|| Duration::from_secs(config.linger_seconds));
-    let control = Control::start(directory, config, store)?;
+    let control = Control::start(directory, config, store, trap_costs)?;
     if args.detached {
         say_ready()?;
     }

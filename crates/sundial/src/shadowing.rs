@@ -1,5 +1,6 @@
 //! How the page tables of a virtual GPU's guest are shadowed, as people say it.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -281,13 +282,19 @@ impl Costs {
     /// Where there is nothing to choose by them.
     pub(crate) const NONE: Costs = Costs { trap: 1, release: 1, protect: 1, compare: 1 };
 
-    /// Measures them, in some milliseconds. What this process cannot have costs what it usually does.
-    pub(crate) fn measure(kind: Kind) -> Costs {
+    /// Measures them for all kinds, in some milliseconds, which a process can do only before it gives its system calls up. What it
+    /// cannot have costs what it usually does.
+    pub(crate) fn measure() -> HashMap<Kind, Costs> {
+        let compare = shadow_replay::cost_of_comparing(gmmu::TraceFormat::Nvidia).unwrap_or(300);
+        Kind::ALL.into_iter().map(|kind| (kind, Costs::of(kind, compare))).collect()
+    }
+
+    fn of(kind: Kind, compare: u32) -> Costs {
         let short = |ns: u64| u32::try_from(ns).unwrap_or(u32::MAX).max(1);
         let (trap, protect) = match write_trap::measure(kind) {
             Ok(cost) => (short(cost.trap_ns), short(cost.protect_ns)),
             Err(error) => {
-                tracing::warn!(?kind, %error, "what traps of page tables cost cannot be measured");
+                tracing::info!(?kind, %error, "a trap of page tables cannot be had here");
                 (2000, 500)
             }
         };
@@ -297,7 +304,6 @@ impl Costs {
             Kind::Fault => (0, protect),
             Kind::Tracker => (protect, 0),
         };
-        let compare = shadow_replay::cost_of_comparing(gmmu::TraceFormat::Nvidia).unwrap_or(300);
         Costs { trap, release, protect, compare }
     }
 }

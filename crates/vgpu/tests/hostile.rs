@@ -32,6 +32,7 @@ use hostmem::Memfd;
 use rogue::work::{TOUCH, classes, copy, launch, release};
 use rogue::{Channel, LO, Port, Rogue, Storm, VRAM_VA, WINDOW};
 use vgpu::{Scheme, Trap};
+use write_trap::Kind;
 use zerocopy::IntoBytes;
 
 use crate::guest::{Guest, Host, guest, host};
@@ -144,12 +145,15 @@ impl From<Scheme> for Way {
     }
 }
 
-const SCHEMES: [Way; 5] = [
+const SCHEMES: [Way; 8] = [
     Way(Scheme::Fv, Trap::Announced),
     Way(Scheme::Pv, Trap::Announced),
     Way(Scheme::FvNaive, Trap::Announced),
     Way(Scheme::Fv, Trap::Bar),
     Way(Scheme::Fv, Trap::Snapshot),
+    Way(Scheme::Fv, Trap::Watched(Kind::Tracker)),
+    Way(Scheme::Fv, Trap::Watched(Kind::Fault)),
+    Way(Scheme::Fv, Trap::Watched(Kind::Decode)),
 ];
 
 fn seed() -> u64 {

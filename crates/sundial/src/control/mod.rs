@@ -45,8 +45,8 @@ pub(crate) struct Control {
     /// Locked before the link's state, where both are.
     tenants: Mutex<Tenants>,
     compilers: Arc<Compilers>,
-    /// What traps cost here, as far as anybody wanted to know. Locked alone.
-    trap_costs: Mutex<HashMap<write_trap::Kind, Costs>>,
+    /// What traps cost here.
+    trap_costs: HashMap<write_trap::Kind, Costs>,
     quiet: Quiet,
     /// When somebody was last there.
     seen: Mutex<Instant>,
@@ -54,11 +54,15 @@ pub(crate) struct Control {
 
 impl Control {
     /// Starts the device process and the listeners.
-    pub(crate) fn start(directory: RuntimeDirectory, config: Config, store: Option<Store>) -> Result<Arc<Control>> {
+    pub(crate) fn start(
+        directory: RuntimeDirectory,
+        config: Config,
+        store: Option<Store>,
+        trap_costs: HashMap<write_trap::Kind, Costs>,
+    ) -> Result<Arc<Control>> {
         let device = DeviceLink::new(config.gpu);
         let tenants = Mutex::new(Tenants::new(&config));
         let (compilers, quiet, seen) = (Compilers::new(store), Quiet::new(), Mutex::new(Instant::now()));
-        let trap_costs = Mutex::default();
         let control = Arc::new(Control { directory, config, device, tenants, compilers, trap_costs, quiet, seen });
         let supervised = Arc::clone(&control);
         std::thread::Builder::new()

@@ -312,11 +312,9 @@ impl Control {
         })
     }
 
-    /// What a trap costs on this machine: measured once, here, since the device process has no part in it.
+    /// What its trap costs on this machine.
     fn costs(&self, shadowing: Shadowing) -> Costs {
-        let Some(kind) = shadowing.kind() else { return Costs::NONE };
-        let mut costs = self.trap_costs.lock();
-        *costs.entry(kind).or_insert_with(|| Costs::measure(kind))
+        shadowing.kind().and_then(|kind| self.trap_costs.get(&kind).copied()).unwrap_or(Costs::NONE)
     }
 
     /// Changes how much memory one has; its guest has to do its part.

@@ -41,12 +41,14 @@ use crate::shadowing::{Costs, Shadowing, Trap};
 const MOST_MAPS: u64 = 1024;
 /// What it takes besides: stacks and buffers of its threads, messages, copies of what is audited.
 const OWN_BYTES: u64 = 8 << 20;
-/// Its threads: one that attends, one that will end it, the guest's, that of a guest who waits, and one that waits for a guest.
-const OWN_THREADS: u64 = 5;
-/// Descriptors besides: two sockets with a copy each, eventfds, and the file that shows its VRAM.
-const OWN_FILES: u64 = 8;
-/// Entries of the memory map besides: stacks with their guards.
-const OWN_MAPS: u64 = 16;
+/// Its threads: one that attends, one that will end it, the guest's, that of a guest who waits, one that waits for a guest, and one
+/// that lets a guest's threads go on who have stored into a page table.
+const OWN_THREADS: u64 = 6;
+/// Descriptors besides: two sockets with a copy each, eventfds, the file that shows its VRAM, and those of its guest's trap, of which
+/// there may be two for a moment.
+const OWN_FILES: u64 = 14;
+/// Entries of the memory map besides: stacks with their guards, and what a guest's trap has noted.
+const OWN_MAPS: u64 = 20;
 /// Longest that anybody looks at one.
 const LOOK_BOUND: Duration = Duration::from_secs(10);
 /// Longest that a guest may take to give memory back, or to take it again: less than who asks for it waits.

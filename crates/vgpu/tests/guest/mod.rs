@@ -114,7 +114,10 @@ pub(crate) fn guest_of(mut host: Host) -> Guest {
     });
     assert_eq!(vram.is_none(), scheme == Scheme::FvNaive || trap == Trap::Bar);
     let servant = match trap {
-        Trap::Watched(kind) => watch(&client, kind, vram.as_ref().unwrap(), bar1_alias.unwrap()),
+        Trap::Watched(kind) => {
+            assert!(client.private().unwrap().get(WATCH_STORES).is_some(), "it asks for that");
+            watch(&client, kind, vram.as_ref().unwrap(), bar1_alias.unwrap())
+        }
         _ => None,
     };
     let (next_bus, mapped) = (Mutex::new(4 << 30), Mutex::default());
@@ -122,8 +125,7 @@ pub(crate) fn guest_of(mut host: Host) -> Guest {
 }
 
 /// Tells the device how to notice what is stored into VRAM.
-fn watch(client: &Client, kind: Kind, vram: &Arc<Mapping>, alias: Mapping) -> Option<DecodeServant> {
-    assert!(client.private().unwrap().get(WATCH_STORES).is_some(), "it asks for that");
+pub(crate) fn watch(client: &Client, kind: Kind, vram: &Arc<Mapping>, alias: Mapping) -> Option<DecodeServant> {
     let place = (vram.address() as u64, vram.len() as u64);
     let tell = |kind, fds: &[&OwnedFd]| {
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();

@@ -12,7 +12,7 @@ const TIME: Duration = Duration::from_millis(300);
 
 fn harms_nobody(deed: Deed) {
     let seed = seed();
-    beside_victims(384, |driver| {
+    beside_victims(512, |driver| {
         std::thread::scope(|scope| {
             for (number, scheme) in SCHEMES.into_iter().enumerate() {
                 let mut host = Host::trapped(driver, (scheme.0, scheme.1), 32 * MIB);
@@ -79,4 +79,9 @@ fn nothing_but_interrupts() {
 #[test]
 fn tables_without_an_end() {
     harms_nobody(Deed::Endless);
+}
+
+#[test]
+fn traps_that_are_none() {
+    harms_nobody(Deed::Watches);
 }
