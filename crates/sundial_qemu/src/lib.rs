@@ -38,7 +38,8 @@ use vfio_user::{WATCHED_MEMORY, wire::Command};
 /// As of the C library's.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    // Straight from the kernel: who looks for the C library's own function allocates, and may be called from there.
+    // Straight from the kernel: who looks for the C library's own function allocates, and may be called from there. So it is
+    // no cancellation point, which QEMU does without.
     // SAFETY: the caller's own arguments. Failure is told as the C library does.
     let got = unsafe { libc::syscall(libc::SYS_recvmsg, socket, message, flags) } as ssize_t;
     if got > 0 {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -130,9 +130,8 @@ fn identity(fd: BorrowedFd<'_>) -> Result<Identity, Errno> {
     fstat(fd).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
-/// Is it a memory file of that name? The kernel says so; nobody can give one to a file of another kind.
+/// Is it a memory file of that name, as the kernel says?
 fn is_vram(file: BorrowedFd<'_>) -> bool {
-    use std::os::fd::AsRawFd;
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == format!("/memfd:{WATCHED_MEMORY} (deleted)").as_str())
 }
