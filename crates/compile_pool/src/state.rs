@@ -6,6 +6,8 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
+use ptx_jit::compiler::Helpers;
+
 use crate::pool::Waiting;
 use crate::queue::Queue;
 
@@ -25,8 +27,7 @@ pub(crate) struct State {
     pub(crate) queue: Queue<Waiting>,
     /// Compilations under way, by tenant.
     running: HashMap<u64, usize>,
-    /// Threads that they have beside the first of each, at most.
-    helpers: usize,
+    helpers: Helpers,
     /// Processes that work or have worked for a tenant.
     held: HashMap<u64, usize>,
     /// Processes that have worked for an owner and wait for more of it.
@@ -63,7 +64,7 @@ impl State {
             most: (4 * processors).clamp(16, 64),
             queue: Queue::default(),
             running: HashMap::new(),
-            helpers: 0,
+            helpers: Helpers::new(processors),
             held: HashMap::new(),
             idle: HashMap::new(),
             fresh: 0,
@@ -87,13 +88,6 @@ impl State {
     fn may_run(&self, tenant: u64) -> usize {
         let free = self.processors.saturating_sub(self.running.values().sum());
         free.max(usize::from(count(&self.running, tenant) == 0))
-    }
-
-    /// Threads for a compilation that has just begun: beside its first, processors that no other compilation has or waits
-    /// for. They keep no other from beginning; those that are too many then leave by themselves.
-    fn threads(&self, most: usize) -> usize {
-        let taken = self.running.values().sum::<usize>() + self.helpers + self.queue.len();
-        most.clamp(1, 1 + self.processors.saturating_sub(taken))
     }
 
     /// What a process that has worked for `bound`, or for nobody, is to do next, and on how many threads: that is in the
@@ -125,9 +119,9 @@ impl State {
             if bound.is_none() {
                 *self.held.entry(tenant).or_default() += 1;
             }
-            let threads = self.threads(waiting.request.bounds.threads);
-            self.helpers += threads - 1;
-            waiting.request.bounds.threads = threads;
+            let compilations = self.running.values().sum::<usize>() + self.queue.len();
+            let threads = &mut waiting.request.bounds.threads;
+            *threads = self.helpers.begin(*threads, compilations);
         }
         taken
     }
@@ -135,7 +129,7 @@ impl State {
     /// A compilation has ended, which was on so many threads.
     pub(crate) fn ended(&mut self, tenant: u64, threads: usize) {
         decrement(&mut self.running, tenant);
-        self.helpers -= threads - 1;
+        self.helpers.end(threads);
     }
 
     /// A process that worked for a tenant does so no more.
@@ -293,7 +287,7 @@ mod tests {
         for (owner, threads) in [(1, 6), (3, 1), (5, 1)] {
             state.ended(owner, threads);
         }
-        assert_eq!(state.helpers, 0);
+        assert_eq!(state.helpers, Helpers::new(8));
         queue_for(&mut state, 1, 1, 0);
         assert_eq!(begin(&mut state, first), Some(1), "there is always one");
     }

@@ -237,8 +237,7 @@ impl<F: Format> Shadow<F> {
     /// The guest has invalidated a range: it is looked at with the next [`Shadow::reflect`].
     pub fn invalidate(&mut self, range: Range<u64>) {
         if self.guest_root.is_some() {
-            let end = range.end.min(self.window.end).next_multiple_of(SMALL_PAGE);
-            self.pending.stale.add(range.start.max(self.window.start) & !(SMALL_PAGE - 1)..end);
+            self.pending.stale.add(in_window(&self.window, range));
         }
     }
 
@@ -275,9 +274,14 @@ impl<F: Format> Shadow<F> {
     pub fn stored(&mut self, at: PhysAddr, bytes: u64) {
         let mut ranges = Vec::new();
         if let Some(followed) = &self.followed {
-            followed.decided_by(at, bytes, &mut |range| ranges.push(range));
+            followed.decided_by(at, bytes, &mut |directories, range| ranges.push((directories, range)));
         }
-        ranges.into_iter().for_each(|range| self.invalidate(range));
+        for (directories, range) in ranges {
+            match directories {
+                Some(level) => self.pending.changed_in(level).add(in_window(&self.window, range)),
+                None => self.invalidate(range),
+            }
+        }
     }
 
     /// The guest may have stored into tables that are too many to be remembered.
@@ -289,7 +293,8 @@ impl<F: Format> Shadow<F> {
     /// True if there is something for [`Shadow::reflect`] to do.
     #[must_use]
     pub fn is_stale(&self) -> bool {
-        !self.pending.stale.is_empty() || !self.pending.unserved.is_empty()
+        let Pending { stale, directories, unserved, .. } = &self.pending;
+        !stale.is_empty() || !unserved.is_empty() || directories.iter().any(|ranges| !ranges.is_empty())
     }
 
     /// Lets the shadow follow what the guest's tables say now where they were invalidated. `guest` is memory by the guest's
@@ -313,7 +318,7 @@ impl<F: Format> Shadow<F> {
             // As many as the shadow has itself, and some of which it shows nothing. More are looked at each time.
             followed.limit = self.held.saturating_add(MOST_IN_VAIN) as usize;
         }
-        while let Some(range) = self.next_stale()? {
+        while let Some((changed_in, range)) = self.next_stale()? {
             let mut scan = Scan {
                 guest,
                 grants: Grants::new(grant),
@@ -322,6 +327,7 @@ impl<F: Format> Shadow<F> {
                 pending: &mut self.pending,
                 followed: self.followed.as_mut(),
                 window: self.window.clone(),
+                changed_in,
                 start: range.start,
                 until,
                 most_in_vain: self.limit.saturating_add(MOST_IN_VAIN),
@@ -334,9 +340,9 @@ impl<F: Format> Shadow<F> {
             let stopped = scan.follow(&mut self.root, 0, &range, &entries);
             match stopped {
                 Ok(()) => {}
-                Err(Stop::Pause(at)) => self.pending.stale.add(at..range.end),
+                Err(Stop::Pause(at)) => self.put_back(changed_in, at..range.end),
                 Err(Stop::Endless(at)) => {
-                    self.pending.stale.add(at..range.end);
+                    self.put_back(changed_in, at..range.end);
                     self.end_pass();
                     return Err(ShadowError::TooManyTables { limit: self.limit });
                 }
@@ -492,10 +498,25 @@ impl<F: Format> Shadow<F> {
         self.root.free(&mut Tables { mem, held: &mut self.held, limit: self.limit });
     }
 
-    /// The next range to be looked at. At the end of a pass for which tables were missing, what it could not show is tried
-    /// once more, because it may have freed some.
-    fn next_stale(&mut self) -> Result<Option<Range<u64>>, ShadowError> {
+    /// A range has not been looked at to its end. The first entry may have been followed in part, and is not as it was.
+    fn put_back(&mut self, changed_in: Option<usize>, range: Range<u64>) {
+        let span = changed_in.map_or(u64::MAX, |level| F::LEVELS[level].span());
+        let first = (range.start / span + 1).saturating_mul(span).min(range.end);
+        self.pending.stale.add(range.start..first);
+        if let Some(level) = changed_in {
+            self.pending.changed_in(level).add(first..range.end);
+        }
+    }
+
+    /// What is to be looked at next. At the end of a pass for which tables were missing, what it could not show is tried once
+    /// more, because it may have freed some.
+    fn next_stale(&mut self) -> Result<Option<Stale>, ShadowError> {
         let pending = &mut self.pending;
+        for (level, ranges) in pending.directories.iter_mut().enumerate() {
+            if let Some(range) = ranges.pop_first() {
+                return Ok(Some((Some(level), range)));
+            }
+        }
         if pending.stale.is_empty() && !pending.unserved.is_empty() {
             pending.stale = std::mem::take(&mut pending.unserved);
             if pending.again {
@@ -504,7 +525,7 @@ impl<F: Format> Shadow<F> {
             }
             pending.again = true;
         }
-        let next = self.pending.stale.pop_first();
+        let next = self.pending.stale.pop_first().map(|range| (None, range));
         if next.is_none() {
             self.end_pass();
         }
@@ -581,6 +602,15 @@ impl<F: Format> Shadow<F> {
 }
 
 /// The tables of each level: directories, tables of small pages, tables of big pages.
+/// What is to be looked at: a range, and if not all that lies there, the level of the directories that may have changed.
+type Stale = (Option<usize>, Range<u64>);
+
+/// What of a range is inside a window, as whole pages.
+fn in_window(window: &Range<u64>, range: Range<u64>) -> Range<u64> {
+    let end = range.end.min(window.end).next_multiple_of(SMALL_PAGE);
+    range.start.max(window.start) & !(SMALL_PAGE - 1)..end
+}
+
 fn shapes<F: Format>() -> Vec<Shape> {
     let directory = |(level, shape): (usize, &Level)| {
         let table = if level == F::LAST { Table::Last } else { Table::Upper };

@@ -162,7 +162,7 @@ fn a_virtual_gpu_counts_a_trap_for_each_store() {
     let driver = Driver::start(gpu).unwrap();
     let budget = driver.budget(HostCost { bytes: 8 << 30, ..HostCost::default() }).unwrap();
     let (scheme, trap) = (vgpu::Scheme::Fv, vgpu::Trap::Bar);
-    let config = vgpu::Config { name: "guest".into(), vram_bytes: GUEST, scheme, trap, budget };
+    let config = vgpu::Config { name: "guest".into(), vram_bytes: GUEST, scheme, watching: trap.into(), budget };
     let host = vgpu::Vgpu::new(&driver, config).unwrap();
     let (ours, theirs) = UnixStream::pair().unwrap();
     let server = Server::new(ours, ServerOptions::default());

@@ -4,6 +4,7 @@
 //! wait for: it hands a [`Request`] to a [`Compiler`], goes on, and hears the [`Outcome`] later. Where that runs (threads
 //! of this process, sandboxed processes) is the compiler's affair.
 
+mod helpers;
 mod threads;
 mod watch;
 
@@ -12,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use helpers::Helpers;
 pub use threads::Threads;
 pub(crate) use watch::{HELPER_STACK_BYTES, Pace};
 pub use watch::{Stop, Watch, Working};

@@ -15,7 +15,7 @@ use gpu_driver::Lease;
 use gpu_spec::mmu::{Aperture, PhysAddr};
 use hostmem::Memfd;
 use intervals::IntervalMap;
-use rustix::fs::{fstat, fstatfs};
+use rustix::fs::{fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
 
 use crate::partition::Partition;
@@ -66,11 +66,21 @@ enum Reached<'a> {
     System(&'a Mapped, u64),
 }
 
+/// Memory files alone have seals, and what else is asked of these is answered at once. Other file systems may take as long as a
+/// process of the guest's likes: this comes first.
+///
+/// # Errors
+/// It is none.
+fn has_seals(fd: &OwnedFd) -> Result<(), Errno> {
+    fcntl_get_seals(fd).map(drop)
+}
+
 /// A guest's memory, if it can be trusted to stay as large as it is.
 ///
 /// # Errors
 /// It cannot.
 pub(crate) fn usable(fd: OwnedFd) -> Result<Memfd, Errno> {
+    has_seals(&fd)?;
     if fstatfs(&fd)?.f_type as u64 == HUGETLBFS_MAGIC {
         log_limit::warn!(
             "a guest's memory lies in hugetlbfs, whose pages may be missing when they are touched: refused"
@@ -95,6 +105,7 @@ impl GuestMemory {
     /// The file cannot be trusted to stay as large as it is, or the guest has too much mapped.
     pub(crate) fn map(&mut self, map: vfio_user::DmaMap) -> Result<(), Errno> {
         let Some((fd, offset)) = map.file else { return Ok(()) };
+        has_seals(&fd)?;
         let range = map.address..map.address.checked_add(map.bytes).ok_or(Errno::INVAL)?;
         let part = offset..offset.checked_add(map.bytes).ok_or(Errno::INVAL)?;
         if self.system.len() >= MOST_MAPS {

@@ -118,8 +118,11 @@ impl Fault {
     /// # Errors
     /// `InvalidInput` and `InvalidData` if it cannot be what it should be; else what the operating system says.
     pub fn from_parts(parts: FaultParts) -> io::Result<Fault> {
+        let userfault = Userfault::from_fd(parts.userfault)?;
+        // Whether it can be read without waiting. Before anything is protected there are no faults.
+        userfault.read(|_| {})?;
         let watch = Arc::new(Watch {
-            userfault: Userfault::from_fd(parts.userfault)?,
+            userfault,
             area: Area::new(parts.address, parts.bytes)?,
             stop: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
             written: Mutex::default(),

@@ -141,10 +141,12 @@ impl Written {
     /// # Errors
     /// As there; `InvalidInput` as well if the file is too small.
     pub fn from_file(file: &Memfd, pages: u64) -> io::Result<Written> {
-        if file.bytes() < Written::words(pages)? * WORD {
+        let bytes = (Written::words(pages)? * WORD).next_multiple_of(PAGE);
+        if file.bytes() < bytes {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "file too small for so many pages"));
         }
-        let memory = Arc::new(file.map()?);
+        // Whoever sent it may have made it larger.
+        let memory = Arc::new(file.map_part(0, bytes)?);
         let stores = Marks::new(Arc::clone(&memory), 0, pages * WORDS);
         let released = Marks::new(memory, words(pages * WORDS), pages);
         Ok(Written { pages, stores, released })

@@ -15,7 +15,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 #[cfg(not(target_arch = "x86_64"))]
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -110,9 +110,11 @@ impl RemoteDecode {
     pub fn from_parts(parts: DecodeParts, answer_within: Duration) -> io::Result<RemoteDecode> {
         let DecodeParts { written, control, address, bytes } = parts;
         let area = Area::new(address, bytes)?;
-        // Pages of other file systems may be missing when they are touched.
-        check(&written, TMPFS)?;
-        let written = Written::from_file(&Memfd::from_fd(written)?, area.pages())?;
+        // First: only memory files have seals, and all else that is asked of these is answered at once.
+        let written = Memfd::from_fd(written)?;
+        // Pages of huge ones may be missing when they are touched.
+        check(written.as_fd(), TMPFS)?;
+        let written = Written::from_file(&written, area.pages())?;
         let (family, kind) = (sockopt::socket_domain(&control)?, sockopt::socket_type(&control)?);
         if family != AddressFamily::UNIX || kind != SocketType::SEQPACKET {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a socket of another kind"));

@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use hostmem::PAGE;
-use rustix::fs::{Mode, OFlags};
+use rustix::event::EventfdFlags;
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::mm::UserfaultfdFlags;
 
@@ -104,8 +105,7 @@ const REGIONS: usize = 64;
 /// Messages that are read at once.
 const MESSAGES: usize = 16;
 
-/// Magic numbers of file systems: of anonymous inodes, `/proc`, and memory files.
-const ANON_INODES: u64 = 0x0904_1934;
+/// Magic numbers of file systems: of `/proc`, and memory files.
 const PROC: u64 = 0x9fa0;
 pub(crate) const TMPFS: u64 = 0x0102_1994;
 
@@ -130,19 +130,23 @@ pub(crate) enum Resolved {
 
 /// A `userfaultfd`: of this process's memory, or of another's who has sent it.
 #[derive(Debug)]
-pub(crate) struct Userfault(OwnedFd);
+pub(crate) struct Userfault {
+    fd: OwnedFd,
+    /// Whoever sent it shares it, and may have it wait.
+    sent: bool,
+}
 
 impl Userfault {
     /// One for this process.
     pub(crate) fn open(resolved: Resolved) -> Result<Userfault, Why> {
-        let userfault = Userfault(open()?);
+        let userfault = Userfault { fd: open()?, sent: false };
         let mut wanted = PAGEFAULT_FLAG_WP | WP_HUGETLBFS_SHMEM;
         if resolved == Resolved::ByKernel {
             wanted |= WP_ASYNC;
         }
         let mut api = Api { api: UFFD_API, features: wanted, ioctls: 0 };
         // SAFETY: the request and its structure belong together.
-        if unsafe { control(userfault.0.as_fd(), UFFDIO_API, &mut api) }.is_ok() {
+        if unsafe { control(userfault.fd.as_fd(), UFFDIO_API, &mut api) }.is_ok() {
             return Ok(userfault);
         }
         // What it has, a fresh one says.
@@ -158,12 +162,12 @@ impl Userfault {
 
     /// One that somebody sent.
     pub(crate) fn from_fd(fd: OwnedFd) -> io::Result<Userfault> {
-        check(&fd, ANON_INODES)?;
-        Ok(Userfault(fd))
+        check_anonymous(&fd)?;
+        Ok(Userfault { fd, sent: true })
     }
 
     pub(crate) fn into_fd(self) -> OwnedFd {
-        self.0
+        self.fd
     }
 
     /// The addresses may be protected from now on.
@@ -172,7 +176,7 @@ impl Userfault {
             Register { start: area.address(), bytes: area.bytes(), mode: REGISTER_MODE_WP, ..Register::default() };
         // SAFETY: the request and its structure belong together. It changes no memory: only what is to happen at writes to
         // pages that are protected later.
-        unsafe { control(self.0.as_fd(), UFFDIO_REGISTER, &mut register) }?;
+        unsafe { control(self.fd.as_fd(), UFFDIO_REGISTER, &mut register) }?;
         Ok(())
     }
 
@@ -185,7 +189,7 @@ impl Userfault {
         const TRIES: u32 = 1000;
         for _ in 1..TRIES {
             // SAFETY: the request and its structure belong together; memory keeps what it holds.
-            match unsafe { control(self.0.as_fd(), UFFDIO_WRITEPROTECT, &mut protect) } {
+            match unsafe { control(self.fd.as_fd(), UFFDIO_WRITEPROTECT, &mut protect) } {
                 // The memory map is being changed: once more.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
                 done => return done.map(drop),
@@ -198,7 +202,7 @@ impl Userfault {
     pub(crate) fn wake(&self, area: Area, page: u64) {
         let mut range = [area.address_of(page), PAGE];
         // SAFETY: the request reads a range: two words. Failing means that nobody waits.
-        let _ = unsafe { control(self.0.as_fd(), UFFDIO_WAKE, &mut range) };
+        let _ = unsafe { control(self.fd.as_fd(), UFFDIO_WAKE, &mut range) };
     }
 
     /// Takes the faults that have come, as addresses; never waits.
@@ -208,7 +212,7 @@ impl Userfault {
         let mut messages = [[0_u64; 4]; MESSAGES];
         // SAFETY: a view of words as bytes, which all values are valid for; it ends before `messages` is used again.
         let bytes = unsafe { std::slice::from_raw_parts_mut(messages.as_mut_ptr().cast(), size_of_val(&messages)) };
-        let got = match read_now(self.0.as_fd(), bytes) {
+        let got = match read_now(self.fd.as_fd(), bytes, self.sent) {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             got => got?,
         };
@@ -223,7 +227,7 @@ impl Userfault {
 
 impl AsFd for Userfault {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -248,18 +252,36 @@ fn open() -> Result<OwnedFd, Why> {
     own.map_err(|error| Why::Userfaultfd(error.into()))
 }
 
-/// Reads without waiting, whatever mode the descriptor's other owner has put it in; where the kernel knows how.
-fn read_now(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> rustix::io::Result<usize> {
+/// Reads without waiting, whatever mode the descriptor's other owner, if there is one, has put it in.
+///
+/// # Errors
+/// `OPNOTSUPP` if the kernel, or that kind of descriptor, cannot do that.
+fn read_now(fd: BorrowedFd<'_>, bytes: &mut [u8], shared: bool) -> rustix::io::Result<usize> {
     let parts = &mut [io::IoSliceMut::new(bytes)];
     match rustix::io::preadv2(fd, parts, u64::MAX, ReadWriteFlags::NOWAIT) {
-        Err(Errno::OPNOTSUPP) => rustix::io::readv(fd, parts),
+        // Ours does not wait.
+        Err(Errno::OPNOTSUPP) if !shared => rustix::io::readv(fd, parts),
         got => got,
     }
 }
 
+/// Is a descriptor that somebody sent one of the kernel's own kinds, as a `userfaultfd` is? Nothing is asked of a file system that
+/// may take its time for the answer.
+fn check_anonymous(fd: &OwnedFd) -> io::Result<()> {
+    let of = |fd: BorrowedFd<'_>| {
+        let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
+        Ok::<_, Errno>((found.stx_dev_major, found.stx_dev_minor))
+    };
+    let known = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
+    if of(fd.as_fd())? == of(known.as_fd())? {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, "a descriptor of another kind"))
+}
+
 /// Is a descriptor that somebody sent at least one of the file system that it should be of? What is asked of it is unknown
 /// there to all others.
-pub(crate) fn check(fd: &OwnedFd, magic: u64) -> io::Result<()> {
+pub(crate) fn check(fd: BorrowedFd<'_>, magic: u64) -> io::Result<()> {
     let found = rustix::fs::fstatfs(fd)?.f_type;
     if u64::try_from(found).is_ok_and(|found| found == magic) {
         return Ok(());
@@ -292,7 +314,7 @@ impl PageMap {
 
     /// One that somebody sent.
     pub(crate) fn from_fd(fd: OwnedFd) -> io::Result<PageMap> {
-        check(&fd, PROC)?;
+        check(fd.as_fd(), PROC)?;
         Ok(PageMap(fd))
     }
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hostmem::{Mapping, Memfd, PAGE};
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
@@ -266,6 +267,10 @@ fn what_cannot_be_right_is_refused() {
     assert_eq!(kind(TrackerParts { bytes: 0, ..parts() }), io::ErrorKind::InvalidInput);
     let fault = FaultParts { userfault: other(), address: PAGE, bytes: PAGE };
     assert_eq!(Fault::from_parts(fault).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    // It cannot be read without waiting for what never comes.
+    let waits = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::empty()).unwrap();
+    let fault = FaultParts { userfault: waits, address: PAGE, bytes: PAGE };
+    assert_eq!(Fault::from_parts(fault).unwrap_err().raw_os_error(), Some(Errno::OPNOTSUPP.raw_os_error()));
     // The page map is of the right file system, and yet none; the address is not registered.
     let status = OwnedFd::from(std::fs::File::open("/proc/self/status").unwrap());
     let mut tracker = Tracker::from_parts(TrackerParts { page_map: status, ..TrackerParts::new(&mapping).unwrap() });

@@ -107,13 +107,14 @@ fn what_cannot_be_right_is_refused() {
         rustix::fs::fcntl_add_seals(&file, seals).unwrap();
         file
     };
-    for written in [
-        file(1 << 20, SealFlags::GROW),
-        file(PAGE + 1, SealFlags::SHRINK),
-        std::fs::File::open("/proc/self/exe").unwrap().into(),
-        rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap(),
+    for (written, why) in [
+        (file(1 << 20, SealFlags::GROW), ErrorKind::InvalidData),
+        (file(PAGE + 1, SealFlags::SHRINK), ErrorKind::InvalidData),
+        // What has no seals.
+        (std::fs::File::open("/proc/self/exe").unwrap().into(), ErrorKind::InvalidInput),
+        (rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap(), ErrorKind::InvalidInput),
     ] {
-        assert_eq!(refused(DecodeParts { written, ..parts() }), ErrorKind::InvalidData);
+        assert_eq!(refused(DecodeParts { written, ..parts() }), why);
     }
     let (stream, _other) = UnixStream::pair().unwrap();
     assert_eq!(refused(DecodeParts { control: stream.into(), ..parts() }), ErrorKind::InvalidData);

@@ -128,8 +128,13 @@ impl Followed {
         self.pages.keys().copied()
     }
 
-    /// Names the addresses about which bytes of the guest's memory decide.
-    pub(super) fn decided_by(&self, at: PhysAddr, bytes: u64, name: &mut impl FnMut(Range<u64>)) {
+    /// Which table of a level decides about the addresses from `va` on.
+    pub(super) fn table(&self, level: usize, va: u64) -> Option<PhysAddr> {
+        self.tables.get(&(level, va)).copied()
+    }
+
+    /// Names the addresses about which bytes of the guest's memory decide: by pages, or by directories of a level.
+    pub(super) fn decided_by(&self, at: PhysAddr, bytes: u64, name: &mut impl FnMut(Option<usize>, Range<u64>)) {
         if bytes == 0 {
             return;
         }
@@ -138,12 +143,13 @@ impl Followed {
         let last = page_of(PhysAddr { address: end - 1, ..at });
         for (_, level, va) in self.in_pages.range((first, 0, 0)..=(last, usize::MAX, u64::MAX)) {
             let Some(table) = self.tables.get(&(*level, *va)) else { continue };
-            let Shape { entry, entries, span, .. } = self.shapes[*level];
+            let Shape { entry, entries, span, leaf } = self.shapes[*level];
             let base = table.address;
             let from = at.address.saturating_sub(base) / entry;
             let to = end.saturating_sub(base).div_ceil(entry).min(entries);
             if from < to {
-                name(va.saturating_add(from * span)..va.saturating_add(to * span));
+                let directories = Some(*level).filter(|_| !leaf);
+                name(directories, va.saturating_add(from * span)..va.saturating_add(to * span));
             }
         }
     }
@@ -165,7 +171,7 @@ mod tests {
 
     fn decided(followed: &Followed, at: u64, bytes: u64) -> Vec<Range<u64>> {
         let mut ranges = Vec::new();
-        followed.decided_by(PhysAddr::vram(at), bytes, &mut |range| ranges.push(range));
+        followed.decided_by(PhysAddr::vram(at), bytes, &mut |_, range| ranges.push(range));
         ranges
     }
 

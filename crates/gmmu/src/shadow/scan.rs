@@ -20,6 +20,8 @@ use crate::{PhysMem, TableMemory};
 pub(super) struct Pending {
     /// Invalidated, not yet looked at.
     pub(super) stale: Ranges,
+    /// By level: where entries of the guest's directories may have changed. What lies below those that have not is as it was.
+    pub(super) directories: Vec<Ranges>,
     /// Where the guest's tables ask for what it is not granted.
     pub(super) refused: Ranges,
     /// Where a table was missing in this pass, and why the last one was.
@@ -31,6 +33,16 @@ pub(super) struct Pending {
     pub(super) every: bool,
     /// Tables that this pass has read, and nothing is mapped by them.
     pub(super) in_vain: u32,
+}
+
+impl Pending {
+    /// Where entries of directories of a level may have changed.
+    pub(super) fn changed_in(&mut self, level: usize) -> &mut Ranges {
+        if self.directories.len() <= level {
+            self.directories.resize_with(level + 1, Ranges::default);
+        }
+        &mut self.directories[level]
+    }
 }
 
 /// Why a scan stops.
@@ -60,6 +72,8 @@ pub(super) struct Scan<'a, 'm, F, P, G, M> {
     /// Told of each table that is found, if somebody wants to know.
     pub(super) followed: Option<&'a mut Followed>,
     pub(super) window: Range<u64>,
+    /// Of the entries of this level, those alone are followed that are not as they were.
+    pub(super) changed_in: Option<usize>,
     /// Where it begins.
     pub(super) start: u64,
     /// It pauses when so many entries have been scanned.
@@ -116,17 +130,26 @@ impl<F: Format, P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, F, P, G, M> {
             }
             self.changes.work.entries_scanned += 1;
             let part = range.start.max(va)..range.end.min(va + unit);
+            let changed_only = self.changed_in == Some(dir.level) && !self.pending.every;
             if dir.is_last() {
                 let now = DualPde { big: guest[2 * index], small: guest[2 * index + 1] };
                 let seen = dir.seen.as_ref().is_some_and(|seen| seen.duals[index] == now);
-                if self.pending.every || !(seen && whole(now)) {
+                if self.pending.every || !(seen && (whole(now) || changed_only)) {
                     self.unit(dir, (index, va), part, now)?;
                 }
-            } else {
+            } else if !(changed_only && self.is_followed(dir, (index, va), Pde(guest[index]))) {
                 self.upper(dir, (index, va), part, Pde(guest[index]))?;
             }
         }
         Ok(())
+    }
+
+    /// Whether an entry of an upper level is what was followed last.
+    fn is_followed(&self, dir: &Directory<F>, (index, va): (usize, u64), pde: Pde) -> bool {
+        let known = self.followed.as_ref().map(|followed| followed.table(dir.level + 1, va));
+        // Without a table it is all of one kind, or, in a part of the window, shown entry by entry.
+        let ours = if pde.is_sparse() { Pde::SPARSE } else { Pde::INVALID };
+        known == Some(pde.table()) && (pde.table().is_some() || dir.pde(index) == ours)
     }
 
     /// An entry of an upper level.
@@ -141,7 +164,12 @@ impl<F: Format, P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, F, P, G, M> {
         let table = pde.table();
         let found = table.is_some_and(|at| self.directory((at, dir.level + 1, va), &part, &mut below));
         if let Some(followed) = &mut self.followed {
-            followed.decides(dir.level + 1, va, table.filter(|_| found));
+            let (now, before) = (table.filter(|_| found), followed.table(dir.level + 1, va));
+            followed.decides(dir.level + 1, va, now);
+            // With another table, the rest of it is not what it was either.
+            if now != before && followed.table(dir.level + 1, va) == now {
+                self.pending.stale.add(va.max(self.window.start)..(va + dir.span()).min(self.window.end));
+            }
         }
         if !found {
             if table.is_some() {
@@ -198,10 +226,9 @@ impl<F: Format, P: PhysMem, G: Grant, M: TableMemory> Scan<'_, '_, F, P, G, M> {
         let mut seen_now = now;
         if !whole(now) && (now.big_table().is_some() || now.small_table().is_some()) {
             let mut snapshot = leaves.take().unwrap_or_else(|| Box::new(Leaves::EMPTY));
-            let mut part = part;
+            // With other tables, or none before, the rest of it is not what it was either.
+            let part = if now == before { part } else { va..va + F::UNIT };
             if whole(before) {
-                // What has been one page is not any more: the rest of it, too.
-                part = va..va + F::UNIT;
                 draft = Some(cleared(self.tables.mem, ours)?);
             }
             if self.leaves(&mut draft, ours, &mut snapshot, (va, part), now)? {

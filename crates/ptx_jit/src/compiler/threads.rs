@@ -15,7 +15,7 @@ use ptx::ir::Kernel;
 use ptx::{Program, PtxError};
 
 use super::watch::{Stop, Watch};
-use super::{Compiler, Done, Job, Outcome, Request, Source};
+use super::{Compiler, Done, Helpers, Job, Outcome, Request, Source};
 use crate::{Code, CompileError, Image};
 
 /// Most threads at once. More owners than that take turns.
@@ -50,14 +50,12 @@ struct Pool {
 
 #[derive(Debug)]
 struct Queues {
-    processors: usize,
     owners: HashMap<u64, Owner>,
     /// Owners with waiting compilations, in the order of their turns.
     turns: VecDeque<u64>,
     threads: usize,
     idle: usize,
-    /// Threads that compilations have beside the first of each, at most.
-    helpers: usize,
+    helpers: Helpers,
     ended: bool,
 }
 
@@ -152,7 +150,7 @@ impl Drop for Ticket {
 impl Queues {
     fn of(processors: usize) -> Queues {
         let (owners, turns) = (HashMap::new(), VecDeque::new());
-        Queues { processors, owners, turns, threads: 0, idle: 0, helpers: 0, ended: false }
+        Queues { owners, turns, threads: 0, idle: 0, helpers: Helpers::new(processors), ended: false }
     }
 
     /// Compilations that have not begun.
@@ -180,16 +178,13 @@ impl Queues {
         if !owner.waiting.is_empty() {
             self.turns.push_back(id);
         }
-        // Beside its first, processors that no other compilation has or waits for.
         let running: usize = self.owners.values().map(|owner| owner.running).sum();
-        let free = self.processors.saturating_sub(running + self.helpers + self.waiting());
-        let threads = next.request.bounds.threads.clamp(1, 1 + free);
-        self.helpers += threads - 1;
+        let threads = self.helpers.begin(next.request.bounds.threads, running + self.waiting());
         Some((next, threads))
     }
 
     fn ended(&mut self, id: u64, threads: usize) {
-        self.helpers -= threads - 1;
+        self.helpers.end(threads);
         if let Some(owner) = self.owners.get_mut(&id) {
             owner.running -= 1;
             if owner.running == 0 && owner.waiting.is_empty() {
