@@ -46,6 +46,8 @@ pub(crate) fn build(root: &Path) -> Result<()> {
         "-p",
         "libcuda",
         "-p",
+        "sundial_qemu",
+        "-p",
         "tenants",
         "-p",
         "probe",
@@ -58,13 +60,15 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     // Files of their own, so that the folder can be moved with the program beside it. By either name: a program that asks for
     // the second must not find another one further on in its path.
     let [library, other] = ["libcuda.so.1", "libcuda.so"].map(|name| libraries.join(name));
-    for path in [&library, &other] {
+    let tracker = libraries.join("libsundial_qemu.so");
+    for path in [&library, &other, &tracker] {
         if path.symlink_metadata().is_ok() {
             fs::remove_file(path)?;
         }
     }
     fs::copy(release.join("libcuda.so"), &library)?;
     std::os::unix::fs::symlink("libcuda.so.1", &other)?;
+    fs::copy(release.join("libsundial_qemu.so"), &tracker)?;
     Ok(())
 }
 

@@ -11,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use e2e::{Daemon, Tenant, cuda_examples, guest_archive, text};
+use e2e::{Daemon, Tenant, bin_dir, cuda_examples, guest_archive, text};
 use gpu_spec::regs::{self, identity, vf};
 use qemu::{Event, Machine};
+use serde_json::{Value, json};
 
 /// The GPUs of the machine, in the order of their slots: how they are virtualized, and MiB of VRAM.
 const GPUS: [(&str, u64); 3] = [("fv-naive", 32), ("fv", 64), ("pv", 128)];
@@ -62,7 +63,7 @@ done
 
 /// Runs the programs of one round after another, and tells when none runs; prints lines
 /// `SLOT PROGRAM STATUS BEGIN END WHAT IT SAID`, with times in seconds.
-fn run_programs() -> String {
+fn run_programs(rounds: &[&[&str]]) -> String {
     let mut script = String::from(
         r#"
 mkdir /opt
@@ -85,7 +86,7 @@ round() {
 tell begin
 "#,
     );
-    for programs in ROUNDS {
+    for programs in rounds {
         script += &format!("round {0}\ntell {0}\n", programs.join(" "));
     }
     script
@@ -144,7 +145,7 @@ impl Taken {
 }
 
 fn counts(daemon: &Daemon) -> Counts {
-    let of = |vgpu: &serde_json::Value| {
+    let of = |vgpu: &Value| {
         let count = |key: &str| vgpu[key].as_u64().unwrap();
         let taken = Taken {
             traps: count("traps") - count("looks"),
@@ -261,7 +262,7 @@ fn a_virtual_machine_runs_programs_on_its_gpus() {
         files.push((PathBuf::from("guest.tar"), archive.clone()));
         let names: BTreeSet<&str> = ROUNDS.into_iter().flatten().collect();
         files.extend(names.into_iter().map(|name| (PathBuf::from("programs").join(name), folder.join(name))));
-        script += &run_programs();
+        script += &run_programs(&ROUNDS.each_ref().map(|programs| programs.as_slice()));
     } else {
         eprintln!("skipped: programs in the machine (cargo xtask guest and examples make what they need)");
     }
@@ -272,7 +273,7 @@ fn a_virtual_machine_runs_programs_on_its_gpus() {
         .map(|(scheme, mib)| daemon.vgpu(scheme, &["--mem", &format!("{mib}m"), "--share", "25%", "--scheme", scheme]));
     let beside = Beside { daemon: &daemon, counts: RefCell::default(), session: RefCell::default() };
     let start = Instant::now();
-    let machine = Machine { gpus: &sockets, memory: 1024, files: &files, script: &script };
+    let machine = Machine { gpus: &sockets, memory: 1024, files: &files, preload: None, script: &script };
     let mut running = qemu.start(&machine).unwrap();
     let said = loop {
         match running.next(start + Duration::from_secs(240)) {
@@ -311,5 +312,57 @@ fn a_virtual_machine_runs_programs_on_its_gpus() {
             eprintln!("{program} on {name}: in the machine {in_machine:?}, in a process {in_process:?}");
             compare(name, in_machine, in_process);
         }
+    }
+}
+
+/// Boots a machine with these GPUs, runs programs on them at once, and says what `vgpu list` says of each while it is on.
+fn list_beside(daemon: &Daemon, gpus: &[PathBuf], preload: Option<&Path>) -> Option<BTreeMap<String, Value>> {
+    let (qemu, (folder, archive)) = e2e::qemu().zip(cuda_examples().zip(guest_archive()))?;
+    let mut script = String::from("cd /sys/bus/pci/devices\ngpus=$(grep -l 0x10de */vendor | cut -d / -f 1)\n");
+    script += &run_programs(&[&["block_reduce"; 2]]);
+    let files = [("guest.tar".into(), archive), ("programs/block_reduce".into(), folder.join("block_reduce"))];
+    let machine = Machine { gpus, memory: 1024, files: &files, preload, script: &script };
+    let mut running = qemu.start(&machine).unwrap();
+    let until = Instant::now() + Duration::from_secs(240);
+    let mut lines = BTreeMap::new();
+    let said = loop {
+        match running.next(until) {
+            Ok(Event::Told(_)) => {
+                let named = |line: Value| (line["name"].as_str().unwrap().to_owned(), line);
+                lines = daemon.vgpus().into_iter().map(named).collect();
+            }
+            Ok(Event::Through(said)) => break said,
+            Err(error) => panic!("{error}"),
+        }
+        running.go_on();
+    };
+    assert_eq!(said.matches("PASSED").count(), gpus.len(), "{said}");
+    assert!(!said.contains("ERROR") && !said.contains("WARN"), "{said}");
+    Some(lines)
+}
+
+#[test]
+fn what_a_machine_stores_into_page_tables_is_noticed() {
+    let daemon = Daemon::start(&["--gpu", "soft:1g"]);
+    let library = bin_dir().join("sundial-lib/libsundial_qemu.so");
+    for (preload, in_effect) in [(Some(library.as_path()), "tracker"), (None, "snapshot")] {
+        let vgpu = |trap: &str| {
+            let name = format!("{trap}-{in_effect}");
+            (daemon.vgpu(&name, &["--mem", "64m", "--share", "25%", "--trap", trap]), name)
+        };
+        let gpus = ["announced", "tracker"].map(vgpu);
+        let Some(lines) = list_beside(&daemon, &gpus.clone().map(|(socket, _)| socket), preload) else {
+            eprintln!("skipped: no QEMU, or no programs for its machines (cargo xtask qemu, guest and examples)");
+            return;
+        };
+        let [other, line] = gpus.map(|(_, name)| lines[&name].clone());
+        let pages = |key: &str| line[key].as_u64().unwrap();
+        assert_eq!((&line["trap"], &line["trap_in_effect"]), (&json!("tracker"), &json!(in_effect)), "{line}");
+        // Only those tables are compared that were written; else all are.
+        let noticed = in_effect == "tracker";
+        assert!(pages("rebuilds_written") > 0 || !noticed, "{line}");
+        assert_eq!(pages("rebuilds_unknown") == 0, noticed, "{line}");
+        // The other GPU has not asked, and has nothing from the library.
+        assert_eq!(other["trap_in_effect"], "announced", "{other}");
     }
 }

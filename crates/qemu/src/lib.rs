@@ -37,6 +37,8 @@ pub struct Machine<'a> {
     pub memory: u32,
     /// What the archive holds beside the script: path in the machine, path here.
     pub files: &'a [(PathBuf, PathBuf)],
+    /// A library that QEMU is started with, before its own.
+    pub preload: Option<&'a Path>,
     /// What its shell runs. `tell WORDS` there waits until the machine is told to [go on](Running::go_on).
     pub script: &'a str,
 }
@@ -109,6 +111,9 @@ impl Qemu {
         let console = File::create(console)?;
         let memory = machine.memory;
         let mut command = Command::new(self.home.join("qemu-system-x86_64"));
+        if let Some(library) = machine.preload {
+            command.env("LD_PRELOAD", library);
+        }
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]);
         // Whoever serves a GPU maps the memory of the machine.
         command.args(["-machine", "q35,memory-backend=mem", "-object"]);

@@ -39,6 +39,9 @@ A virtual machine has the GPU as a PCI device (QEMU from 10.1 on, with its memor
   qemu-system-x86_64 ... -object memory-backend-memfd,id=ram,size=2G,share=on -machine memory-backend=ram \\
     -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"type\":\"unix\",\"path\":\"'$SOCKET'\"}}'
 
+With --trap tracker, stores of a virtual machine are noticed if its QEMU is started with the library that lies beside sundial:
+  LD_PRELOAD=.../sundial-lib/libsundial_qemu.so qemu-system-x86_64 ...
+
 Memory that a guest has is changed with its driver's help. That is a part of the programs that use the GPU, so in a virtual
 machine one of them has to run while `set --mem` asks.
 

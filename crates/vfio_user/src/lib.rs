@@ -69,7 +69,7 @@ pub use posted::PostedInterrupts;
 pub use rustix::io::Errno;
 pub use server::{Server, ServerOptions, Stopper};
 pub use socket::MAX_FDS;
-pub use version::{Capabilities, EACH_STORE, PRIVATE, WATCH_STORES};
+pub use version::{Capabilities, EACH_STORE, PRIVATE, WATCH_STORES, WATCHED_MEMORY};
 
 /// Why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

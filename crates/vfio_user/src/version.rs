@@ -19,6 +19,10 @@ pub const EACH_STORE: &str = "each_store";
 /// of [`crate::wire::WATCH_TRACKER`] and the others. Clients of ours tell it how ([`crate::Client::watch_stores`]), if they can.
 pub const WATCH_STORES: &str = "watch_stores";
 
+/// Name of the memory file that shows a region into which stores may be noticed: so does a client know it that has not proposed
+/// [`PRIVATE`], and what it tells a device that has not asked is refused.
+pub const WATCHED_MEMORY: &str = "sundial-guest-vram";
+
 /// Name of the other capability of ours: see [`Capabilities::posted_writes`].
 const POSTED_WRITES: &str = "sundial_posted_writes";
 

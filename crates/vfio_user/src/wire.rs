@@ -285,7 +285,7 @@ pub struct MultiWrite {
 }
 
 /// `WATCH_STORES`; no payload in the reply. Only our own client sends it, to a device that asked for it in its private
-/// capability: how to notice what the client stores into a region that it has mapped. What comes with it in descriptors depends
+/// capability, and `sundial_qemu` beside a client that knows nothing of it, to one that may have: how to notice what the client stores into a region that it has mapped. What comes with it in descriptors depends
 /// on the kind.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

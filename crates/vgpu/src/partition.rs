@@ -264,7 +264,7 @@ impl Partition {
 
 /// A file for all that there may be.
 fn new_file(most: u64) -> Option<Arc<Memfd>> {
-    let file = Memfd::create("sundial-guest-vram", most);
+    let file = Memfd::create(vfio_user::WATCHED_MEMORY, most);
     let file = file.inspect_err(|error| tracing::warn!(%error, "no file for VRAM: accesses to BAR1 are trapped"));
     file.ok().map(Arc::new)
 }

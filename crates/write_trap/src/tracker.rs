@@ -47,8 +47,19 @@ impl TrackerParts {
     /// # Errors
     /// Why writes to it cannot be noticed that way.
     pub fn new(mapping: &Mapping) -> Result<TrackerParts, Why> {
+        TrackerParts::of(Area::of(mapping))
+    }
+
+    /// For a mapping that somebody else in this process has made, and keeps.
+    ///
+    /// # Errors
+    /// Why writes to it cannot be noticed that way.
+    pub fn at(address: u64, bytes: u64) -> Result<TrackerParts, Why> {
+        TrackerParts::of(Area::new(address, bytes).map_err(Why::Register)?)
+    }
+
+    fn of(area: Area) -> Result<TrackerParts, Why> {
         let (userfault, page_map) = (Userfault::open(Resolved::ByKernel)?, PageMap::open_to_scan()?);
-        let area = Area::of(mapping);
         userfault.register(area).map_err(Why::Register)?;
         Ok(TrackerParts {
             userfault: userfault.into_fd(),

@@ -50,7 +50,7 @@ impl Place {
              /opt/sundial/sundial-guest /program {} --seconds {seconds}\n",
             role.program
         );
-        let machine = qemu::Machine { gpus: &[gpu], memory: MEMORY, files: &files, script: &script };
+        let machine = qemu::Machine { gpus: &[gpu], memory: MEMORY, files: &files, preload: None, script: &script };
         let mut running = self.qemu.start(&machine)?;
         match running.next(Instant::now() + BOUND)? {
             Event::Told(_) => Ok(Machine { running }),
