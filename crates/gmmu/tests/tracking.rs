@@ -1,5 +1,7 @@
 //! When pages of tables are strict, and when relaxed.
 
+use std::collections::BTreeSet;
+
 use gmmu::{Costs, Notices, Plan, Policy, Rebuild, Shadowing, Stored, Tracking};
 use gpu_spec::mmu::PhysAddr;
 
@@ -314,4 +316,59 @@ fn another_policy_counts_for_the_pages_that_there_are() {
     let all = [page(0), page(1), DIRECTORY];
     assert_eq!(plan, Plan { protect: all.to_vec(), ..compare(&all) });
     assert_eq!(tracking.submit(), compare(&[page(2)]));
+}
+
+/// Whatever comes when: after a submission each page is either compared at the next, or protected.
+#[test]
+fn a_page_that_is_strict_is_protected() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = move |end: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        (seed >> 32) % end
+    };
+    let rebuilds = [Rebuild::Full, Rebuild::Static(2), Rebuild::Dynamic, Rebuild::Segmented];
+    let kinds = [Notices::WhenAsked, Notices::FirstStores]
+        .into_iter()
+        .flat_map(|notices| rebuilds.map(|rebuild| (notices, rebuild)));
+    for (notices, rebuild) in kinds {
+        for shadowing in [Shadowing::Relaxed, Shadowing::Hybrid] {
+            for _ in 0..30 {
+                let costs = Costs { trap: 1, release: 1, protect: 1, compare: 1 };
+                let mut tracking = Tracking::new(Policy { shadowing, rebuild }, notices, costs);
+                let pages: Vec<PhysAddr> = (1..=8).map(|page| PhysAddr::vram(page << 12)).collect();
+                let mut protected: BTreeSet<PhysAddr> =
+                    pages.iter().copied().filter(|page| tracking.holds_tables(*page, true, false)).collect();
+                let mut hot = 0;
+                for period in 1..=320 {
+                    if below(40) == 0 {
+                        hot = below(8);
+                    }
+                    let mut stored = BTreeSet::new();
+                    for _ in 0..below(3) {
+                        let page = if below(4) == 0 { below(8) } else { hot };
+                        stored.insert(pages[page as usize]);
+                    }
+                    for page in stored.intersection(&protected.clone()) {
+                        tracking.written(*page);
+                        if notices == Notices::FirstStores {
+                            protected.remove(page);
+                        }
+                    }
+                    let plan = tracking.submit();
+                    protected.extend(&plan.protect);
+                    protected.retain(|page| !plan.release.contains(page));
+                    for page in &plan.compare {
+                        let changed = if stored.contains(page) { 1 + below(9) } else { 0 };
+                        if tracking.compared(*page, changed) {
+                            protected.insert(*page);
+                        }
+                    }
+                    let lost = pages.iter().find(|page| !tracking.is_relaxed(**page) && !protected.contains(page));
+                    assert_eq!(lost, None, "{notices:?}, {shadowing:?}, {rebuild:?}, submission {period}");
+                }
+            }
+        }
+    }
 }

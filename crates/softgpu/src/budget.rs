@@ -56,6 +56,9 @@ impl Default for Budget {
     }
 }
 
+/// A budget with so many map entries, or less, has its part in the last quarter of them, which is not for those with more.
+const FEW_MAPS: u32 = 512;
+
 /// All budgets.
 #[derive(Debug)]
 pub(crate) struct Budgets {
@@ -242,7 +245,9 @@ impl Budgets {
         if !add(&budget.maps, limit) {
             return false;
         }
-        let fits = add(&self.maps, self.most_maps);
+        // Who has few finds room, however much those take that have many.
+        let few = budget.maps.load(Ordering::SeqCst) <= FEW_MAPS;
+        let fits = add(&self.maps, if few { self.most_maps } else { self.most_maps - self.most_maps / 4 });
         if !fits {
             budget.maps.fetch_sub(more, Ordering::SeqCst);
         }
@@ -448,5 +453,19 @@ mod tests {
         assert!(budgets.change_maps(1, 60, 1));
         assert!(budgets.change_maps(2, 40, 99));
         assert_eq!((budgets.read(1, budget::MAPS), budgets.read(2, budget::MAPS)), (1, 99));
+    }
+
+    #[test]
+    fn who_has_few_map_entries_finds_room_beside_those_with_many() {
+        let most = 8 * FEW_MAPS;
+        let budgets = Budgets::with_maps(most, most);
+        let large = [1, 2, 3].map(|number| {
+            (0..).take_while(|maps| budgets.change_maps(number, *maps, maps + 1)).last().map_or(0, |maps| maps + 1)
+        });
+        assert_eq!(large, [6 * FEW_MAPS, FEW_MAPS, FEW_MAPS]);
+        assert!(!budgets.change_maps(4, 0, 1), "all are taken");
+        assert!(budgets.change_maps(2, FEW_MAPS, 0));
+        assert!(!budgets.change_maps(1, 6 * FEW_MAPS, 6 * FEW_MAPS + 1));
+        assert!(budgets.change_maps(4, 0, FEW_MAPS));
     }
 }

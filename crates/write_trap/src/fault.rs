@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hostmem::Mapping;
@@ -61,6 +62,8 @@ struct Watch {
     /// Pages that were written. Held while a page's protection changes, so that a page is here before anybody can write to
     /// it unnoticed. Whoever waits for a page holds no lock of ours.
     written: Mutex<BTreeSet<u64>>,
+    /// Nobody resolves faults any more.
+    failed: AtomicBool,
 }
 
 impl Watch {
@@ -68,19 +71,34 @@ impl Watch {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread.
+    /// The thread. If it ends by itself, nobody waits for it: nothing is protected any more, and it is known.
     fn run(&self) {
+        if !self.resolve_all() {
+            self.failed.store(true, Ordering::SeqCst);
+            // Failing means that its memory is gone.
+            let _ = self.userfault.protect(self.area, &(0..self.area.pages()), false);
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.failed.load(Ordering::SeqCst) { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+    }
+
+    /// Resolves faults until it is told to stop; false if that does not go on.
+    fn resolve_all(&self) -> bool {
         loop {
             let mut polled = [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.userfault, PollFlags::IN)];
             match rustix::event::poll(&mut polled, None) {
                 Err(rustix::io::Errno::INTR) => continue,
-                Err(_) => return,
-                Ok(_) if polled.iter().any(|fd| fd.revents().intersects(PollFlags::ERR | PollFlags::NVAL)) => return,
-                Ok(_) if !polled[0].revents().is_empty() => return,
+                Err(_) => return false,
+                Ok(_) if polled.iter().any(|fd| fd.revents().intersects(PollFlags::ERR | PollFlags::NVAL)) => {
+                    return false;
+                }
+                Ok(_) if !polled[0].revents().is_empty() => return true,
                 Ok(_) => {}
             }
             if self.userfault.read(|address| self.resolve(address)).is_err() {
-                return;
+                return false;
             }
         }
     }
@@ -119,13 +137,17 @@ impl Fault {
     /// `InvalidInput` and `InvalidData` if it cannot be what it should be; else what the operating system says.
     pub fn from_parts(parts: FaultParts) -> io::Result<Fault> {
         let userfault = Userfault::from_fd(parts.userfault)?;
-        // Whether it can be read without waiting. Before anything is protected there are no faults.
+        let area = Area::new(parts.address, parts.bytes)?;
+        // Whether it is one at all: what is read from others may be anything. And whether it can be read without waiting. Before
+        // anything is protected there are no faults.
+        userfault.protect(area, &(0..area.pages()), false)?;
         userfault.read(|_| {})?;
         let watch = Arc::new(Watch {
             userfault,
-            area: Area::new(parts.address, parts.bytes)?,
+            area,
             stop: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
             written: Mutex::default(),
+            failed: AtomicBool::new(false),
         });
         let of_thread = Arc::clone(&watch);
         let thread = std::thread::Builder::new().name("write-trap".into()).spawn(move || of_thread.run())?;
@@ -142,7 +164,11 @@ impl WriteTrap for Fault {
         let Watch { userfault, area, .. } = &*self.watch;
         let runs = area.runs(pages)?;
         let _written = self.watch.written();
-        runs.iter().try_for_each(|run| userfault.protect(*area, run, true))
+        runs.iter().try_for_each(|run| userfault.protect(*area, run, true))?;
+        // What was protected after its end, nobody would let go.
+        self.watch.check().inspect_err(|_| {
+            runs.iter().for_each(|run| drop(userfault.protect(*area, run, false)));
+        })
     }
 
     fn release(&mut self, pages: &[u64]) -> io::Result<()> {
@@ -152,7 +178,7 @@ impl WriteTrap for Fault {
 
     fn take_written(&mut self, out: &mut Vec<u64>) -> io::Result<()> {
         out.extend(std::mem::take(&mut *self.watch.written()));
-        Ok(())
+        self.watch.check()
     }
 }
 

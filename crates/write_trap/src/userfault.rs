@@ -5,6 +5,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use hostmem::PAGE;
 use rustix::event::EventfdFlags;
@@ -106,8 +107,7 @@ const REGIONS: usize = 64;
 /// Messages that are read at once.
 const MESSAGES: usize = 16;
 
-/// Magic numbers of file systems: of `/proc`, and memory files.
-const PROC: u64 = 0x9fa0;
+/// Magic number of the file system of memory files.
 pub(crate) const TMPFS: u64 = 0x0102_1994;
 
 /// Makes a request.
@@ -274,28 +274,47 @@ fn read_now(fd: BorrowedFd<'_>, bytes: &mut [u8], shared: bool) -> rustix::io::R
     }
 }
 
-/// Is a descriptor that somebody sent one of the kernel's own kinds, as a `userfaultfd` is? Nothing is asked of a file system that
-/// may take its time for the answer.
+/// The file system of a descriptor. Nothing is asked of it, which may take its time for the answer (FUSE).
+fn file_system(fd: BorrowedFd<'_>) -> rustix::io::Result<(u32, u32)> {
+    let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
+    Ok((found.stx_dev_major, found.stx_dev_minor))
+}
+
+/// Is a descriptor that somebody sent one of the kernel's own kinds, as a `userfaultfd` is?
 fn check_anonymous(fd: &OwnedFd) -> io::Result<()> {
-    let of = |fd: BorrowedFd<'_>| {
-        let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
-        Ok::<_, Errno>((found.stx_dev_major, found.stx_dev_minor))
-    };
     let known = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
-    if of(fd.as_fd())? == of(known.as_fd())? {
+    check_same(file_system(fd.as_fd())?, file_system(known.as_fd())?)
+}
+
+fn check_same<T: PartialEq>(found: T, wanted: T) -> io::Result<()> {
+    if found == wanted {
         return Ok(());
     }
     Err(io::Error::new(io::ErrorKind::InvalidData, "a descriptor of another kind"))
 }
 
+/// Where `/proc` is, as this process saw it first.
+fn proc() -> io::Result<(u32, u32)> {
+    static PROC: OnceLock<(u32, u32)> = OnceLock::new();
+    if let Some(known) = PROC.get() {
+        return Ok(*known);
+    }
+    let fd = rustix::fs::open("/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(*PROC.get_or_init(|| file_system(fd.as_fd()).unwrap_or_default()))
+}
+
+/// Has a process remember what it takes to judge descriptors that others send, before it gives up the right to look for it.
+///
+/// # Errors
+/// What the operating system says: there is no `/proc`.
+pub fn prepare() -> io::Result<()> {
+    proc().map(drop)
+}
+
 /// Is a descriptor that somebody sent at least one of the file system that it should be of? What is asked of it is unknown
 /// there to all others.
 pub(crate) fn check(fd: BorrowedFd<'_>, magic: u64) -> io::Result<()> {
-    let found = rustix::fs::fstatfs(fd)?.f_type;
-    if u64::try_from(found).is_ok_and(|found| found == magic) {
-        return Ok(());
-    }
-    Err(io::Error::new(io::ErrorKind::InvalidData, "a descriptor of another kind"))
+    check_same(u64::try_from(rustix::fs::fstatfs(fd)?.f_type).ok(), Some(magic))
 }
 
 /// The page map of a process.
@@ -323,7 +342,7 @@ impl PageMap {
 
     /// One that somebody sent.
     pub(crate) fn from_fd(fd: OwnedFd) -> io::Result<PageMap> {
-        check(fd.as_fd(), PROC)?;
+        check_same(file_system(fd.as_fd())?, proc()?)?;
         Ok(PageMap(fd))
     }
 

@@ -5,7 +5,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -267,10 +267,10 @@ fn what_cannot_be_right_is_refused() {
     assert_eq!(kind(TrackerParts { bytes: 0, ..parts() }), io::ErrorKind::InvalidInput);
     let fault = FaultParts { userfault: other(), address: PAGE, bytes: PAGE };
     assert_eq!(Fault::from_parts(fault).unwrap_err().kind(), io::ErrorKind::InvalidData);
-    // It cannot be read without waiting for what never comes.
+    // It is of the kernel's own kinds, and yet none.
     let waits = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::empty()).unwrap();
     let fault = FaultParts { userfault: waits, address: PAGE, bytes: PAGE };
-    assert_eq!(Fault::from_parts(fault).unwrap_err().raw_os_error(), Some(Errno::OPNOTSUPP.raw_os_error()));
+    assert_eq!(Fault::from_parts(fault).unwrap_err().raw_os_error(), Some(Errno::NOTTY.raw_os_error()));
     // The page map is of the right file system, and yet none; the address is not registered.
     let status = OwnedFd::from(std::fs::File::open("/proc/self/status").unwrap());
     let mut tracker = Tracker::from_parts(TrackerParts { page_map: status, ..TrackerParts::new(&mapping).unwrap() });
@@ -279,6 +279,47 @@ fn what_cannot_be_right_is_refused() {
     assert!(tracker.take_written(&mut Vec::new()).is_err());
     let mut elsewhere = Tracker::from_parts(TrackerParts { address: 1 << 40, ..parts() }).unwrap();
     assert!(elsewhere.protect(&[0]).is_err());
+}
+
+/// A userfaultfd that tells of forks as well hands its reader a descriptor with each: such a one is not used any more, and nobody
+/// waits for it.
+#[test]
+fn one_that_tells_of_forks_ends_at_the_first() {
+    // The features need a privilege.
+    const FEATURES: u64 = 1 << 0 | 1 << 1 | 1 << 12;
+    let fd = rustix::mm::UserfaultfdFlags::CLOEXEC | rustix::mm::UserfaultfdFlags::NONBLOCK;
+    // SAFETY: it protects pages of the test's own mapping against writes.
+    let Ok(fd) = (unsafe { rustix::mm::userfaultfd(fd) }) else { return eprintln!("SKIPPED: no userfaultfd") };
+    let file = Memfd::create("some", 4 * PAGE).unwrap();
+    let mapping = file.map().unwrap();
+    let mut api = [0xaa, FEATURES, 0_u64];
+    // SAFETY: UFFDIO_API, and its structure.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), 0xc018_aa3f, api.as_mut_ptr()) } != 0 {
+        return eprintln!("SKIPPED: no events of forks");
+    }
+    let mut register = [mapping.address() as u64, 4 * PAGE, 2, 0];
+    // SAFETY: UFFDIO_REGISTER, and its structure; the range is a mapping.
+    assert_eq!(unsafe { libc::ioctl(fd.as_raw_fd(), 0xc020_aa00, register.as_mut_ptr()) }, 0);
+    let parts = FaultParts { userfault: fd, address: mapping.address() as u64, bytes: 4 * PAGE };
+    let mut fault = Fault::from_parts(parts).unwrap();
+    fault.protect(&[0]).unwrap();
+    // Past the library, which holds locks over a fork that the reader may want: it is of this very process.
+    // SAFETY: the child does nothing but end.
+    let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe { libc::_exit(0) };
+    }
+    assert!(child > 0);
+    let child = rustix::process::Pid::from_raw(i32::try_from(child).unwrap());
+    rustix::process::waitpid(child, rustix::process::WaitOptions::empty()).unwrap();
+    while fault.take_written(&mut Vec::new()).is_ok() {
+        std::thread::yield_now();
+    }
+    assert!(fault.protect(&[1]).is_err());
+    for page in 0..4 {
+        mapping.u64_at((page * PAGE) as usize).store(1, Ordering::Relaxed);
+    }
 }
 
 fn watched() -> (Arc<Mapping>, Decode) {

@@ -87,6 +87,9 @@ struct Running {
 
 pub(crate) fn main(args: &Args) -> Result<()> {
     crate::start_log();
+    if let Err(error) = write_trap::prepare() {
+        tracing::warn!(%error, "descriptors of write traps of guests cannot be judged: those guests are compared");
+    }
     confine::begin(Role::Device, &[]);
     crate::runtime_directory::allow_many_files()?;
     let parent = std::io::stdin().as_fd().try_clone_to_owned().context("no parent")?;
