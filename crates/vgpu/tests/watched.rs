@@ -9,6 +9,7 @@ mod guest;
 use std::time::{Duration, Instant};
 
 use gmmu::{AddressSpace, PhysMem, Policy, Rebuild, Shadowing};
+use gpu_spec::host::GpEntry;
 use gpu_spec::mmu::{PhysAddr, Rights};
 use hostmem::Memfd;
 use rogue::work::{classes, copy};
@@ -127,6 +128,12 @@ fn follows(trap: Trap) {
     for round in 0..700 {
         if round % 50 == 49 {
             behind.vgpu.set_policy(dice.pick(&POLICIES));
+        }
+        // What this is for is done while tables change, and what comes with the next one is not to be done with it.
+        if dice.below(2) == 0 {
+            for channel in &mut tables.channels {
+                rogue.submit_entry(channel, GpEntry::default());
+            }
         }
         tables.change(&mut rogue, &mut dice);
         tables.read(&mut rogue, &mut dice);
