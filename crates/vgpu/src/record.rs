@@ -159,11 +159,15 @@ mod tests {
         assert!((MOST_WAITING..MOST_WAITING + 200).contains(&waiting), "{waiting}");
         assert!(recorder.lost > 0);
         let reader = std::thread::spawn(move || text(&mut theirs));
-        while !recorder.waiting.is_empty() {
-            assert!(recorder.followed(ROOT, &found(&[]), false));
-            std::thread::yield_now();
-        }
+        let drain = |recorder: &mut Recorder| {
+            while !recorder.waiting.is_empty() {
+                assert!(recorder.flush());
+                std::thread::yield_now();
+            }
+        };
+        drain(&mut recorder);
         assert!(recorder.followed(ROOT, &found(&[]), true));
+        drain(&mut recorder);
         drop(recorder);
         let text = reader.join().unwrap();
         assert!(text.contains("events are missing") && Trace::from_text(&text).is_ok());
