@@ -116,7 +116,8 @@ fn bench_gmedia_tells_what_each_way_of_following_page_tables_takes() {
     let mut command = Command::new(bin_dir().join("sundial"));
     command.args(["bench", "--json", "--rounds", "1", "--programs"]).arg(programs).arg("gmedia");
     command
-        .args(["--resolution", "96x64", "--threads", "2", "--frames", "4", "--surfaces", "16", "--svg"])
+        .args(["--resolution", "96x64", "--threads", "2", "--frames", "4", "--surfaces", "16"])
+        .args(["--schemes", "session,fv-naive,strict,relaxed/full/snapshot,hybrid/segmented,fv,pv", "--svg"])
         .arg(&pictures);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
@@ -125,7 +126,7 @@ fn bench_gmedia_tells_what_each_way_of_following_page_tables_takes() {
         assert!(std::fs::read_to_string(pictures.join(format!("{case}.svg"))).unwrap().contains("96x64, 2 threads"));
         let find = |scheme: &str| rows.iter().find(|row| row["case"] == case && row["scheme"] == scheme).unwrap();
         let count = |scheme: &str, what: &str| find(scheme)[what].as_u64().unwrap();
-        for scheme in ["native", "session", "fv-naive", "strict", "relaxed", "fv", "pv"] {
+        for scheme in ["native", "session", "fv-naive", "strict", "relaxed", "hybrid", "fv", "pv"] {
             let row = find(scheme);
             let wanted = ["rebuild", "trap", "resolution", "threads", "pages_rebuilt", "entries_rebuilt"];
             assert!(wanted.into_iter().chain(COUNTS).all(|key| keys(row).contains(&key)), "{row}");
