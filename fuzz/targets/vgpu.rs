@@ -76,7 +76,7 @@ fuzz_target!(|data: &[u8]| {
         name: "fuzz".into(),
         vram_bytes: VRAM,
         scheme,
-        trap,
+        watching: trap.into(),
         budget: driver.budget(limits).expect("a budget"),
     };
     let vgpu = Vgpu::new(driver, config).expect("a virtual GPU");
