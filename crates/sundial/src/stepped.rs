@@ -48,7 +48,7 @@ impl Counts {
         })
     }
 
-    fn array(self) -> [u64; 8] {
+    fn all(&mut self) -> [&mut u64; 8] {
         let Counts { traps, shadow_updates, entries_scanned, hypercalls, .. } = self;
         let Counts { directory_traps, table_traps, pages_rebuilt, entries_rebuilt, .. } = self;
         [
@@ -63,38 +63,18 @@ impl Counts {
         ]
     }
 
-    fn from_array(array: [u64; 8]) -> Counts {
-        let [
-            traps,
-            shadow_updates,
-            entries_scanned,
-            hypercalls,
-            directory_traps,
-            table_traps,
-            pages_rebuilt,
-            entries_rebuilt,
-        ] = array;
-        Counts {
-            traps,
-            shadow_updates,
-            entries_scanned,
-            hypercalls,
-            directory_traps,
-            table_traps,
-            pages_rebuilt,
-            entries_rebuilt,
-        }
-    }
-
-    fn each(self, other: Counts, of: impl Fn(u64, u64) -> u64) -> Counts {
-        let (one, other) = (self.array(), other.array());
-        Counts::from_array(std::array::from_fn(|at| of(one[at], other[at])))
+    fn each(mut self, mut other: Counts, of: impl Fn(u64, u64) -> u64) -> Counts {
+        self.all().into_iter().zip(other.all()).for_each(|(one, other)| *one = of(*one, *other));
+        self
     }
 
     /// Each count's middle.
-    pub(crate) fn middle(all: Vec<Counts>) -> Counts {
-        let middle = |at: usize| median(&mut all.iter().map(|counts| counts.array()[at] as f64).collect::<Vec<f64>>());
-        Counts::from_array(std::array::from_fn(|at| middle(at) as u64))
+    pub(crate) fn middle(mut all: Vec<Counts>) -> Counts {
+        let mut middle = Counts::default();
+        for (at, count) in middle.all().into_iter().enumerate() {
+            *count = median(&mut all.iter_mut().map(|counts| *counts.all()[at] as f64).collect::<Vec<f64>>()) as u64;
+        }
+        middle
     }
 }
 
