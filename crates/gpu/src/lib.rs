@@ -103,7 +103,7 @@ pub struct Properties {
     pub l2_bytes: u32,
 }
 
-/// Where host memory lies: small allocations of a client share memory files. A file holds nothing of other clients.
+/// Where memory lies that the client may map. Small allocations of a client share memory files. A file holds nothing of other clients.
 #[derive(Clone, Debug)]
 pub struct HostMemory {
     /// The file, to be mapped by the client.
@@ -171,10 +171,10 @@ pub trait Gpu: Send + Sync {
     /// `InvalidValue` if a byte of the source is not mapped.
     fn read(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError>;
 
-    /// Where an allocation of kind [`MemoryKind::Host`] lies.
+    /// Where an allocation lies: one of kind [`MemoryKind::Host`], or one that is [shown](Response::Shown).
     ///
     /// # Errors
-    /// `InvalidId` if it is none.
+    /// `InvalidId` if it is neither.
     fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError>;
 }
 

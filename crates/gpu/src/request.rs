@@ -180,6 +180,12 @@ pub enum Request {
 pub enum Response {
     /// To requests that ask for nothing but that it is done.
     Done,
+    /// To `Alloc` in VRAM: done, and a memory file shows the allocation, by which the client may reach it
+    /// ([`crate::Gpu::host_memory`]). One file shows all those of a client.
+    Shown {
+        /// Of the allocation's first byte in the file: whole 2 MiB.
+        offset: u64,
+    },
     /// To `MemoryInfo`, bytes.
     Memory {
         /// Bytes that the client could still allocate.

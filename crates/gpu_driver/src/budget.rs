@@ -196,6 +196,11 @@ impl Budget {
         charge(&self.maps, count, self.limit_maps.load(Ordering::Relaxed))
     }
 
+    /// As [`Budget::charge_maps`], for what can be done without: half of all entries stay for what cannot.
+    pub(crate) fn charge_spare_maps(&self, count: u32) -> Result<(), GpuError> {
+        charge(&self.maps, count, self.limit_maps.load(Ordering::Relaxed) / 2)
+    }
+
     pub(crate) fn refund_maps(&self, count: u32) {
         self.maps.fetch_sub(count, Ordering::Relaxed);
     }

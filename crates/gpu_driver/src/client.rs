@@ -14,6 +14,7 @@ use gpu_spec::mmu::PhysAddr;
 use hostmem::{HostRange, Memfd};
 use parking_lot::{Mutex, RwLock};
 
+use crate::aperture::Aperture;
 use crate::budget::Budget;
 use crate::channel::Common;
 use crate::contexts::{ContextEntry, Usage};
@@ -50,6 +51,9 @@ pub struct ClientConfig {
     /// What its tenant may cost the host, in common with the tenant's other clients. `None`: one of its own, which the
     /// device does not limit.
     pub budget: Option<Arc<Budget>>,
+    /// Its allocations in VRAM are shown in a memory file ([`Gpu::host_memory`]) where that can be: those of whole 2 MiB, while
+    /// the budget has more than half of its entries of the host's memory map.
+    pub aperture: bool,
 }
 
 impl Default for ClientConfig {
@@ -60,6 +64,7 @@ impl Default for ClientConfig {
             host_limit: None,
             time_slice: Duration::from_nanos(1_048_576),
             budget: None,
+            aperture: false,
         }
     }
 }
@@ -98,6 +103,8 @@ pub struct Client {
     pub(crate) budget: Arc<Budget>,
     pub(crate) signals: Arc<Signals>,
     pub(crate) common: Arc<Common>,
+    /// Made at the first allocation, if it may have one.
+    aperture: OnceLock<Option<Aperture>>,
     /// Bytes of VRAM that count against the limit.
     pub(crate) used: AtomicU64,
     /// Bytes of host memory that the client has asked for.
@@ -158,6 +165,7 @@ impl Client {
             private_host: Mutex::new(HostPool::new(&device.mmio, &budget)),
             budget,
             common: Arc::new(Common::new(Arc::clone(&device.mmio), Arc::clone(&signals), Arc::clone(&device.clients))),
+            aperture: if config.aperture { OnceLock::new() } else { OnceLock::from(None) },
             used: AtomicU64::new(0),
             host_used: AtomicU64::new(0),
             objects: RwLock::default(),
@@ -202,6 +210,11 @@ impl Client {
     #[must_use]
     pub fn memory_used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// The file that shows its allocations, if it has one.
+    pub(crate) fn aperture(&self) -> Option<&Aperture> {
+        self.aperture.get_or_init(|| Aperture::new(self.limit, &self.budget)).as_ref()
     }
 
     /// Ends the client at once: what it runs is stopped, waiters are released, its memory is scrubbed and free when this
@@ -387,7 +400,11 @@ impl Gpu for Client {
         match request {
             Request::SetAddressRange { lo, bytes } => self.set_address_range(lo, bytes)?,
             Request::MemoryInfo => return Ok(self.memory_info()),
-            Request::Alloc { id, bytes, kind } => self.alloc(id, bytes, kind)?,
+            Request::Alloc { id, bytes, kind } => {
+                if let Some(offset) = self.alloc(id, bytes, kind)? {
+                    return Ok(Response::Shown { offset });
+                }
+            }
             Request::Free { id } => self.free(id)?,
             Request::Map { at, id, offset, bytes, access } => self.edit(|space| {
                 if space.mappings() >= MAX_MAPPINGS {
@@ -496,7 +513,10 @@ impl Gpu for Client {
             space.as_ref().and_then(|space| space.allocs.get(&id)).ok_or_else(|| unknown("allocation", id.0))?;
         match &alloc.memory.backing {
             Backing::Host(part) => Ok(HostMemory { file: Arc::clone(&part.dma.file), offset: part.offset }),
-            Backing::Vram(_) => Err(unknown("host allocation", id.0)),
+            Backing::Vram(_, Some(offset)) if let Some(aperture) = self.aperture() => {
+                Ok(HostMemory { file: Arc::clone(&aperture.file), offset: *offset })
+            }
+            Backing::Vram(..) => Err(unknown("host allocation", id.0)),
         }
     }
 }

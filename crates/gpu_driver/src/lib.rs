@@ -11,7 +11,7 @@
 //! - `paging`, `balloon`: what differs in a guest: hypercalls, and VRAM that its host asks for.
 //! - `budget`: what a tenant may cost the host. `host`: host memory in few files.
 //! - `space`, `tables`: a client's address space: mappings, page tables, the driver's own part. `client`: requests, waits, CPU
-//!   copies. `memory`: limits. `module`: PTX text to memory.
+//!   copies. `memory`: limits. `aperture`: allocations that another process sees. `module`: PTX text to memory.
 //! - `contexts`, `context`: life, scheduling and errors of contexts. `queues`: streams of commands. `channels`: which they
 //!   share. `parking`: queues that wait for what nobody has promised yet. `crowding`: queues whose
 //!   channels are full.
@@ -42,6 +42,7 @@
 //!
 //! Changed page tables reach the device in batches: with the next submission, wait, release or flush, or before memory is freed.
 
+mod aperture;
 mod balloon;
 mod budget;
 mod channel;

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use device_io::VramOffset;
 use gpu::{AllocId, GpuError, MAX_RANGE_BYTES, MemoryKind, PAGE_BYTES, Response};
 
+use crate::aperture::Aperture;
 use crate::client::Client;
 use crate::host::HostPart;
 use crate::mmio::Stuck;
@@ -34,7 +35,7 @@ impl Client {
         let bytes = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or_else(|| self.out_of_memory(bytes, 0))?;
         self.charge(bytes)?;
         match self.device().vram.take(bytes) {
-            Some(runs) => Ok(Memory { bytes, backing: Backing::Vram(runs) }),
+            Some(runs) => Ok(Memory { bytes, backing: Backing::Vram(runs, None) }),
             None => {
                 self.used.fetch_sub(bytes, Ordering::Relaxed);
                 Err(self.out_of_memory(bytes, self.device().vram.free()))
@@ -73,14 +74,38 @@ impl Client {
     /// Gives memory back that nothing maps any more; `let_go`: the device is known not to use it.
     pub(crate) fn free_memory(&self, memory: &Memory, let_go: Result<(), Stuck>) {
         match &memory.backing {
-            Backing::Vram(runs) => {
-                self.give_back(runs, let_go);
+            Backing::Vram(runs, shown) => {
+                match (shown, self.aperture()) {
+                    (Some(offset), Some(aperture)) => self.give_back_shown(runs, *offset, aperture, let_go),
+                    _ => self.give_back(runs, let_go),
+                }
                 self.used.fetch_sub(memory.bytes, Ordering::Relaxed);
             }
             Backing::Host(part) => {
                 self.host.lock().give(part, memory.bytes, let_go);
                 self.host_used.fetch_sub(memory.bytes, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Has an allocation of the client's shown by its aperture, if it has one and that can be.
+    fn show(&self, memory: Memory) -> Result<Memory, GpuError> {
+        let (Some(aperture), Memory { bytes, backing: Backing::Vram(runs, None) }) = (self.aperture(), &memory) else {
+            return Ok(memory);
+        };
+        match aperture.show(self.device().mmio.backing().as_ref(), runs) {
+            Ok(shown) => Ok(Memory { bytes: *bytes, backing: Backing::Vram(runs.clone(), shown) }),
+            Err(stuck) => {
+                self.free_memory(&memory, Err(stuck));
+                Err(self.out_of_memory(*bytes, self.device().vram.free()))
+            }
+        }
+    }
+
+    fn give_back_shown(&self, runs: &[Run], offset: u64, aperture: &Aperture, let_go: Result<(), Stuck>) {
+        match let_go.and_then(|()| aperture.hide(self.device().mmio.backing().as_ref(), runs, offset)) {
+            Ok(()) => self.device().vram.put_clean(runs),
+            Err(_) => self.device().vram.quarantine(runs),
         }
     }
 
@@ -92,7 +117,8 @@ impl Client {
         }
     }
 
-    pub(crate) fn alloc(&self, id: AllocId, bytes: u64, kind: MemoryKind) -> Result<(), GpuError> {
+    /// Allocates; tells where the client's aperture shows it.
+    pub(crate) fn alloc(&self, id: AllocId, bytes: u64, kind: MemoryKind) -> Result<Option<u64>, GpuError> {
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) || bytes > MAX_RANGE_BYTES {
             return Err(invalid(format!("an allocation of {bytes} bytes")));
         }
@@ -107,17 +133,22 @@ impl Client {
             }
         }
         let memory = match kind {
-            MemoryKind::Vram => self.take_vram(bytes)?,
+            MemoryKind::Vram => self.show(self.take_vram(bytes)?)?,
             MemoryKind::Host => self.take_host(bytes)?,
+        };
+        let shown = match memory.backing {
+            Backing::Vram(_, shown) => shown,
+            Backing::Host(_) => None,
         };
         let mut space = self.space.write();
         match space.as_mut() {
             // Two threads may have used the same name at once; or the client has been closed meanwhile.
             Some(space) if !space.allocs.contains_key(&id) => {
                 space.add_alloc(id, memory);
-                Ok(())
+                Ok(shown)
             }
             _ => {
+                drop(space);
                 self.free_memory(&memory, Ok(()));
                 Err(unknown("allocation", id.0))
             }

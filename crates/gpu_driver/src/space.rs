@@ -33,8 +33,8 @@ const MAX_PENDING: usize = 16;
 /// What an allocation consists of.
 #[derive(Debug)]
 pub(crate) enum Backing {
-    /// Runs of VRAM, one after the other.
-    Vram(Vec<Run>),
+    /// Runs of VRAM, one after the other, and where the client's aperture shows them.
+    Vram(Vec<Run>, Option<u64>),
     /// System memory.
     Host(HostPart),
 }
@@ -53,7 +53,7 @@ impl Memory {
             Backing::Host(part) => {
                 part.pieces(range).into_iter().map(|(bus, bytes)| (PhysAddr::system(bus.0), bytes)).collect()
             }
-            Backing::Vram(runs) => {
+            Backing::Vram(runs, _) => {
                 let mut start = 0;
                 let mut pieces = Vec::new();
                 for run in runs {

@@ -14,6 +14,7 @@ use wire::limits::{MAX_REPLY_BYTES, STAGING_BYTES};
 use wire::place::{CREDENTIAL_VARIABLE, SESSION_SOCKET, SOCKET_VARIABLE, runtime_directory};
 use wire::{Credential, Hello, Reply, Welcome, WireError};
 
+use crate::aperture::Aperture;
 use crate::{RemoteGpu, ends};
 
 /// Longest that the daemon may take to answer a hello, or to hand over a descriptor.
@@ -114,6 +115,7 @@ pub fn connect_as(path: &Path, credential: Credential) -> Result<Arc<RemoteGpu>,
         semaphores,
         staging,
         staging_block: welcome.staging_block as usize,
+        aperture: Aperture::default(),
         caller,
         sender,
         lost: OnceLock::new(),

@@ -4,8 +4,9 @@
 //! - [`Gpu::submit`] encodes commands into the ring and returns: no answer, no system call while the daemon is awake;
 //! - [`Gpu::request`] waits for its answer on the ring back;
 //! - [`Gpu::wait`] looks at the semaphore area, which the GPU itself writes, and then sleeps on its interrupt count;
-//! - [`Gpu::write`] and [`Gpu::read`] go through the staging area in blocks, several in flight, so that both sides copy
-//!   at the same time and what is handed over is still in the cache.
+//! - [`Gpu::write`] and [`Gpu::read`] are plain copies where the daemon shows the session's VRAM in a memory file; else they go
+//!   through the staging area in blocks, several in flight, so that both sides copy at the same time and what is handed over is
+//!   still in the cache.
 //!
 //! When the daemon dies, every call, including those that wait, ends with [`GpuError::Lost`]. In a forked child every call
 //! does: a session belongs to the process that made it.
@@ -13,6 +14,7 @@
 //! Locks, in this order: `caller` (one request at a time), `sender` (one frame at a time). Submissions take only `sender`,
 //! so they never wait behind another thread's request.
 
+mod aperture;
 mod connect;
 mod copy;
 mod host_files;
@@ -37,6 +39,7 @@ use transport::{
 use wire::limits::{MAX_ANSWER_BYTES, MAX_COMMANDS};
 use wire::{Assembler, HostPlace, command, encode_command, frame};
 
+use crate::aperture::Aperture;
 use crate::host_files::HostFiles;
 
 pub use connect::{ConnectError, connect, connect_as};
@@ -53,6 +56,7 @@ pub struct RemoteGpu {
     semaphores: SemaphoreArea,
     staging: Mapping,
     staging_block: usize,
+    aperture: Aperture,
     caller: Mutex<Caller>,
     sender: Mutex<Sender>,
     /// Set once the session is over.
@@ -158,17 +162,38 @@ impl RemoteGpu {
         self.receive(caller, number)?
     }
 
+    /// As [`RemoteGpu::alive`]; and the daemon is there, as far as one can see.
+    fn still_connected(&self) -> Result<(), GpuError> {
+        self.alive()?;
+        if unix::hung_up(&self.socket) { Err(self.lose("the daemon is gone")) } else { Ok(()) }
+    }
+
+    /// Takes the message with the file that shows VRAM, and maps it.
+    fn receive_aperture(&self, id: AllocId) -> Result<Mapping, GpuError> {
+        let (place, file) = self.receive_place(id)?;
+        match file {
+            Some(file) if place.file == HostPlace::APERTURE => file.map().map_err(|error| self.lose(error)),
+            _ => Err(self.lose("the daemon sent no file that shows VRAM")),
+        }
+    }
+
     /// Takes the message that comes with a new allocation of host memory, and the descriptor of its file if that is new.
     fn receive_host_memory(&self, id: AllocId, files: &mut HostFiles) -> Result<(), GpuError> {
+        let (place, file) = self.receive_place(id)?;
+        if files.add(place, file) { Ok(()) } else { Err(self.lose("the daemon sent no descriptor for host memory")) }
+    }
+
+    /// Takes a message that says where an allocation lies, and the file that came with it.
+    fn receive_place(&self, id: AllocId) -> Result<(HostPlace, Option<Memfd>), GpuError> {
         let mut message = [0; HostPlace::BYTES];
         let Received { length, fds, .. } =
             unix::receive(&self.socket, &mut message).map_err(|error| self.lose(error))?;
         let place = HostPlace::decode(&message[..length]).map_err(|error| self.lose(error))?;
         if place.id != id {
-            return Err(self.lose("the daemon sent the place of other host memory"));
+            return Err(self.lose("the daemon sent the place of another allocation"));
         }
         let file = fds.into_iter().next().map(Memfd::from_fd).transpose().map_err(|error| self.lose(error))?;
-        if files.add(place, file) { Ok(()) } else { Err(self.lose("the daemon sent no descriptor for host memory")) }
+        Ok((place, file))
     }
 }
 
@@ -187,7 +212,14 @@ impl Gpu for RemoteGpu {
     fn request(&self, request: Request) -> Result<Response, GpuError> {
         self.alive()?;
         let mut caller = self.caller.lock();
+        self.aperture.before(&request);
         let response = self.ask(&mut caller, &request)?;
+        if let (&Request::Alloc { id, .. }, Response::Shown { .. }) = (&request, &response)
+            && !self.aperture.is_open()
+        {
+            self.aperture.open(self.receive_aperture(id)?);
+        }
+        self.aperture.after(&request, &response);
         match request {
             Request::Alloc { id, kind: MemoryKind::Host, .. } => {
                 self.receive_host_memory(id, &mut caller.host_files)?;
@@ -253,11 +285,13 @@ impl Gpu for RemoteGpu {
     }
 
     fn write(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
-        self.write_blocks(dst, src)
+        self.still_connected()?;
+        if self.aperture.write(dst, src) { Ok(()) } else { self.write_blocks(dst, src) }
     }
 
     fn read(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
-        self.read_blocks(dst, src)
+        self.still_connected()?;
+        if self.aperture.read(dst, src) { Ok(()) } else { self.read_blocks(dst, src) }
     }
 
     fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {

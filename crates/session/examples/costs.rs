@@ -77,6 +77,7 @@ fn serve(path: &Path) -> Result<(), Failure> {
         let toy = Arc::new(ToyGpu::new(&Arc::new(ToyMachine::default()), 1 << 30));
         let (aborted, closed) = (Arc::clone(&toy), Arc::clone(&toy));
         let backend = Backend {
+            aperture: false,
             semaphores: Arc::clone(toy.semaphore_file()),
             abort: Arc::new(move || aborted.abort()),
             close: Arc::new(move || closed.close()),

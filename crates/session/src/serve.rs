@@ -8,13 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use gpu::{Command, ContextError, ContextId, Gpu, GpuError, MemoryKind, QueueId, Request, Response, SlotId};
+use gpu::{AllocId, Command, ContextError, ContextId, Gpu, GpuError, HostMemory, MemoryKind, QueueId, Request, Response, SlotId};
 use hostmem::Memfd;
 use tenancy::Settled;
 use transport::{Consumer, Producer, RingError, ring, unix};
 use wire::handshake::features;
 use wire::limits::STAGING_BLOCK;
-use wire::{ClientFrame, Commands, Reply, Transfer, Welcome, WireError, parse_client_frame};
+use wire::{ClientFrame, Commands, HostPlace, Reply, Transfer, Welcome, WireError, parse_client_frame};
 
 use crate::holdings::{Charges, Holdings};
 use crate::host_files::HostFiles;
@@ -32,6 +32,8 @@ const FLUSH_AFTER: u32 = 32;
 pub struct Backend {
     /// What the session's requests and commands go to.
     pub gpu: Arc<dyn Gpu>,
+    /// It may answer that an allocation is [shown](Response::Shown): the client knows what that means.
+    pub aperture: bool,
     /// The file of [`Gpu::semaphores`], to be mapped by the client.
     pub semaphores: Arc<Memfd>,
     /// The client is gone: stops its work and ends calls that wait for it. Called from any thread; must not block.
@@ -140,6 +142,8 @@ pub struct Session {
     request: Incoming,
     failed: HashMap<ContextId, ContextError>,
     host_files: HostFiles,
+    /// The client has the file that shows its VRAM.
+    has_aperture: bool,
     unflushed: u32,
     /// Last: who sees it closed knows that everything has been given back.
     socket: OwnedFd,
@@ -185,6 +189,7 @@ impl Session {
             request: Incoming::new(),
             failed: HashMap::new(),
             host_files: HostFiles::default(),
+            has_aperture: false,
             unflushed: 0,
             socket,
         })
@@ -203,7 +208,7 @@ impl Session {
         };
         let (command_ring, answer_ring, statistics) = SharedMemory::layout();
         let welcome = Welcome {
-            features: features::SHARED_MEMORY,
+            features: if backend.aperture { features::ALL } else { features::SHARED_MEMORY },
             properties: backend.gpu.properties().clone(),
             command_ring,
             answer_ring,
@@ -364,8 +369,8 @@ impl Session {
             Ok(ticket) => ticket,
             Err(error) => return Ok(Err(error)),
         };
-        let shared = match request {
-            Request::Alloc { id, kind: MemoryKind::Host, .. } => Some(id),
+        let allocated = match request {
+            Request::Alloc { id, kind, .. } => Some((id, kind)),
             _ => None,
         };
         let freed = match request {
@@ -386,21 +391,33 @@ impl Session {
         if let (Some(id), Ok(_)) = (freed, &answer) {
             self.host_files.remove(id);
         }
-        if let (Some(id), Ok(_)) = (shared, &answer) {
-            let memory = match self.lost(self.holdings.gpu.host_memory(id))? {
-                Ok(memory) => memory,
-                Err(error) => {
-                    let _ = self.request(Request::Free { id })?;
-                    return Ok(Err(error));
-                }
-            };
-            // Never waits: a client that does not take its descriptors loses its session, not our thread.
-            let (place, is_new) = self.host_files.add(id, &memory);
-            let file = [memory.file.as_fd()];
-            let files: &[_] = if is_new { &file } else { &[] };
-            unix::send(&self.socket, &place.encode(), files, false).map_err(Ended::Descriptor)?;
+        let to_tell = match (allocated, &answer) {
+            (Some((id, MemoryKind::Host)), Ok(_)) => id,
+            (Some((id, _)), Ok(Response::Shown { .. })) if !self.has_aperture => id,
+            _ => return Ok(answer),
+        };
+        match self.lost(self.holdings.gpu.host_memory(to_tell))? {
+            Ok(memory) => self.tell_place(to_tell, &memory, matches!(answer, Ok(Response::Shown { .. })))?,
+            Err(error) => {
+                let _ = self.request(Request::Free { id: to_tell })?;
+                return Ok(Err(error));
+            }
         }
         Ok(answer)
+    }
+
+    /// Tells the client where an allocation lies, and hands it the file if it has not got that.
+    fn tell_place(&mut self, id: AllocId, memory: &HostMemory, shown: bool) -> Result<(), Ended> {
+        let (place, is_new) = if shown {
+            self.has_aperture = true;
+            (HostPlace { id, file: HostPlace::APERTURE, offset: memory.offset }, true)
+        } else {
+            self.host_files.add(id, memory)
+        };
+        let file = [memory.file.as_fd()];
+        let files: &[_] = if is_new { &file } else { &[] };
+        // Never waits: a client that does not take its descriptors loses its session, not our thread.
+        unix::send(&self.socket, &place.encode(), files, false).map_err(Ended::Descriptor)
     }
 
     fn settle(&mut self, ticket: tenancy::Ticket, answer: Result<Response, GpuError>) -> Result<Response, GpuError> {

@@ -3,6 +3,7 @@
 //! ```toml
 //! gpu = "soft:4g"            # which GPU
 //! scheduler = "default"      # how GPU time is shared: default, fifo, credit, band
+//! copies = "mapped"          # how a program's own memory is copied: mapped (it stores into its VRAM), staged (by way of the daemon)
 //! most_tenants = 64          # at once
 //! linger_seconds = 30        # a daemon that `run` started ends this long after its last tenant
 //!
@@ -43,12 +44,24 @@ use crate::size::{GpuSpec, Scheduler, Size};
 pub(crate) struct Config {
     pub(crate) gpu: GpuSpec,
     pub(crate) scheduler: Scheduler,
+    pub(crate) copies: Copies,
     pub(crate) most_tenants: usize,
     pub(crate) linger_seconds: u64,
     pub(crate) unregistered: Unregistered,
     pub(crate) code_cache: CodeCache,
     pub(crate) profiles: BTreeMap<String, Profile>,
     pub(crate) limits: Limits,
+}
+
+/// How memory of a program's own, which the GPU does not see, is copied to and from VRAM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Copies {
+    /// The program's library stores into the tenant's VRAM, which it sees: one copy, and nobody is asked.
+    #[default]
+    Mapped,
+    /// Through memory shared with the daemon, which copies a second time.
+    Staged,
 }
 
 /// For sessions without a credential.
@@ -72,6 +85,7 @@ impl Default for Config {
         Config {
             gpu: GpuSpec::Soft { memory: Size(4 << 30) },
             scheduler: Scheduler::default(),
+            copies: Copies::default(),
             most_tenants: 64,
             linger_seconds: 30,
             unregistered: Unregistered::default(),

@@ -38,6 +38,8 @@ pub(crate) enum ToDevice {
         tenant: TenantId,
         /// Its process.
         pid: i32,
+        /// It may be shown its VRAM.
+        aperture: bool,
     },
     /// A tenant has left; its sessions end by themselves.
     Forget {

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use compile_pool::cache::Store;
 use sandbox::{Role, Writable};
 
-use crate::config::Config;
+use crate::config::{Config, Copies};
 use crate::confine;
 use crate::control::Control;
 use crate::host::Host;
@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// preempted: fifo, credit, band.
     #[arg(long)]
     scheduler: Option<Scheduler>,
+    /// How memory of a program's own is copied to and from the GPU's [default: mapped].
+    #[arg(long)]
+    copies: Option<Copies>,
     /// The policy file.
     #[arg(long)]
     config: Option<PathBuf>,
@@ -57,6 +60,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let mut config = Config::load(args.config.as_deref())?;
     config.gpu = args.gpu.unwrap_or(config.gpu);
     config.scheduler = args.scheduler.unwrap_or(config.scheduler);
+    config.copies = args.copies.unwrap_or(config.copies);
     let GpuSpec::Soft { memory } = config.gpu;
     config.limits = Host::look().limits(&config.limits, memory.0);
     let directory = RuntimeDirectory::open()?;

@@ -14,6 +14,7 @@ const MEMORY: u32 = 2;
 const MODULE: u32 = 3;
 const KERNEL: u32 = 4;
 const CONTEXT_STATE: u32 = 5;
+const SHOWN: u32 = 6;
 
 const OUT_OF_MEMORY: u32 = 1;
 const TOO_MANY: u32 = 2;
@@ -72,6 +73,10 @@ pub fn decode_answer(bytes: &[u8]) -> Result<Result<Response, GpuError>, WireErr
 fn put_response(to: &mut Writer, response: &Response) {
     match response {
         Response::Done => to.u32(DONE),
+        Response::Shown { offset } => {
+            to.u32(SHOWN);
+            to.u64(*offset);
+        }
         Response::Memory { free, total } => {
             to.u32(MEMORY);
             to.u64(*free);
@@ -106,6 +111,7 @@ fn put_response(to: &mut Writer, response: &Response) {
 fn take_response(from: &mut Reader<'_>) -> Result<Response, WireError> {
     Ok(match from.u32()? {
         DONE => Response::Done,
+        SHOWN => Response::Shown { offset: from.u64()? },
         MEMORY => Response::Memory { free: from.u64()?, total: from.u64()? },
         MODULE => Response::Module(ModuleInfo {
             kernels: from.list(LEAST_KERNEL, take_kernel)?,

@@ -86,8 +86,11 @@ impl Head {
 pub mod features {
     /// Rings, staging area, semaphore area and host memory are memory files, sent as descriptors.
     pub const SHARED_MEMORY: u64 = 1 << 0;
+    /// Allocations in VRAM may be answered by `Shown`: the client reaches them by plain loads and stores in a memory file, which
+    /// comes over the socket after the first such answer ([`HostPlace::APERTURE`](crate::HostPlace::APERTURE)).
+    pub const APERTURE: u64 = 1 << 1;
     /// All that this crate knows.
-    pub const ALL: u64 = SHARED_MEMORY;
+    pub const ALL: u64 = SHARED_MEMORY | APERTURE;
 }
 
 /// The client's first message.

@@ -4,6 +4,8 @@
 //!   0  u32 allocation     4  u32 number of the memory file     8  u64 offset in it
 //! ```
 //!
+//! The file that shows allocations in VRAM (`Shown`) comes by such a message as well, after the first of these answers.
+//!
 //! Small allocations share files. A file's descriptor goes with the first message that names its number; both sides forget the
 //! number with the last allocation in the file.
 
@@ -33,6 +35,9 @@ struct Message {
 }
 
 impl HostPlace {
+    /// Number of the file that shows allocations in VRAM; no host memory lies in it.
+    pub const APERTURE: u32 = u32::MAX;
+
     /// Length of the message.
     pub const BYTES: usize = size_of::<Message>();
 

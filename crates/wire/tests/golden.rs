@@ -162,6 +162,7 @@ fn answers() {
         dead(ContextError::OutOfResources { reason: text() }),
         Err(GpuError::Lost { reason: text() }),
         Err(GpuError::TimedOut),
+        Ok(Response::Shown { offset: 1 << 21 }),
     ]
     .map(|answer| {
         let bytes = encode_answer(&answer);
@@ -178,7 +179,7 @@ fn answers() {
 
 #[test]
 fn handshake() {
-    let hello = wire::Hello { credential: Credential([0xcc; 32]), features: features::ALL };
+    let hello = wire::Hello { credential: Credential([0xcc; 32]), features: features::SHARED_MEMORY };
     let properties = Properties {
         name: "GPU".into(),
         uuid: [1; 16],

@@ -149,6 +149,7 @@ fn answers_round_trip() {
         KernelInfo { name: "k".into(), params: vec![(0, 8), (8, 4)], max_ntid: Some([32, 1, 1]), ..Default::default() };
     let answers = [
         Ok(Response::Done),
+        Ok(Response::Shown { offset: u64::MAX }),
         Ok(Response::Memory { free: 1, total: 2 }),
         Ok(Response::Module(ModuleInfo {
             kernels: vec![kernel.clone()],

@@ -18,7 +18,7 @@ impl Driver {
     pub fn mem_get_info(&self) -> Result<(u64, u64)> {
         self.current()?;
         match self.process.link.request(Request::MemoryInfo)? {
-            Response::Memory { free, total } => Ok((free, total)),
+            Response::Memory { free, total } => Ok(((free + self.memory.spare_bytes()).min(total), total)),
             _ => Err(CudaError::UNKNOWN),
         }
     }
@@ -89,7 +89,7 @@ impl Driver {
         }
         self.quiesce(&current, found.context)?;
         let found = self.memory.forget(address.0, freeable).ok_or(CudaError::INVALID_VALUE)?;
-        self.memory.give_back(&found);
+        self.memory.recycle(&found);
         Ok(())
     }
 

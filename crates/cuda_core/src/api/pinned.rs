@@ -55,7 +55,7 @@ impl Driver {
         let found = memory.find(address).filter(|found| found.base == address && pinned(found));
         self.quiesce(&current, found.ok_or(CudaError::INVALID_VALUE)?.context)?;
         let found = memory.forget(address, pinned).ok_or(CudaError::INVALID_VALUE)?;
-        memory.give_back(&found);
+        memory.recycle(&found);
         Ok(())
     }
 

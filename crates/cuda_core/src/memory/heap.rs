@@ -1,7 +1,8 @@
 //! How memory is got and given back.
 //!
 //! Small allocations share chunks of 2 MiB: a mapping, which costs entries of the host's memory map on both sides, is made
-//! for many of them. Larger ones have memory of their own. Host-visible memory is mapped into the window at the address that
+//! for many of them. One empty chunk of each kind is kept, so that who allocates and frees again and again asks nobody. Larger
+//! ones have memory of their own. Host-visible memory is mapped into the window at the address that
 //! the GPU uses.
 //!
 //! Locks: `heap` is held over requests to the GPU, so that allocations follow one another; the table's only for a look.
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use gpu::{AllocId, ContextId, DevAddr, LARGE_PAGE_BYTES, MapAccess, MemoryKind, PAGE_BYTES, Request};
+use gpu::{AllocId, ContextId, DevAddr, LARGE_PAGE_BYTES, MapAccess, MemoryKind, PAGE_BYTES, Request, Response};
 use hostmem::{HostRange, PagesKind, ProgramPages, Protection};
 use intervals::FreeRanges;
 use parking_lot::Mutex;
@@ -42,6 +43,30 @@ pub(crate) struct Memory {
 struct Heap {
     addresses: FreeRanges,
     chunks: BTreeMap<u64, Chunk>,
+    /// Chunks in which nothing is: at most one of each kind.
+    spare: Vec<u64>,
+}
+
+impl Heap {
+    fn new(addresses: FreeRanges) -> Heap {
+        Heap { addresses, chunks: BTreeMap::new(), spare: Vec::new() }
+    }
+
+    /// Ends a chunk in which nothing is, and gives its memory; with `keep` it stays, unless there is one of its kind.
+    fn retire(&mut self, at: u64, keep: bool) -> Option<Own> {
+        let kind = |at: &u64| self.chunks.get(at).map(|chunk| chunk.own.kind);
+        if !keep || self.spare.iter().any(|spare| kind(spare) == kind(&at)) {
+            return self.chunks.remove(&at).map(|chunk| chunk.own);
+        }
+        self.spare.push(at);
+        None
+    }
+
+    /// Takes all chunks out in which nothing is.
+    fn take_spare(&mut self) -> Vec<Own> {
+        let spare = std::mem::take(&mut self.spare);
+        spare.iter().filter_map(|at| self.chunks.remove(at)).map(|chunk| chunk.own).collect()
+    }
 }
 
 /// 2 MiB that small allocations share.
@@ -81,7 +106,7 @@ impl Memory {
             return Ok(arena);
         }
         let arena = Arena::reserve(&self.link)?;
-        *heap = Some(Heap { addresses: FreeRanges::new(arena.lo, arena.bytes), chunks: BTreeMap::new() });
+        *heap = Some(Heap::new(FreeRanges::new(arena.lo, arena.bytes)));
         Ok(self.arena.get_or_init(|| arena))
     }
 
@@ -143,7 +168,12 @@ impl Memory {
             Some(Err(error)) if error != CudaError::OUT_OF_MEMORY => return Err(error),
             _ => {
                 let whole = host.map_or(bytes, |pages| pages.covering().1 as u64);
-                let own = self.take_memory(arena, heap, whole, memory_kind, host)?;
+                let own = self.take_memory(arena, heap, whole, memory_kind, host).or_else(|error| {
+                    if error == CudaError::OUT_OF_MEMORY && self.give_spare(arena, heap) {
+                        return self.take_memory(arena, heap, whole, memory_kind, host);
+                    }
+                    Err(error)
+                })?;
                 (own.base, Backing::Own(own.id, own.bytes))
             }
         };
@@ -229,6 +259,15 @@ impl Memory {
 
     /// Gives the memory of a forgotten allocation back. No work may use it any more.
     pub(crate) fn give_back(&self, allocation: &Allocation) {
+        self.give(allocation, false);
+    }
+
+    /// As [`Memory::give_back`], from somebody who may soon allocate again.
+    pub(crate) fn recycle(&self, allocation: &Allocation) {
+        self.give(allocation, true);
+    }
+
+    fn give(&self, allocation: &Allocation, keep: bool) {
         let Some(arena) = self.arena.get() else { return };
         let mut heap = self.heap.lock();
         let Some(heap) = heap.as_mut() else { return };
@@ -250,7 +289,7 @@ impl Memory {
                 let Some(chunk) = heap.chunks.get_mut(&at) else { return };
                 chunk.free.give(allocation.base, bytes);
                 if chunk.free.is_whole(LARGE_PAGE_BYTES)
-                    && let Some(Chunk { own, .. }) = heap.chunks.remove(&at)
+                    && let Some(own) = heap.retire(at, keep)
                 {
                     self.give_own(arena, heap, own);
                 }
@@ -265,6 +304,40 @@ impl Memory {
     /// Gives back all that a context had, but pools and physical memory, which belong to the device.
     pub(crate) fn free_context(&self, context: ContextId) {
         self.table.of_context(context).into_iter().for_each(|base| self.free(base));
+        self.trim();
+    }
+
+    /// Gives back what is kept for allocations to come; false if that is nothing.
+    pub(crate) fn trim(&self) -> bool {
+        let Some(arena) = self.arena.get() else { return false };
+        self.heap.lock().as_mut().is_some_and(|heap| self.give_spare(arena, heap))
+    }
+
+    /// Makes a request that takes memory: what is kept for allocations to come is given back for it, if need be.
+    ///
+    /// # Errors
+    /// As of the request.
+    pub(crate) fn request(&self, request: Request) -> Result<Response> {
+        self.link.request(request.clone()).or_else(|error| {
+            let again = error == CudaError::OUT_OF_MEMORY && self.trim();
+            if again { self.link.request(request) } else { Err(error) }
+        })
+    }
+
+    /// Device memory that is kept for allocations to come, bytes.
+    pub(crate) fn spare_bytes(&self) -> u64 {
+        let heap = self.heap.lock();
+        let Some(heap) = heap.as_ref() else { return 0 };
+        let kept = heap.spare.iter().filter_map(|at| heap.chunks.get(at));
+        kept.filter(|chunk| chunk.own.kind == MemoryKind::Vram).map(|chunk| chunk.own.bytes).sum()
+    }
+
+    /// As [`Memory::trim`]; false if there was nothing.
+    fn give_spare(&self, arena: &Arena, heap: &mut Heap) -> bool {
+        let spare = heap.take_spare();
+        let some = !spare.is_empty();
+        spare.into_iter().for_each(|own| self.give_own(arena, heap, own));
+        some
     }
 
     /// Frees what begins at an address, whatever it is. No work may use it any more.
@@ -375,6 +448,8 @@ impl Memory {
         let bytes = bytes.next_multiple_of(ALIGN);
         let alike = heap.chunks.values_mut().filter(|chunk| chunk.own.kind == kind);
         if let Some(base) = alike.flat_map(|chunk| chunk.free.take(bytes, ALIGN)).next() {
+            let chunk = base / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES;
+            heap.spare.retain(|spare| *spare != chunk);
             if kind == MemoryKind::Host {
                 self.write_on_host(base, &vec![0; bytes as usize])?;
             }

@@ -177,7 +177,7 @@ impl VirtualMemory {
         let id = AllocId(self.link.fresh_id());
         let device = matches!(props.location, Location::Device(_));
         let kind = if device { MemoryKind::Vram } else { MemoryKind::Host };
-        self.link.request(Request::Alloc { id, bytes, kind })?;
+        self.memory.request(Request::Alloc { id, bytes, kind })?;
         let handle = Physical(handle::fresh(Tag::Physical));
         let state = PhysicalState { id, bytes, props, link: Arc::clone(&self.link) };
         self.physicals.insert(handle.0, Arc::new(state));

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test whose ground gives way has failed")]
 
+mod aperture;
 mod device;
 mod host_costs;
 mod readiness;

@@ -112,6 +112,7 @@ impl Doorman {
         let toy = Arc::new(ToyGpu::new(&self.machine, 1 << 30));
         let (aborted, closed) = (Arc::clone(&toy), Arc::clone(&toy));
         let backend = Backend {
+            aperture: false,
             semaphores: Arc::clone(toy.semaphore_file()),
             abort: Arc::new(move || aborted.abort()),
             close: Arc::new(move || closed.close()),

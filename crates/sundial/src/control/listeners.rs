@@ -18,6 +18,7 @@ use super::connections::{Connections, Presence};
 use super::tenants::Orders;
 use super::vgpus::Wish;
 use crate::admin::{self, AdminReply, AdminRequest, Listing};
+use crate::config::Copies;
 use crate::link::ToDevice;
 use crate::size::{GpuSpec, Percent};
 use crate::threads;
@@ -93,6 +94,7 @@ impl Control {
         if hello.features & features::SHARED_MEMORY == 0 {
             return Err("sessions without shared memory are not served here".into());
         }
+        let aperture = self.config.copies == Copies::Mapped && hello.features & features::APERTURE != 0;
         unix::set_timeout(socket, None).map_err(text)?;
         let until = Instant::now() + RESTART_BOUND;
         loop {
@@ -107,7 +109,7 @@ impl Control {
                 Ok((session, tenant, orders)) => {
                     // To whom was told of the tenant: the next one forgets who has no session.
                     self.tell(orders);
-                    let order = ToDevice::Open { session, tenant, pid: peer.pid };
+                    let order = ToDevice::Open { session, tenant, pid: peer.pid, aperture };
                     (Ok((session, self.device.hand_over(session, order, fds))), Orders::new())
                 }
                 Err(reason) => (Err(reason), Orders::new()),

@@ -105,7 +105,7 @@ impl Machine {
     }
 
     /// A new client that may use `memory_bytes` of the GPU's memory and pin `host_bytes` of the host's; for the rest its
-    /// tenant's budget counts.
+    /// tenant's budget counts. With `aperture` it may be shown its VRAM.
     ///
     /// # Errors
     /// Why there is none.
@@ -115,12 +115,14 @@ impl Machine {
         memory_bytes: u64,
         host_bytes: u64,
         budget: &Arc<Budget>,
+        aperture: bool,
     ) -> Result<(Backend, Meter), GpuError> {
         let config = ClientConfig {
             name: name.to_owned(),
             memory_limit: Some(memory_bytes),
             host_limit: Some(host_bytes),
             budget: Some(Arc::clone(budget)),
+            aperture,
             ..ClientConfig::default()
         };
         let opened = self.driver()?.open(config);
@@ -139,6 +141,7 @@ impl Machine {
         let closing = Arc::new(closing);
         let aborting = Arc::clone(&closing);
         let backend = Backend {
+            aperture,
             semaphores: Arc::clone(client.semaphore_file()),
             abort: Arc::new(move || aborting.begin()),
             close: Arc::new(move || closing.finish()),

@@ -154,14 +154,14 @@ impl Device {
                 }
                 self.sweep(tenant);
             }
-            ToDevice::Open { session, tenant, pid } => {
+            ToDevice::Open { session, tenant, pid, aperture } => {
                 let device = Arc::clone(self);
                 let name = format!("session {session}");
                 let work = move || {
                     let _ended = AtEnd(|| device.forget(session, tenant));
                     let mut fds = fds.into_iter();
                     match fds.next() {
-                        Some(socket) => device.serve(session, tenant, pid, socket, fds.next()),
+                        Some(socket) => device.serve(session, tenant, pid, aperture, (socket, fds.next())),
                         None => tracing::error!(session, "no room for a client's socket"),
                     }
                 };
@@ -210,8 +210,9 @@ impl Device {
     }
 
     /// Serves one client to its end.
-    fn serve(&self, number: u64, tenant: TenantId, pid: i32, socket: OwnedFd, process: Option<OwnedFd>) {
-        match self.open(number, tenant, pid, (&socket, process)) {
+    fn serve(&self, number: u64, tenant: TenantId, pid: i32, aperture: bool, fds: (OwnedFd, Option<OwnedFd>)) {
+        let (socket, process) = fds;
+        match self.open(number, tenant, pid, aperture, (&socket, process)) {
             Ok(session) => {
                 let ended = session.run();
                 match ended {
@@ -238,6 +239,7 @@ impl Device {
         number: u64,
         id: TenantId,
         pid: i32,
+        aperture: bool,
         (socket, process): (&OwnedFd, Option<OwnedFd>),
     ) -> Result<Session, String> {
         let text = |error: GpuError| error.to_string();
@@ -248,7 +250,7 @@ impl Device {
         let budget = tenant.budget.as_ref().ok_or("it has the whole GPU as a virtual one")?;
         let charges = Charges::open(&tenant.account).map_err(text)?;
         let host_bytes = tenant.account.with(|account| account.limits().host_bytes);
-        let opened = self.machine.open(&tenant.name, tenant.memory_bytes, host_bytes, budget);
+        let opened = self.machine.open(&tenant.name, tenant.memory_bytes, host_bytes, budget, aperture);
         let (backend, meter) = opened.map_err(text)?;
         let socket = socket.try_clone().map_err(|error| error.to_string())?;
         link::send(&self.parent, &FromDevice::Taken { number }, &[]).map_err(|error| error.to_string())?;

@@ -36,7 +36,7 @@ fn admit(device: &Arc<Device>, id: u64, name: &str, limits: Limits) {
 fn open(device: &Arc<Device>, session: u64, tenant: u64) -> OwnedFd {
     let (ours, theirs) = unix::pair().unwrap();
     unix::set_timeout(&ours, Some(Duration::from_secs(20))).unwrap();
-    device.obey(ToDevice::Open { session, tenant: TenantId(tenant), pid: 1 }, vec![theirs]).unwrap();
+    device.obey(ToDevice::Open { session, tenant: TenantId(tenant), pid: 1, aperture: true }, vec![theirs]).unwrap();
     ours
 }
 
