@@ -90,6 +90,20 @@ fn nvcc_programs_run_as_tenants() {
 }
 
 #[test]
+fn copies_by_way_of_the_daemon_are_right_as_well() {
+    let Some(folder) = cuda_examples() else {
+        eprintln!("skipped: no compiled programs (cargo xtask examples makes them with nvcc)");
+        return;
+    };
+    let daemon = Daemon::start(&["--gpu", "soft:1g", "--copies", "staged"]);
+    for name in ["vector_add", "radix_sort", "stereo_disparity", "micro", "managed"] {
+        let mut command = daemon.sundial();
+        command.args(["run", "--mem", "512m"]);
+        passes(command, &folder.join(name), "CUDA runtime ");
+    }
+}
+
+#[test]
 fn streams_exit_codes_and_signals_are_the_programs_own() {
     use std::io::Write;
     use std::os::unix::process::ExitStatusExt;

@@ -109,10 +109,11 @@ impl Probe {
                     Self::synchronize()?;
                 }
             }
-            ["alloc", "free"] => {
+            ["alloc", "free", bytes] => {
+                let bytes = bytes.parse().context("bytes")?;
                 for _ in 0..count {
                     // SAFETY: a plain allocation, freed at once.
-                    let memory = unsafe { result::malloc_sync(1 << 20) }?;
+                    let memory = unsafe { result::malloc_sync(bytes) }?;
                     // SAFETY: allocated above.
                     unsafe { result::free_sync(memory) }?;
                 }

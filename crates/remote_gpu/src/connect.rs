@@ -2,8 +2,9 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpu::SemaphoreArea;
 use hostmem::{ForkMark, Mapping, Memfd};
@@ -116,6 +117,8 @@ pub fn connect_as(path: &Path, credential: Credential) -> Result<Arc<RemoteGpu>,
         staging,
         staging_block: welcome.staging_block as usize,
         aperture: Aperture::default(),
+        opened: Instant::now(),
+        looked: AtomicU64::new(0),
         caller,
         sender,
         lost: OnceLock::new(),

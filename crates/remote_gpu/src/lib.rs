@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpu::{
     AllocId, Command, ContextId, DevAddr, Gpu, GpuError, HostMemory, MemoryKind, Properties, QueueId, Request,
@@ -44,6 +44,9 @@ use crate::host_files::HostFiles;
 
 pub use connect::{ConnectError, connect, connect_as};
 
+/// Who talks to nobody looks again after so long whether the daemon is there: asking the system takes as long as a small copy.
+const LOOK_AGAIN_US: u64 = 1000;
+
 /// A session, as a GPU.
 #[derive(Debug)]
 pub struct RemoteGpu {
@@ -57,6 +60,9 @@ pub struct RemoteGpu {
     staging: Mapping,
     staging_block: usize,
     aperture: Aperture,
+    opened: Instant,
+    /// When it was last seen that the daemon is there: microseconds since then.
+    looked: AtomicU64,
     caller: Mutex<Caller>,
     sender: Mutex<Sender>,
     /// Set once the session is over.
@@ -162,10 +168,18 @@ impl RemoteGpu {
         self.receive(caller, number)?
     }
 
-    /// As [`RemoteGpu::alive`]; and the daemon is there, as far as one can see.
+    /// As [`RemoteGpu::alive`]; and the daemon was there a moment ago, for those who do not talk to it.
     fn still_connected(&self) -> Result<(), GpuError> {
         self.alive()?;
-        if unix::hung_up(&self.socket) { Err(self.lose("the daemon is gone")) } else { Ok(()) }
+        let now = self.opened.elapsed().as_micros() as u64;
+        if now.saturating_sub(self.looked.load(Ordering::Relaxed)) < LOOK_AGAIN_US {
+            return Ok(());
+        }
+        if unix::hung_up(&self.socket) {
+            return Err(self.lose("the daemon is gone"));
+        }
+        self.looked.store(now, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Takes the message with the file that shows VRAM, and maps it.

@@ -73,10 +73,11 @@ struct Row {
 }
 
 /// The calls that are timed: name for the probe, repetitions in a round, bytes moved (0: a time per call is shown).
-const CALLS: [(&str, u32, usize); 21] = [
+const CALLS: [(&str, u32, usize); 22] = [
     ("launch", 256, 0),
     ("launch-synchronize", 100, 0),
-    ("alloc-free", 50, 0),
+    ("alloc-free-1048576", 50, 0),
+    ("alloc-free-16777216", 50, 0),
     ("local-attribute", 20_000, 0),
     ("local-current", 20_000, 0),
     ("h2d-pageable-4", 200, 4),
