@@ -118,7 +118,8 @@ impl Aperture {
         }
         // All of it is looked at before any is copied: the daemon named these places, but a mistake of its is no reason to
         // fault.
-        let fits = |&(offset, bytes): &(u64, u64)| offset.checked_add(bytes).is_some_and(|end| end <= mapping.len() as u64);
+        let fits =
+            |&(offset, bytes): &(u64, u64)| offset.checked_add(bytes).is_some_and(|end| end <= mapping.len() as u64);
         if !pieces.iter().all(fits) {
             return false;
         }

@@ -8,7 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use gpu::{AllocId, Command, ContextError, ContextId, Gpu, GpuError, HostMemory, MemoryKind, QueueId, Request, Response, SlotId};
+use gpu::{
+    AllocId, Command, ContextError, ContextId, Gpu, GpuError, HostMemory, MemoryKind, QueueId, Request, Response,
+    SlotId,
+};
 use hostmem::Memfd;
 use tenancy::Settled;
 use transport::{Consumer, Producer, RingError, ring, unix};

@@ -45,7 +45,7 @@ fn serve(clients: u32) -> (std::path::PathBuf, Vec<Arc<RemoteGpu>>) {
                 let client = driver.open(ClientConfig::default()).unwrap();
                 let closed = Arc::clone(&client);
                 let backend = Backend {
-            aperture: false,
+                    aperture: false,
                     semaphores: Arc::clone(client.semaphore_file()),
                     // No client leaves with work under way.
                     abort: Arc::new(|| ()),
