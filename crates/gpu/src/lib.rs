@@ -125,6 +125,15 @@ pub trait Gpu: Send + Sync {
     /// Why it was refused; nothing has changed then.
     fn request(&self, request: Request) -> Result<Response, GpuError>;
 
+    /// Asks for something whose end nobody waits for: what is asked or submitted later comes behind it. A GPU that answers at
+    /// once need not tell it from a request.
+    ///
+    /// # Errors
+    /// As far as they are known: the session is gone, or as of the request.
+    fn post(&self, request: Request) -> Result<(), GpuError> {
+        self.request(request).map(drop)
+    }
+
     /// Appends commands to a queue. They may wait in a buffer until [`Gpu::flush`], a request or a wait.
     ///
     /// # Errors

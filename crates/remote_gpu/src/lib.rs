@@ -20,7 +20,7 @@ mod copy;
 mod host_files;
 mod wait;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -46,6 +46,9 @@ pub use connect::{ConnectError, connect, connect_as};
 
 /// Who talks to nobody looks again after so long whether the daemon is there: asking the system takes as long as a small copy.
 const LOOK_AGAIN_US: u64 = 1000;
+
+/// Most requests whose answers nobody waits for: with the longest of them the ring has room for so many.
+const MOST_UNHEARD: usize = 64;
 
 /// A session, as a GPU.
 #[derive(Debug)]
@@ -84,6 +87,8 @@ struct Caller {
     ring: Consumer,
     frame: Vec<u8>,
     number: u32,
+    /// Requests that nobody waits for and whose answers have not come, in order.
+    unheard: VecDeque<u32>,
     answer: Assembler,
     host_files: HostFiles,
 }
@@ -140,8 +145,23 @@ impl RemoteGpu {
         Ok(())
     }
 
-    /// Receives the answer to what was sent with `number`.
+    /// Receives the answer to what was sent with `number`, after all that came before it.
     fn receive(&self, caller: &mut Caller, number: u32) -> Result<Result<Response, GpuError>, GpuError> {
+        self.hear_posted(caller)?;
+        self.receive_next(caller, number)
+    }
+
+    /// Receives the answers that nobody waits for.
+    fn hear_posted(&self, caller: &mut Caller) -> Result<(), GpuError> {
+        while let Some(number) = caller.unheard.pop_front() {
+            if let Err(error) = self.receive_next(caller, number)? {
+                tracing::debug!(%error, "refused by the daemon");
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_next(&self, caller: &mut Caller, number: u32) -> Result<Result<Response, GpuError>, GpuError> {
         loop {
             let popped = caller.ring.pop(&mut caller.frame, &|| !unix::hung_up(&self.socket));
             popped.map_err(|error| self.lose(error))?;
@@ -156,16 +176,20 @@ impl RemoteGpu {
     }
 
     fn ask(&self, caller: &mut Caller, request: &Request) -> Result<Response, GpuError> {
+        let number = self.send_request(caller, request)?;
+        self.receive(caller, number)?
+    }
+
+    /// Sends a request, and gives the number that its answer will have.
+    fn send_request(&self, caller: &mut Caller, request: &Request) -> Result<u32, GpuError> {
         let whole =
             wire::encode_request(request).map_err(|error| GpuError::InvalidValue { what: error.to_string() })?;
         let number = caller.next();
-        {
-            let mut sender = self.sender.lock();
-            for (header, body) in wire::fragments(true, number, &whole) {
-                self.send(&mut sender, &[&header, body])?;
-            }
+        let mut sender = self.sender.lock();
+        for (header, body) in wire::fragments(true, number, &whole) {
+            self.send(&mut sender, &[&header, body])?;
         }
-        self.receive(caller, number)?
+        Ok(number)
     }
 
     /// As [`RemoteGpu::alive`]; and the daemon was there a moment ago, for those who do not talk to it.
@@ -246,6 +270,19 @@ impl Gpu for RemoteGpu {
         Ok(response)
     }
 
+    fn post(&self, request: Request) -> Result<(), GpuError> {
+        self.alive()?;
+        let mut caller = self.caller.lock();
+        self.aperture.before(&request);
+        let number = self.send_request(&mut caller, &request)?;
+        caller.unheard.push_back(number);
+        if let Request::Free { id } = request {
+            caller.host_files.remove(id);
+        }
+        // Their answers must find room.
+        if caller.unheard.len() >= MOST_UNHEARD { self.hear_posted(&mut caller) } else { Ok(()) }
+    }
+
     fn submit(&self, queue: QueueId, commands: &[Command<'_>]) -> Result<(), GpuError> {
         self.alive()?;
         let mut sender = self.sender.lock();
@@ -322,6 +359,7 @@ fn ends(sender: Producer, receiver: Consumer) -> (Mutex<Sender>, Mutex<Caller>) 
         ring: receiver,
         frame: Vec::new(),
         number: 0,
+        unheard: VecDeque::new(),
         answer: Assembler::new(MAX_ANSWER_BYTES),
         host_files: HostFiles::default(),
     };

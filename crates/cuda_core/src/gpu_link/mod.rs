@@ -85,6 +85,13 @@ impl GpuLink {
         }
     }
 
+    /// As [`GpuLink::give_back`], and does not wait for it.
+    pub(crate) fn post(&self, request: Request) {
+        if self.usable().is_ok() {
+            let _ = self.outcome(self.gpu.post(request));
+        }
+    }
+
     /// Sends on what was submitted.
     pub(crate) fn flush(&self) -> Result<()> {
         self.outcome(self.gpu.flush())

@@ -438,8 +438,8 @@ impl Memory {
         {
             tracing::error!(%error, "host-visible pages stay mapped");
         }
-        self.link.give_back(Request::Unmap { at: DevAddr(base), bytes });
-        self.link.give_back(Request::Free { id });
+        self.link.post(Request::Unmap { at: DevAddr(base), bytes });
+        self.link.post(Request::Free { id });
         heap.addresses.give(base, bytes);
     }
 

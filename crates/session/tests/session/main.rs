@@ -251,3 +251,24 @@ fn tenants_are_apart_and_limits_cover_all_their_sessions() {
     drop(b);
     daemon.settle();
 }
+
+#[test]
+fn what_is_posted_comes_before_what_is_asked() {
+    let daemon = Daemon::start(Limits { allocations: 4, ..Limits::default() });
+    let gpu = client(&daemon, 1, 1 << 20);
+    // Many times more than the daemon may owe answers, and more at once than the tenant may have.
+    for round in 0u32..300 {
+        let (id, at) = (AllocId(10 + round), DevAddr(LO + (64 << 20)));
+        done(&gpu, Request::Alloc { id, bytes: 4096, kind: MemoryKind::Vram });
+        done(&gpu, Request::Map { at, id, offset: 0, bytes: 4096, access: MapAccess::ReadWrite });
+        gpu.post(Request::Unmap { at, bytes: 4096 }).unwrap();
+        gpu.post(Request::Free { id }).unwrap();
+    }
+    for _ in 0..500 {
+        // Refused, and nobody hears of it.
+        gpu.post(Request::Free { id: AllocId(7777) }).unwrap();
+    }
+    let bytes = memory(64);
+    gpu.read(bytes.range(0, 64), DevAddr(LO)).unwrap();
+    done(&gpu, Request::Alloc { id: AllocId(8), bytes: 4096, kind: MemoryKind::Vram });
+}
