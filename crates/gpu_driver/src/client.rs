@@ -18,6 +18,7 @@ use crate::aperture::Aperture;
 use crate::budget::Budget;
 use crate::channel::Common;
 use crate::contexts::{ContextEntry, Usage};
+use crate::metering::Metered;
 use crate::crowding::Crowded;
 use crate::driver::{Device, Driver};
 use crate::host::{HostPart, HostPool};
@@ -54,6 +55,8 @@ pub struct ClientConfig {
     /// Its allocations in VRAM are shown in a memory file ([`Gpu::host_memory`]) where that can be: those of whole 2 MiB, while
     /// the budget has more than half of its entries of the host's memory map.
     pub aperture: bool,
+    /// Somebody will ask what it has had, in full ([`Client::metered`]): its contexts' counters are read when they begin and end.
+    pub metered: bool,
 }
 
 impl Default for ClientConfig {
@@ -65,6 +68,7 @@ impl Default for ClientConfig {
             time_slice: Duration::from_nanos(1_048_576),
             budget: None,
             aperture: false,
+            metered: false,
         }
     }
 }
@@ -79,6 +83,7 @@ pub(crate) struct Objects {
     pub(crate) next_context: u32,
     /// Usage of contexts that are gone.
     pub(crate) retired: Usage,
+    pub(crate) metered: Metered,
     pub(crate) queues: HashMap<QueueId, Arc<Queue>>,
     pub(crate) modules: HashMap<ModuleId, Arc<Module>>,
     /// Nothing new: the client is being closed.
@@ -105,6 +110,10 @@ pub struct Client {
     pub(crate) common: Arc<Common>,
     /// Made at the first allocation, if it may have one.
     aperture: OnceLock<Option<Aperture>>,
+    pub(crate) metered: bool,
+    /// Bytes that the driver has copied for it into VRAM, and out of it.
+    pub(crate) moved_in: AtomicU64,
+    pub(crate) moved_out: AtomicU64,
     /// Bytes of VRAM that count against the limit.
     pub(crate) used: AtomicU64,
     /// Bytes of host memory that the client has asked for.
@@ -166,6 +175,9 @@ impl Client {
             budget,
             common: Arc::new(Common::new(Arc::clone(&device.mmio), Arc::clone(&signals), Arc::clone(&device.clients))),
             aperture: if config.aperture { OnceLock::new() } else { OnceLock::from(None) },
+            metered: config.metered,
+            moved_in: AtomicU64::new(0),
+            moved_out: AtomicU64::new(0),
             used: AtomicU64::new(0),
             host_used: AtomicU64::new(0),
             objects: RwLock::default(),
@@ -496,14 +508,18 @@ impl Gpu for Client {
         self.alive()?;
         let space = self.space.read();
         let space = space.as_ref().ok_or_else(|| invalid("no address range has been announced".into()))?;
-        space.for_each(dst.0, src.len() as u64, true, |at, memory| memory.copy_from(src.part(at, memory.len())))
+        space.for_each(dst.0, src.len() as u64, true, |at, memory| memory.copy_from(src.part(at, memory.len())))?;
+        self.moved_in.fetch_add(src.len() as u64, Ordering::Relaxed);
+        Ok(())
     }
 
     fn read(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
         self.alive()?;
         let space = self.space.read();
         let space = space.as_ref().ok_or_else(|| invalid("no address range has been announced".into()))?;
-        space.for_each(src.0, dst.len() as u64, false, |at, memory| memory.copy_to(dst.part(at, memory.len())))
+        space.for_each(src.0, dst.len() as u64, false, |at, memory| memory.copy_to(dst.part(at, memory.len())))?;
+        self.moved_out.fetch_add(dst.len() as u64, Ordering::Relaxed);
+        Ok(())
     }
 
     fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {

@@ -11,6 +11,7 @@
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gpu::{ContextId, GpuError, PAGE_BYTES};
@@ -21,6 +22,7 @@ use parking_lot::{Mutex, RwLockWriteGuard};
 use crate::channels::Channels;
 use crate::client::{Client, Objects, Schedule, lost};
 use crate::context::Context;
+use crate::metering::{Metered, Readings};
 use crate::mmio::{Mmio, Stuck};
 use crate::space::unknown;
 
@@ -55,6 +57,8 @@ pub(crate) struct ContextEntry {
     pub(crate) channels: Mutex<Channels>,
     /// Counters of its TSG when it began.
     base: Counters,
+    /// Those of metering, if the client is metered.
+    metered: Option<Box<Readings>>,
 }
 
 impl Client {
@@ -88,8 +92,11 @@ impl Client {
         })?;
         let schedule = *self.schedule.lock();
         let tsg = device.scheduler.take_tsg(schedule.time_slice_ns, schedule.runnable);
-        let counters = tsg.map(|tsg| counters(&device.mmio, tsg));
-        let (Some(tsg), Some(Ok(base))) = (tsg, counters) else {
+        let base = tsg.map(|tsg| {
+            let metered = self.metered.then(|| Readings::take(&device.mmio, tsg).map(Box::new));
+            Ok::<_, Stuck>((counters(&device.mmio, tsg)?, metered.transpose()?))
+        });
+        let (Some(tsg), Some(Ok((base, metered)))) = (tsg, base) else {
             if let Some(tsg) = tsg {
                 device.scheduler.put_tsg(tsg, true);
             }
@@ -97,7 +104,7 @@ impl Client {
             return Err(GpuError::TooMany { what: "contexts on the device".into(), limit: accounting::TSGS.into() });
         };
         let context = Arc::new(Context::new(tsg, area, Arc::clone(&self.signals), notifier));
-        place.insert(Arc::new(ContextEntry { context, number, channels: Mutex::default(), base }));
+        place.insert(Arc::new(ContextEntry { context, number, channels: Mutex::default(), base, metered }));
         objects.next_context += 1;
         Ok(())
     }
@@ -143,11 +150,15 @@ impl Client {
         }
         let stopped = self.tear_down(context, &channels);
         let now = counters(&device.mmio, context.tsg);
+        let metered = entry.metered.as_ref().and_then(|_| Readings::take(&device.mmio, context.tsg).ok());
         {
             let mut objects = self.objects.write();
             objects.ending.retain(|other| !Arc::ptr_eq(other, entry));
             if let Ok(now) = now {
                 objects.retired.add(entry.base, now);
+            }
+            if let (Some(from), Some(to)) = (&entry.metered, &metered) {
+                objects.metered.add(from, to);
             }
         }
         device.scheduler.put_tsg(context.tsg, stopped.is_ok());
@@ -208,6 +219,25 @@ impl Client {
             }
         }
         usage
+    }
+}
+
+impl Client {
+    /// What the client has had of the GPU so far, in full; of one that is not metered, only what the driver has copied.
+    #[must_use]
+    pub fn metered(&self) -> Metered {
+        let objects = self.objects.read();
+        let mut metered = objects.metered;
+        for entry in objects.contexts.values().chain(&objects.ending) {
+            if let Some(from) = &entry.metered
+                && let Ok(to) = Readings::take(&self.device().mmio, entry.context.tsg)
+            {
+                metered.add(from, &to);
+            }
+        }
+        metered.bytes_in += self.moved_in.load(Ordering::Relaxed);
+        metered.bytes_out += self.moved_out.load(Ordering::Relaxed);
+        metered
     }
 }
 

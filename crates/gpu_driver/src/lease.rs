@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 
 use crate::budget::Budget;
 use crate::contexts::{Counters, Usage, counters};
+use crate::metering::{Metered, Readings};
 use crate::driver::Driver;
 use crate::mmio::{Mmio, Stuck};
 use crate::scheduling::Listed;
@@ -142,9 +143,10 @@ impl std::fmt::Debug for Leased {
 struct Held {
     channels: Vec<u32>,
     /// TSGs, with their counters when they were taken.
-    tsgs: Vec<(u32, Counters)>,
+    tsgs: Vec<(u32, Counters, Box<Readings>)>,
     /// What TSGs that are gone have had.
     retired: Usage,
+    metered: Metered,
     /// Something did not stop: the device may use all that it can reach.
     stuck: bool,
 }
@@ -289,11 +291,14 @@ impl Lease {
         let limit = accounting::TSGS.into();
         let tsg = device.scheduler.take_tsg(time_slice_ns, runnable);
         let tsg = tsg.ok_or_else(|| GpuError::TooMany { what: "time-slice groups".into(), limit })?;
-        let known =
-            counters(&device.mmio, tsg).and_then(|base| Ok((base, device.mmio.read(accounting::interrupts(tsg))?)));
-        match known {
-            Ok((base, asked)) => {
-                self.held.lock().tsgs.push((tsg, base));
+        let mmio = &device.mmio;
+        let known = || {
+            let (base, readings) = (counters(mmio, tsg)?, Readings::take(mmio, tsg)?);
+            Ok((base, Box::new(readings), mmio.read(accounting::interrupts(tsg))?))
+        };
+        match known() {
+            Ok((base, readings, asked)) => {
+                self.held.lock().tsgs.push((tsg, base, readings));
                 self.leased.asked.lock().push((tsg, asked));
                 Ok(tsg)
             }
@@ -311,8 +316,11 @@ impl Lease {
         self.leased.signal(&device.mmio);
         self.leased.asked.lock().retain(|(other, _)| *other != tsg);
         let mut held = self.held.lock();
-        if let Some(at) = held.tsgs.iter().position(|(other, _)| *other == tsg) {
-            let (_, base) = held.tsgs.swap_remove(at);
+        if let Some(at) = held.tsgs.iter().position(|(other, ..)| *other == tsg) {
+            let (_, base, readings) = held.tsgs.swap_remove(at);
+            if let Ok(now) = Readings::take(&device.mmio, tsg) {
+                held.metered.add(&readings, &now);
+            }
             if let Ok(now) = counters(&device.mmio, tsg) {
                 held.retired.add(base, now);
             }
@@ -461,12 +469,25 @@ impl Lease {
     pub fn usage(&self) -> Usage {
         let held = self.held.lock();
         let mut usage = held.retired;
-        for (tsg, base) in &held.tsgs {
+        for (tsg, base, _) in &held.tsgs {
             if let Ok(now) = counters(&self.driver.device.mmio, *tsg) {
                 usage.add(*base, now);
             }
         }
         usage
+    }
+
+    /// What the lease's TSGs have had of the GPU so far, in full.
+    #[must_use]
+    pub fn metered(&self) -> Metered {
+        let held = self.held.lock();
+        let mut metered = held.metered;
+        for (tsg, _, from) in &held.tsgs {
+            if let Ok(to) = Readings::take(&self.driver.device.mmio, *tsg) {
+                metered.add(from, &to);
+            }
+        }
+        metered
     }
 
     /// Whether one of the lease's channels has work that waits for nothing but its turn, or does it now.
@@ -504,7 +525,7 @@ impl Drop for Lease {
             device.mmio.write(regs::pccsr_channel(*channel), regs::CHANNEL_ENABLE_CLR.of(1));
         }
         let mut stopped = if held.stuck { Err(Stuck("work of a virtual GPU did not stop")) } else { Ok(()) };
-        for (tsg, _) in &held.tsgs {
+        for (tsg, ..) in &held.tsgs {
             let gone = device.scheduler.replace(*tsg, Vec::new()).and_then(|()| device.scheduler.preempt(*tsg));
             device.scheduler.put_tsg(*tsg, gone.is_ok());
             stopped = stopped.and(gone);

@@ -290,6 +290,70 @@ pub mod accounting {
     }
 }
 
+/// Sundial's own: what metering needs to know of TSGs beyond [`accounting`], and of the device's time as a whole. All of it
+/// counts from the device's start, and wraps where it has one word.
+///
+/// Time of the device is time of its multiprocessors, divided by their number. At each moment a multiprocessor does
+/// something for a TSG ([`ENGINE_LO`](metering::ENGINE_LO)); or nothing, though a TSG waits for one: scheduling
+/// ([`OVERHEAD_LO`](metering::OVERHEAD_LO)); or there is nothing for it to do ([`IDLE_LO`](metering::IDLE_LO)). So the times
+/// of all TSGs, overhead and idle time together are the time that went by.
+pub mod metering {
+    /// Words of TSG 0.
+    pub const BASE: u32 = 0xe8_0000;
+    /// Distance between the words of two TSGs.
+    pub const STRIDE: u32 = 256;
+    /// Low word of the device's time that it has had, nanoseconds: [`super::accounting::TIME_LO`] without
+    /// [`PREPARE_LO`]. Read high, low, high; so with all that have two.
+    pub const ENGINE_LO: u32 = 0;
+    /// Its high word.
+    pub const ENGINE_HI: u32 = 4;
+    /// Processor time of reading and compiling its kernels, nanoseconds, low word: beside the multiprocessors, not divided.
+    pub const PREPARE_LO: u32 = 8;
+    /// Its high word.
+    pub const PREPARE_HI: u32 = 12;
+    /// Bytes that its copies have brought from system memory into VRAM, low word.
+    pub const BYTES_IN_LO: u32 = 16;
+    /// Its high word.
+    pub const BYTES_IN_HI: u32 = 20;
+    /// Bytes that its copies have brought from VRAM into system memory, low word.
+    pub const BYTES_OUT_LO: u32 = 24;
+    /// Its high word.
+    pub const BYTES_OUT_HI: u32 = 28;
+    /// Sum of what its grids and copies have waited, nanoseconds, low word. A wait begins when the device could begin: it has
+    /// heard the doorbell, what is before in the channel is done, semaphores have come, code is there. It ends when a
+    /// multiprocessor begins. Copies that are done while they are read do not wait.
+    pub const WAITED_LO: u32 = 32;
+    /// Its high word.
+    pub const WAITED_HI: u32 = 36;
+    /// How many of them have waited for how long: [`WAIT_COUNTS`] words. The first counts waits below 1 µs, word `n` those from
+    /// 2^(n-1) µs to below 2^n µs, the last all that are longer.
+    pub const WAITS: u32 = 64;
+    /// Words of it.
+    pub const WAIT_COUNTS: u32 = 32;
+
+    /// Time in which multiprocessors had nothing to do, nanoseconds, low word.
+    pub const IDLE_LO: u32 = 0xe7_0000;
+    /// Its high word.
+    pub const IDLE_HI: u32 = 0xe7_0004;
+    /// Time in which they did nothing though somebody waited for them, nanoseconds, low word.
+    pub const OVERHEAD_LO: u32 = 0xe7_0008;
+    /// Its high word.
+    pub const OVERHEAD_HI: u32 = 0xe7_000c;
+
+    /// A word of a TSG.
+    #[must_use]
+    pub const fn word(tsg: u32, word: u32) -> u32 {
+        BASE + tsg * STRIDE + word
+    }
+
+    /// Which word of [`WAITS`] counts a wait of so many nanoseconds.
+    #[must_use]
+    pub const fn wait_index(ns: u64) -> u32 {
+        let index = u64::BITS - (ns / 1000).leading_zeros();
+        if index < WAIT_COUNTS { index } else { WAIT_COUNTS - 1 }
+    }
+}
+
 /// Sundial's own: what work on the device may cost the host, by budget: eight words each. An instance block names its
 /// channel's budget ([`crate::ramfc::BUDGET`]); several channels, and address spaces, may share one. Budget 0 has no limits.
 ///

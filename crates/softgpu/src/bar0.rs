@@ -1,12 +1,12 @@
 //! Registers: what reads give and what writes do.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use gmmu::PhysMem;
 use gpu_spec::host::TURING_CHANNEL_GPFIFO_A;
 use gpu_spec::mmu::{Aperture, PhysAddr};
 use gpu_spec::ramfc::place;
-use gpu_spec::regs::{self, CHANNELS, accounting, budget, identity, vf};
+use gpu_spec::regs::{self, CHANNELS, accounting, budget, identity, metering, vf};
 use gpu_spec::runlist::RunlistEntry;
 use gpu_spec::tlb::{Invalidation, Operands};
 use zerocopy::{FromZeros, IntoBytes};
@@ -135,6 +135,9 @@ impl Device {
         if let Some((tsg, 0)) = row(offset, accounting::INTERRUPTS, 4, accounting::TSGS) {
             return self.chip.totals[tsg as usize].interrupts.load(Ordering::SeqCst);
         }
+        if let Some((tsg, word)) = row(offset, metering::BASE, metering::STRIDE, accounting::TSGS) {
+            return self.metering(tsg, word);
+        }
         if let Some((number, word)) = row(offset, budget::BASE, budget::STRIDE, budget::BUDGETS) {
             return self.chip.budgets.read(number, word);
         }
@@ -146,6 +149,10 @@ impl Device {
             PRAMIN_BASE => load(&self.latches.pramin),
             PFIFO_CFG1 => CHANNELS,
             PFIFO_CFG2 => TURING_CHANNEL_GPFIFO_A,
+            metering::IDLE_LO => self.front.lock().unused().0 as u32,
+            metering::IDLE_HI => (self.front.lock().unused().0 >> 32) as u32,
+            metering::OVERHEAD_LO => self.front.lock().unused().1 as u32,
+            metering::OVERHEAD_HI => (self.front.lock().unused().1 >> 32) as u32,
             regs::PREEMPT => {
                 let pending = self.front.lock().hold.is_some();
                 regs::PREEMPT_PENDING.with(load(&self.latches.preempt), pending.into())
@@ -157,6 +164,36 @@ impl Device {
                 Some((runlist, 4)) => load(&self.latches.runlist_base[runlist as usize][1]),
                 _ => self.identity.read(offset, self.chip.workers as u32),
             },
+        }
+    }
+
+    fn metering(&self, tsg: u32, word: u32) -> u32 {
+        use metering::{
+            BYTES_IN_HI, BYTES_IN_LO, BYTES_OUT_HI, BYTES_OUT_LO, ENGINE_HI, ENGINE_LO, PREPARE_HI, PREPARE_LO, WAITED_HI,
+            WAITED_LO, WAITS,
+        };
+        let totals = &self.chip.totals[tsg as usize];
+        let number = |total: &AtomicU64| total.load(Ordering::Relaxed);
+        let engine = || {
+            // In this order: it never seems to have had less than it has.
+            let prepared = number(&totals.prepare_ns);
+            number(&totals.worker_ns).saturating_sub(prepared) / self.chip.workers
+        };
+        match word {
+            ENGINE_LO => engine() as u32,
+            ENGINE_HI => (engine() >> 32) as u32,
+            PREPARE_LO => number(&totals.prepare_ns) as u32,
+            PREPARE_HI => (number(&totals.prepare_ns) >> 32) as u32,
+            BYTES_IN_LO => number(&totals.moved[0]) as u32,
+            BYTES_IN_HI => (number(&totals.moved[0]) >> 32) as u32,
+            BYTES_OUT_LO => number(&totals.moved[1]) as u32,
+            BYTES_OUT_HI => (number(&totals.moved[1]) >> 32) as u32,
+            WAITED_LO => number(&totals.waited_ns) as u32,
+            WAITED_HI => (number(&totals.waited_ns) >> 32) as u32,
+            _ => {
+                let index = word.checked_sub(WAITS).map(|at| at as usize / 4);
+                index.and_then(|index| totals.waits.get(index)).map_or(0, |count| count.load(Ordering::Relaxed))
+            }
         }
     }
 

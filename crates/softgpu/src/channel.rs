@@ -148,6 +148,8 @@ pub(crate) struct Effects {
     pub(crate) forgotten: Vec<Forgotten>,
     /// Copies that were done.
     pub(crate) copies: u32,
+    /// Bytes of theirs that came into VRAM, and that went out of it.
+    pub(crate) moved: [u64; 2],
     /// Interrupts that were asked for.
     pub(crate) interrupts: u32,
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use gmmu::FaultBuffer;
-use gpu_spec::regs::{accounting, vector};
+use gpu_spec::regs::{accounting, metering, vector};
 use parking_lot::Mutex;
 use ptx_jit::EngineKind;
 use ptx_jit::compiler::Compiler;
@@ -58,6 +58,30 @@ pub(crate) struct Totals {
     pub(crate) copies: AtomicU32,
     /// Interrupts that were asked for.
     pub(crate) interrupts: AtomicU32,
+    /// The part of `worker_ns` that no worker has spent.
+    pub(crate) prepare_ns: AtomicU64,
+    /// Bytes copied from system memory into VRAM, and back.
+    pub(crate) moved: [AtomicU64; 2],
+    pub(crate) waited_ns: AtomicU64,
+    /// See [`metering::WAITS`].
+    pub(crate) waits: [AtomicU32; metering::WAIT_COUNTS as usize],
+}
+
+impl Totals {
+    /// A grid or a copy has waited so long.
+    pub(crate) fn waited(&self, ns: u64) {
+        self.waited_ns.fetch_add(ns, Ordering::Relaxed);
+        self.waits[metering::wait_index(ns) as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Bytes were copied.
+    pub(crate) fn moved(&self, [into, out]: [u64; 2]) {
+        for (total, bytes) in self.moved.iter().zip([into, out]) {
+            if bytes > 0 {
+                total.fetch_add(bytes, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
 impl Chip {

@@ -3,7 +3,7 @@
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Nanoseconds since the Unix epoch at the device's start, and on from there without jumps.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     base: u64,
     start: Instant,

@@ -11,7 +11,7 @@ use gpu_spec::copy::{
     SET_SEMAPHORE_A, SET_SEMAPHORE_B, SET_SEMAPHORE_PAYLOAD, SET_SRC_PHYS_MODE, UPPER, launch_dma, remap,
 };
 use gpu_spec::fault::FaultType;
-use gpu_spec::mmu::PhysAddr;
+use gpu_spec::mmu::{Aperture, PhysAddr};
 use gpu_spec::notifier::Code;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -282,8 +282,30 @@ impl Transfer {
             context.effects.released.push(release.va);
         }
         context.effects.copies += 1;
+        let moved = self.moved(&context.chip.memory);
+        for (total, bytes) in context.effects.moved.iter_mut().zip(moved) {
+            *total += bytes;
+        }
         context.effects.interrupts += u32::from(self.finish.interrupt);
         Ok(Flow::Next)
+    }
+
+    /// Bytes that came from system memory into VRAM, and that went the other way, by where its first byte comes from and goes:
+    /// a range that is both is rare, and no reason to walk through tables for each page.
+    pub(crate) fn moved(&self, memory: &Memory) -> [u64; 2] {
+        let reads = self.remap.as_ref().is_none_or(Remap::reads_source);
+        if !reads || self.total == 0 {
+            return [0; 2];
+        }
+        let is_vram = |place| match place {
+            Place::Virtual(va) => self.space.is_vram(memory, va),
+            Place::Physical(at) => Some(at.aperture == Aperture::Vram),
+        };
+        match (is_vram(self.source), is_vram(self.destination)) {
+            (Some(false), Some(true)) => [self.bytes(), 0],
+            (Some(true), Some(false)) => [0, self.bytes()],
+            _ => [0; 2],
+        }
     }
 
     /// Moves a part: units from `part.start` to `part.end`, counted over all lines.

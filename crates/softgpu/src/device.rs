@@ -44,9 +44,10 @@ impl Drop for Guard<'_> {
 impl Device {
     pub(crate) fn new(chip: Chip, identity: Identity, lend: bool) -> Device {
         let workers = chip.workers as usize;
+        let front = Mutex::new(Front::new(workers, chip.clock));
         Device {
             chip,
-            front: Mutex::new(Front::new(workers)),
+            front,
             latches: Latches::default(),
             identity,
             work: Condvar::new(),

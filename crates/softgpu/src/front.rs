@@ -37,7 +37,9 @@ use self::waiters::Waiters;
 use crate::background::{Rubbish, Trash};
 use crate::channel::{Channel, Effects};
 use crate::chip::Chip;
+use crate::clock::Clock;
 use crate::job::Work;
+use crate::occupancy::Occupancy;
 use crate::schedule::Shares;
 use crate::space::Space;
 
@@ -56,6 +58,8 @@ pub(crate) struct Port {
     pub(crate) in_flight: u32,
     /// Stands in its TSG's queue.
     queued: bool,
+    /// Since when what comes next could begin, device time.
+    ready: Option<u64>,
 }
 
 /// A TSG that a runlist names.
@@ -118,6 +122,8 @@ pub(crate) struct Front {
     /// Runlists that `SCHED_DISABLE` stops.
     pub(crate) disabled_runlists: u32,
     shares: Shares,
+    clock: Clock,
+    occupancy: Occupancy,
     /// What workers do, and behind them as many threads that lend themselves. No more than there are workers at once.
     running: Vec<Option<Running>>,
     workers: usize,
@@ -139,7 +145,7 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    pub(crate) fn new(workers: usize) -> Front {
+    pub(crate) fn new(workers: usize, clock: Clock) -> Front {
         Front {
             ports: (0..CHANNELS).map(|_| Port::default()).collect(),
             tsgs: (0..accounting::TSGS).map(|_| Tsg::default()).collect(),
@@ -147,6 +153,8 @@ impl Front {
             hold_runlists: 0,
             disabled_runlists: 0,
             shares: Shares::new(accounting::TSGS as usize),
+            clock,
+            occupancy: Occupancy::new(workers, clock.now()),
             running: vec![None; 2 * workers],
             workers,
             waiters: Waiters::default(),
@@ -159,6 +167,18 @@ impl Front {
             ticker_wakes: 0,
             trash: Vec::new(),
         }
+    }
+
+    /// Counts the time until now as what it was: to be called before that changes.
+    fn note(&mut self, now: u64) {
+        let busy = self.running.iter().flatten().count();
+        self.occupancy.note(now, busy, self.shares.count());
+    }
+
+    /// How long multiprocessors had nothing to do, and how long others waited for them all the same; nanoseconds of the device.
+    pub(crate) fn unused(&mut self) -> (u64, u64) {
+        self.note(self.clock.now());
+        self.occupancy.unused()
     }
 
     /// What is to be dropped now that the lock will be released.

@@ -240,6 +240,11 @@ impl Active {
         Take::Work(work)
     }
 
+    /// Whether what is handed out next is the first of a grid or a copy.
+    pub(crate) fn begins(&self) -> bool {
+        self.handed == 0 && matches!(self.job, Job::Grid(_) | Job::Copy(_))
+    }
+
     /// True if a worker could be given something now, or, of a preparation, something could be begun.
     pub(crate) fn has_work(&self) -> bool {
         match &self.job {

@@ -14,7 +14,8 @@
 //! - `channel`, `host`, `copy`, `compute`: a channel's GPFIFO and pushbuffer, and the methods of its engines.
 //! - `program`: containers in GPU memory become code (crates `ptx` and `ptx_jit`), kept per address space.
 //! - `job`: what methods start: grids, transfers, invalidates, in units for workers.
-//! - `front`: channels, TSGs and runlists, and the choice of the next unit. `schedule`: the shares of TSGs.
+//! - `front`: channels, TSGs and runlists, and the choice of the next unit. `schedule`: the shares of TSGs. `occupancy`: time
+//!   that no TSG has.
 //! - `budget`: what all of it costs the host's memory, and how much of that there may be.
 //! - `device`, `worker`, `ticker`, `background`: the threads. `short`: what the thread that rings a doorbell may do itself.
 //!
@@ -69,6 +70,7 @@ mod host;
 mod interrupts;
 mod job;
 mod memory;
+mod occupancy;
 mod program;
 mod schedule;
 mod short;

@@ -97,6 +97,16 @@ impl Shares {
         self.active.iter().any(|other| *other != tsg)
     }
 
+    /// How many want the GPU.
+    pub(crate) fn count(&self) -> usize {
+        self.active.len()
+    }
+
+    /// Whether a TSG wants the GPU.
+    pub(crate) fn is_active(&self, tsg: usize) -> bool {
+        self.shares[tsg].active
+    }
+
     /// True if none wants the GPU.
     pub(crate) fn is_empty(&self) -> bool {
         self.active.is_empty()

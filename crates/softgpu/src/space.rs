@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 
 use gmmu::{Access, Target, mappings, translate};
 use gpu_spec::fault::FaultType;
-use gpu_spec::mmu::{HUGE_PAGE, PhysAddr, SMALL_PAGE, VA_END};
+use gpu_spec::mmu::{Aperture, HUGE_PAGE, PhysAddr, SMALL_PAGE, VA_END};
 use hostmem::{Protection, Window, WindowError};
 use intervals::IntervalMap;
 use parking_lot::Mutex;
@@ -413,6 +413,14 @@ impl Space {
                 Ok(()) => self.refused(memory, dst, bytes, Access::WRITE),
             }
         })
+    }
+
+    /// Whether an address is mapped to VRAM, or to system memory; `None` if to neither.
+    pub(crate) fn is_vram(&self, memory: &Memory, va: u64) -> Option<bool> {
+        match translate(memory, self.root, va, Access::READ) {
+            Ok(gmmu::Translation { target: Target::Memory(at), .. }) => Some(at.aperture == Aperture::Vram),
+            _ => None,
+        }
     }
 
     fn offset(&self, va: u64) -> Result<u64, WindowError> {

@@ -11,11 +11,14 @@
 //!   charge or takes it back, as the GPU answered. [`Session::close`] ends the charges, when the GPU has given back and
 //!   scrubbed what they were for.
 //!
+//! - [`metering::Ledger`] keeps what tenants have had, and what became of the GPU's time.
+//!
 //! The GPU's driver has limits of its own behind these; this crate is why one tenant's numbers cannot name another's
 //! objects and why its memory comes back.
 
 mod account;
 mod admission;
+pub mod metering;
 mod session;
 
 pub use account::{Account, AccountAccess, DeviceCosts, HostCost, Limits, NoDeviceCosts, TenantId, Used};

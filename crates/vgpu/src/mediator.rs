@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use device_io::{DeviceBacking, VramOffset};
 use gmmu::{FaultBuffer, FoundEntries, PhysMem, Policy, Work};
-use gpu_driver::{Budget, Driver, Lease, Usage, VramRange};
+use gpu_driver::{Budget, Driver, Lease, Metered, Usage, VramRange};
 use gpu_spec::fault::Fault;
 use gpu_spec::mmu::{HUGE_PAGE, PhysAddr, SMALL_PAGE};
 use gpu_spec::notifier::{Code, Reason, Record};
@@ -260,6 +260,12 @@ impl Vgpu {
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.lease.usage()
+    }
+
+    /// What the guest has had of the GPU, in full.
+    #[must_use]
+    pub fn metered(&self) -> Metered {
+        self.lease.metered()
     }
 
     /// Sets the time of the guest's turn, ns: its groups divide it.

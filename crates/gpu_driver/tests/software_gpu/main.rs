@@ -5,6 +5,7 @@
 mod aperture;
 mod device;
 mod host_costs;
+mod metering;
 mod readiness;
 #[path = "suite.rs"]
 mod suite;

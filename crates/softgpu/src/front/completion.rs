@@ -13,8 +13,10 @@ impl Front {
     /// Takes back what a worker did.
     pub(crate) fn complete(&mut self, chip: &Chip, worker: usize, origin: Origin, outcome: Outcome) {
         let Origin { channel: id, tsg, job } = origin;
+        let now = chip.clock.now();
+        self.note(now);
         if let Some(running) = self.running[worker].take() {
-            self.charge(chip, tsg, chip.clock.now().saturating_sub(running.charged));
+            self.charge(chip, tsg, now.saturating_sub(running.charged));
         }
         self.tsgs[tsg].in_flight -= 1;
         let port = &mut self.ports[id as usize];
@@ -36,7 +38,7 @@ impl Front {
             if starved {
                 self.wait_for_host(chip, id);
             }
-            self.finish(chip, id, tsg);
+            self.finish(chip, id, tsg, now);
         } else if let Outcome::Ctas(Ctas { parked: Some((resident, _)), .. }) = outcome {
             self.trash.push(Trash::Cta(resident));
         }
@@ -63,12 +65,14 @@ impl Front {
     }
 
     /// Ends the channel's job if all of it is done, and lets the channel go on.
-    fn finish(&mut self, chip: &Chip, id: u32, tsg: usize) {
-        let Some(channel) = self.ports[id as usize].channel.as_mut() else { return };
+    fn finish(&mut self, chip: &Chip, id: u32, tsg: usize, now: u64) {
+        let port = &mut self.ports[id as usize];
+        let Some(channel) = port.channel.as_mut() else { return };
         let Some(active) = channel.job.take_if(|active| active.is_done()) else {
             self.enqueue_if_work(id);
             return;
         };
+        port.ready = Some(now);
         let totals = &chip.totals[tsg];
         let mut dependent = None;
         let (release, interrupt, unit) = match &active.job {
@@ -79,6 +83,7 @@ impl Front {
             }
             Job::Copy(transfer) => {
                 totals.copies.fetch_add(1, Ordering::Relaxed);
+                totals.moved(transfer.moved(&chip.memory));
                 (transfer.finish.release, transfer.finish.interrupt, Unit::Copy)
             }
             Job::Prepare(_) | Job::Invalidate(_) => (None, false, Unit::Host),

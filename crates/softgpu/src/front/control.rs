@@ -38,6 +38,7 @@ impl Front {
         match channel {
             Some(Ok(channel)) => {
                 port.channel = Some(Box::new(channel));
+                port.ready = None;
                 self.fetch_put(chip, id);
             }
             Some(Err(instance)) => {

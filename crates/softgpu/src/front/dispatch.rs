@@ -116,6 +116,7 @@ impl Front {
             match self.next_unit(chip, id, wants) {
                 Next::Task(task) => {
                     let now = chip.clock.now();
+                    self.note(now);
                     self.running[worker] = Some(Running { origin: task.origin, start: now, charged: now });
                     self.enqueue_if_work(id);
                     self.settle(tsg);
@@ -141,16 +142,27 @@ impl Front {
         let port = &mut self.ports[id as usize];
         let (Some(channel), Some(tsg)) = (port.channel.as_mut(), port.tsg) else { return Next::Nothing };
         if channel.waiting.is_some() {
+            port.ready = None;
             return if self.wait(chip, id) { Next::Again } else { Next::Nothing };
         }
         if channel.job.is_none() {
             let before = chip.clock.now();
+            self.note(before);
+            let port = &mut self.ports[id as usize];
+            let Some(channel) = port.channel.as_mut() else { return Next::Nothing };
             self.turns = self.turns.wrapping_add(1);
             let mut effects = std::mem::take(&mut self.effects);
             let advanced = channel.advance(chip, &mut effects);
             self.take_effects(chip, id, tsg, &mut effects);
-            self.charge(chip, tsg, chip.clock.now().saturating_sub(before));
+            let after = chip.clock.now();
+            self.charge(chip, tsg, after.saturating_sub(before));
+            // For itself, and no longer one that waits.
+            let busy = self.running.iter().flatten().count() + 1;
+            self.occupancy.note(after, busy, self.shares.count().saturating_sub(1));
             self.effects = effects;
+            if !matches!(advanced, Ok(Advanced::Job | Advanced::Turn)) {
+                self.ports[id as usize].ready = None;
+            }
             match advanced {
                 Ok(Advanced::Job) => {}
                 Ok(Advanced::Turn) => return Next::Again,
@@ -167,7 +179,8 @@ impl Front {
 
     /// What methods of a channel did that concerns others.
     fn take_effects(&mut self, chip: &Chip, id: u32, tsg: usize, effects: &mut Effects) {
-        let Effects { released, forgotten, copies, interrupts } = effects;
+        let Effects { released, forgotten, copies, moved, interrupts } = effects;
+        chip.totals[tsg].moved(std::mem::take(moved));
         chip.totals[tsg].copies.fetch_add(std::mem::take(copies), Ordering::Relaxed);
         chip.interrupt(tsg, std::mem::take(interrupts));
         if !released.is_empty() && !self.waiters.is_empty() {
@@ -186,6 +199,7 @@ impl Front {
         let port = &mut self.ports[id as usize];
         let Some(active) = port.channel.as_mut().and_then(|channel| channel.job.as_mut()) else { return Next::Nothing };
         if matches!(active.job, Job::Prepare(_)) && !self.prepare(chip, id) {
+            self.ports[id as usize].ready = None;
             return Next::Nothing;
         }
         let port = &mut self.ports[id as usize];
@@ -196,15 +210,20 @@ impl Front {
             self.enqueue_if_work(id);
             return Next::Nothing;
         }
+        let begins = active.begins();
         let work = match active.take(chip, channel.budget) {
             Take::Work(work) => work,
             Take::Nothing => return Next::Nothing,
             Take::Full(need) => {
+                port.ready = None;
                 self.wait_for_room(chip, id, need, "a CTA", None);
                 return Next::Nothing;
             }
         };
         active.unpreempt();
+        if let Some(since) = port.ready.take().filter(|_| begins) {
+            chip.totals[tsg].waited(chip.clock.now().saturating_sub(since));
+        }
         port.in_flight += 1;
         self.tsgs[tsg].in_flight += 1;
         let origin = Origin { channel: id, tsg, job: active.id };

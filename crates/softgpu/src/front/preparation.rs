@@ -127,7 +127,7 @@ impl Front {
     /// A kernel was read.
     pub(crate) fn loaded(&mut self, chip: &Chip, loaded: Loaded) {
         let Loaded { asker, result, elapsed } = loaded;
-        self.charge(chip, asker.tsg, elapsed);
+        self.charge_preparing(chip, asker.tsg, elapsed);
         match self.asked(asker) {
             Some(stage @ Stage::Loading(..)) => *stage = Stage::New,
             _ => return,
@@ -157,7 +157,7 @@ impl Front {
             None => return,
         };
         let Compiling { job, charged, generation, charge, .. } = compiling;
-        self.charge(chip, asker.tsg, outcome.cpu.saturating_sub(charged).as_nanos() as u64);
+        self.charge_preparing(chip, asker.tsg, outcome.cpu.saturating_sub(charged).as_nanos() as u64);
         drop(job);
         self.compiling.remove(&asker.channel);
         self.preparation_ended(asker.tsg);
@@ -220,7 +220,7 @@ impl Front {
         let Some(tsg) = preparation.tsg() else { return };
         if let Stage::Compiling(compiling) = std::mem::replace(&mut preparation.stage, Stage::New) {
             let cpu = compiling.job.cpu().saturating_sub(compiling.charged);
-            self.charge(chip, tsg, cpu.as_nanos() as u64);
+            self.charge_preparing(chip, tsg, cpu.as_nanos() as u64);
         }
         self.compiling.remove(&id);
         self.preparation_ended(tsg);
@@ -251,7 +251,7 @@ impl Front {
             }
         }
         for (tsg, cpu) in used {
-            self.charge(chip, tsg, cpu.as_nanos() as u64);
+            self.charge_preparing(chip, tsg, cpu.as_nanos() as u64);
         }
     }
 }

@@ -39,13 +39,24 @@ impl Front {
     }
 
     pub(super) fn enqueue(&mut self, id: u32) {
+        let port = &mut self.ports[id as usize];
+        if port.queued {
+            return;
+        }
+        let now = self.clock.now();
+        if port.channel.is_some() {
+            // Who is held waits, too.
+            port.ready.get_or_insert(now);
+        }
         if !self.may_run(id) {
             return;
         }
         let port = &mut self.ports[id as usize];
         let Some(tsg) = port.tsg else { return };
-        if !std::mem::replace(&mut port.queued, true) {
-            self.tsgs[tsg].queue.push_back(id);
+        port.queued = true;
+        self.tsgs[tsg].queue.push_back(id);
+        if !self.shares.is_active(tsg) {
+            self.note(now);
             self.shares.activate(tsg);
         }
     }
@@ -83,6 +94,12 @@ impl Front {
     pub(super) fn charge(&mut self, chip: &Chip, tsg: usize, ns: u64) {
         self.shares.charge(tsg, ns);
         chip.totals[tsg].worker_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// A TSG has used time of a processor that is no multiprocessor's.
+    pub(super) fn charge_preparing(&mut self, chip: &Chip, tsg: usize, ns: u64) {
+        chip.totals[tsg].prepare_ns.fetch_add(ns, Ordering::Relaxed);
+        self.charge(chip, tsg, ns);
     }
 
     /// True if asking for work may give some.
