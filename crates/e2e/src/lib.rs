@@ -85,6 +85,7 @@ impl Daemon {
             .env("SUNDIAL_RUNTIME_DIR", &folder)
             // What it compiles is compiled, not found.
             .env("XDG_CACHE_HOME", &folder)
+            .env("XDG_STATE_HOME", &folder)
             .stdin(Stdio::null())
             .spawn()
             .expect("sundial serve (build it with: cargo xtask build)");

@@ -22,8 +22,8 @@ use parking_lot::Mutex;
 
 use crate::budget::Budget;
 use crate::contexts::{Counters, Usage, counters};
-use crate::metering::{Metered, Readings};
 use crate::driver::Driver;
+use crate::metering::{Metered, Readings};
 use crate::mmio::{Mmio, Stuck};
 use crate::scheduling::Listed;
 use crate::signals::Asleep;

@@ -72,6 +72,6 @@ mod vram;
 pub use budget::{Budget, HostCost};
 pub use client::{Client, ClientConfig};
 pub use contexts::Usage;
-pub use metering::{Metered, Unused, WAITS};
 pub use driver::{Counts, Driver, StartError};
 pub use lease::{Lease, ListedChannel, Mediator, NotLetGo, VramRange};
+pub use metering::{Metered, Unused, WAITS};

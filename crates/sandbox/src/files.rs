@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
 use crate::{Holds, Role, Writable};
@@ -39,15 +39,21 @@ fn ruleset(role: Role, writable: &[Writable<'_>]) -> Result<RulesetStatus, Rules
         .scope(scopes(role))?
         .create()?;
     let readable = AccessFs::ReadFile | AccessFs::ReadDir;
+    let ports = writable.iter().filter_map(|it| if let Writable::Port(port) = it { Some(*port) } else { None });
+    for port in ports.filter(|_| role == Role::Control) {
+        rules = rules.add_rule(NetPort::new(port, AccessNet::BindTcp))?;
+    }
     let grants: Vec<(&Path, BitFlags<AccessFs>)> = match role {
         Role::Control => {
             let discard = (Path::new("/dev/null"), AccessFs::WriteFile.into());
             let files = AccessFs::MakeDir | AccessFs::MakeReg | AccessFs::WriteFile | AccessFs::RemoveFile;
             let grant = |writable: &_| match *writable {
-                Writable::Everything(path) => (path, handled),
-                Writable::Files(path) => (path, files),
+                Writable::Everything(path) => Some((path, handled)),
+                Writable::Files(path) => Some((path, files)),
+                Writable::Sockets(path) => Some((path, AccessFs::MakeSock | AccessFs::RemoveFile)),
+                Writable::Port(_) => None,
             };
-            writable.iter().map(grant).chain([discard]).collect()
+            writable.iter().filter_map(grant).chain([discard]).collect()
         }
         Role::Device => TABLES.iter().map(|table| (Path::new(table), readable)).collect(),
         Role::Compiler => Vec::new(),

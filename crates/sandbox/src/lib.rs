@@ -124,13 +124,17 @@ pub fn end_with_parent(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(tie) }
 }
 
-/// What stays writable, for roles that have files at all.
+/// What stays writable, for roles that have files at all, and where somebody can be waited for.
 #[derive(Clone, Copy, Debug)]
 pub enum Writable<'a> {
     /// Whatever is below: files, sockets, links.
     Everything(&'a Path),
     /// Plain files below, to be made, written and removed, and directories, to be made.
     Files(&'a Path),
+    /// Sockets in a folder, to be made and removed.
+    Sockets(&'a Path),
+    /// A TCP port, to be listened on; what makes such a socket comes before [`seal`].
+    Port(u16),
 }
 
 /// The first step, to be taken by the first thread before there are others.

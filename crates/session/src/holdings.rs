@@ -1,9 +1,11 @@
 //! What a session holds of its tenant's account and of the GPU, given back however the session ends.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use gpu::{Gpu, SemaphoreArea};
 use parking_lot::Mutex;
+use tenancy::metering::Level;
 use tenancy::{Account, AccountAccess, Used};
 use transport::ring;
 use wire::limits::{ANSWER_RING_BYTES, COMMAND_RING_BYTES, STAGING_BYTES};
@@ -33,19 +35,41 @@ pub const OWN: Used = Used {
 
 /// A tenant's account, for its sessions' threads.
 #[derive(Debug)]
-pub struct SharedAccount(Mutex<Account>);
+pub struct SharedAccount {
+    /// And how much GPU memory was charged for how long.
+    books: Mutex<(Account, Level)>,
+    start: Instant,
+}
 
 impl SharedAccount {
     /// For a tenant's sessions.
     #[must_use]
     pub fn new(account: Account) -> Arc<SharedAccount> {
-        Arc::new(SharedAccount(Mutex::new(account)))
+        Arc::new(SharedAccount { books: Mutex::new((account, Level::default())), start: Instant::now() })
+    }
+
+    /// GPU memory that was charged so far, times how long: byte-nanoseconds.
+    #[must_use]
+    pub fn memory_byte_ns(&self) -> u128 {
+        let books = self.books.lock();
+        books.1.area(self.now_ns())
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
 impl AccountAccess for SharedAccount {
     fn with<T>(&self, work: impl FnOnce(&mut Account) -> T) -> T {
-        work(&mut self.0.lock())
+        let (account, level) = &mut *self.books.lock();
+        let before = account.used().vram_bytes;
+        let result = work(account);
+        let after = account.used().vram_bytes;
+        if after != before {
+            level.set(self.now_ns(), after);
+        }
+        result
     }
 }
 

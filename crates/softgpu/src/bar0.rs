@@ -169,8 +169,8 @@ impl Device {
 
     fn metering(&self, tsg: u32, word: u32) -> u32 {
         use metering::{
-            BYTES_IN_HI, BYTES_IN_LO, BYTES_OUT_HI, BYTES_OUT_LO, ENGINE_HI, ENGINE_LO, PREPARE_HI, PREPARE_LO, WAITED_HI,
-            WAITED_LO, WAITS,
+            BYTES_IN_HI, BYTES_IN_LO, BYTES_OUT_HI, BYTES_OUT_LO, ENGINE_HI, ENGINE_LO, PREPARE_HI, PREPARE_LO,
+            WAITED_HI, WAITED_LO, WAITS,
         };
         let totals = &self.chip.totals[tsg as usize];
         let number = |total: &AtomicU64| total.load(Ordering::Relaxed);

@@ -1,7 +1,8 @@
 //! What `run`, `ps`, `set` and `vgpu` say to the daemon: JSON messages on the admin socket, which only its own user can open.
 
-use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -91,6 +92,13 @@ pub(crate) enum AdminRequest {
     },
     /// Who is there?
     List,
+    /// Who has had how much? The answer is written into the stream socket that comes with this.
+    Usage {
+        /// Since when, seconds since 1970.
+        since: Option<u64>,
+    },
+    /// What is there, and what was used since the daemon started? The answer comes likewise.
+    Snapshot,
     /// Changes the share of a tenant that is there.
     Share {
         /// Its name.
@@ -117,7 +125,7 @@ pub(crate) enum AdminReply {
     },
     /// To `List`.
     Sessions(Listing),
-    /// To `Share`, `ShareVgpu`, `ResizeVgpu`, `ShadowVgpu`, `TraceVgpu` and `Schedule`.
+    /// To `Usage`, `Snapshot`, `Share`, `ShareVgpu`, `ResizeVgpu`, `ShadowVgpu`, `TraceVgpu` and `Schedule`.
     Done,
     /// To `CreateVgpu`: where it is, and to `DestroyVgpu`: where it was.
     Vgpu {
@@ -294,6 +302,21 @@ pub(crate) fn connect(directory: &RuntimeDirectory) -> io::Result<OwnedFd> {
 /// Asks one thing.
 pub(crate) fn ask(socket: &OwnedFd, request: &AdminRequest) -> Result<AdminReply> {
     ask_with(socket, request, &[])
+}
+
+/// Asks one thing whose answer may be long.
+pub(crate) fn fetch<T: DeserializeOwned>(socket: &OwnedFd, request: &AdminRequest) -> Result<T> {
+    let (mut ours, theirs) = UnixStream::pair()?;
+    ours.set_read_timeout(Some(PATIENCE))?;
+    unix::send(socket, &serde_json::to_vec(request)?, &[theirs.as_fd()], true).context("cannot ask the daemon")?;
+    drop(theirs);
+    let mut text = Vec::new();
+    ours.read_to_end(&mut text).context("the daemon does not answer")?;
+    match receive(socket).context("the daemon does not answer")? {
+        Some(AdminReply::Done) => serde_json::from_slice(&text).context("the daemon's answer"),
+        Some(AdminReply::Refused(reason)) => bail!("{reason}"),
+        _ => bail!("the daemon gave an unexpected answer"),
+    }
 }
 
 /// Asks one thing, with descriptors.

@@ -15,6 +15,15 @@
 //! keep = true
 //! most = "256m"              # on disk
 //!
+//! [usage]                    # what tenants have used, for `sundial usage`
+//! keep = true                # over restarts, in a database
+//! path = "/var/lib/sundial"  # its folder; without: $XDG_STATE_HOME/sundial (or ~/.local/state/sundial)
+//! days = 90                  # what is older is forgotten
+//! interval_seconds = 10      # between two writings: what may be lost if the daemon is killed
+//!
+//! [metrics]                  # for Prometheus, in its text format
+//! listen = "127.0.0.1:9400"  # or the path of a unix socket; none: nobody is told
+//!
 //! [profiles.small]           # terms with a name, for `--profile small` of `run` and `vgpu create`
 //! mem = "512m"
 //! share = "20%"
@@ -29,12 +38,16 @@
 //! `/etc/sundial/config.toml`. An unknown key is an error: a limit that is misspelt would not hold.
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use tenancy::Limits;
 
+use crate::control::UsageTuning;
+use crate::metrics::Listen;
 use crate::scheme::Profile;
 use crate::size::{GpuSpec, Scheduler, Size};
 
@@ -49,6 +62,8 @@ pub(crate) struct Config {
     pub(crate) linger_seconds: u64,
     pub(crate) unregistered: Unregistered,
     pub(crate) code_cache: CodeCache,
+    pub(crate) usage: Usage,
+    pub(crate) metrics: Metrics,
     pub(crate) profiles: BTreeMap<String, Profile>,
     pub(crate) limits: Limits,
 }
@@ -80,6 +95,23 @@ pub(crate) struct CodeCache {
     pub(crate) most: Size,
 }
 
+/// What tenants have used.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Usage {
+    pub(crate) keep: bool,
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) days: u64,
+    pub(crate) interval_seconds: NonZero<u64>,
+}
+
+/// For those who watch.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Metrics {
+    pub(crate) listen: Option<Listen>,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Config {
@@ -90,6 +122,8 @@ impl Default for Config {
             linger_seconds: 30,
             unregistered: Unregistered::default(),
             code_cache: CodeCache::default(),
+            usage: Usage::default(),
+            metrics: Metrics::default(),
             profiles: BTreeMap::new(),
             limits: Limits::default(),
         }
@@ -105,6 +139,28 @@ impl Default for Unregistered {
 impl Default for CodeCache {
     fn default() -> Self {
         CodeCache { keep: true, most: Size(256 << 20) }
+    }
+}
+
+impl Default for Usage {
+    fn default() -> Self {
+        let interval_seconds = NonZero::new(10).unwrap_or(NonZero::<u64>::MIN);
+        Usage { keep: true, path: None, days: 90, interval_seconds }
+    }
+}
+
+impl Usage {
+    /// Where it is kept; `None` if it is not to be, or the user has no place for such things.
+    pub(crate) fn folder(&self) -> Option<PathBuf> {
+        let named = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
+        let usual = || Some(named.or_else(home)?.join("sundial"));
+        self.path.clone().or_else(usual).filter(|_| self.keep)
+    }
+
+    pub(crate) fn tuning(&self) -> UsageTuning {
+        let interval = Duration::from_secs(self.interval_seconds.get());
+        UsageTuning { folder: self.folder(), days: self.days, interval }
     }
 }
 
@@ -184,6 +240,13 @@ mod tests {
         }
         for bad in ["gpus = \"soft:1g\"", "[limits]\nqueue = 7", "[unregistered]\nmem = \"1g\"", "gpu = \"soft:zero\""]
         {
+            assert!(Config::parse(bad).is_err(), "{bad}");
+        }
+        let config =
+            Config::parse("[usage]\nkeep = false\npath = \"/x\"\n[metrics]\nlisten = \"127.0.0.1:9400\"\n").unwrap();
+        assert_eq!(config.usage.folder(), None);
+        assert!(matches!(config.metrics.listen, Some(Listen::Tcp(at)) if at.port() == 9400));
+        for bad in ["[usage]\ninterval_seconds = 0", "[usage]\nfolder = \"/x\"", "[metrics]\nlisten = \"here\""] {
             assert!(Config::parse(bad).is_err(), "{bad}");
         }
         assert!(Config::load(Some(Path::new("/nonexistent/config.toml"))).is_err());

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tenancy::metering::GpuTime;
 use tenancy::{Limits, TenantId};
 use transport::unix;
 
@@ -14,6 +15,7 @@ use crate::admin::{MAX_MESSAGE, SessionLine};
 use crate::scheme::Scheme;
 use crate::shadowing::{Costs, Shadowing, TablePages, Trap};
 use crate::size::Scheduler;
+use crate::usage::MeteredRow;
 
 /// To the device process.
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,6 +26,8 @@ pub(crate) enum ToDevice {
         id: TenantId,
         /// For people.
         name: String,
+        /// Whose it is.
+        user: u32,
         /// What it may use.
         limits: Limits,
         /// Its share of GPU time, percent.
@@ -53,6 +57,11 @@ pub(crate) enum ToDevice {
     },
     /// Who is there? → [`FromDevice::Report`]
     Report,
+    /// What has been used since this was asked last? → [`FromDevice::Metered`]
+    Meter {
+        /// Tells this question from others.
+        number: u64,
+    },
     /// A tenant has a virtual GPU of the memory that it may use → [`FromDevice::VgpuMade`]
     MakeVgpu {
         /// Which tenant: it is the number of its virtual GPU as well.
@@ -136,6 +145,14 @@ pub(crate) enum FromDevice {
     },
     /// To [`ToDevice::Report`].
     Report(Vec<SessionLine>),
+    /// To [`ToDevice::Meter`], in as many messages as it takes.
+    Metered {
+        /// Of the question, in the last.
+        number: Option<u64>,
+        rows: Vec<MeteredRow>,
+        /// What became of the GPU's time; in the last.
+        time: GpuTime,
+    },
     /// To [`ToDevice::MakeVgpu`].
     VgpuMade {
         /// The virtual GPU that it is about, by its tenant.
@@ -193,6 +210,23 @@ pub(crate) fn send<T: Serialize>(socket: &OwnedFd, message: &T, fds: &[BorrowedF
     unix::send(socket, &serde_json::to_vec(message)?, fds, true)
 }
 
+/// Rows of meters in a message: there is room for the longest that they can be.
+const METERED_ROWS: usize = 64;
+
+/// Sends [`FromDevice::Metered`].
+pub(crate) fn send_metered(socket: &OwnedFd, number: u64, rows: Vec<MeteredRow>, time: GpuTime) -> io::Result<()> {
+    let mut rows = rows.into_iter().peekable();
+    loop {
+        let part: Vec<MeteredRow> = rows.by_ref().take(METERED_ROWS).collect();
+        let last = rows.peek().is_none();
+        let (number, time) = if last { (Some(number), time) } else { (None, GpuTime::default()) };
+        send(socket, &FromDevice::Metered { number, rows: part, time }, &[])?;
+        if last {
+            return Ok(());
+        }
+    }
+}
+
 /// Receives a message and the descriptors that came with it, none of them if there was no room for all; `None` if the other
 /// process is gone.
 pub(crate) fn receive<T: DeserializeOwned>(
@@ -216,7 +250,47 @@ pub(crate) fn receive<T: DeserializeOwned>(
 
 #[cfg(test)]
 mod tests {
+    use tenancy::metering::{Meters, WAIT_RANGES, Waits};
+
     use super::*;
+    use crate::usage::Present;
+
+    #[test]
+    fn however_many_tenants_there_are_their_meters_arrive() {
+        let (ours, theirs) = unix::pair().unwrap();
+        let most = u64::MAX;
+        let waits = Waits { counts: [most; WAIT_RANGES], sum_ns: most };
+        let meters = Meters {
+            gpu_ns: most,
+            memory_byte_ns: u128::MAX,
+            bytes_in: most,
+            bytes_out: most,
+            waits,
+            ..Meters::default()
+        };
+        let present =
+            Some(Present { memory_used: most, share_received: 100.0 / 3.0, host_limit: most, ..Present::default() });
+        let row = |n| MeteredRow { tenant: format!("{n:064}"), user: u32::MAX, meters, present: present.clone() };
+        let time = GpuTime { wall_ns: 7, ..GpuTime::default() };
+        for count in [0, 1, METERED_ROWS, 3 * METERED_ROWS + 1] {
+            let rows = (0..count).map(row).collect();
+            let sender = theirs.try_clone().unwrap();
+            let sending = std::thread::spawn(move || send_metered(&sender, 5, rows, time).unwrap());
+            let (mut buffer, mut heard) = (Vec::new(), 0);
+            loop {
+                let Some((FromDevice::Metered { number, rows, time }, _)) = receive(&ours, &mut buffer).unwrap() else {
+                    panic!()
+                };
+                heard += rows.len();
+                assert!(rows.iter().all(|row| row.meters == meters));
+                if number.is_some() {
+                    assert_eq!((heard, number, time.wall_ns), (count, Some(5), 7));
+                    break;
+                }
+            }
+            sending.join().unwrap();
+        }
+    }
 
     #[test]
     fn what_it_said_is_heard_of_one_that_died_with_something_unread() {

@@ -5,6 +5,8 @@
 //! | `serve` | [`serve`]: the daemon; [`control`] is its control process, [`device`] the process that owns the GPU, [`compile`] those that compile for it |
 //! | `run` | [`run`]: a program as a tenant |
 //! | `ps` | [`ps`]: who is there |
+//! | `usage` | [`usage`]: who has had how much |
+//! | `top` | [`top`]: who has the GPU now |
 //! | `set` | [`set`]: a tenant's share, the scheduler, while the daemon runs |
 //! | `vgpu` | [`virtual_gpu`]: virtual GPUs are created, listed, changed and destroyed |
 //! | `demo` | [`demo`]: three tenants share one GPU, or guests beside a tenant; others misbehave |
@@ -14,7 +16,7 @@
 //! Shared by them: [`config`] (`config.toml`), [`runtime_directory`] (sockets and locks), [`size`] (`2g`, `30%`), [`picture`] (of benchmarks), [`admin`]
 //! (what `run`, `ps`, `set` and `vgpu` say to the daemon), [`scheme`] (schemes and profiles), [`shadowing`] (how page tables are shadowed), [`confine`] (what each process gives
 //! up), [`stage`] (a daemon of one's own), [`link`] (what its two processes say to
-//! each other), [`quiet`] (log lines that a tenant can cause).
+//! each other), [`quiet`] (log lines that a tenant can cause), [`metrics`] (for Prometheus).
 
 mod admin;
 mod bench;
@@ -33,6 +35,7 @@ mod device;
 mod doctor;
 mod host;
 mod link;
+mod metrics;
 mod picture;
 mod ps;
 mod quiet;
@@ -46,6 +49,8 @@ mod size;
 mod stage;
 mod stepped;
 mod threads;
+mod top;
+mod usage;
 mod virtual_gpu;
 
 use std::io::IsTerminal;
@@ -59,6 +64,8 @@ Examples:
   sundial run --native -- ./program                 the same straight on the GPU: the baseline
   sundial serve --gpu soft:4g                       a daemon with a software GPU of 4 GiB, in the foreground
   sundial ps --json                                 sessions, for programs
+  sundial usage --since 7d                          who has had how much of the GPU
+  sundial top                                       who has it now
   sundial set vectorAdd-4711 --share 40%            another share for a tenant that is there
   sundial set --scheduler band                      another scheduler: default, fifo, credit, band
   sundial vgpu create one --mem 1g --share 30%      a PCI GPU for a guest; prints the socket of its device
@@ -86,6 +93,10 @@ enum Command {
     Run(run::Args),
     /// List sessions.
     Ps(ps::Args),
+    /// Tell who has had how much of the GPU.
+    Usage(usage::command::Args),
+    /// Watch who has the GPU, in a terminal.
+    Top(top::Args),
     /// Change a tenant's share, or the scheduler, while the daemon runs.
     Set(set::Args),
     /// Virtual GPUs, for virtual machines and for programs with a driver of their own.
@@ -112,6 +123,8 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::main(args),
         Command::Run(args) => run::main(args),
         Command::Ps(args) => ps::main(&args),
+        Command::Usage(args) => usage::command::main(&args),
+        Command::Top(args) => top::main(&args),
         Command::Set(args) => set::main(&args),
         Command::Vgpu(args) => virtual_gpu::main(args),
         Command::Demo(args) => held(demo::run(&args)),

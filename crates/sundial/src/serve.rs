@@ -1,8 +1,9 @@
 //! `sundial serve`: the daemon.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,12 +17,13 @@ use crate::config::{Config, Copies};
 use crate::confine;
 use crate::control::Control;
 use crate::host::Host;
+use crate::metrics::Listen;
 use crate::runtime_directory::RuntimeDirectory;
 use crate::shadowing::Costs;
 use crate::size::{GpuSpec, Scheduler};
 
 /// All of the environment that the daemon looks at.
-const KEPT: [&str; 9] = [
+const KEPT: [&str; 10] = [
     "HOME",
     "NO_COLOR",
     "SUNDIAL_CONFIG",
@@ -31,6 +33,7 @@ const KEPT: [&str; 9] = [
     "XDG_CACHE_HOME",
     "XDG_CONFIG_HOME",
     "XDG_RUNTIME_DIR",
+    "XDG_STATE_HOME",
 ];
 
 /// What `sundial serve` takes.
@@ -46,6 +49,9 @@ pub(crate) struct Args {
     /// How memory of a program's own is copied to and from the GPU's [default: mapped].
     #[arg(long)]
     copies: Option<Copies>,
+    /// Where Prometheus finds what tenants use: ADDRESS:PORT, or the path of a unix socket.
+    #[arg(long, value_name = "ADDRESS:PORT|PATH")]
+    metrics: Option<Listen>,
     /// The policy file.
     #[arg(long)]
     config: Option<PathBuf>,
@@ -61,6 +67,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     config.gpu = args.gpu.unwrap_or(config.gpu);
     config.scheduler = args.scheduler.unwrap_or(config.scheduler);
     config.copies = args.copies.unwrap_or(config.copies);
+    config.metrics.listen = args.metrics.or(config.metrics.listen);
     let GpuSpec::Soft { memory } = config.gpu;
     config.limits = Host::look().limits(&config.limits, memory.0);
     let directory = RuntimeDirectory::open()?;
@@ -69,9 +76,19 @@ pub(crate) fn main(args: Args) -> Result<()> {
     // The cache's directory may be removed, and made again: another, which no rule for this one would cover.
     let cache = store.as_ref().and(cache.as_deref()).and_then(Path::parent).map(Writable::Files);
     let runtime = Writable::Everything(directory.path());
-    let writable: Vec<Writable<'_>> = [Some(runtime), cache].into_iter().flatten().collect();
+    let usage = config.usage.folder();
+    if let Some(folder) = &usage {
+        // What cannot be made now is tried again, in vain, and told then.
+        let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    }
+    let listen = config.metrics.listen.clone();
+    let metrics = listen.as_ref().and_then(Listen::writable);
+    let usage = usage.as_deref().map(Writable::Everything);
+    let writable: Vec<Writable<'_>> = [Some(runtime), cache, usage, metrics].into_iter().flatten().collect();
     let trap_costs = Costs::measure();
     confine::begin(Role::Control, &writable);
+    // Before the process may make no more such sockets.
+    let metrics = listen.map(|listen| listen.open()).transpose()?;
     confine::seal(Role::Control);
     crate::runtime_directory::allow_many_files()?;
     if args.detached {
@@ -83,6 +100,9 @@ pub(crate) fn main(args: Args) -> Result<()> {
     };
     let linger = args.detached.then(|| Duration::from_secs(config.linger_seconds));
     let control = Control::start(directory, config, store, trap_costs)?;
+    if let Some(metrics) = metrics {
+        control.tell_metrics(metrics)?;
+    }
     if args.detached {
         say_ready()?;
     }

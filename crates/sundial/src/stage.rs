@@ -40,6 +40,7 @@ impl Stage {
             .env("SUNDIAL_RUNTIME_DIR", &folder)
             .env("SUNDIAL_CONFIG", &config)
             .env("XDG_CACHE_HOME", &folder)
+            .env("XDG_STATE_HOME", &folder)
             .env("SUNDIAL_LOG", std::env::var_os("SUNDIAL_LOG").unwrap_or_else(|| "warn".into()))
             .stdin(Stdio::null());
         let daemon = sandbox::end_with_parent(&mut daemon).spawn().context("starting the daemon")?;

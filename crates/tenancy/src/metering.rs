@@ -245,19 +245,24 @@ impl Ledger {
         }
     }
 
-    /// What one of a tenant's sources has had in all. What is read of one that nobody knows is lost with its tenant.
-    pub fn read(&mut self, source: u64, tenant: TenantId, had: &Meters) {
-        let (_, before) = self.sources.entry(source).or_insert((tenant, Meters::default()));
+    /// A tenant has one more source, that has had nothing yet.
+    pub fn begin(&mut self, source: u64, tenant: TenantId) {
+        self.sources.insert(source, (tenant, Meters::default()));
+    }
+
+    /// What a source has had in all. Readings that come late, even behind its end, change nothing.
+    pub fn read(&mut self, source: u64, had: &Meters) {
+        let Some((tenant, before)) = self.sources.get_mut(&source) else { return };
         let more = had.since(before);
         *before = before.at_least(had);
-        if let Some(entry) = self.tenants.get_mut(&tenant) {
+        if let Some(entry) = self.tenants.get_mut(tenant) {
             entry.pending = entry.pending.plus(&more);
         }
     }
 
     /// As [`Ledger::read`], for the last time.
-    pub fn end(&mut self, source: u64, tenant: TenantId, had: &Meters) {
-        self.read(source, tenant, had);
+    pub fn end(&mut self, source: u64, had: &Meters) {
+        self.read(source, had);
         self.sources.remove(&source);
     }
 
@@ -307,16 +312,36 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         /// A source of a tenant works so long, and ends kernels.
-        Work { tenant: u8, source: u8, ns: u32, kernels: u8 },
-        Idle { ns: u32 },
-        Overhead { ns: u32 },
-        Memory { tenant: u8, bytes: u16 },
+        Work {
+            tenant: u8,
+            source: u8,
+            ns: u32,
+            kernels: u8,
+        },
+        Idle {
+            ns: u32,
+        },
+        Overhead {
+            ns: u32,
+        },
+        Memory {
+            tenant: u8,
+            bytes: u16,
+        },
         /// The device is asked before the tenants are, or a tenant alone.
         Read,
-        EndSource { tenant: u8, source: u8 },
-        Leave { tenant: u8 },
+        EndSource {
+            tenant: u8,
+            source: u8,
+        },
+        Leave {
+            tenant: u8,
+        },
         /// One has the GPU for itself, for so long.
-        Whole { tenant: u8, ns: u32 },
+        Whole {
+            tenant: u8,
+            ns: u32,
+        },
         Take,
     }
 
@@ -388,7 +413,7 @@ mod tests {
         fn read(&self, ledger: &mut Ledger) {
             ledger.unused(self.unused.0, self.unused.1);
             for (key, had) in &self.sources {
-                ledger.read(self.number(*key), self.present[&key.0], had);
+                ledger.read(self.number(*key), had);
             }
             for (tenant, (_, area)) in &self.memory {
                 ledger.memory(self.present[tenant], *area);
@@ -398,7 +423,8 @@ mod tests {
         fn end(&mut self, ledger: &mut Ledger, key: (u8, u8)) {
             let number = self.number(key);
             if let Some(had) = self.sources.remove(&key) {
-                ledger.end(number, self.present[&key.0], &had);
+                ledger.end(number, &had);
+                ledger.read(number, &had);
                 *self.lives.entry(key).or_default() += 1;
             }
         }
@@ -432,7 +458,11 @@ mod tests {
                     Step::Work { tenant, source, ns, kernels } => {
                         world.enter(&mut ledger, tenant);
                         world.pass(&mut ledger, ns);
-                        let had = world.sources.entry((tenant, source)).or_default();
+                        let key = (tenant, source);
+                        if !world.sources.contains_key(&key) {
+                            ledger.begin(world.number(key), world.present[&tenant]);
+                        }
+                        let had = world.sources.entry(key).or_default();
                         let all = world.had.entry(tenant).or_default();
                         for meters in [had, all] {
                             meters.gpu_ns += u64::from(ns);
@@ -461,7 +491,7 @@ mod tests {
                         // A device that is gone says that nothing was ever had.
                         ledger.unused(0, 0);
                         if let Some(key) = world.sources.keys().next() {
-                            ledger.read(world.number(*key), world.present[&key.0], &Meters::default());
+                            ledger.read(world.number(*key), &Meters::default());
                         }
                     }
                     Step::EndSource { tenant, source } => world.end(&mut ledger, (tenant, source)),

@@ -1,12 +1,15 @@
 //! The two sockets.
 
+use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::Serialize;
 use tenancy::Terms;
 use transport::unix;
 use wire::handshake::features;
@@ -25,6 +28,8 @@ use crate::threads;
 
 /// Longest time for a hello: who connects and says nothing holds a thread no longer than this.
 const HELLO_BOUND: Duration = Duration::from_secs(5);
+/// Longest that one who has asked may take to read a part of the answer.
+const ANSWER_BOUND: Duration = Duration::from_secs(5);
 /// Longest wait of a new session for a device process that is being started anew.
 const RESTART_BOUND: Duration = Duration::from_secs(5);
 
@@ -126,10 +131,9 @@ impl Control {
     /// Serves one connection of `run`, `ps` or `vgpu`.
     fn administer(self: &Arc<Control>, socket: Arc<OwnedFd>, presence: &Presence) {
         let own = rustix::process::getuid().as_raw();
-        let allowed = unix::peer(&*socket).is_ok_and(|peer| peer.uid == own || peer.uid == 0);
-        if !allowed {
+        let Some(user) = unix::peer(&*socket).ok().map(|peer| peer.uid).filter(|&uid| uid == own || uid == 0) else {
             return;
-        }
+        };
         loop {
             let (request, fds) = match admin::receive_all(&socket) {
                 Ok(Some(received)) => received,
@@ -153,12 +157,14 @@ impl Control {
                     self.change(|tenants| (AdminReply::Done, tenants.schedule(scheduler)))
                 }
                 AdminRequest::Register { terms, gpu, profile } => {
-                    or_refused(self.register(&socket, terms, gpu, profile.as_deref()))
+                    or_refused(self.register(&socket, user, terms, gpu, profile.as_deref()))
                 }
                 AdminRequest::CreateVgpu { terms, gpu, scheme, shadowing, profile, path } => {
                     let socket = path.zip(fds.into_iter().next());
-                    or_refused(self.create_vgpu(Wish { terms, gpu, scheme, shadowing, profile, socket }))
+                    or_refused(self.create_vgpu(Wish { terms, user, gpu, scheme, shadowing, profile, socket }))
                 }
+                AdminRequest::Usage { since } => or_refused(answer(fds, &self.report_usage(since))),
+                AdminRequest::Snapshot => or_refused(answer(fds, &self.snapshot())),
                 AdminRequest::ListVgpus => or_refused(self.list_vgpus().map(AdminReply::Vgpus)),
                 AdminRequest::ShareVgpu { name, share } => or_refused(self.share_vgpu(&name, share)),
                 AdminRequest::ResizeVgpu { name, bytes } => or_refused(self.resize_vgpu(&name, bytes)),
@@ -195,6 +201,7 @@ impl Control {
     fn register(
         &self,
         socket: &OwnedFd,
+        user: u32,
         mut terms: Terms,
         gpu: Option<GpuSpec>,
         profile: Option<&str>,
@@ -203,13 +210,22 @@ impl Control {
         self.config.profile(profile)?.fill(&mut terms);
         let lifeline = socket.try_clone()?;
         let (name, share) = (terms.name.clone(), terms.share_percent);
-        let credential = self.change(|tenants| match tenants.register(terms, lifeline) {
+        let credential = self.change(|tenants| match tenants.register(terms, user, lifeline) {
             Ok((credential, orders)) => (Ok(credential), orders),
             Err(error) => (Err(error), Orders::new()),
         })?;
         tracing::info!(tenant = name, share, "tenant registered");
         Ok(AdminReply::Registered { credential: credential.to_hex(), socket: self.directory.session_socket() })
     }
+}
+
+/// Writes an answer, however long, into the stream socket that came with its question.
+fn answer(fds: Vec<OwnedFd>, answer: &impl Serialize) -> Result<AdminReply> {
+    let stream = fds.into_iter().next().context("nowhere to write the answer")?;
+    // Of what is no socket, this is refused.
+    unix::set_send_timeout(&stream, Some(ANSWER_BOUND))?;
+    UnixStream::from(stream).write_all(&serde_json::to_vec(answer)?)?;
+    Ok(AdminReply::Done)
 }
 
 fn or_refused(reply: Result<AdminReply>) -> AdminReply {

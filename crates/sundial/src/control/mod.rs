@@ -5,6 +5,7 @@
 //! - `tenants`: registrations and the terms of those who did not register.
 //! - `vgpus`: virtual GPUs, and the sockets where their guests connect.
 //! - `supervisor`: starts the device process, and another when it dies; `deaths`: how soon.
+//! - `usage`: what tenants have used, and keeping it.
 //! - `compilers`: starts compilers for the device process, and keeps the cache of what they made.
 //!
 //! It never parses what a tenant says after its hello.
@@ -15,6 +16,7 @@ mod deaths;
 mod listeners;
 mod supervisor;
 mod tenants;
+mod usage;
 mod vgpus;
 
 use std::collections::HashMap;
@@ -33,6 +35,8 @@ use crate::threads;
 use compilers::Compilers;
 use supervisor::DeviceLink;
 use tenants::Tenants;
+pub(crate) use usage::Tuning as UsageTuning;
+use usage::Usage;
 
 /// Longest wait for the GPU to start.
 const START_BOUND: Duration = Duration::from_secs(60);
@@ -45,6 +49,7 @@ pub(crate) struct Control {
     /// Locked before the link's state, where both are.
     tenants: Mutex<Tenants>,
     compilers: Arc<Compilers>,
+    usage: Usage,
     /// What traps cost here.
     trap_costs: HashMap<write_trap::Kind, Costs>,
     quiet: Quiet,
@@ -63,13 +68,16 @@ impl Control {
         let device = DeviceLink::new(config.gpu);
         let tenants = Mutex::new(Tenants::new(&config));
         let (compilers, quiet, seen) = (Compilers::new(store), Quiet::new(), Mutex::new(Instant::now()));
-        let control = Arc::new(Control { directory, config, device, tenants, compilers, trap_costs, quiet, seen });
+        let usage = Usage::new(config.usage.tuning());
+        let control =
+            Arc::new(Control { directory, config, device, tenants, compilers, usage, trap_costs, quiet, seen });
         let supervised = Arc::clone(&control);
         std::thread::Builder::new()
             .name("supervisor".into())
             .spawn(move || threads::whole("supervisor", || supervised.supervise()))?;
         let (name, memory_bytes) = control.device.wait_ready(START_BOUND)?;
         control.tenants.lock().start(memory_bytes);
+        control.keep_usage()?;
         control.listen()?;
         tracing::info!(gpu = name, memory_bytes, directory = %control.directory.path().display(), "serving");
         Ok(control)
@@ -103,6 +111,7 @@ impl Control {
                 for socket in [self.directory.admin_socket(), self.directory.session_socket()] {
                     let _ = std::fs::remove_file(socket);
                 }
+                self.close_usage();
                 // The device process ends with us.
                 std::process::exit(0);
             }

@@ -94,6 +94,16 @@ impl DeviceLink {
         }
     }
 
+    /// The GPU's name and memory, if it works now.
+    pub(super) fn facts(&self) -> Option<(String, u64)> {
+        self.state.lock().ready.clone()
+    }
+
+    /// How often the device process has died.
+    pub(super) fn deaths(&self) -> u64 {
+        self.state.lock().deaths.ever
+    }
+
     /// Sends a message, and what goes with it; never waits.
     pub(super) fn send(&self, message: ToDevice, fds: Vec<OwnedFd>) -> Result<()> {
         let state = self.state.lock();
@@ -231,6 +241,7 @@ impl Control {
             state.vgpus.clear();
             state.resizes.clear();
         }
+        self.usage.device_ended();
         // It is gone, or says what nobody understands, or does not listen.
         let _ = child.kill();
         let status = child.wait()?;
@@ -267,6 +278,7 @@ impl Control {
                     // One that is refused is not taken before.
                     self.device.taken(session);
                     self.change(|tenants| ((), tenants.close(session)));
+                    self.usage.soon();
                 }
                 FromDevice::Report(sessions) => {
                     let mut state = self.device.state.lock();
@@ -276,6 +288,7 @@ impl Control {
                         let _ = state.reports.remove(0).send(Listing { sessions, device_deaths, ..Listing::default() });
                     }
                 }
+                FromDevice::Metered { number, rows, time } => self.usage.hear(number, rows, time),
                 FromDevice::VgpuMade { vgpu, refused } => self.device.tell(vgpu, refused),
                 FromDevice::VgpuResized { vgpu, bytes, refused } => {
                     let waiting = self.device.state.lock().resizes.remove(&vgpu);

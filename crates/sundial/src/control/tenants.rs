@@ -25,6 +25,8 @@ pub(super) struct Tenants {
     /// Those that are being ended: they hold what they had until then.
     pub(super) leaving: BTreeSet<TenantId>,
     registered: HashMap<Credential, Registration>,
+    /// Whose tenants are.
+    owners: BTreeMap<TenantId, u32>,
     /// Tenants made for users without a credential.
     users: BTreeMap<u32, TenantId>,
     /// Open sessions: number, tenant.
@@ -53,6 +55,7 @@ impl Tenants {
             vgpus: BTreeMap::new(),
             leaving: BTreeSet::new(),
             registered: HashMap::new(),
+            owners: BTreeMap::new(),
             users: BTreeMap::new(),
             sessions: BTreeMap::new(),
             next_number: 1,
@@ -85,11 +88,12 @@ impl Tenants {
     ///
     /// # Errors
     /// There is no room for such a tenant, or its name is taken.
-    pub(super) fn register(&mut self, terms: Terms, lifeline: OwnedFd) -> Result<(Credential, Orders)> {
+    pub(super) fn register(&mut self, terms: Terms, user: u32, lifeline: OwnedFd) -> Result<(Credential, Orders)> {
         // Whose lifeline was cut a moment ago must not be in the way.
         let mut orders = self.sweep();
         self.check_room(false).map_err(anyhow::Error::msg)?;
         let tenant = self.admission.admit(terms)?;
+        self.own(tenant, user);
         let credential = new_credential()?;
         self.registered.insert(credential, Registration { tenant, lifeline });
         orders.extend(self.introduce(tenant));
@@ -154,6 +158,7 @@ impl Tenants {
         };
         let tenant = self.admission.admit(terms).map_err(|error: AdmissionError| error.to_string())?;
         self.users.insert(uid, tenant);
+        self.own(tenant, uid);
         Ok((tenant, self.introduce(tenant)))
     }
 
@@ -207,6 +212,13 @@ impl Tenants {
         [ToDevice::Schedule { scheduler }].into_iter().chain(introductions).chain(self.make_vgpus()).collect()
     }
 
+    /// Notes whose a tenant is.
+    pub(super) fn own(&mut self, tenant: TenantId, user: u32) {
+        self.owners.insert(tenant, user);
+        let present: BTreeSet<TenantId> = self.admission.tenants().map(|(id, _)| id).collect();
+        self.owners.retain(|tenant, _| present.contains(tenant));
+    }
+
     pub(super) fn introduce(&self, id: TenantId) -> Orders {
         let found = self.admission.tenants().find(|(tenant, _)| *tenant == id);
         let order = found.map(|(_, terms)| {
@@ -214,6 +226,7 @@ impl Tenants {
             ToDevice::Tenant {
                 id,
                 name: terms.name.clone(),
+                user: self.owners.get(&id).copied().unwrap_or_default(),
                 limits: Limits {
                     vram_bytes,
                     host_bytes: terms.host_bytes.unwrap_or(u64::MAX).min(self.config.limits.host_bytes),
@@ -251,15 +264,15 @@ mod tests {
     fn a_registration_lasts_as_long_as_its_lifeline() {
         let mut tenants = tenants();
         let (ours, theirs) = unix::pair().unwrap();
-        let (credential, orders) = tenants.register(terms("a", 80.0), ours).unwrap();
+        let (credential, orders) = tenants.register(terms("a", 80.0), 5, ours).unwrap();
         assert!(
             matches!(&orders[..], [ToDevice::Tenant { share_percent: Some(_), limits, .. }] if limits.vram_bytes == 1 << 28)
         );
         let (session, ..) = tenants.open(credential, 1000).unwrap();
         let (other, _keep) = unix::pair().unwrap();
-        assert!(tenants.register(terms("b", 30.0), other.try_clone().unwrap()).is_err(), "80 % are given");
+        assert!(tenants.register(terms("b", 30.0), 5, other.try_clone().unwrap()).is_err(), "80 % are given");
         drop(theirs);
-        let (_, orders) = tenants.register(terms("b", 30.0), other).unwrap();
+        let (_, orders) = tenants.register(terms("b", 30.0), 5, other).unwrap();
         assert!(matches!(&orders[..], [ToDevice::Forget { .. }, ToDevice::Tenant { .. }]));
         assert!(tenants.open(credential, 1000).is_err(), "the credential went with its tenant");
         assert!(tenants.open(Credential([9; 32]), 1000).is_err());

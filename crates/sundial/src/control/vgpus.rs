@@ -84,6 +84,8 @@ impl AsFd for Door {
 /// What somebody asks for.
 pub(super) struct Wish {
     pub(super) terms: Terms,
+    /// Whose it will be.
+    pub(super) user: u32,
     pub(super) gpu: Option<GpuSpec>,
     pub(super) scheme: Option<Scheme>,
     pub(super) shadowing: shadowing::Wish,
@@ -96,7 +98,7 @@ impl Control {
     /// Makes one, and lets guests in.
     pub(super) fn create_vgpu(self: &Arc<Control>, wish: Wish) -> Result<AdminReply> {
         self.check_gpu(wish.gpu)?;
-        let Wish { mut terms, scheme, shadowing, profile, socket, .. } = wish;
+        let Wish { mut terms, user, scheme, shadowing, profile, socket, .. } = wish;
         let profile = self.config.profile(profile.as_deref())?;
         profile.fill(&mut terms);
         let scheme = scheme.or(profile.scheme).unwrap_or_default();
@@ -128,7 +130,7 @@ impl Control {
         let (vgpu, made) = self.change(|tenants| {
             // Whose lifeline was cut a moment ago must not be in the way.
             let swept = tenants.sweep();
-            let admitted = tenants.admit_vgpu(terms, (scheme, shadowing), &door);
+            let admitted = tenants.admit_vgpu((terms, user), (scheme, shadowing), &door);
             match admitted {
                 // Whoever waits is there before the device process can answer.
                 Ok((vgpu, orders)) => (Ok((vgpu, self.device.expect(vgpu))), swept.into_iter().chain(orders).collect()),
@@ -348,7 +350,7 @@ impl Tenants {
     /// Lets one in.
     fn admit_vgpu(
         &mut self,
-        terms: Terms,
+        (terms, user): (Terms, u32),
         how: (Scheme, Option<(Shadowing, Costs)>),
         door: &Arc<Door>,
     ) -> Result<(TenantId, Orders)> {
@@ -356,6 +358,7 @@ impl Tenants {
         let name = terms.name.clone();
         self.check_room(scheme == Scheme::PassThrough).map_err(anyhow::Error::msg)?;
         let vgpu = self.admission.admit(terms)?;
+        self.own(vgpu, user);
         let mut orders = self.introduce(vgpu);
         let most_bytes = orders.iter().find_map(limit_of).unwrap_or(0);
         self.vgpus.insert(vgpu, Vgpu { name, scheme, shadowing, most_bytes, door: Arc::clone(door), waiting: None });

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use device_io::DeviceBacking;
 use gpu::GpuError;
-use gpu_driver::{Budget, Client, ClientConfig, Driver, Usage};
+use gpu_driver::{Budget, Client, ClientConfig, Driver, Metered, Unused, Usage};
 use parking_lot::RwLock;
 use session::Backend;
 use softgpu::compiler::Compiler;
@@ -87,6 +87,11 @@ impl Machine {
         self.driver.read().as_ref().is_some_and(|driver| driver.is_lost())
     }
 
+    /// Time of the GPU that nobody has had; `None` while a guest has the whole of it, or is about to.
+    pub(super) fn unused(&self) -> Option<Unused> {
+        self.driver.try_read()?.as_ref()?.unused()
+    }
+
     /// A new tenant's budget: nothing yet.
     ///
     /// # Errors
@@ -123,6 +128,7 @@ impl Machine {
             host_limit: Some(host_bytes),
             budget: Some(Arc::clone(budget)),
             aperture,
+            metered: true,
             ..ClientConfig::default()
         };
         let opened = self.driver()?.open(config);
@@ -182,6 +188,11 @@ impl Meter {
     /// What it has had of the GPU.
     pub(super) fn usage(&self) -> Usage {
         self.client.usage()
+    }
+
+    /// What it has had of the GPU, in full.
+    pub(super) fn metered(&self) -> Metered {
+        self.client.metered()
     }
 
     /// Whether it has work that waits for nothing but its turn, or does it now.

@@ -7,6 +7,7 @@
 mod closing;
 mod compilers;
 mod machine;
+mod meters;
 mod served;
 mod shares;
 mod turns;
@@ -36,6 +37,7 @@ use crate::quiet::Quiet;
 use crate::size::GpuSpec;
 use crate::threads::{self, AtEnd};
 use machine::{Machine, Meter, TenantBudget};
+use meters::Books;
 use shares::{PERIOD, Shares, Subject, User};
 use turns::Turns;
 use vgpus::Vgpu;
@@ -57,6 +59,7 @@ struct Device {
     /// Held for short and fixed times only: every tenant comes by here.
     registry: Mutex<Registry>,
     shares: Shares,
+    books: Books,
     quiet: Quiet,
 }
 
@@ -121,6 +124,7 @@ impl Device {
             monitor: Monitor::start(|| threads::broken("the monitor of sessions"))?,
             registry: Mutex::default(),
             shares: Shares::new(),
+            books: Books::new(),
             quiet: Quiet::new(),
         }))
     }
@@ -147,7 +151,9 @@ impl Device {
 
     fn obey(self: &Arc<Device>, message: ToDevice, fds: Vec<OwnedFd>) -> Result<()> {
         match message {
-            ToDevice::Tenant { id, name, limits, share_percent } => self.admit(id, name, limits, share_percent),
+            ToDevice::Tenant { id, name, user, limits, share_percent } => {
+                self.admit(id, (name, user), limits, share_percent);
+            }
             ToDevice::Forget { tenant } => {
                 if let Some(known) = self.registry.lock().tenants.get(&tenant) {
                     known.left.store(true, Ordering::Relaxed);
@@ -186,16 +192,23 @@ impl Device {
                 self.let_guest_in(vgpu, pid, fds);
             }
             ToDevice::ReportVgpus => link::send(&self.parent, &FromDevice::Vgpus(self.report_vgpus()), &[])?,
+            ToDevice::Meter { number } => {
+                let (rows, time) = self.metered();
+                link::send_metered(&self.parent, number, rows, time)?;
+            }
             ToDevice::Report => link::send(&self.parent, &FromDevice::Report(self.report()), &[])?,
         }
         Ok(())
     }
 
     /// A tenant is there, or its terms have changed.
-    fn admit(&self, id: TenantId, name: String, limits: Limits, share_percent: Option<f64>) {
+    fn admit(&self, id: TenantId, (name, user): (String, u32), limits: Limits, share_percent: Option<f64>) {
         self.shares.set(id, share_percent);
+        let (_, total) = self.machine.facts();
+        let reserved = limits.vram_bytes.min(total);
         let known = self.registry.lock().tenants.get(&id).cloned();
         if let Some(known) = known {
+            self.books.admit(id, &name, user, reserved);
             return known.account.with(|account| account.set_limits(limits));
         }
         let budget = match self.machine.budget() {
@@ -203,6 +216,7 @@ impl Device {
             // Its sessions are refused.
             Err(error) => return tracing::error!(%error, name, "no budget for a tenant"),
         };
+        self.books.admit(id, &name, user, reserved);
         let memory_bytes = limits.vram_bytes;
         let account = SharedAccount::new(Account::new(limits, Box::new(TenantBudget(Arc::clone(&budget)))));
         let tenant = Tenant { name, memory_bytes, account, budget: Some(budget), left: AtomicBool::new(false) };
@@ -257,6 +271,7 @@ impl Device {
         let begun = Session::begin(socket, process, &backend, charges, &self.monitor);
         let session = begun.map_err(|error| error.to_string())?;
         let running = Running { tenant: id, pid, handle: session.handle(), meter: Arc::new(meter) };
+        self.books.with(|ledger| ledger.begin(number, id));
         self.registry.lock().sessions.insert(number, running);
         self.shares.wake();
         #[cfg(test)]
@@ -269,7 +284,10 @@ impl Device {
 
     /// A session's thread is about to end, whatever the reason.
     fn forget(&self, session: u64, tenant: TenantId) {
-        self.registry.lock().sessions.remove(&session);
+        let ended = self.registry.lock().sessions.remove(&session);
+        if let Some(running) = ended {
+            self.settle(session, &running);
+        }
         self.sweep(tenant);
         // Fails only when the parent is gone, and then so are we.
         let _ = link::send(&self.parent, &FromDevice::Ended { session }, &[]);
@@ -282,9 +300,15 @@ impl Device {
             tenant.left.load(Ordering::Relaxed) && tenant.account.with(|account| account.used()) == Used::default()
         });
         if gone {
-            registry.tenants.remove(&id);
+            let tenant = registry.tenants.remove(&id);
             drop(registry);
             self.shares.remove(id);
+            self.books.with(|ledger| {
+                if let Some(tenant) = tenant {
+                    ledger.memory(id, tenant.account.memory_byte_ns());
+                }
+                ledger.leave(id);
+            });
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gmmu::Policy;
-use gpu_driver::Usage;
+use gpu_driver::{Metered, Usage};
 use vfio_user::{Ended, Server};
 use vgpu::{Counts, PassThrough, Port, Vgpu};
 
@@ -119,6 +119,14 @@ impl Served {
         match self {
             Served::Mediated(vgpu) => vgpu.usage(),
             Served::Whole(_) => Usage::default(),
+        }
+    }
+
+    /// The same in full.
+    pub(super) fn metered(&self) -> Metered {
+        match self {
+            Served::Mediated(vgpu) => vgpu.metered(),
+            Served::Whole(_) => Metered::default(),
         }
     }
 

@@ -28,7 +28,7 @@ fn device() -> (Arc<Device>, OwnedFd) {
 }
 
 fn admit(device: &Arc<Device>, id: u64, name: &str, limits: Limits) {
-    let tenant = ToDevice::Tenant { id: TenantId(id), name: name.into(), limits, share_percent: None };
+    let tenant = ToDevice::Tenant { id: TenantId(id), name: name.into(), user: 7, limits, share_percent: None };
     device.obey(tenant, vec![]).unwrap();
 }
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gpu_driver::Usage;
+use gpu_driver::{Metered, Usage};
 use parking_lot::{Condvar, Mutex};
 use session::Charges;
 use tenancy::{AccountAccess, Limits, TenantId, Used};
@@ -28,9 +28,9 @@ use transport::unix;
 use vfio_user::{Capabilities, Server, ServerOptions, Stopper};
 use vgpu::{Config, PassThrough};
 
-use super::Device;
 use super::closing::Closing;
 use super::served::Served;
+use super::{Device, meters};
 use crate::admin;
 use crate::link::{self, FromDevice, VgpuStatus};
 use crate::quiet::Quiet;
@@ -150,7 +150,7 @@ impl Device {
                 let config = Config { name: name.clone(), vram_bytes: most_bytes, scheme, watching, budget };
                 Served::Mediated(self.machine.vgpu(config, limits.vram_bytes)?)
             }
-            _ => Served::Whole(self.pass_through(&name)?),
+            _ => Served::Whole(self.pass_through(id, &name)?),
         };
         let whole = matches!(served, Served::Whole(_));
         let max_dma_maps = u32::try_from(maps).unwrap_or(u32::MAX);
@@ -166,7 +166,10 @@ impl Device {
             quiet: Quiet::new(),
         });
         let (device, parent) = (Arc::clone(self), Arc::clone(&self.parent));
-        let gone = move |charges| {
+        let number = hosted.number();
+        self.books.with(|ledger| ledger.begin(number, id));
+        let gone = move |charges, metered: &Metered| {
+            device.books.with(|ledger| ledger.end(number, &meters::reading(metered)));
             if whole {
                 device.take_back();
             }
@@ -187,8 +190,10 @@ impl Device {
     }
 
     /// Gives one guest the whole device, which nobody uses.
-    fn pass_through(&self, name: &str) -> Result<Arc<PassThrough>, String> {
+    fn pass_through(&self, id: TenantId, name: &str) -> Result<Arc<PassThrough>, String> {
+        self.books.with(|ledger| self.machine.unused().map(|unused| ledger.unused(unused.idle_ns, unused.overhead_ns)));
         let power = self.machine.release()?;
+        self.books.with(|ledger| ledger.give_whole(Some(id)));
         let (_, bytes) = self.machine.facts();
         PassThrough::new(name, bytes, power).map_err(|error| {
             self.take_back();
@@ -198,6 +203,7 @@ impl Device {
 
     /// The device is for everybody again.
     fn take_back(&self) {
+        self.books.with(|ledger| ledger.give_whole(None));
         if let Err(error) = self.machine.take_back() {
             // Another process may have it: its parent starts one.
             tracing::error!("the GPU does not come back: {error:#}");
@@ -314,7 +320,7 @@ impl Device {
 
 impl Hosted {
     /// Starts its threads; `gone` is called on the one that ends it, when nothing of it is left.
-    fn start(self: Arc<Hosted>, gone: impl FnOnce(Option<Charges>) + Send + 'static) -> io::Result<Closing> {
+    fn start(self: Arc<Hosted>, gone: impl FnOnce(Option<Charges>, &Metered) + Send + 'static) -> io::Result<Closing> {
         let attended = Arc::clone(&self);
         let attend = move || attended.whole("attending to", || attended.served.attend());
         let attending = std::thread::Builder::new().name(format!("vgpu {}", self.name)).spawn(attend)?;
@@ -324,9 +330,9 @@ impl Hosted {
             self.served.end();
             // Its panic, if it had one, is dealt with.
             let _ = attending.join();
-            let charges = self.cost.lock().charges.take();
+            let (charges, metered) = (self.cost.lock().charges.take(), self.metered());
             self.dissolve();
-            gone(charges);
+            gone(charges, &metered);
         };
         Closing::prepare(close).inspect_err(|_| spare.served.end())
     }
@@ -484,6 +490,16 @@ impl Hosted {
     /// What its guests have had of the GPU.
     pub(super) fn usage(&self) -> Usage {
         self.served.usage()
+    }
+
+    /// The same in full.
+    pub(super) fn metered(&self) -> Metered {
+        self.served.metered()
+    }
+
+    /// Whether somebody uses it.
+    pub(super) fn has_guest(&self) -> bool {
+        self.seat.lock().guest.is_some()
     }
 
     /// Whether its guest has work that waits for nothing but its turn, or does it now.

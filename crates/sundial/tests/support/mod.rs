@@ -61,6 +61,7 @@ impl Installation {
             .args(arguments)
             .env("SUNDIAL_RUNTIME_DIR", self.folder.join("run"))
             .env("XDG_CACHE_HOME", self.folder.join("cache"))
+            .env("XDG_STATE_HOME", self.folder.join("state"))
             .env("SUNDIAL_CONFIG", self.folder.join("config.toml"))
             .env_remove("SUNDIAL_GPU");
         command

@@ -1,0 +1,478 @@
+//! What has been used, kept.
+//!
+//! A thread asks the device process every [`Tuning::interval`], and soon after a session has ended; what came since the last time is
+//! added to the present hour's rows, and those to the database. Nobody waits for that but who asks for usage. If the device
+//! process dies, what was used since it was last asked is lost; if this process is killed, what was not written yet: one interval
+//! each, at most.
+//!
+//! ```text
+//!   device process ── what came ──► pending rows, by hour ──► database
+//!                                       ▲                        │ it cannot be written
+//!                                       └────────────────────────┘ tried again next time
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::{Condvar, Mutex};
+use tenancy::metering::{GpuTime, Meters};
+
+use super::Control;
+use crate::link::ToDevice;
+use crate::metrics::{self, Listener};
+use crate::quiet::Quiet;
+use crate::threads;
+use crate::usage::store::{HOUR, Key, Rows, Store, hour_now};
+use crate::usage::{MeteredRow, Present, Report, Snapshot, TenantSnapshot};
+
+/// Longest wait for the device process's answer.
+const ANSWER_BOUND: Duration = Duration::from_secs(2);
+/// Least time between two writings, however many sessions end.
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
+/// What is not older is fresh enough for who looks again and again.
+const FRESH: Duration = Duration::from_millis(100);
+/// How long a tenant that has left is shown to those who look now and then, and how many such at most.
+const LEFT_SHOWN: Duration = Duration::from_secs(300);
+const MOST_LEFT: usize = 256;
+/// Tenants in an hour that have rows of their own: whoever makes up names fills neither memory nor disk.
+const MOST_IN_AN_HOUR: usize = 1000;
+/// Rows that wait for a database that cannot be written.
+const MOST_PENDING: usize = 10_000;
+/// The row of those who have none of their own. No tenant can be called that.
+const OTHERS: &str = "(others)";
+
+/// Where usage is kept, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Tuning {
+    /// `None`: it is not.
+    pub(crate) folder: Option<PathBuf>,
+    /// What is older is forgotten.
+    pub(crate) days: u64,
+    /// Between two writings.
+    pub(crate) interval: Duration,
+}
+
+/// The books.
+pub(super) struct Usage {
+    tuning: Tuning,
+    start: (Instant, SystemTime),
+    state: Mutex<State>,
+    /// Something was heard, or is to be written soon.
+    changed: Condvar,
+    /// Locked before `state`, where both are.
+    kept: Mutex<Kept>,
+    merged: AtomicU64,
+    quiet: Quiet,
+}
+
+#[derive(Default)]
+struct State {
+    pending: Rows,
+    /// Since the daemon started.
+    tenants: BTreeMap<(String, u32), Known>,
+    time: GpuTime,
+    /// Tenants of the present hour.
+    hour: u64,
+    named: BTreeSet<(String, u32)>,
+    /// The last question that was asked, the last that was answered, and when.
+    asked: u64,
+    heard: u64,
+    at: Option<Instant>,
+    /// A session has ended.
+    soon: bool,
+}
+
+#[derive(Default)]
+struct Known {
+    meters: Meters,
+    present: Option<Present>,
+    left: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Kept {
+    store: Option<Arc<Store>>,
+    /// Why it could not be written the last time.
+    failed: Option<String>,
+    forgotten_before: u64,
+    /// When that was heard which was written last.
+    until: Option<Instant>,
+}
+
+impl Usage {
+    pub(super) fn new(tuning: Tuning) -> Usage {
+        Usage {
+            tuning,
+            start: (Instant::now(), SystemTime::now()),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            kept: Mutex::default(),
+            merged: AtomicU64::new(0),
+            quiet: Quiet::new(),
+        }
+    }
+
+    /// What the device process says; with the number of the question in the last part of its answer.
+    pub(super) fn hear(&self, number: Option<u64>, rows: Vec<MeteredRow>, time: GpuTime) {
+        self.hear_at(hour_now(), number, rows, time);
+    }
+
+    fn hear_at(&self, hour: u64, number: Option<u64>, rows: Vec<MeteredRow>, time: GpuTime) {
+        let mut state = self.state.lock();
+        if state.hour != hour {
+            state.hour = hour;
+            state.named.clear();
+        }
+        for MeteredRow { tenant, user, meters, present } in rows {
+            if meters != Meters::default() {
+                let key = state.row(hour, &tenant, user);
+                self.merged.fetch_add(u64::from(key.2 == OTHERS), Ordering::Relaxed);
+                state.pending.add(key, &meters);
+            }
+            let known = state.tenants.entry((tenant, user)).or_default();
+            known.meters = known.meters.plus(&meters);
+            known.left = if present.is_some() { None } else { Some(Instant::now()) };
+            known.present = present;
+        }
+        if time != GpuTime::default() {
+            state.pending.add_time(hour, &time);
+            state.time = state.time.plus(&time);
+        }
+        if let Some(number) = number {
+            state.heard = state.heard.max(number);
+            state.at = Some(Instant::now());
+            state.forget_left();
+            self.changed.notify_all();
+        }
+    }
+
+    /// The device process has died, and nobody is there.
+    pub(super) fn device_ended(&self) {
+        let now = Instant::now();
+        for known in self.state.lock().tenants.values_mut() {
+            known.present = None;
+            known.left.get_or_insert(now);
+        }
+    }
+
+    /// A session has ended: what it had is written soon.
+    pub(super) fn soon(&self) {
+        self.state.lock().soon = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for the next time to write.
+    fn wait(&self) {
+        let since = Instant::now();
+        let mut state = self.state.lock();
+        while since.elapsed() < if state.soon { LEAST_PAUSE } else { self.tuning.interval } {
+            let until = since + if state.soon { LEAST_PAUSE } else { self.tuning.interval };
+            self.changed.wait_until(&mut state, until);
+        }
+        state.soon = false;
+    }
+
+    /// Writes what is pending; what cannot be written stays pending.
+    fn write(&self) {
+        let Some(folder) = &self.tuning.folder else { return self.state.lock().bound(&self.merged) };
+        let mut kept = self.kept.lock();
+        let (rows, heard) = {
+            let mut state = self.state.lock();
+            (std::mem::take(&mut state.pending), state.at)
+        };
+        if rows.is_empty() && kept.failed.is_none() {
+            return;
+        }
+        let opened = match kept.store.clone() {
+            Some(store) => Ok(store),
+            None => Store::open(folder).map(|(store, damage)| {
+                if let Some(damage) = damage {
+                    tracing::error!(damage, "the database of usage was damaged; another is begun");
+                }
+                Arc::new(store)
+            }),
+        };
+        let forget = self.forget_before(hour_now()).filter(|before| *before > kept.forgotten_before);
+        let written = opened.and_then(|store| store.add(&rows, forget).map(|()| store));
+        match written {
+            Ok(store) => {
+                if kept.failed.take().is_some_and(|reason| !reason.is_empty()) {
+                    tracing::info!(folder = %folder.display(), "usage is kept again, with what was used meanwhile");
+                }
+                kept.forgotten_before = forget.unwrap_or(kept.forgotten_before);
+                kept.store = Some(store);
+                kept.until = heard.or(kept.until);
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                if kept.failed.as_ref() != Some(&reason) && self.quiet.may() {
+                    tracing::warn!(reason, folder = %folder.display(), "usage is not kept over restarts for now; everything else goes on");
+                }
+                kept.failed = Some(reason);
+                // After a failed write the database is not to be trusted with another.
+                kept.store = None;
+                let mut state = self.state.lock();
+                state.pending.merge(&rows);
+                state.bound(&self.merged);
+            }
+        }
+    }
+
+    /// Before which hour everything is forgotten; nothing, while the wall clock has jumped since the daemon started: by a wrong
+    /// date all would be old.
+    fn forget_before(&self, hour: u64) -> Option<u64> {
+        let (begin, date) = self.start;
+        let by_wall = SystemTime::now().duration_since(date).ok()?;
+        let agrees = by_wall.abs_diff(begin.elapsed()) < Duration::from_secs(HOUR);
+        // An hour is a time in which a date that was wrong at the start has been set right.
+        let calm = begin.elapsed() >= Duration::from_secs(HOUR);
+        (agrees && calm).then(|| hour.saturating_sub(self.tuning.days * 24))
+    }
+
+    /// Everything from an hour on, that of this moment included.
+    fn rows(&self, hour: u64) -> (Rows, Result<(), Option<String>>) {
+        let kept = self.kept.lock();
+        let (mut rows, mut told) = match &kept.store {
+            Some(store) => match store.read(hour) {
+                Ok(rows) => (rows, Ok(())),
+                Err(error) => (Rows::default(), Err(Some(error.to_string()))),
+            },
+            None => (Rows::default(), Err(kept.failed.clone())),
+        };
+        rows.merge(&self.state.lock().pending.since(hour));
+        if told.is_ok() {
+            told = kept.failed.clone().map_or(Ok(()), |reason| Err(Some(reason)));
+        }
+        (rows, told)
+    }
+}
+
+impl State {
+    /// The row to which a tenant's use is added.
+    fn row(&mut self, hour: u64, tenant: &str, user: u32) -> Key {
+        let name = (tenant.to_owned(), user);
+        let named = self.named.contains(&name) || (self.named.len() < MOST_IN_AN_HOUR && self.named.insert(name));
+        (hour, user, if named { tenant.to_owned() } else { OTHERS.to_owned() })
+    }
+
+    /// Forgets those who have left some time ago, and the first of too many.
+    fn forget_left(&mut self) {
+        let mut left: Vec<(Instant, (String, u32))> =
+            self.tenants.iter().filter_map(|(key, known)| Some((known.left?, key.clone()))).collect();
+        left.sort_unstable();
+        let many = left.len().saturating_sub(MOST_LEFT);
+        for (index, (at, key)) in left.into_iter().enumerate() {
+            if index < many || at.elapsed() > LEFT_SHOWN {
+                self.tenants.remove(&key);
+            }
+        }
+    }
+
+    /// Keeps what is pending within bounds: rows of tenants become one of each hour and user, and nothing is lost of the sums.
+    fn bound(&mut self, merged: &AtomicU64) {
+        if self.pending.tenants.len() <= MOST_PENDING {
+            return;
+        }
+        let all = std::mem::take(&mut self.pending.tenants);
+        merged.fetch_add(all.len() as u64, Ordering::Relaxed);
+        for ((hour, user, _), meters) in all {
+            self.pending.add((hour, user, OTHERS.to_owned()), &meters);
+        }
+    }
+}
+
+impl Control {
+    /// Starts the thread that writes.
+    pub(super) fn keep_usage(self: &Arc<Control>) -> std::io::Result<()> {
+        let control = Arc::clone(self);
+        threads::essential("usage", move || {
+            // So that what was kept is there for whoever asks.
+            control.usage.open();
+            loop {
+                control.usage.wait();
+                control.refresh_usage(Duration::ZERO);
+                control.usage.write();
+            }
+        })
+    }
+
+    /// Tells those who come to `listener` what tenants use.
+    pub(crate) fn tell_metrics(self: &Arc<Control>, listener: Listener) -> std::io::Result<()> {
+        let control = Arc::clone(self);
+        threads::essential("metrics", move || listener.serve(move || metrics::render(control.snapshot())))
+    }
+
+    /// Writes what there is, at the daemon's end.
+    pub(crate) fn close_usage(&self) {
+        self.refresh_usage(Duration::ZERO);
+        self.usage.write();
+    }
+
+    /// Asks the device process, unless what it said is younger than `age`, and waits for its answer.
+    fn refresh_usage(&self, age: Duration) {
+        let usage = &self.usage;
+        let mut state = usage.state.lock();
+        if state.at.is_some_and(|at| at.elapsed() < age) {
+            return;
+        }
+        state.asked += 1;
+        let number = state.asked;
+        drop(state);
+        if self.device.send(ToDevice::Meter { number }, Vec::new()).is_err() {
+            return;
+        }
+        let deadline = Instant::now() + ANSWER_BOUND;
+        let mut state = usage.state.lock();
+        while state.heard < number && !usage.changed.wait_until(&mut state, deadline).timed_out() {}
+    }
+
+    /// Who has had how much since a moment, seconds since 1970.
+    pub(super) fn report_usage(&self, since: Option<u64>) -> Report {
+        self.refresh_usage(Duration::ZERO);
+        let (rows, kept) = self.usage.rows(since.unwrap_or(0) / HOUR);
+        let until = self.usage.kept.lock().until;
+        let unwritten_seconds = until.map(|until| until.elapsed().as_secs_f64());
+        Report { unwritten_seconds, ..Report::of(&rows, since, kept, self.usage.merged.load(Ordering::Relaxed)) }
+    }
+
+    /// All that is known now.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.refresh_usage(FRESH);
+        let (gpu, memory_bytes) = self.device.facts().unwrap_or_default();
+        let device_deaths = self.device.deaths();
+        let scheduler = self.tenants.lock().scheduler().to_string();
+        let kept = self.usage.kept.try_lock().is_some_and(|kept| kept.store.is_some());
+        let state = self.usage.state.lock();
+        let tenant = |((tenant, user), known): (&(String, u32), &Known)| TenantSnapshot {
+            tenant: tenant.clone(),
+            user: *user,
+            meters: known.meters,
+            present: known.present.clone(),
+        };
+        Snapshot {
+            gpu,
+            memory_bytes,
+            at_seconds: self.usage.start.0.elapsed().as_secs_f64(),
+            tenants: state.tenants.iter().map(tenant).collect(),
+            time: state.time,
+            scheduler,
+            device_deaths,
+            rows_merged: self.usage.merged.load(Ordering::Relaxed),
+            kept,
+        }
+    }
+}
+
+impl Usage {
+    /// Opens the database, if usage is to be kept.
+    fn open(&self) {
+        let mut kept = self.kept.lock();
+        // As if something had failed before: it is opened, and it is said if that cannot be.
+        kept.failed = self.tuning.folder.is_some().then(String::new);
+        drop(kept);
+        self.write();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(folder: Option<PathBuf>) -> Usage {
+        Usage::new(Tuning { folder, days: 90, interval: Duration::from_secs(10) })
+    }
+
+    fn row(tenant: &str, kernels: u64) -> MeteredRow {
+        let meters = Meters { kernels, ..Meters::default() };
+        MeteredRow { tenant: tenant.into(), user: 7, meters, present: Some(Present::default()) }
+    }
+
+    fn kernels(rows: &Rows) -> u64 {
+        rows.tenants.values().map(|meters| meters.kernels).sum()
+    }
+
+    const TIME: GpuTime = GpuTime { idle_ns: 3, overhead_ns: 2, wall_ns: 10 };
+
+    #[test]
+    fn a_place_that_cannot_be_written_loses_nothing_and_is_tried_again() {
+        let base = std::env::temp_dir().join(format!("sundial-control-usage-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&base);
+        std::fs::create_dir_all(&base).unwrap();
+        let folder = base.join("state/sundial");
+        // A file is where the folder would be.
+        std::fs::write(base.join("state"), "").unwrap();
+        let books = usage(Some(folder));
+        books.open();
+        for round in 1..=3 {
+            books.hear_at(100, Some(round), vec![row("a", 5)], TIME);
+            books.write();
+            let (rows, told) = books.rows(0);
+            assert_eq!((kernels(&rows), rows.time[&100].wall_ns), (5 * round, 10 * round));
+            assert!(matches!(told, Err(Some(_))), "{told:?}");
+        }
+        std::fs::remove_file(base.join("state")).unwrap();
+        books.write();
+        let (rows, told) = books.rows(0);
+        assert_eq!((kernels(&rows), told), (15, Ok(())), "with what was used meanwhile");
+        books.hear_at(100, Some(4), vec![row("a", 1)], TIME);
+        books.write();
+        books.write();
+        drop(books.kept.lock().store.take());
+        let again = usage(books.tuning.folder.clone());
+        again.open();
+        assert_eq!(kernels(&again.rows(0).0), 16, "and nothing twice");
+        std::fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn a_date_that_jumps_changes_labels_and_no_sums() {
+        let books = usage(None);
+        for (number, hour) in [500, 501, 499, 0, 1_000_000, 501].into_iter().enumerate() {
+            books.hear_at(hour, Some(number as u64), vec![row("a", 1)], TIME);
+        }
+        let (rows, told) = books.rows(0);
+        assert_eq!((kernels(&rows), told), (6, Err(None)));
+        assert_eq!(rows.sums().1.wall_ns, 60);
+        assert_eq!(rows.tenants[&(501, 7, "a".into())].kernels, 2);
+        assert_eq!(books.forget_before(1_000_000), None, "a daemon that has just started forgets nothing");
+    }
+
+    #[test]
+    fn whoever_makes_up_names_fills_nothing() {
+        let books = usage(None);
+        let many = MOST_IN_AN_HOUR + 500;
+        for n in 0..many {
+            books.hear_at(9, Some(n as u64), vec![row(&format!("t{n}"), 1)], GpuTime::default());
+        }
+        let rows = books.rows(0).0;
+        assert_eq!((rows.tenants.len(), kernels(&rows)), (MOST_IN_AN_HOUR + 1, many as u64));
+        assert_eq!(rows.tenants[&(9, 7, OTHERS.into())].kernels, 500);
+        for hour in 10..30 {
+            for n in 0..MOST_IN_AN_HOUR {
+                books.hear_at(hour, Some(0), vec![row(&format!("t{n}"), 1)], GpuTime::default());
+            }
+            books.write();
+        }
+        let rows = books.rows(0).0;
+        assert!(rows.tenants.len() <= MOST_PENDING);
+        assert_eq!(kernels(&rows), (many + 20 * MOST_IN_AN_HOUR) as u64);
+        // Those who have left are shown for a while, if they are not too many.
+        let gone: Vec<MeteredRow> =
+            (0..many).map(|n| MeteredRow { present: None, ..row(&format!("t{n}"), 0) }).collect();
+        books.hear_at(30, Some(1), gone, GpuTime::default());
+        assert_eq!(books.state.lock().tenants.len(), MOST_LEFT);
+    }
+
+    #[test]
+    fn who_is_gone_with_the_device_process_is_not_there_any_more() {
+        let books = usage(None);
+        books.hear_at(1, Some(1), vec![row("a", 1)], TIME);
+        books.device_ended();
+        assert!(books.state.lock().tenants.values().all(|known| known.present.is_none() && known.left.is_some()));
+        books.hear_at(1, Some(2), vec![row("a", 1)], TIME);
+        assert!(books.state.lock().tenants.values().all(|known| known.present.is_some() && known.meters.kernels == 2));
+    }
+}

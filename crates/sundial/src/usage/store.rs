@@ -1,0 +1,364 @@
+//! What was used, kept over restarts: an embedded database (`redb`), of the control process alone.
+//!
+//! Two tables: what each tenant of each user had in each hour, and what became of the GPU's time in it. Hours are of the wall
+//! clock, in whole hours since 1970, and are labels only: how much it is was measured with a clock that never jumps. Rows only
+//! grow.
+
+use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use tenancy::metering::{GpuTime, Meters, WAIT_RANGES, Waits};
+
+/// Seconds of an hour.
+pub(crate) const HOUR: u64 = 3600;
+/// The database's file, in the folder of usage.
+const FILE: &str = "usage.redb";
+/// Memory that the database may keep of its file.
+const CACHE_BYTES: usize = 4 << 20;
+
+/// The hour, the user, and the tenant's name.
+pub(crate) type Key = (u64, u32, String);
+type Value = (u64, u64, u128, u128, u64, u64, u64, u64, u64, [u64; WAIT_RANGES]);
+
+const TENANTS: TableDefinition<'_, (u64, u32, &str), Value> = TableDefinition::new("tenants");
+/// Idle, overhead, wall.
+const TIME: TableDefinition<'_, u64, (u64, u64, u64)> = TableDefinition::new("gpu");
+
+/// Rows that are to be added.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Rows {
+    pub(crate) tenants: BTreeMap<Key, Meters>,
+    pub(crate) time: BTreeMap<u64, GpuTime>,
+}
+
+/// What is not kept, or cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error("{path}: {reason}")]
+    Place { path: String, reason: io::Error },
+    /// A file that is no database, or of which something is lost.
+    #[error("the database is damaged: {0}")]
+    Damaged(String),
+    /// Another process has it.
+    #[error("another process uses the database")]
+    Taken,
+    #[error("the database: {0}")]
+    Other(String),
+}
+
+/// The database.
+#[derive(Debug)]
+pub(crate) struct Store {
+    database: Database,
+}
+
+impl Rows {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tenants.is_empty() && self.time.is_empty()
+    }
+
+    /// Adds what somebody had.
+    pub(crate) fn add(&mut self, key: Key, meters: &Meters) {
+        let row = self.tenants.entry(key).or_default();
+        *row = row.plus(meters);
+    }
+
+    pub(crate) fn add_time(&mut self, hour: u64, time: &GpuTime) {
+        let row = self.time.entry(hour).or_default();
+        *row = row.plus(time);
+    }
+
+    /// Adds all of another's.
+    pub(crate) fn merge(&mut self, other: &Rows) {
+        for (key, meters) in &other.tenants {
+            self.add(key.clone(), meters);
+        }
+        for (hour, time) in &other.time {
+            self.add_time(*hour, time);
+        }
+    }
+
+    /// Those from an hour on.
+    pub(crate) fn since(&self, hour: u64) -> Rows {
+        Rows {
+            tenants: self
+                .tenants
+                .iter()
+                .filter(|(key, _)| key.0 >= hour)
+                .map(|(key, row)| (key.clone(), *row))
+                .collect(),
+            time: self.time.range(hour..).map(|(hour, time)| (*hour, *time)).collect(),
+        }
+    }
+
+    /// Of each tenant and user, whatever the hour; and of the GPU.
+    pub(crate) fn sums(&self) -> (BTreeMap<(String, u32), Meters>, GpuTime) {
+        let mut tenants = BTreeMap::<(String, u32), Meters>::new();
+        for ((_, user, tenant), meters) in &self.tenants {
+            let sum = tenants.entry((tenant.clone(), *user)).or_default();
+            *sum = sum.plus(meters);
+        }
+        (tenants, self.time.values().fold(GpuTime::default(), |sum, time| sum.plus(time)))
+    }
+}
+
+/// The present hour, as a label.
+pub(crate) fn hour_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / HOUR)
+}
+
+impl Store {
+    /// Opens the database in `folder`, which is made if need be; what is damaged is put aside and begun anew, and the second
+    /// answer says so.
+    pub(crate) fn open(folder: &Path) -> Result<(Store, Option<String>), StoreError> {
+        let place = |reason| StoreError::Place { path: folder.display().to_string(), reason };
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(place)?;
+        let file = folder.join(FILE);
+        match Store::open_file(&file) {
+            Err(StoreError::Damaged(reason)) => {
+                let aside = put_aside(&file).map_err(place)?;
+                let store = Store::open_file(&file)?;
+                Ok((store, Some(format!("{reason}; it is kept as {}", aside.display()))))
+            }
+            opened => Ok((opened?, None)),
+        }
+    }
+
+    /// Opens one that is there, to read it: `None` if there is none.
+    pub(crate) fn existing(folder: &Path) -> Result<Option<Store>, StoreError> {
+        let file = folder.join(FILE);
+        if file.exists() { Store::open_file(&file).map(Some) } else { Ok(None) }
+    }
+
+    fn open_file(file: &Path) -> Result<Store, StoreError> {
+        let open = || -> Result<Store, redb::Error> {
+            let mut builder = Database::builder();
+            let database = builder.set_cache_size(CACHE_BYTES).create(file)?;
+            Ok(Store { database })
+        };
+        // Of a file that somebody has written into, it finds much out by itself, but not all.
+        catch_unwind(AssertUnwindSafe(open))
+            .unwrap_or_else(|_| Err(redb::Error::Corrupted("it could not be read".into())))
+            .map_err(StoreError::from)
+    }
+
+    /// Does something with it; a panic is damage.
+    fn attempt<T>(&self, work: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, StoreError> {
+        catch_unwind(AssertUnwindSafe(|| work(&self.database)))
+            .unwrap_or_else(|_| Err(redb::Error::Corrupted("it could not be worked with".into())))
+            .map_err(StoreError::from)
+    }
+
+    /// Adds rows, all or none; and forgets the hours before one, if that is said.
+    pub(crate) fn add(&self, rows: &Rows, forget_before: Option<u64>) -> Result<(), StoreError> {
+        self.attempt(|database| {
+            let transaction = database.begin_write()?;
+            {
+                let mut tenants = transaction.open_table(TENANTS)?;
+                for ((hour, user, tenant), more) in &rows.tenants {
+                    let key = (*hour, *user, tenant.as_str());
+                    let before = tenants.get(key)?.map(|value| from_value(&value.value())).unwrap_or_default();
+                    tenants.insert(key, to_value(&before.plus(more)))?;
+                }
+                let mut times = transaction.open_table(TIME)?;
+                for (hour, more) in &rows.time {
+                    let before = times.get(*hour)?.map(|value| from_times(value.value())).unwrap_or_default();
+                    let GpuTime { idle_ns, overhead_ns, wall_ns } = before.plus(more);
+                    times.insert(*hour, (idle_ns, overhead_ns, wall_ns))?;
+                }
+                if let Some(before) = forget_before {
+                    tenants.retain_in(..(before, 0, ""), |_, _| false)?;
+                    times.retain_in(..before, |_, _| false)?;
+                }
+            }
+            transaction.commit()?;
+            Ok(())
+        })
+    }
+
+    /// What was added from an hour on.
+    pub(crate) fn read(&self, hour: u64) -> Result<Rows, StoreError> {
+        self.attempt(|database| {
+            let transaction = database.begin_read()?;
+            let mut rows = Rows::default();
+            match transaction.open_table(TENANTS) {
+                Ok(tenants) => {
+                    for entry in tenants.range((hour, 0, "")..)? {
+                        let (key, value) = entry?;
+                        let (hour, user, tenant) = key.value();
+                        rows.add((hour, user, tenant.to_owned()), &from_value(&value.value()));
+                    }
+                }
+                Err(TableError::TableDoesNotExist(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+            match transaction.open_table(TIME) {
+                Ok(times) => {
+                    for entry in times.range(hour..)? {
+                        let (hour, time) = entry?;
+                        rows.add_time(hour.value(), &from_times(time.value()));
+                    }
+                }
+                Err(TableError::TableDoesNotExist(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+            Ok(rows)
+        })
+    }
+}
+
+fn put_aside(file: &Path) -> io::Result<PathBuf> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+    let aside = file.with_extension(format!("redb.damaged-{now}"));
+    std::fs::rename(file, &aside)?;
+    Ok(aside)
+}
+
+fn to_value(meters: &Meters) -> Value {
+    let Meters { gpu_ns, compile_ns, memory_byte_ns, reserved_byte_ns, bytes_in, bytes_out, kernels, copies, waits } =
+        *meters;
+    let Waits { counts, sum_ns } = waits;
+    (gpu_ns, compile_ns, memory_byte_ns, reserved_byte_ns, bytes_in, bytes_out, kernels, copies, sum_ns, counts)
+}
+
+fn from_value(value: &Value) -> Meters {
+    let (gpu_ns, compile_ns, memory_byte_ns, reserved_byte_ns, bytes_in, bytes_out, kernels, copies, sum_ns, counts) =
+        *value;
+    let waits = Waits { counts, sum_ns };
+    Meters { gpu_ns, compile_ns, memory_byte_ns, reserved_byte_ns, bytes_in, bytes_out, kernels, copies, waits }
+}
+
+fn from_times((idle_ns, overhead_ns, wall_ns): (u64, u64, u64)) -> GpuTime {
+    GpuTime { idle_ns, overhead_ns, wall_ns }
+}
+
+impl From<redb::Error> for StoreError {
+    fn from(error: redb::Error) -> StoreError {
+        match error {
+            redb::Error::Corrupted(reason) => StoreError::Damaged(reason),
+            redb::Error::UpgradeRequired(_) | redb::Error::TableTypeMismatch { .. } => {
+                StoreError::Damaged(error.to_string())
+            }
+            redb::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
+                StoreError::Damaged(error.to_string())
+            }
+            redb::Error::DatabaseAlreadyOpen | redb::Error::LockProtocolMismatch => StoreError::Taken,
+            other => StoreError::Other(other.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A folder of a test's own; it goes with it.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let folder = std::env::temp_dir().join(format!("sundial-usage-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&folder);
+            Folder(folder)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn meters(n: u64) -> Meters {
+        let mut waits = Waits { sum_ns: n, ..Waits::default() };
+        waits.counts[n as usize % WAIT_RANGES] = n;
+        Meters { gpu_ns: n, memory_byte_ns: u128::from(n) << 70, kernels: n / 2, waits, ..Meters::default() }
+    }
+
+    fn rows(of: &[(u64, u32, &str, u64)]) -> Rows {
+        let mut rows = Rows::default();
+        for &(hour, user, tenant, n) in of {
+            rows.add((hour, user, tenant.into()), &meters(n));
+            rows.add_time(hour, &GpuTime { idle_ns: n, overhead_ns: 1, wall_ns: 2 * n + 1 });
+        }
+        rows
+    }
+
+    #[test]
+    fn what_is_added_is_found_after_it_was_closed_and_only_once() {
+        let folder = Folder::new("kept");
+        let first = rows(&[(7, 1000, "a", 5), (7, 1001, "a", 6), (8, 1000, "b", 9)]);
+        let second = rows(&[(8, 1000, "b", 1), (9, 0, "c", 3)]);
+        for rows in [&first, &second] {
+            let (store, damage) = Store::open(&folder.0).unwrap();
+            assert_eq!(damage, None);
+            store.add(rows, None).unwrap();
+        }
+        let mut all = first.clone();
+        all.merge(&second);
+        let store = Store::existing(&folder.0).unwrap().unwrap();
+        assert_eq!(store.read(0).unwrap(), all);
+        assert_eq!(store.read(8).unwrap(), all.since(8));
+        assert_eq!(all.sums().0[&("b".into(), 1000)], meters(9).plus(&meters(1)));
+        assert!(matches!(Store::existing(&folder.0), Err(StoreError::Taken)));
+        store.add(&Rows::default(), Some(8)).unwrap();
+        assert_eq!(store.read(0).unwrap(), all.since(8), "the past is forgotten when it is to be");
+    }
+
+    #[test]
+    fn what_is_damaged_is_put_aside_and_not_lost() {
+        let folder = Folder::new("damaged");
+        assert!(Store::existing(&folder.0).unwrap().is_none());
+        std::fs::create_dir_all(&folder.0).unwrap();
+        std::fs::write(folder.0.join(FILE), b"this is no database, whatever its name says".repeat(1000)).unwrap();
+        let (store, damage) = Store::open(&folder.0).unwrap();
+        assert!(damage.is_some_and(|text| text.contains("damaged-")));
+        store.add(&rows(&[(1, 2, "a", 3)]), None).unwrap();
+        let names: Vec<_> = std::fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 2, "{names:?}");
+    }
+
+    #[test]
+    fn where_nothing_can_be_written_that_is_said() {
+        let folder = Folder::new("file");
+        std::fs::write(&folder.0, b"a file").unwrap();
+        assert!(matches!(Store::open(&folder.0), Err(StoreError::Place { .. })));
+        std::fs::remove_file(&folder.0).unwrap();
+        // A disk that is full, as far as this can be had without one.
+        std::fs::create_dir_all(&folder.0).unwrap();
+        std::os::unix::fs::symlink("/dev/full", folder.0.join(FILE)).unwrap();
+        assert!(Store::open(&folder.0).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn bytes_that_change_in_the_file_never_panic(at in 0usize..100_000, with in any::<u8>(), more in 0u64..4) {
+            let folder = Folder::new(&format!("flipped-{at}-{with}"));
+            {
+                let (store, _) = Store::open(&folder.0).unwrap();
+                for n in 0..=more {
+                    store.add(&rows(&[(n, 1, "a", n), (n, 2, "b", 1)]), None).unwrap();
+                }
+            }
+            let file = folder.0.join(FILE);
+            let mut bytes = std::fs::read(&file).unwrap();
+            let at = at % bytes.len();
+            bytes[at] = with;
+            std::fs::write(&file, bytes).unwrap();
+            if let Ok((store, _)) = Store::open(&folder.0) {
+                let _ = store.read(0);
+                let _ = store.add(&rows(&[(1, 1, "a", 1)]), None);
+            }
+        }
+    }
+}
