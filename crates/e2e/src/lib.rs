@@ -65,6 +65,7 @@ pub fn wait_for<T>(what: &str, bound: Duration, mut condition: impl FnMut() -> O
 pub struct Daemon {
     child: Child,
     folder: PathBuf,
+    arguments: Vec<String>,
 }
 
 impl Daemon {
@@ -79,28 +80,19 @@ impl Daemon {
         let folder = std::env::temp_dir().join(format!("sundial-e2e-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for the daemon");
         set_private(&folder);
-        let mut child = Command::new(bin_dir().join("sundial"))
-            .arg("serve")
-            .args(arguments)
-            .env("SUNDIAL_RUNTIME_DIR", &folder)
-            // What it compiles is compiled, not found.
-            .env("XDG_CACHE_HOME", &folder)
-            .env("XDG_STATE_HOME", &folder)
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("sundial serve (build it with: cargo xtask build)");
-        wait_for("the daemon to answer", Duration::from_secs(20), || {
-            if let Ok(Some(status)) = child.try_wait() {
-                panic!("the daemon ended: {status}");
-            }
-            let ps = Command::new(bin_dir().join("sundial"))
-                .args(["ps", "--json"])
-                .env("SUNDIAL_RUNTIME_DIR", &folder)
-                .output()
-                .ok()?;
-            ps.status.success().then_some(())
-        });
-        Daemon { child, folder }
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect::<Vec<_>>();
+        let child = serve(&folder, &arguments);
+        Daemon { child, folder, arguments }
+    }
+
+    /// Kills it, and starts another in its place.
+    ///
+    /// # Panics
+    /// If that does not answer.
+    pub fn restart(&mut self) {
+        self.child.kill().expect("the daemon was there");
+        self.child.wait().expect("its end");
+        self.child = serve(&self.folder, &self.arguments);
     }
 
     /// Its process.
@@ -184,6 +176,32 @@ impl Daemon {
         let lines = BufReader::new(child.stdout.take().expect("piped"));
         Tenant { child, lines }
     }
+}
+
+/// Starts `sundial serve`, and waits until it answers.
+fn serve(folder: &Path, arguments: &[String]) -> Child {
+    let mut child = Command::new(bin_dir().join("sundial"))
+        .arg("serve")
+        .args(arguments)
+        .env("SUNDIAL_RUNTIME_DIR", folder)
+        // What it compiles is compiled, not found.
+        .env("XDG_CACHE_HOME", folder)
+        .env("XDG_STATE_HOME", folder)
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("sundial serve (build it with: cargo xtask build)");
+    wait_for("the daemon to answer", Duration::from_secs(20), || {
+        if let Ok(Some(status)) = child.try_wait() {
+            panic!("the daemon ended: {status}");
+        }
+        let ps = Command::new(bin_dir().join("sundial"))
+            .args(["ps", "--json"])
+            .env("SUNDIAL_RUNTIME_DIR", folder)
+            .output()
+            .ok()?;
+        ps.status.success().then_some(())
+    });
+    child
 }
 
 fn sessions(output: &Output) -> Option<Vec<Value>> {

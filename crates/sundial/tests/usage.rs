@@ -189,7 +189,9 @@ fn metrics_are_told_over_tcp_and_over_a_unix_socket() {
     let address = format!("127.0.0.1:{port}");
     let socket = installation.folder.join("metrics.sock");
     for listen in [address.as_str(), socket.to_str().unwrap()] {
-        let _daemon = installation.serve_with(|command| drop(command.args(["--metrics", listen])));
+        let _daemon = installation.serve_with(|command| {
+            command.args(["--metrics", listen]);
+        });
         let (_alice, gpu) = installation.tenant(&["--name", "alice", "--mem", "64m"]);
         prepare(&gpu, PTX);
         work(&gpu, 40, 1);
