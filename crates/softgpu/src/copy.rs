@@ -297,11 +297,11 @@ impl Transfer {
         if !reads || self.total == 0 {
             return [0; 2];
         }
-        let is_vram = |place| match place {
-            Place::Virtual(va) => self.space.is_vram(memory, va),
+        let is_vram = |place, end| match place {
+            Place::Virtual(va) => self.space.is_vram(memory, va, end),
             Place::Physical(at) => Some(at.aperture == Aperture::Vram),
         };
-        match (is_vram(self.source), is_vram(self.destination)) {
+        match (is_vram(self.source, 0), is_vram(self.destination, 1)) {
             (Some(false), Some(true)) => [self.bytes(), 0],
             (Some(true), Some(false)) => [0, self.bytes()],
             _ => [0; 2],

@@ -11,10 +11,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use gmmu::{Access, Target, mappings, translate};
+use gmmu::{Access, Target, Translation, mappings, translate};
 use gpu_spec::fault::FaultType;
 use gpu_spec::mmu::{Aperture, HUGE_PAGE, PhysAddr, SMALL_PAGE, VA_END};
 use hostmem::{Protection, Window, WindowError};
@@ -122,6 +122,9 @@ pub(crate) struct Space {
     window: Arc<Window>,
     budgets: Arc<Budgets>,
     budget: u32,
+    /// How often it has changed, and the pages at the two ends of the last copy ([`Space::is_vram`]).
+    changes: AtomicU64,
+    ends: [AtomicU64; 2],
     /// Channels that are bound to it; without any, it is gone for good.
     bound: AtomicU32,
     /// Held over one part of a synchronization; two parts never mix.
@@ -175,7 +178,8 @@ impl Space {
         let budgets = Arc::clone(&chip.budgets);
         let (mirror, programs) = (Mutex::default(), Programs::default());
         let (number, bound) = (chip.next_space(), AtomicU32::new(0));
-        let space = Space { number, root, lo, window, budgets, budget, bound, mirror, programs };
+        let (changes, ends) = (AtomicU64::new(0), [const { AtomicU64::new(0) }; 2]);
+        let space = Space { number, root, lo, window, budgets, budget, changes, ends, bound, mirror, programs };
         space.sync(chip, 0..VA_END);
         Ok(space)
     }
@@ -234,6 +238,8 @@ impl Space {
             return None;
         }
         let (end, wanted) = self.wanted(&chip.memory, range.clone());
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        self.ends.iter().for_each(|end| end.store(0, Ordering::SeqCst));
         let mut changes = differences(&mirror.pieces, &wanted, range.start..end);
         let mut reached = end;
         if changes.len() > PART_CHANGES {
@@ -415,12 +421,26 @@ impl Space {
         })
     }
 
-    /// Whether an address is mapped to VRAM, or to system memory; `None` if to neither.
-    pub(crate) fn is_vram(&self, memory: &Memory, va: u64) -> Option<bool> {
-        match translate(memory, self.root, va, Access::READ) {
-            Ok(gmmu::Translation { target: Target::Memory(at), .. }) => Some(at.aperture == Aperture::Vram),
-            _ => None,
+    /// Whether an address is mapped to VRAM, or to system memory; `None` if to neither. Who asks for both ends of a copy names
+    /// them, 0 or 1: the page of each that was asked for last is remembered, as long as the space stays as it is.
+    pub(crate) fn is_vram(&self, memory: &Memory, va: u64, end: usize) -> Option<bool> {
+        const KNOWN: u64 = 1;
+        const VRAM: u64 = 2;
+        let page = va / SMALL_PAGE << 2 | KNOWN;
+        let found = self.ends[end].load(Ordering::Relaxed);
+        if found & !VRAM == page {
+            return Some(found & VRAM != 0);
         }
+        let changes = self.changes.load(Ordering::SeqCst);
+        let Ok(Translation { target: Target::Memory(at), .. }) = translate(memory, self.root, va, Access::READ) else {
+            return None;
+        };
+        let is_vram = at.aperture == Aperture::Vram;
+        self.ends[end].store(page | if is_vram { VRAM } else { 0 }, Ordering::SeqCst);
+        if self.changes.load(Ordering::SeqCst) != changes {
+            self.ends[end].store(0, Ordering::SeqCst);
+        }
+        Some(is_vram)
     }
 
     fn offset(&self, va: u64) -> Result<u64, WindowError> {

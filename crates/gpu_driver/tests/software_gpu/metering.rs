@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpu::{Command, ContextId, Gpu, MemoryKind, Request};
+use gpu::{AllocId, Command, ContextId, Gpu, MapAccess, MemoryKind, Request};
 use gpu_driver::{ClientConfig, Driver, Metered};
 
 use crate::suite::support::{PTX, Tenant, driver, kernel};
@@ -97,18 +97,30 @@ fn copies_are_counted_each_way_and_what_waits_is_too() {
         tenant.sync(0);
         assert_eq!(moved(&tenant), (before.0 + 2 * bytes, before.1 + bytes));
     }
+    // Another kind of memory at the same address, and small copies that come again and again.
+    let id = AllocId(1000);
+    tenant.client.request(Request::Alloc { id, bytes: 4096, kind: MemoryKind::Vram }).unwrap();
+    let before = moved(&tenant);
+    copy(vram, host, 64);
+    tenant.sync(0);
+    let client = &tenant.client;
+    client.request(Request::Unmap { at: host, bytes: BYTES }).unwrap();
+    client.request(Request::Map { at: host, id, offset: 0, bytes: 4096, access: MapAccess::ReadWrite }).unwrap();
+    copy(vram, host, 64);
+    tenant.sync(0);
+    assert_eq!(moved(&tenant), (before.0 + 64, before.1));
     let before = moved(&tenant);
     tenant.write(vram, &[1; 100]);
     tenant.read(vram, 10);
     assert_eq!(moved(&tenant), (before.0 + 100, before.1 + 10));
 
     let metered = tenant.client.metered();
-    assert_eq!(metered.copies, 8);
+    assert_eq!(metered.copies, 10);
     assert_eq!(metered.waits.iter().sum::<u64>(), 4, "small ones are done at once: {metered:?}");
     // Of what is held it is known how long.
     tenant.client.set_runnable(false).unwrap();
     let begin = Instant::now();
-    copy(vram, host, BYTES);
+    copy(vram, other, BYTES);
     tenant.client.flush().unwrap();
     // When it has heard of what came later, the device has heard of this.
     let later = Tenant::new(&driver, config());
