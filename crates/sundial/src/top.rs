@@ -176,7 +176,7 @@ mod tests {
         let text = text(&board(), 80).unwrap();
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         for word in
-            ["matrixMul-4711", "60.5", "33.3", "1.2M", "512M/1G", "TENANT", "P99", "idle 10%", "overhead 2%", "█"]
+            ["matrixMul-4711", "60.5", "33.3", "1.2M", "512M/1G", "TENANT", "P99", "idle 10%", "overhead 2%", "▅▅▅"]
         {
             assert!(text.contains(word), "{word}\n{text}");
         }

@@ -56,6 +56,62 @@ fn guests_get_what_their_shares_say() {
     until("a third", || is(1.0 / 3.0));
 }
 
+fn usage(installation: &Installation) -> Value {
+    serde_json::from_str(&said(installation, &["usage", "--json"])).unwrap()
+}
+
+/// GPU seconds of a tenant, and how far all times together are from what went by, as a part of that.
+fn metered(installation: &Installation, name: &str) -> (f64, f64) {
+    let report = usage(installation);
+    let number = |row: &Value, key: &str| row[key].as_f64().unwrap();
+    let rows = report["tenants"].as_array().unwrap();
+    let had = rows.iter().find(|row| row["tenant"] == name).map_or(0.0, |row| number(row, "gpu_seconds"));
+    let tenants: f64 = rows.iter().map(|row| number(row, "gpu_seconds")).sum();
+    let wall = number(&report, "wall_seconds");
+    let sum = tenants + number(&report, "idle_seconds") + number(&report, "overhead_seconds");
+    (had, (sum - wall).abs() / wall)
+}
+
+#[test]
+fn guests_are_metered_as_sessions_are() {
+    let installation = Installation::new("");
+    let _daemon = installation.serve();
+    let one = busy(&installation, "one", "60%", "fv");
+    let two = busy(&installation, "two", "20%", "pv");
+    for name in ["one", "two"] {
+        until("time that adds up", || {
+            let (had, off) = metered(&installation, name);
+            (had > 0.5 && off < 0.01).then_some(())
+        });
+    }
+    drop((one, two));
+    let (before, _) = metered(&installation, "one");
+    said(&installation, &["vgpu", "destroy", "one"]);
+    until("what it had to stay", || {
+        let (had, off) = metered(&installation, "one");
+        (had >= before && off < 0.01).then_some(())
+    });
+}
+
+#[test]
+fn who_has_the_whole_gpu_has_all_of_its_time() {
+    let installation = Installation::new("");
+    let _daemon = installation.serve();
+    said(&installation, &["vgpu", "create", "whole", "--scheme", "pass-through"]);
+    until("time of its own", || {
+        let (had, off) = metered(&installation, "whole");
+        (had > 0.5 && off < 0.01).then_some(())
+    });
+    said(&installation, &["vgpu", "destroy", "whole"]);
+    let (had, _) = metered(&installation, "whole");
+    until("idle time that adds up again", || {
+        let idle = usage(&installation)["idle_seconds"].as_f64().unwrap();
+        let (now, off) = metered(&installation, "whole");
+        assert_eq!(now, had, "it is gone");
+        (idle > 0.5 && off < 0.01).then_some(())
+    });
+}
+
 /// A group that is new to the device comes before others for a slice. A guest that puts its work into one new group after the
 /// other has no more time than it is given all the same.
 #[test]

@@ -181,7 +181,7 @@ mod tests {
     fn numbers_are_short() {
         assert_eq!([count(0.4), count(9999.0), count(12_345.0), count(1.25e6)], ["0", "9999", "12k", "1.2M"]);
         assert_eq!([wait(12.3), wait(1234.0), wait(2.5e6)], ["12 us", "1.2 ms", "2.5 s"]);
-        assert_eq!([short(1536 << 20), short(1 << 30), short((1023 << 20) + (1 << 19))], ["1.5G", "1G", "1G"]);
+        assert_eq!([short(1536 << 20), short(1 << 30), short((1023 << 20) + (1 << 19))], ["1.5G", "1G", "1.0G"]);
         assert_eq!(sparkline(&[0.0, 1.0, 50.0, 100.0, 300.0]), format!("{:>HISTORY$}", " ▁▄██"));
     }
 }
