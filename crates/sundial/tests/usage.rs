@@ -4,11 +4,13 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::time::Instant;
 
 use gpu::{Command as GpuCommand, ContextId, DevAddr, Gpu, QueueId, SlotId};
 use hostmem::Memfd;
 use remote_gpu::RemoteGpu;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 use support::{BOUND, Installation, LO, PTX, launch, prepare, stderr, until};
 
@@ -171,6 +173,44 @@ fn where_nothing_can_be_kept_serving_goes_on_and_it_is_said() {
         .unwrap()
         .any(|entry| entry.unwrap().file_name().to_string_lossy().contains("damaged"));
     assert!(aside, "what was there is not thrown away");
+}
+
+/// As the daemon sees a full disk: files of its grow no more.
+#[test]
+fn a_full_disk_stops_nothing_and_nothing_is_lost_when_there_is_room_again() {
+    let installation = Installation::new(QUICK);
+    let daemon = installation.serve_with(|command| {
+        // Whoever ignores the signal is told with an error.
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(command.get_program()).args(command.get_args());
+        shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        *command = shell;
+    });
+    let (_alice, gpu) = installation.tenant(&["--name", "alice"]);
+    prepare(&gpu, PTX);
+    work(&gpu, 10, 1);
+    written(&installation, Instant::now());
+    let files = |most| {
+        let limit = Rlimit { current: most, maximum: None };
+        prlimit(Pid::from_raw(daemon.pid()), Resource::Fsize, limit).unwrap();
+    };
+    files(Some(0));
+    work(&gpu, 10, 2);
+    until("it to be said", || {
+        let report = usage(&installation, &[]);
+        // Those before may not be readable meanwhile: then that is said, too.
+        assert!(of(&report, "alice")["kernels"].as_u64() >= Some(10), "{report}");
+        (report["kept"] == false && report["reason"].is_string()).then_some(())
+    });
+    work(&gpu, 10, 3);
+    let (_bob, other) = installation.tenant(&["--name", "bob"]);
+    prepare(&other, PTX);
+    files(None);
+    until("it to be kept again", || (usage(&installation, &[])["kept"] == true).then_some(()));
+    written(&installation, Instant::now());
+    drop(daemon);
+    let report = usage(&installation, &[]);
+    assert_eq!(of(&report, "alice")["kernels"], 30, "{report}");
 }
 
 fn get(mut stream: impl Read + Write) -> String {

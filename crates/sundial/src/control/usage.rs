@@ -235,17 +235,26 @@ impl Usage {
     /// Everything from an hour on, that of this moment included.
     fn rows(&self, hour: u64) -> (Rows, Result<(), Option<String>>) {
         let kept = self.kept.lock();
-        let (mut rows, mut told) = match &kept.store {
-            Some(store) => match store.read(hour) {
-                Ok(rows) => (rows, Ok(())),
-                Err(error) => (Rows::default(), Err(Some(error.to_string()))),
-            },
-            None => (Rows::default(), Err(kept.failed.clone())),
+        let read = match (&kept.store, &self.tuning.folder) {
+            (Some(store), _) => store.read(hour).map(Some),
+            // It cannot be written now; what is there may be read all the same.
+            (None, Some(folder)) => {
+                Store::existing(folder).and_then(|store| store.map(|store| store.read(hour)).transpose())
+            }
+            (None, None) => Ok(None),
         };
+        let (kept_rows, unread) = match read {
+            Ok(rows) => (rows.unwrap_or_default(), None),
+            Err(error) => (Rows::default(), Some(format!("what was kept before cannot be read now: {error}"))),
+        };
+        let mut rows = kept_rows;
         rows.merge(&self.state.lock().pending.since(hour));
-        if told.is_ok() {
-            told = kept.failed.clone().map_or(Ok(()), |reason| Err(Some(reason)));
-        }
+        let reasons: Vec<String> = kept.failed.iter().cloned().chain(unread).collect();
+        let told = match reasons[..] {
+            [] if kept.store.is_some() => Ok(()),
+            [] => Err(None),
+            _ => Err(Some(reasons.join("; "))),
+        };
         (rows, told)
     }
 }
