@@ -135,7 +135,7 @@ fn check(welcome: &Welcome, area: &Mapping, staging: &Mapping) -> Result<(), Con
             return unusable("ring");
         }
     }
-    if !welcome.statistics.is_multiple_of(8) || welcome.statistics as usize + 16 > area.len() {
+    if !welcome.statistics.is_multiple_of(8) || welcome.statistics as usize + 32 > area.len() {
         return unusable("statistics");
     }
     let block = welcome.staging_block as usize;

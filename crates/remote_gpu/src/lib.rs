@@ -94,6 +94,11 @@ struct Caller {
 }
 
 impl RemoteGpu {
+    /// The daemon does not see what is copied here: it is told how much, each way.
+    fn count_copied(&self, word: usize, bytes: usize) {
+        self.area.u64_at(self.statistics + word).fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// Calls that the library above has answered without us; it counts, `sundial ps` shows.
     #[must_use]
     pub fn calls_local(&self) -> &AtomicU64 {
@@ -337,12 +342,20 @@ impl Gpu for RemoteGpu {
 
     fn write(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
         self.still_connected()?;
-        if self.aperture.write(dst, src) { Ok(()) } else { self.write_blocks(dst, src) }
+        if !self.aperture.write(dst, src) {
+            return self.write_blocks(dst, src);
+        }
+        self.count_copied(16, src.len());
+        Ok(())
     }
 
     fn read(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
         self.still_connected()?;
-        if self.aperture.read(dst, src) { Ok(()) } else { self.read_blocks(dst, src) }
+        if !self.aperture.read(dst, src) {
+            return self.read_blocks(dst, src);
+        }
+        self.count_copied(24, dst.len());
+        Ok(())
     }
 
     fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {

@@ -67,4 +67,10 @@ impl Statistics {
         let word = |at| self.area.u64_at(at).load(Ordering::Relaxed);
         (word(STATISTICS_AT), word(STATISTICS_AT + 8))
     }
+
+    /// Bytes that the client's library copied itself into GPU memory that is shown to it, and out of it.
+    pub(crate) fn copied(&self) -> (u64, u64) {
+        let word = |at| self.area.u64_at(at).load(Ordering::Relaxed);
+        (word(STATISTICS_AT + 16), word(STATISTICS_AT + 24))
+    }
 }

@@ -131,6 +131,12 @@ impl SessionHandle {
     pub fn calls(&self) -> (u64, u64) {
         self.statistics.calls()
     }
+
+    /// Bytes that the client's library copied itself into GPU memory that is shown to it, and out of it, as it says.
+    #[must_use]
+    pub fn copied(&self) -> (u64, u64) {
+        self.statistics.copied()
+    }
 }
 
 /// A session, ready to be served.

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Instant;
 
-use gpu::{Command as GpuCommand, ContextId, DevAddr, Gpu, QueueId, SlotId};
+use gpu::{AllocId, Command as GpuCommand, ContextId, DevAddr, Gpu, MapAccess, MemoryKind, QueueId, Request, SlotId};
 use hostmem::Memfd;
 use remote_gpu::RemoteGpu;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -74,6 +74,17 @@ fn what_tenants_use_adds_up() {
         assert!(row["memory_reserved_byte_seconds"].as_f64() > row["memory_byte_seconds"].as_f64(), "{report}");
         assert!(row["wait_p99_us"].as_f64() >= row["wait_p50_us"].as_f64(), "{report}");
     }
+    // What is copied into memory that is shown to the program counts, too.
+    let (id, at, bytes) = (AllocId(2), DevAddr(LO + (64 << 20)), 4 << 20);
+    gpu.request(Request::Alloc { id, bytes, kind: MemoryKind::Vram }).unwrap();
+    gpu.request(Request::Map { at, id, offset: 0, bytes, access: MapAccess::ReadWrite }).unwrap();
+    let large = Memfd::create("data", bytes).unwrap().map().unwrap();
+    gpu.write(at, large.range(0, bytes as usize)).unwrap();
+    gpu.read(large.range(0, 1 << 20), at).unwrap();
+    let report = usage(&installation, &[]);
+    let row = of(&report, "alice");
+    assert_eq!((&row["bytes_in"], &row["bytes_out"]), (&(8192 + bytes).into(), &(100 + (1 << 20)).into()), "{report}");
+
     // Readings of all that is in the sum are some moments apart, however long it has been going on.
     until("times that add up", || {
         work(&gpu, 50, 2);

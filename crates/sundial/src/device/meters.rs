@@ -79,6 +79,13 @@ pub(super) fn reading(metered: &Metered) -> Meters {
     }
 }
 
+/// What a session has had. Copies that its client's library makes itself are what that says.
+fn of_session(running: &Running) -> Meters {
+    let seen = reading(&running.meter.metered());
+    let (into, out) = running.handle.copied();
+    Meters { bytes_in: seen.bytes_in.saturating_add(into), bytes_out: seen.bytes_out.saturating_add(out), ..seen }
+}
+
 impl Device {
     /// What came since the last time, of all tenants; and what became of the GPU's time.
     pub(super) fn metered(&self) -> (Vec<MeteredRow>, GpuTime) {
@@ -92,7 +99,7 @@ impl Device {
             (sessions, guests, tenants)
         };
         let mut readings: Vec<(u64, Meters)> =
-            sessions.iter().map(|(number, running)| (*number, reading(&running.meter.metered()))).collect();
+            sessions.iter().map(|(number, running)| (*number, of_session(running))).collect();
         readings.extend(guests.iter().map(|hosted| (hosted.number(), reading(&hosted.metered()))));
         self.books.with(|ledger| {
             // Nobody gives the GPU away while the books are held.
@@ -139,7 +146,7 @@ impl Device {
 
     /// A session's last reading, when all that it had is given back.
     pub(super) fn settle(&self, number: u64, running: &Running) {
-        let had = reading(&running.meter.metered());
+        let had = of_session(running);
         self.books.with(|ledger| ledger.end(number, &had));
     }
 }
