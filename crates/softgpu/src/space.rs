@@ -426,7 +426,7 @@ impl Space {
     pub(crate) fn is_vram(&self, memory: &Memory, va: u64, end: usize) -> Option<bool> {
         const KNOWN: u64 = 1;
         const VRAM: u64 = 2;
-        let page = va / SMALL_PAGE << 2 | KNOWN;
+        let page = ((va / SMALL_PAGE) << 2) | KNOWN;
         let found = self.ends[end].load(Ordering::Relaxed);
         if found & !VRAM == page {
             return Some(found & VRAM != 0);
