@@ -12,10 +12,10 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
 use tenancy::metering::{GpuTime, Meters};
@@ -25,7 +25,7 @@ use crate::link::ToDevice;
 use crate::metrics::{self, Listener};
 use crate::quiet::Quiet;
 use crate::threads;
-use crate::usage::store::{HOUR, Key, Rows, Store, hour_now};
+use crate::usage::store::{HOUR, Key, Rows, Store, StoreError, hour_now};
 use crate::usage::{MeteredRow, Present, Report, Snapshot, TenantSnapshot};
 
 /// Longest wait for the device process's answer.
@@ -59,6 +59,8 @@ pub(crate) struct Tuning {
 pub(super) struct Usage {
     tuning: Tuning,
     start: (Instant, SystemTime),
+    /// Tells this daemon from those before it.
+    daemon: u64,
     state: Mutex<State>,
     /// Something was heard, or is to be written soon.
     changed: Condvar,
@@ -98,15 +100,22 @@ struct Kept {
     /// Why it could not be written the last time.
     failed: Option<String>,
     forgotten_before: u64,
+    /// The number of what was added last, and of what may have been.
+    number: u64,
+    unsure: Option<(u64, Rows)>,
     /// When that was heard which was written last.
     until: Option<Instant>,
 }
 
 impl Usage {
     pub(super) fn new(tuning: Tuning) -> Usage {
+        let (begin, date) = (Instant::now(), SystemTime::now());
+        let since = date.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let daemon = u64::try_from(since).unwrap_or(u64::MAX) ^ (u64::from(std::process::id()) << 40);
         Usage {
             tuning,
-            start: (Instant::now(), SystemTime::now()),
+            start: (begin, date),
+            daemon,
             state: Mutex::default(),
             changed: Condvar::new(),
             kept: Mutex::default(),
@@ -186,24 +195,13 @@ impl Usage {
         if rows.is_empty() && kept.failed.is_none() {
             return;
         }
-        let opened = match kept.store.clone() {
-            Some(store) => Ok(store),
-            None => Store::open(folder).map(|(store, damage)| {
-                if let Some(damage) = damage {
-                    tracing::error!(damage, "the database of usage was damaged; another is begun");
-                }
-                Arc::new(store)
-            }),
-        };
-        let forget = self.forget_before(hour_now()).filter(|before| *before > kept.forgotten_before);
-        let written = opened.and_then(|store| store.add(&rows, forget).map(|()| store));
-        match written {
-            Ok(store) => {
+        let kept = &mut *kept;
+        kept.number += 1;
+        match self.add(folder, kept, &rows) {
+            Ok(()) => {
                 if kept.failed.take().is_some_and(|reason| !reason.is_empty()) {
                     tracing::info!(folder = %folder.display(), "usage is kept again, with what was used meanwhile");
                 }
-                kept.forgotten_before = forget.unwrap_or(kept.forgotten_before);
-                kept.store = Some(store);
                 kept.until = heard.or(kept.until);
             }
             Err(error) => {
@@ -215,10 +213,38 @@ impl Usage {
                 // After a failed write the database is not to be trusted with another.
                 kept.store = None;
                 let mut state = self.state.lock();
-                state.pending.merge(&rows);
+                if kept.unsure.is_none() {
+                    // Nobody knows whether it came to pass: it is added again as the same.
+                    kept.unsure = Some((kept.number, rows));
+                } else {
+                    state.pending.merge(&rows);
+                }
                 state.bound(&self.merged);
             }
         }
+    }
+
+    /// Adds what could not be added before, and what has come since.
+    fn add(&self, folder: &Path, kept: &mut Kept, rows: &Rows) -> Result<(), StoreError> {
+        let store = match kept.store.clone() {
+            Some(store) => store,
+            None => {
+                let (store, damage) = Store::open(folder)?;
+                if let Some(damage) = damage {
+                    tracing::error!(damage, "the database of usage was damaged; another is begun");
+                }
+                Arc::new(store)
+            }
+        };
+        if let Some((number, before)) = &kept.unsure {
+            store.add((self.daemon, *number), before, None)?;
+            kept.unsure = None;
+        }
+        let forget = self.forget_before(hour_now()).filter(|before| *before > kept.forgotten_before);
+        store.add((self.daemon, kept.number), rows, forget)?;
+        kept.forgotten_before = forget.unwrap_or(kept.forgotten_before);
+        kept.store = Some(store);
+        Ok(())
     }
 
     /// Before which hour everything is forgotten; nothing, while the wall clock has jumped since the daemon started: by a wrong
@@ -232,22 +258,33 @@ impl Usage {
         (agrees && calm).then(|| hour.saturating_sub(self.tuning.days * 24))
     }
 
+    /// What a database has, and the number of what this daemon has added last.
+    fn read(&self, store: &Store, hour: u64) -> Result<(Rows, Option<u64>), StoreError> {
+        Ok((store.read(hour)?, store.last(self.daemon)?))
+    }
+
     /// Everything from an hour on, that of this moment included.
     fn rows(&self, hour: u64) -> (Rows, Result<(), Option<String>>) {
         let kept = self.kept.lock();
         let read = match (&kept.store, &self.tuning.folder) {
-            (Some(store), _) => store.read(hour).map(Some),
+            (Some(store), _) => self.read(store, hour).map(Some),
             // It cannot be written now; what is there may be read all the same.
             (None, Some(folder)) => {
-                Store::existing(folder).and_then(|store| store.map(|store| store.read(hour)).transpose())
+                Store::existing(folder).and_then(|store| store.map(|store| self.read(&store, hour)).transpose())
             }
             (None, None) => Ok(None),
         };
+        let read = read.map(|read| read.unwrap_or_default());
         let (kept_rows, unread) = match read {
-            Ok(rows) => (rows.unwrap_or_default(), None),
-            Err(error) => (Rows::default(), Some(format!("what was kept before cannot be read now: {error}"))),
+            Ok(read) => (read, None),
+            Err(error) => ((Rows::default(), None), Some(format!("what was kept before cannot be read now: {error}"))),
         };
-        let mut rows = kept_rows;
+        let (mut rows, last) = kept_rows;
+        if let Some((number, unsure)) = &kept.unsure
+            && last < Some(*number)
+        {
+            rows.merge(&unsure.since(hour));
+        }
         rows.merge(&self.state.lock().pending.since(hour));
         let reasons: Vec<String> = kept.failed.iter().cloned().chain(unread).collect();
         let told = match reasons[..] {
@@ -429,10 +466,21 @@ mod tests {
         books.hear_at(100, Some(4), vec![row("a", 1)], TIME);
         books.write();
         books.write();
+        // Written, and the answer lost.
+        let mut lost = Rows::default();
+        lost.add((100, 7, "a".into()), &Meters { kernels: 1, ..Meters::default() });
+        {
+            let mut kept = books.kept.lock();
+            (kept.unsure, kept.store) = (Some((kept.number, lost)), None);
+        }
+        assert_eq!(kernels(&books.rows(0).0), 16, "not shown twice");
+        books.hear_at(100, Some(5), vec![row("b", 2)], TIME);
+        books.write();
+        assert_eq!(kernels(&books.rows(0).0), 18, "and not written twice");
         drop(books.kept.lock().store.take());
         let again = usage(books.tuning.folder.clone());
         again.open();
-        assert_eq!(kernels(&again.rows(0).0), 16, "and nothing twice");
+        assert_eq!(kernels(&again.rows(0).0), 18, "and nothing twice");
         std::fs::remove_dir_all(&base).unwrap();
     }
 

@@ -1,6 +1,6 @@
 //! What was used, kept over restarts: an embedded database (`redb`), of the control process alone.
 //!
-//! Two tables: what each tenant of each user had in each hour, and what became of the GPU's time in it. Hours are of the wall
+//! What each tenant of each user had in each hour, and what became of the GPU's time in it. Hours are of the wall
 //! clock, in whole hours since 1970, and are labels only: how much it is was measured with a clock that never jumps. Rows only
 //! grow.
 
@@ -29,6 +29,12 @@ type Value = (u64, u64, u128, u128, u64, u64, u64, u64, u64, [u64; WAIT_RANGES])
 const TENANTS: TableDefinition<'_, (u64, u32, &str), Value> = TableDefinition::new("tenants");
 /// Idle, overhead, wall.
 const TIME: TableDefinition<'_, u64, (u64, u64, u64)> = TableDefinition::new("gpu");
+
+/// What was added last, by which daemon: its start and a number. Whoever does not know whether that came to pass asks again.
+const LAST: TableDefinition<'_, u64, u64> = TableDefinition::new("last");
+
+/// A daemon's start, and a number that grows: rows of a number are added once, however often.
+pub(crate) type Batch = (u64, u64);
 
 /// Rows that are to be added.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -155,11 +161,19 @@ impl Store {
             .map_err(StoreError::from)
     }
 
-    /// Adds rows, all or none; and forgets the hours before one, if that is said.
-    pub(crate) fn add(&self, rows: &Rows, forget_before: Option<u64>) -> Result<(), StoreError> {
+    /// Adds rows, all or none, unless those of this number were added before; and forgets the hours before one, if that is said.
+    pub(crate) fn add(&self, batch: Batch, rows: &Rows, forget_before: Option<u64>) -> Result<(), StoreError> {
         self.attempt(|database| {
             let transaction = database.begin_write()?;
+            let (daemon, number) = batch;
             {
+                let mut last = transaction.open_table(LAST)?;
+                if last.get(daemon)?.is_some_and(|last| last.value() >= number) {
+                    return Ok(());
+                }
+                // Nobody asks for what a daemon did that is gone.
+                last.retain(|other, _| other == daemon)?;
+                last.insert(daemon, number)?;
                 let mut tenants = transaction.open_table(TENANTS)?;
                 for ((hour, user, tenant), more) in &rows.tenants {
                     let key = (*hour, *user, tenant.as_str());
@@ -179,6 +193,15 @@ impl Store {
             }
             transaction.commit()?;
             Ok(())
+        })
+    }
+
+    /// The number of what a daemon has added last.
+    pub(crate) fn last(&self, daemon: u64) -> Result<Option<u64>, StoreError> {
+        self.attempt(|database| match database.begin_read()?.open_table(LAST) {
+            Ok(last) => Ok(last.get(daemon)?.map(|number| number.value())),
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            Err(error) => Err(error.into()),
         })
     }
 
@@ -297,10 +320,14 @@ mod tests {
         let folder = Folder::new("kept");
         let first = rows(&[(7, 1000, "a", 5), (7, 1001, "a", 6), (8, 1000, "b", 9)]);
         let second = rows(&[(8, 1000, "b", 1), (9, 0, "c", 3)]);
-        for rows in [&first, &second] {
+        for (number, rows) in [&first, &second].into_iter().enumerate() {
             let (store, damage) = Store::open(&folder.0).unwrap();
             assert_eq!(damage, None);
-            store.add(rows, None).unwrap();
+            let batch = (99, number as u64);
+            store.add(batch, rows, None).unwrap();
+            assert_eq!(store.last(99).unwrap(), Some(batch.1));
+            // Whoever does not know that it was added may add it again.
+            store.add(batch, rows, None).unwrap();
         }
         let mut all = first.clone();
         all.merge(&second);
@@ -309,7 +336,8 @@ mod tests {
         assert_eq!(store.read(8).unwrap(), all.since(8));
         assert_eq!(all.sums().0[&("b".into(), 1000)], meters(9).plus(&meters(1)));
         assert!(matches!(Store::existing(&folder.0), Err(StoreError::Taken)));
-        store.add(&Rows::default(), Some(8)).unwrap();
+        store.add((100, 0), &Rows::default(), Some(8)).unwrap();
+        assert_eq!(store.last(99).unwrap(), None);
         assert_eq!(store.read(0).unwrap(), all.since(8), "the past is forgotten when it is to be");
     }
 
@@ -321,7 +349,7 @@ mod tests {
         std::fs::write(folder.0.join(FILE), b"this is no database, whatever its name says".repeat(1000)).unwrap();
         let (store, damage) = Store::open(&folder.0).unwrap();
         assert!(damage.is_some_and(|text| text.contains("damaged-")));
-        store.add(&rows(&[(1, 2, "a", 3)]), None).unwrap();
+        store.add((1, 1), &rows(&[(1, 2, "a", 3)]), None).unwrap();
         let names: Vec<_> = std::fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names.len(), 2, "{names:?}");
     }
@@ -347,7 +375,7 @@ mod tests {
             {
                 let (store, _) = Store::open(&folder.0).unwrap();
                 for n in 0..=more {
-                    store.add(&rows(&[(n, 1, "a", n), (n, 2, "b", 1)]), None).unwrap();
+                    store.add((1, n), &rows(&[(n, 1, "a", n), (n, 2, "b", 1)]), None).unwrap();
                 }
             }
             let file = folder.0.join(FILE);
@@ -357,7 +385,7 @@ mod tests {
             std::fs::write(&file, bytes).unwrap();
             if let Ok((store, _)) = Store::open(&folder.0) {
                 let _ = store.read(0);
-                let _ = store.add(&rows(&[(1, 1, "a", 1)]), None);
+                let _ = store.add((2, 1), &rows(&[(1, 1, "a", 1)]), None);
             }
         }
     }
