@@ -284,10 +284,12 @@ impl Device {
 
     /// A session's thread is about to end, whatever the reason.
     fn forget(&self, session: u64, tenant: TenantId) {
-        let ended = self.registry.lock().sessions.remove(&session);
+        // In this order: whoever asks meanwhile finds what it had in the one place or the other.
+        let ended = self.registry.lock().sessions.get(&session).cloned();
         if let Some(running) = ended {
             self.settle(session, &running);
         }
+        self.registry.lock().sessions.remove(&session);
         self.sweep(tenant);
         // Fails only when the parent is gone, and then so are we.
         let _ = link::send(&self.parent, &FromDevice::Ended { session }, &[]);
