@@ -10,6 +10,7 @@
 //!   account *before* it is given, so that two sessions at once cannot exceed a limit. [`Session::settle`] then keeps the
 //!   charge or takes it back, as the GPU answered. [`Session::close`] ends the charges, when the GPU has given back and
 //!   scrubbed what they were for.
+//! - [`grant`] decides who gets GPU memory where limits together exceed it, and who waits.
 //!
 //! - [`metering::Ledger`] keeps what tenants have had, and what became of the GPU's time.
 //!
@@ -19,6 +20,7 @@
 mod account;
 mod admission;
 pub mod metering;
+pub mod grant;
 mod session;
 
 pub use account::{Account, AccountAccess, DeviceCosts, HostCost, Limits, NoDeviceCosts, TenantId, Used};
