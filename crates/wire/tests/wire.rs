@@ -171,6 +171,7 @@ fn answers_round_trip() {
         Err(GpuError::Context(ContextError::IllegalCommand { reason: "no".into() })),
         Err(GpuError::Lost { reason: "gone".into() }),
         Err(GpuError::TimedOut),
+        Err(GpuError::Deferred),
         Ok(Response::ContextError(None)),
     ];
     for answer in answers {

@@ -15,6 +15,7 @@ use crate::gpu_link::slots::{Mark, Slots};
 use crate::handle::{self, MemPool, Table, Tag};
 use crate::memory::allocation::{Allocation, Kind, Wanted};
 use crate::memory::heap::Memory;
+use crate::memory::line::Place;
 use crate::values::PoolAttribute;
 
 /// Sizes are rounded up to this, so that freed blocks fit again, bytes.
@@ -178,7 +179,8 @@ impl Pools {
         if over { self.end(&state) } else { Ok(()) }
     }
 
-    /// Allocates; where memory is short, `wait` is to wait for the work that may use free blocks, which then go.
+    /// Allocates; where memory is short, `wait` is to wait for the work that may use free blocks, which then go. Where others have
+    /// it, waits for them, until the context is `gone`.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`; what `wait` says.
@@ -187,9 +189,28 @@ impl Pools {
         pool: &PoolState,
         bytes: u64,
         who: Allocator,
-        wait: impl FnOnce() -> Result<()>,
+        wait: impl Fn() -> Result<()>,
+        gone: &dyn Fn() -> bool,
     ) -> Result<Arc<Allocation>> {
         let bytes = bytes.checked_next_multiple_of(UNIT).ok_or(CudaError::OUT_OF_MEMORY)?;
+        let mut place = self.memory.place();
+        loop {
+            match self.try_alloc(pool, bytes, who, &wait, &mut place) {
+                // Others may free into the pool meanwhile.
+                Err(CudaError::NOT_READY) => place.wait(gone)?,
+                other => return other,
+            }
+        }
+    }
+
+    fn try_alloc(
+        &self,
+        pool: &PoolState,
+        bytes: u64,
+        who: Allocator,
+        wait: impl Fn() -> Result<()>,
+        place: &mut Place<'_>,
+    ) -> Result<Arc<Allocation>> {
         let mut contents = pool.contents.lock();
         let memory = match self.reuse(&mut contents, bytes, who.queue) {
             Some(memory) => memory,
@@ -199,13 +220,14 @@ impl Pools {
                 }
                 let mut wanted = Wanted::new(bytes, Kind::Pool, who.context);
                 wanted.pool = pool.handle;
-                let made = self.memory.alloc(wanted).or_else(|error| {
-                    if error != CudaError::OUT_OF_MEMORY || contents.free.is_empty() {
+                let made = self.memory.try_alloc(wanted, place).or_else(|error| {
+                    let short = matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY);
+                    if !short || contents.free.is_empty() {
                         return Err(error);
                     }
                     wait()?;
                     self.trim(&mut contents, 0);
-                    self.memory.alloc(wanted)
+                    self.memory.try_alloc(wanted, place)
                 })?;
                 contents.reserved += bytes;
                 contents.reserved_high = contents.reserved_high.max(contents.reserved);

@@ -126,8 +126,9 @@ pub struct Grants {
     stale: Vec<u32>,
     waiters: BTreeMap<Ticket, Waiter>,
     granted: HashMap<Ticket, Waiter>,
-    /// Granted since somebody last asked.
+    /// Granted since somebody last asked, and refused.
     news: Vec<Ticket>,
+    refused: Vec<Ticket>,
     next_ticket: u64,
     uses: u64,
     random: u64,
@@ -153,6 +154,7 @@ impl Grants {
             waiters: BTreeMap::new(),
             granted: HashMap::new(),
             news: Vec::new(),
+            refused: Vec::new(),
             next_ticket: 0,
             uses: 0,
             random: rules.seed,
@@ -168,6 +170,7 @@ impl Grants {
         let before = self.capacity();
         self.change(number, |tenant| (tenant.most, tenant.kind) = (most, kind));
         self.follow_capacity(before);
+        self.refuse_hopeless();
         self.decide();
     }
 
@@ -190,7 +193,7 @@ impl Grants {
         let before = self.capacity();
         self.overhead = bytes;
         self.follow_capacity(before);
-        if self.capacity() > before {
+        if self.capacity() != before {
             self.decide();
         }
     }
@@ -236,10 +239,7 @@ impl Grants {
     pub fn wait(&mut self, id: TenantId, bytes: u64) -> Result<Ticket, Refused> {
         let refused = Refused { free: self.free() };
         let number = *self.numbers.get(&id).ok_or(refused)?;
-        let capacity = self.capacity();
-        let tenant = self.tenant(number);
-        let all = tenant.held.saturating_add(tenant.waiting).saturating_add(bytes);
-        if bytes == 0 || all > tenant.most.min(capacity) {
+        if bytes == 0 || !self.is_possible(self.tenant(number), bytes) {
             return Err(refused);
         }
         let ticket = Ticket(self.next_ticket);
@@ -275,6 +275,11 @@ impl Grants {
         std::mem::take(&mut self.news)
     }
 
+    /// Waits that are over in vain since this was last asked: a limit was lowered, or memory lost, and they would never end.
+    pub fn refusals(&mut self) -> Vec<Ticket> {
+        std::mem::take(&mut self.refused)
+    }
+
     /// Whether a wait has been granted, and was not claimed yet.
     #[must_use]
     pub fn is_granted(&self, ticket: Ticket) -> bool {
@@ -291,6 +296,12 @@ impl Grants {
     #[must_use]
     pub fn may_wait(&self) -> bool {
         self.patient > 0
+    }
+
+    /// What a tenant does where there is not enough for it.
+    #[must_use]
+    pub fn kind(&self, id: TenantId) -> Option<Kind> {
+        self.numbers.get(&id).map(|number| self.tenant(*number).kind)
     }
 
     /// Bytes that a tenant holds, what it was granted and has not claimed yet included.
@@ -419,6 +430,9 @@ impl Grants {
                 self.stale.push(number);
             }
         }
+        if capacity < before {
+            self.refuse_hopeless();
+        }
     }
 
     /// Whether all limits fit together: then nobody has to be put in line.
@@ -458,12 +472,18 @@ impl Grants {
         let tenant = self.tenant(number);
         match tenant.kind {
             Kind::Fixed => return self.may_fix(bytes),
-            // What it is promised ends here.
-            Kind::Waits if bytes > tenant.most.saturating_sub(tenant.held) => return false,
+            // What it is promised ends here, what it waits for included.
+            Kind::Waits if ticket.is_none() && !self.is_possible(tenant, bytes) => return false,
             Kind::Waits | Kind::Fails => {}
         }
         let in_front = ticket.is_some() && ticket == self.waiters.keys().next().copied();
         (in_front || self.may_pass(number)) && (tenant.kind == Kind::Fails || self.is_safe_with(number, bytes))
+    }
+
+    /// Whether a tenant could have `bytes` more than it holds and waits for, if it were alone.
+    fn is_possible(&self, tenant: &Tenant, bytes: u64) -> bool {
+        let all = tenant.held.saturating_add(tenant.waiting).saturating_add(bytes);
+        all <= tenant.most.min(self.capacity())
     }
 
     /// Whether a tenant that asks now, or has come later, may be served before the one who has waited longest.
@@ -507,6 +527,21 @@ impl Grants {
             tenant.used_at = uses;
         });
         self.follow_capacity(before);
+    }
+
+    /// Refuses what tenants could not have any more if they were alone, the latest first: it would be in others' way.
+    fn refuse_hopeless(&mut self) {
+        let capacity = self.capacity();
+        let tickets: Vec<Ticket> = self.waiters.keys().rev().copied().collect();
+        for ticket in tickets {
+            let Some(Waiter { tenant: number, bytes }) = self.waiters.get(&ticket).copied() else { continue };
+            let tenant = self.tenant_mut(number);
+            if tenant.held.saturating_add(tenant.waiting) > tenant.most.min(capacity) {
+                tenant.waiting -= bytes;
+                self.waiters.remove(&ticket);
+                self.refused.push(ticket);
+            }
+        }
     }
 
     /// Grants what can be granted, one after the other.

@@ -86,6 +86,22 @@ impl World {
     }
 
     fn hear(&mut self) {
+        let (capacity, mut wanted) = (self.model.capacity(), BTreeMap::<u64, u64>::new());
+        for (tenant, bytes) in self.waiting.values() {
+            *wanted.entry(*tenant).or_insert(self.model.tenants[tenant].held) += bytes;
+        }
+        for ticket in self.grants.refusals() {
+            let (tenant, bytes) = self.waiting.remove(&ticket).unwrap();
+            let wanted = wanted.get_mut(&tenant).unwrap();
+            assert!(*wanted > self.model.tenants[&tenant].most.min(capacity), "it could have come to that");
+            *wanted -= bytes;
+            assert!(!self.grants.cancel(ticket));
+        }
+        for (tenant, wanted) in wanted {
+            assert!(
+                wanted <= self.model.tenants[&tenant].most.min(capacity) || wanted == self.model.tenants[&tenant].held
+            );
+        }
         for ticket in self.grants.news() {
             let (tenant, bytes) = self.waiting.remove(&ticket).unwrap();
             self.model.tenant(tenant).held += bytes;
@@ -105,7 +121,9 @@ impl World {
         }
         let passes = self.order != Order::FirstCome || self.waiting.is_empty() || known.held > 0;
         let passes = passes || known.kind == Kind::Fixed;
-        let expect = self.model.may_take(tenant, bytes, &self.waiting) && passes;
+        let possible = known.held + waiting + bytes <= known.most.min(self.model.capacity());
+        let possible = possible || known.kind != Kind::Waits;
+        let expect = self.model.may_take(tenant, bytes, &self.waiting) && passes && possible;
         let safe = self.model.is_safe();
         let taken = self.grants.take(TenantId(tenant), bytes).is_ok();
         // From a state that is not safe there may be grants that make it no worse; the model knows of none.
@@ -210,7 +228,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 2000 } else { 4000 }))]
+    #![proptest_config(ProptestConfig::with_cases(4000))]
 
     /// What is granted is what the model grants, which looks at all orders in which tenants could be served; what is held, kept
     /// and free is all there is.

@@ -34,6 +34,8 @@ impl Player {
 
     /// Who has been served, in order.
     fn served(&mut self) -> String {
+        let refused = self.grants.refusals();
+        self.waiting.retain(|(ticket, _)| !refused.contains(ticket));
         let news = self.grants.news();
         let mut names = Vec::new();
         for ticket in news {
