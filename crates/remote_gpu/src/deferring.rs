@@ -9,7 +9,7 @@ use transport::unix;
 use crate::RemoteGpu;
 
 /// Longest sleep between two looks whether the daemon is there.
-const LONGEST: Duration = Duration::from_millis(500);
+const LONGEST: Duration = Duration::from_secs(10);
 
 impl RemoteGpu {
     fn notice(&self, at: usize) -> u32 {

@@ -261,7 +261,7 @@ mod tests {
             assert_eq!(admission.resize(a, 4 << 30), Ok(()), "it is not in its own way");
             assert_eq!(admission.admit(terms("c", Some(1 << 30), None)).is_ok(), overcommit);
             admission.release(a);
-            assert_eq!(admission.admit(terms("d", Some(3 << 30), None)).is_ok(), true);
+            admission.admit(terms("d", Some(3 << 30), None)).unwrap();
         }
     }
 
