@@ -30,7 +30,7 @@ pub struct Driver {
     pub(crate) process: Arc<Process>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) virtual_memory: VirtualMemory,
-    pub(crate) pools: Pools,
+    pub(crate) pools: Arc<Pools>,
     pub(crate) advices: Advices,
     pub(crate) staging: Staging,
     pub(crate) contexts: Table<ContextState>,
@@ -53,7 +53,7 @@ impl Driver {
         let memory = Arc::clone(&process.memory);
         let driver = Driver {
             virtual_memory: VirtualMemory::new(&link, &memory),
-            pools: Pools::new(&memory, &process.slots),
+            pools: Pools::new(&link, &memory, &process.slots),
             advices: Advices::default(),
             staging: Staging::default(),
             contexts: Table::default(),

@@ -147,6 +147,7 @@ impl From<GpuError> for CudaError {
             GpuError::Context(reason) => reason.into(),
             GpuError::Lost { .. } => CudaError::DEVICE_UNAVAILABLE,
             GpuError::TimedOut => CudaError::LAUNCH_TIMEOUT,
+            GpuError::Deferred => CudaError::NOT_READY,
         }
     }
 }

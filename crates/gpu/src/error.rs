@@ -54,6 +54,9 @@ pub enum GpuError {
         /// Bytes that this client may have at most.
         limit: u64,
     },
+    /// Not now: others have the memory. The request stands in line ([`crate::Deferring`]).
+    #[error("waiting for memory")]
+    Deferred,
     /// Too many objects of a kind.
     #[error("too many {what} (limit {limit})")]
     TooMany {

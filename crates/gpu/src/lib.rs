@@ -185,6 +185,27 @@ pub trait Gpu: Send + Sync {
     /// # Errors
     /// `InvalidId` if it is neither.
     fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError>;
+
+    /// What tells of requests that wait for memory; `None` if none ever does.
+    fn deferring(&self) -> Option<&dyn Deferring> {
+        None
+    }
+}
+
+/// A GPU on which a request may have to wait for memory that others have.
+///
+/// `Alloc` and `LoadModule` are answered with [`GpuError::Deferred`] then, and stand in line. Asked again with the same name when
+/// there are news, they are done, or refused, or still stand in line. Until then the name is nobody's; `Free` and
+/// `UnloadModule` of it give up waiting.
+pub trait Deferring {
+    /// Counts news: that a request may be asked again, that others wait for memory, or that nobody does any more.
+    fn news(&self) -> u32;
+
+    /// Sleeps until the count is another than `seen`, or the GPU is lost, or for so long at most.
+    fn wait_for_news(&self, seen: u32, most: Duration);
+
+    /// Whether somebody waits for memory: what is free and kept for later should be given back.
+    fn is_wanted(&self) -> bool;
 }
 
 /// Asks for a context's error; `None` while it is well.

@@ -69,6 +69,10 @@ pub struct Counts {
     pub vram_free: u64,
     /// All VRAM, bytes.
     pub vram_total: u64,
+    /// VRAM that counts against the limits of clients, bytes.
+    pub vram_of_clients: u64,
+    /// VRAM that leases hold, bytes.
+    pub vram_of_leases: u64,
     /// VRAM lost because the device did not let go of it, bytes.
     pub vram_quarantined: u64,
     /// Channels that exist, those that are stuck included.
@@ -201,11 +205,21 @@ impl Driver {
         Counts {
             vram_free: self.device.vram.free(),
             vram_total: self.device.vram.total(),
+            vram_of_clients: self.device.vram.charged(),
+            vram_of_leases: self.device.leases.read().iter().map(|lease| lease.vram_bytes()).sum(),
             vram_quarantined: self.device.vram.quarantined(),
             channels,
             tsgs,
             clients: self.device.clients.count() as u32,
         }
+    }
+
+    /// Bytes of VRAM that are not free and count against no client's limit: what leases hold, what is lost, and the driver's
+    /// own, its tables and channels for clients included.
+    #[must_use]
+    pub fn vram_beside_clients(&self) -> u64 {
+        let vram = &self.device.vram;
+        vram.total().saturating_sub(vram.free()).saturating_sub(vram.charged())
     }
 
     /// True once the device was found gone or stuck. Nothing brings it back; a new driver on a reset device does.

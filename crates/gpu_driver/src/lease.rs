@@ -93,6 +93,11 @@ pub(crate) struct Leased {
 const TOLD_OF_OTHERS: u32 = 16;
 
 impl Leased {
+    /// Bytes of VRAM held.
+    pub(crate) fn vram_bytes(&self) -> u64 {
+        self.vram.lock().iter().map(|(range, ())| range.end - range.start).sum()
+    }
+
     /// Tells who listens, if work of the lease has asked for an interrupt since. Gives who listens: it pays for signals of others,
     /// too, which interrupt because of it.
     pub(crate) fn signal(&self, mmio: &Mmio) -> Option<Asleep> {

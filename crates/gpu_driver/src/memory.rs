@@ -21,9 +21,18 @@ impl Client {
     fn charge(&self, bytes: u64) -> Result<(), GpuError> {
         let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
         match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.device().vram.charge(bytes);
+                Ok(())
+            }
             Err(used) => Err(self.out_of_memory(bytes, self.limit - used)),
         }
+    }
+
+    /// Undoes [`Client::charge`].
+    fn refund(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.device().vram.refund(bytes);
     }
 
     fn out_of_memory(&self, wanted: u64, free: u64) -> GpuError {
@@ -37,7 +46,7 @@ impl Client {
         match self.device().vram.take(bytes) {
             Some(runs) => Ok(Memory { bytes, backing: Backing::Vram(runs, None) }),
             None => {
-                self.used.fetch_sub(bytes, Ordering::Relaxed);
+                self.refund(bytes);
                 Err(self.out_of_memory(bytes, self.device().vram.free()))
             }
         }
@@ -79,7 +88,7 @@ impl Client {
                     (Some(offset), Some(aperture)) => self.give_back_shown(runs, *offset, aperture, let_go),
                     _ => self.give_back(runs, let_go),
                 }
-                self.used.fetch_sub(memory.bytes, Ordering::Relaxed);
+                self.refund(memory.bytes);
             }
             Backing::Host(part) => {
                 self.host.lock().give(part, memory.bytes, let_go);

@@ -31,13 +31,16 @@ pub(crate) struct Vram {
     total: u64,
     /// Bytes that could not be scrubbed, or that a device which does not stop may still write: never used again.
     quarantined: AtomicU64,
+    /// Bytes taken that count against clients' limits.
+    charged: AtomicU64,
 }
 
 impl Vram {
     /// Takes over all of the device's VRAM; unless it `is_zero`, as after a reset, it is scrubbed.
     pub(crate) fn new(backing: Arc<dyn DeviceBacking>, is_zero: bool) -> Vram {
         let total = backing.vram_bytes() / SMALL_PAGE * SMALL_PAGE;
-        let vram = Vram { backing, free: Mutex::default(), total, quarantined: AtomicU64::new(0) };
+        let (quarantined, charged) = (AtomicU64::new(0), AtomicU64::new(0));
+        let vram = Vram { backing, free: Mutex::default(), total, quarantined, charged };
         let all = [Run { offset: 0, bytes: total }];
         if is_zero {
             vram.put_clean(&all)
@@ -60,6 +63,21 @@ impl Vram {
     /// Bytes lost to the quarantine.
     pub(crate) fn quarantined(&self) -> u64 {
         self.quarantined.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that count against clients' limits.
+    pub(crate) fn charged(&self) -> u64 {
+        self.charged.load(Ordering::Relaxed)
+    }
+
+    /// Counts bytes against a client's limit: before they are taken.
+    pub(crate) fn charge(&self, bytes: u64) {
+        self.charged.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Undoes [`Vram::charge`]: when they are free.
+    pub(crate) fn refund(&self, bytes: u64) {
+        self.charged.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Takes `bytes` (whole pages) in one run, aligned to `align`; all zero.

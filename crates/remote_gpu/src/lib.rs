@@ -8,6 +8,9 @@
 //!   through the staging area in blocks, several in flight, so that both sides copy at the same time and what is handed over is
 //!   still in the cache.
 //!
+//! A request that has to wait for memory is answered at once all the same, so that other threads' go on; the caller asks again when
+//! the daemon's notices say that there is something new ([`Deferring`]).
+//!
 //! When the daemon dies, every call, including those that wait, ends with [`GpuError::Lost`]. In a forked child every call
 //! does: a session belongs to the process that made it.
 //!
@@ -17,6 +20,7 @@
 mod aperture;
 mod connect;
 mod copy;
+mod deferring;
 mod host_files;
 mod wait;
 
@@ -27,8 +31,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use gpu::{
-    AllocId, Command, ContextId, DevAddr, Gpu, GpuError, HostMemory, MemoryKind, Properties, QueueId, Request,
-    Response, SemaphoreArea, SlotId,
+    AllocId, Command, ContextId, Deferring, DevAddr, Gpu, GpuError, HostMemory, MemoryKind, Properties, QueueId,
+    Request, Response, SemaphoreArea, SlotId,
 };
 use hostmem::{ForkMark, HostRange, Mapping, Memfd};
 use parking_lot::Mutex;
@@ -59,6 +63,8 @@ pub struct RemoteGpu {
     area: Arc<Mapping>,
     /// Offset in `area` of the counts that the daemon shows to people.
     statistics: usize,
+    /// Offset in `area` of what the daemon has to tell, if requests may wait.
+    notices: Option<usize>,
     semaphores: SemaphoreArea,
     staging: Mapping,
     staging_block: usize,
@@ -362,6 +368,10 @@ impl Gpu for RemoteGpu {
         self.alive()?;
         let known = self.caller.lock().host_files.get(id);
         known.ok_or(GpuError::InvalidId { what: "host allocation".into(), id: id.0.into() })
+    }
+
+    fn deferring(&self) -> Option<&dyn Deferring> {
+        self.notices.map(|_| self as &dyn Deferring)
     }
 }
 

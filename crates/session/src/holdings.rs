@@ -6,10 +6,11 @@ use std::time::Instant;
 use gpu::{Gpu, SemaphoreArea};
 use parking_lot::Mutex;
 use tenancy::metering::Level;
-use tenancy::{Account, AccountAccess, Used};
+use tenancy::{Account, AccountAccess, TenantId, Used};
 use transport::ring;
 use wire::limits::{ANSWER_RING_BYTES, COMMAND_RING_BYTES, STAGING_BYTES};
 
+use crate::broker::MemoryBroker;
 use crate::serve::Backend;
 
 /// What a session takes from the host by being open: rings, staging and semaphore area, stacks and buffers of its thread and
@@ -39,13 +40,27 @@ pub struct SharedAccount {
     /// And how much GPU memory was charged for how long.
     books: Mutex<(Account, Level)>,
     start: Instant,
+    /// Where its GPU memory comes from, if others have some of it.
+    memory: Option<(Arc<MemoryBroker>, TenantId)>,
 }
 
 impl SharedAccount {
     /// For a tenant's sessions.
     #[must_use]
     pub fn new(account: Account) -> Arc<SharedAccount> {
-        Arc::new(SharedAccount { books: Mutex::new((account, Level::default())), start: Instant::now() })
+        SharedAccount::with_memory(account, None)
+    }
+
+    /// The same, with GPU memory from what others have in common with it: they are asked as the tenant, which the broker knows.
+    #[must_use]
+    pub fn sharing(account: Account, broker: &Arc<MemoryBroker>, tenant: TenantId) -> Arc<SharedAccount> {
+        let account = account.sharing(broker.memory_of(tenant));
+        SharedAccount::with_memory(account, Some((Arc::clone(broker), tenant)))
+    }
+
+    fn with_memory(account: Account, memory: Option<(Arc<MemoryBroker>, TenantId)>) -> Arc<SharedAccount> {
+        let books = Mutex::new((account, Level::default()));
+        Arc::new(SharedAccount { books, start: Instant::now(), memory })
     }
 
     /// GPU memory that was charged so far, times how long: byte-nanoseconds.
@@ -112,6 +127,11 @@ impl Charges {
     pub(crate) fn parts(&mut self) -> (&mut tenancy::Session, &SharedAccount) {
         let Some(tables) = &mut self.tables else { unreachable!("taken out only while being dropped") };
         (tables, &self.account)
+    }
+
+    /// Where its GPU memory comes from.
+    pub(crate) fn memory(&self) -> Option<&(Arc<MemoryBroker>, TenantId)> {
+        self.account.memory.as_ref()
     }
 
     pub(crate) fn tables(&mut self) -> &mut tenancy::Session {

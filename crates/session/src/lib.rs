@@ -2,6 +2,8 @@
 //!
 //! - [`Session::begin`] makes the shared memory (rings, staging area), and tells the client so; [`Session::run`] serves it
 //!   on the calling thread until the client is gone or breaks the protocol, then gives everything back.
+//! - [`MemoryBroker`] is the GPU's memory between all sessions. A request that has to wait for some stands in line there, and no
+//!   thread waits with it: its client is told to ask again.
 //! - [`Monitor`] watches the sockets of all sessions, and so notices a dead client even while its thread is busy.
 //!
 //! ```text
@@ -15,13 +17,16 @@
 //!
 //! Not here: who may open a session (`sundial serve`), how GPU time is shared (`fair_share`).
 
+mod broker;
 mod holdings;
 mod host_files;
 mod incoming;
 mod memory;
 mod monitor;
 mod serve;
+mod waits;
 
+pub use broker::{MemoryBroker, reserve};
 pub use holdings::{Charges, OWN, SharedAccount};
 pub use monitor::Monitor;
 pub use serve::{Backend, Ended, Session, SessionHandle};

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 
 use hostmem::{Mapping, Memfd};
 use transport::{Consumer, Producer, ring};
-use wire::limits::{ANSWER_RING_BYTES, COMMAND_RING_BYTES, STAGING_BYTES};
+use wire::limits::{ANSWER_RING_BYTES, COMMAND_RING_BYTES, NOTICES_AT, STAGING_BYTES};
+
+use crate::broker::Notices;
 
 const COMMANDS_AT: usize = 0;
 const ANSWERS_AT: usize = (COMMANDS_AT + ring::bytes(COMMAND_RING_BYTES)).next_multiple_of(4096);
@@ -48,6 +50,11 @@ impl SharedMemory {
             (small(ANSWERS_AT), small(ANSWER_RING_BYTES)),
             small(STATISTICS_AT),
         )
+    }
+
+    /// Where the client reads what is new.
+    pub(crate) fn notices(&self) -> Arc<Notices> {
+        Notices::new(Arc::clone(&self.area), STATISTICS_AT + NOTICES_AT)
     }
 
     pub(crate) fn statistics(&self) -> Statistics {

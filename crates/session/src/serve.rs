@@ -7,13 +7,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use gpu::{
     AllocId, Command, ContextError, ContextId, Gpu, GpuError, HostMemory, MemoryKind, QueueId, Request, Response,
     SlotId,
 };
 use hostmem::Memfd;
-use tenancy::Settled;
+use tenancy::{AccountAccess, Settled};
 use transport::{Consumer, Producer, RingError, ring, unix};
 use wire::handshake::features;
 use wire::limits::STAGING_BLOCK;
@@ -24,6 +25,7 @@ use crate::host_files::HostFiles;
 use crate::incoming::Incoming;
 use crate::memory::{SharedMemory, Statistics};
 use crate::monitor::{Monitor, Watch};
+use crate::waits::{Name, Next, Shown, Waits};
 
 /// Commands handed to the GPU at once.
 const BATCH: usize = 16;
@@ -96,6 +98,7 @@ pub struct SessionHandle {
     memory_bytes: Arc<AtomicU64>,
     launches: Arc<AtomicU64>,
     statistics: Statistics,
+    waiting: Shown,
     commands: ring::Waker,
     answers: ring::Waker,
 }
@@ -118,6 +121,13 @@ impl SessionHandle {
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.memory_bytes.load(Ordering::Relaxed)
+    }
+
+    /// GPU memory that it waits for, bytes, and for how long it has.
+    #[must_use]
+    pub fn waiting(&self) -> Option<(u64, Duration)> {
+        let (bytes, since) = (*self.waiting.lock())?;
+        Some((bytes, since.elapsed()))
     }
 
     /// Kernels launched so far.
@@ -143,6 +153,8 @@ impl SessionHandle {
 pub struct Session {
     /// Not called any more from the moment on when `holdings` begins to be given back: dropped first.
     _watch: Watch,
+    /// Others may go ahead before all is given back.
+    waits: Waits,
     holdings: Holdings,
     memory: SharedMemory,
     handle: SessionHandle,
@@ -171,25 +183,30 @@ struct Parts {
     answers: Producer,
     handle: SessionHandle,
     watch: Watch,
+    waits: Waits,
 }
 
 impl Session {
     /// Sets a session up and welcomes the client on `socket`, which has said its hello. `process` is a descriptor of the
-    /// client's process, whose end is the session's: a child may hold the socket open.
+    /// client's process, whose end is the session's: a child may hold the socket open. `known` are the features that the client
+    /// knows.
     ///
     /// # Errors
     /// What the operating system says. Nothing stays charged.
     pub fn begin(
         socket: OwnedFd,
         process: Option<OwnedFd>,
+        known: u64,
         backend: &Backend,
         charges: Charges,
         monitor: &Monitor,
     ) -> io::Result<Session> {
         let holdings = Holdings::new(backend, charges);
-        let Parts { memory, commands, answers, handle, watch } = Session::set_up(&socket, process, backend, monitor)?;
+        let parts = Session::set_up(&socket, process, known, &holdings.charges, backend, monitor)?;
+        let Parts { memory, commands, answers, handle, watch, waits } = parts;
         Ok(Session {
             _watch: watch,
+            waits,
             holdings,
             memory,
             handle,
@@ -204,20 +221,35 @@ impl Session {
         })
     }
 
-    fn set_up(socket: &OwnedFd, process: Option<OwnedFd>, backend: &Backend, monitor: &Monitor) -> io::Result<Parts> {
+    fn set_up(
+        socket: &OwnedFd,
+        process: Option<OwnedFd>,
+        known: u64,
+        charges: &Charges,
+        backend: &Backend,
+        monitor: &Monitor,
+    ) -> io::Result<Parts> {
         let memory = SharedMemory::create()?;
         let (commands, answers) = (memory.commands(), memory.answers());
+        let waits = Waits::new(charges.memory().filter(|_| known & features::DEFERRED != 0).map(|(broker, tenant)| {
+            let notices = memory.notices();
+            broker.hear(&notices);
+            (Arc::clone(broker), *tenant, notices)
+        }));
         let handle = SessionHandle {
             gone: Arc::new(AtomicBool::new(false)),
             memory_bytes: Arc::new(AtomicU64::new(0)),
             launches: Arc::new(AtomicU64::new(0)),
             statistics: memory.statistics(),
+            waiting: waits.shown(),
             commands: commands.waker(),
             answers: answers.waker(),
         };
         let (command_ring, answer_ring, statistics) = SharedMemory::layout();
         let welcome = Welcome {
-            features: if backend.aperture { features::ALL } else { features::SHARED_MEMORY },
+            features: features::SHARED_MEMORY
+                | known & features::DEFERRED
+                | if backend.aperture { features::APERTURE } else { 0 },
             properties: backend.gpu.properties().clone(),
             command_ring,
             answer_ring,
@@ -231,7 +263,7 @@ impl Session {
             ending.end();
             abort();
         })?;
-        Ok(Parts { memory, commands, answers, handle, watch })
+        Ok(Parts { memory, commands, answers, handle, watch, waits })
     }
 
     /// For other threads.
@@ -374,8 +406,16 @@ impl Session {
 
     fn request(&mut self, request: Request) -> Result<Result<Response, GpuError>, Ended> {
         let (tables, account) = self.holdings.charges.parts();
-        let ticket = match tables.check(account, &request) {
+        let limit = || account.with(|account| account.limits().vram_bytes);
+        let credit = match self.waits.next(&request, &limit) {
+            Next::Serve(credit) => credit,
+            Next::Answer(answer) => return Ok(answer.map(|()| Response::Done)),
+        };
+        let ticket = match tables.check_with(account, &request, credit) {
             Ok(ticket) => ticket,
+            Err(GpuError::Deferred) => {
+                return Ok(Err(self.waits.put(Name::of(&request), tables.memory_wanted(&request), &limit)));
+            }
             Err(error) => return Ok(Err(error)),
         };
         let allocated = match request {
@@ -436,11 +476,21 @@ impl Session {
         match settled {
             Settled::Answer(answer) => answer,
             Settled::Undo(request, error) => {
-                if let Err(failure) = self.holdings.gpu.request(request) {
-                    tracing::warn!(%failure, "could not undo a request beyond the limit");
-                }
+                self.undo(request);
                 Err(error)
             }
+            Settled::Defer(id, bytes) => {
+                self.undo(Request::UnloadModule { id });
+                let account = self.holdings.charges.parts().1;
+                let limit = || account.with(|account| account.limits().vram_bytes);
+                Err(self.waits.put(Some(Name::Module(id)), bytes, &limit))
+            }
+        }
+    }
+
+    fn undo(&self, request: Request) {
+        if let Err(failure) = self.holdings.gpu.request(request) {
+            tracing::warn!(%failure, "could not undo a request beyond the limit");
         }
     }
 

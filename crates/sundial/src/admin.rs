@@ -163,6 +163,15 @@ pub(crate) struct SessionLine {
     pub(crate) memory_used: u64,
     /// Limit of the tenant, all its sessions together, bytes.
     pub(crate) memory_limit: u64,
+    /// GPU memory that the tenant has been granted, all its sessions together, bytes: what it has, and what it is about to take.
+    #[serde(default)]
+    pub(crate) memory_reserved: u64,
+    /// GPU memory that this session's requests wait for, bytes.
+    #[serde(default)]
+    pub(crate) memory_waiting_bytes: u64,
+    /// For how long the first of them has, seconds.
+    #[serde(default)]
+    pub(crate) memory_waiting_seconds: f64,
     /// Memory of the host that the tenant takes, all its sessions together, bytes.
     pub(crate) host_memory_used: u64,
     /// Most bytes that it may be.
@@ -184,7 +193,7 @@ pub(crate) struct SessionLine {
     pub(crate) kernels_interpreted: u32,
     /// Compilations of the tenant under way.
     pub(crate) compiling: u32,
-    /// `running` (has work), `idle`, or `ending`.
+    /// `waiting` (for GPU memory), `running` (has work), `idle`, or `ending`.
     pub(crate) state: String,
 }
 
@@ -341,6 +350,9 @@ mod tests {
             pid: i32::MAX,
             memory_used: u64::MAX,
             memory_limit: u64::MAX,
+            memory_reserved: u64::MAX,
+            memory_waiting_bytes: u64::MAX,
+            memory_waiting_seconds: 100_000.0 / 3.0,
             host_memory_used: u64::MAX,
             host_memory_limit: u64::MAX,
             share_entitled: 100.0 / 3.0,

@@ -11,6 +11,11 @@
 //! allow = true
 //! memory = "1g"              # each user's limit; none: the whole GPU
 //!
+//! [memory]                   # where limits together exceed the GPU
+//! overcommit = true          # they may; false: who would exceed it is not let in
+//! on_full = "fail"           # a request that does not fit: fail, wait, wait:30s (and out of memory then)
+//! order = "first-come"       # who goes next of those who wait: first-come, best-fit, recent-use, random
+//!
 //! [code_cache]               # compiled code in $XDG_CACHE_HOME/sundial (or ~/.cache/sundial)
 //! keep = true
 //! most = "256m"              # on disk
@@ -27,6 +32,7 @@
 //! [profiles.small]           # terms with a name, for `--profile small` of `run` and `vgpu create`
 //! mem = "512m"
 //! share = "20%"
+//! on_full = "wait:5m"
 //! scheme = "fv"              # of virtual GPUs
 //! trap = "tracker"           # the same, in scheme fv; and shadow = "hybrid", rebuild = "segmented"
 //!
@@ -47,6 +53,7 @@ use serde::Deserialize;
 use tenancy::Limits;
 
 use crate::control::UsageTuning;
+use crate::memory_policy::MemoryPolicy;
 use crate::metrics::Listen;
 use crate::scheme::Profile;
 use crate::size::{GpuSpec, Scheduler, Size};
@@ -61,6 +68,7 @@ pub(crate) struct Config {
     pub(crate) most_tenants: usize,
     pub(crate) linger_seconds: u64,
     pub(crate) unregistered: Unregistered,
+    pub(crate) memory: MemoryPolicy,
     pub(crate) code_cache: CodeCache,
     pub(crate) usage: Usage,
     pub(crate) metrics: Metrics,
@@ -121,6 +129,7 @@ impl Default for Config {
             most_tenants: 64,
             linger_seconds: 30,
             unregistered: Unregistered::default(),
+            memory: MemoryPolicy::default(),
             code_cache: CodeCache::default(),
             usage: Usage::default(),
             metrics: Metrics::default(),
@@ -236,6 +245,13 @@ mod tests {
         assert_eq!(config.profile(None).unwrap(), Profile::default());
         assert!(config.profile(Some("large")).unwrap_err().to_string().contains("has small"));
         for bad in ["[profiles.small]\nmemory = \"1g\"", "[profiles.small]\nscheme = \"best\""] {
+            assert!(Config::parse(bad).is_err(), "{bad}");
+        }
+        let memory =
+            Config::parse("[memory]\novercommit = false\non_full = \"wait:2s\"\norder = \"best-fit\"").unwrap().memory;
+        assert_eq!((memory.overcommit, memory.on_full.to_string().as_str()), (false, "wait:2000ms"));
+        assert_eq!(memory.rules().to_string(), "best-fit");
+        for bad in ["[memory]\norder = \"best\"", "[memory]\non_full = \"wait:x\"", "[memory]\novercomit = true"] {
             assert!(Config::parse(bad).is_err(), "{bad}");
         }
         for bad in ["gpus = \"soft:1g\"", "[limits]\nqueue = 7", "[unregistered]\nmem = \"1g\"", "gpu = \"soft:zero\""]

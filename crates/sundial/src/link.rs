@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tenancy::grant::OnFull;
 use tenancy::metering::GpuTime;
 use tenancy::{Limits, TenantId};
 use transport::unix;
@@ -32,6 +33,8 @@ pub(crate) enum ToDevice {
         limits: Limits,
         /// Its share of GPU time, percent.
         share_percent: Option<f64>,
+        /// What becomes of its requests for GPU memory that do not fit.
+        on_full: OnFull,
     },
     /// A client said its hello; its socket comes with this message, and a descriptor of its process, if it has a number here →
     /// [`FromDevice::Taken`]
@@ -42,8 +45,8 @@ pub(crate) enum ToDevice {
         tenant: TenantId,
         /// Its process.
         pid: i32,
-        /// It may be shown its VRAM.
-        aperture: bool,
+        /// Features of the session protocol that it may have.
+        features: u64,
     },
     /// A tenant has left; its sessions end by themselves.
     Forget {

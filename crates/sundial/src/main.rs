@@ -35,6 +35,7 @@ mod device;
 mod doctor;
 mod host;
 mod link;
+mod memory_policy;
 mod metrics;
 mod picture;
 mod ps;

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::{Context, Result, bail};
 
-use crate::admin::{self, AdminReply, AdminRequest, Listing};
+use crate::admin::{self, AdminReply, AdminRequest, Listing, SessionLine};
 use crate::runtime_directory::RuntimeDirectory;
 use crate::size::Size;
 
@@ -51,16 +51,23 @@ fn table(listing: &Listing) -> String {
             line.share_received,
             line.calls_local,
             line.calls_remote,
-            line.state
+            state(line)
         ));
     }
     text
 }
 
+/// What a session does; and for what, and how long, it waits.
+fn state(line: &SessionLine) -> String {
+    match line.memory_waiting_bytes {
+        0 => line.state.clone(),
+        bytes => format!("{} for {} ({:.0} s)", line.state, Size(bytes), line.memory_waiting_seconds),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::SessionLine;
 
     #[test]
     fn columns_line_up() {
@@ -69,6 +76,9 @@ mod tests {
             pid: 4711,
             memory_used: 96 << 20,
             memory_limit: 2 << 30,
+            memory_reserved: 96 << 20,
+            memory_waiting_bytes: 32 << 20,
+            memory_waiting_seconds: 61.5,
             host_memory_used: 7 << 20,
             host_memory_limit: 4 << 30,
             share_entitled: 30.0,
@@ -79,11 +89,11 @@ mod tests {
             kernels: 12,
             kernels_interpreted: 0,
             compiling: 1,
-            state: "running".into(),
+            state: "waiting".into(),
         };
         let text = table(&Listing { sessions: vec![line], ..Listing::default() });
         let [head, body] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
-        assert_eq!(head.find("STATE"), body.find("running"));
+        assert_eq!(head.find("STATE"), body.find("waiting for 32 MiB (62 s)"));
         assert!(body.contains("96 MiB") && body.contains("30.0%"), "{body}");
     }
 }

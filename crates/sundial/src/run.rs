@@ -17,6 +17,7 @@ use tenancy::Terms;
 use wire::place::{CREDENTIAL_VARIABLE, SOCKET_VARIABLE};
 
 use crate::admin::{self, AdminReply, AdminRequest};
+use crate::memory_policy::OnFull;
 use crate::runtime_directory::RuntimeDirectory;
 use crate::size::{GpuSpec, Percent, Size};
 
@@ -35,6 +36,10 @@ pub(crate) struct Args {
     /// Most memory of the host that the daemon may take for it, pinned memory included, as 2g.
     #[arg(long)]
     host_mem: Option<Size>,
+    /// What becomes of a request for GPU memory that does not fit now: fail, wait, or wait:<time>, as wait:30s. Who waits should say
+    /// how much it may want (--mem).
+    #[arg(long, value_name = "fail|wait[:TIME]")]
+    on_full: Option<OnFull>,
     /// Share of GPU time while others want it, as 30%.
     #[arg(long)]
     share: Option<Percent>,
@@ -45,10 +50,10 @@ pub(crate) struct Args {
     #[arg(long)]
     name: Option<String>,
     /// Straight on the GPU, without daemon: the baseline.
-    #[arg(long, conflicts_with_all = ["mem", "host_mem", "share", "profile", "name"])]
+    #[arg(long, conflicts_with_all = ["mem", "host_mem", "share", "on_full", "profile", "name"])]
     native: bool,
     /// On a virtual GPU, as a guest: the path of its socket; or pci, or pci:<address>, in a virtual machine that has one.
-    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["mem", "host_mem", "share", "profile", "name", "native"])]
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["mem", "host_mem", "share", "on_full", "profile", "name", "native"])]
     vgpu: Option<OsString>,
     /// Which GPU: soft:<memory>, as soft:4g. For a daemon that is started now, or with --native.
     #[arg(long, env = "SUNDIAL_GPU")]
@@ -78,6 +83,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
             memory_bytes: args.mem.map(|size| size.0),
             host_bytes: args.host_mem.map(|size| size.0),
             share_percent: args.share.map(|share| share.0),
+            on_full: args.on_full.map(|on_full| on_full.0),
         };
         let (credential, socket) = register(terms, args.gpu, args.profile)?;
         command.env(CREDENTIAL_VARIABLE, credential);

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use tenancy::Terms;
 
+use crate::memory_policy::OnFull;
 use crate::shadowing::{Rebuild, Shadow, Trap, Wish};
 use crate::size::{Percent, Size};
 
@@ -62,6 +63,7 @@ pub(crate) struct Profile {
     pub(crate) mem: Option<Size>,
     pub(crate) host_mem: Option<Size>,
     pub(crate) share: Option<Percent>,
+    pub(crate) on_full: Option<OnFull>,
     /// For virtual GPUs; sessions have none.
     pub(crate) scheme: Option<Scheme>,
     /// The same, in scheme fv.
@@ -76,6 +78,7 @@ impl Profile {
         terms.memory_bytes = terms.memory_bytes.or(self.mem.map(|size| size.0));
         terms.host_bytes = terms.host_bytes.or(self.host_mem.map(|size| size.0));
         terms.share_percent = terms.share_percent.or(self.share.map(|share| share.0));
+        terms.on_full = terms.on_full.or(self.on_full.map(|on_full| on_full.0));
     }
 
     /// How page tables are shadowed.
@@ -91,7 +94,13 @@ mod tests {
     #[test]
     fn what_is_said_counts_more_than_the_profile() {
         let profile = Profile { mem: Some(Size(1 << 30)), share: Some(Percent(30.0)), ..Profile::default() };
-        let mut terms = Terms { name: "a".into(), memory_bytes: Some(1 << 20), host_bytes: None, share_percent: None };
+        let mut terms = Terms {
+            name: "a".into(),
+            memory_bytes: Some(1 << 20),
+            host_bytes: None,
+            share_percent: None,
+            on_full: None,
+        };
         profile.fill(&mut terms);
         assert_eq!((terms.memory_bytes, terms.host_bytes, terms.share_percent), (Some(1 << 20), None, Some(30.0)));
         for text in ["fv-naive", "fv", "pv", "pass-through"] {

@@ -139,6 +139,8 @@ impl fmt::Display for Percent {
     }
 }
 
+pub(crate) use by_text;
+
 by_text!(Size, Percent, GpuSpec, Scheduler);
 
 #[cfg(test)]

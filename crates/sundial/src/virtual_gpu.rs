@@ -159,6 +159,7 @@ fn create(create: Create) -> Result<()> {
         memory_bytes: create.mem.map(|size| size.0),
         host_bytes: create.host_mem.map(|size| size.0),
         share_percent: create.share.map(|share| share.0),
+        on_full: None,
     };
     let listener = create.socket.as_deref().map(listen).transpose()?;
     let path = listener.as_ref().map(|listener| listener.path().to_owned());

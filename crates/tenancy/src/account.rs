@@ -105,6 +105,31 @@ impl DeviceCosts for NoDeviceCosts {
     }
 }
 
+/// The ledger of the GPU's memory, which all tenants have in common, as one tenant's account sees it. Whatever is charged to the
+/// account is taken from it first, and given back when it is refunded.
+pub trait GpuMemory: std::fmt::Debug + Send {
+    /// Takes so many bytes, or none.
+    ///
+    /// # Errors
+    /// They are others' now.
+    fn take(&self, bytes: u64) -> Result<(), NotNow>;
+
+    /// Gives back what was taken.
+    fn give(&self, bytes: u64);
+
+    /// Bytes that could be had, now or, if requests wait, at last; `on_gpu` are free on the GPU.
+    fn obtainable(&self, on_gpu: u64) -> u64;
+}
+
+/// Memory that the limit allows is others'.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotNow {
+    /// Bytes that are nobody's.
+    pub free: u64,
+    /// The request may wait for it.
+    pub may_wait: bool,
+}
+
 /// How a tenant's sessions, each on its own thread, reach their account. What is done inside takes the same short time
 /// whatever a tenant has asked for: other sessions, and those who look, wait for it.
 pub trait AccountAccess {
@@ -124,15 +149,22 @@ pub struct Account {
     limits: Limits,
     used: Used,
     device: Box<dyn DeviceCosts>,
+    memory: Option<Box<dyn GpuMemory>>,
 }
 
 impl Account {
     /// An account to which nothing is charged.
     #[must_use]
     pub fn new(limits: Limits, device: Box<dyn DeviceCosts>) -> Account {
-        let account = Account { limits, used: Used::default(), device };
+        let account = Account { limits, used: Used::default(), device, memory: None };
         account.limit_device(&account.used);
         account
+    }
+
+    /// The same, with memory from a ledger that others have in common with it.
+    #[must_use]
+    pub fn sharing(self, memory: Box<dyn GpuMemory>) -> Account {
+        Account { memory: Some(memory), ..self }
     }
 
     /// Changes the limits. What is used above a lowered limit stays until it is given back.
@@ -172,11 +204,29 @@ impl Account {
         self.device.set_limits(self.rest(used));
     }
 
+    /// Bytes of GPU memory that could be had, `on_gpu` being free on the GPU.
+    pub(crate) fn obtainable(&self, on_gpu: u64) -> u64 {
+        let left = self.limits.vram_bytes.saturating_sub(self.used.vram_bytes);
+        self.memory.as_ref().map_or(on_gpu, |memory| memory.obtainable(on_gpu)).min(left)
+    }
+
+    /// Gives credit back that was not used up.
+    pub(crate) fn give_credit(&self, bytes: u64) {
+        if let Some(memory) = self.memory.as_ref().filter(|_| bytes > 0) {
+            memory.give(bytes);
+        }
+    }
+
     /// Charges all of `cost`, or nothing.
     ///
     /// # Errors
-    /// `OutOfMemory` or `TooMany`.
+    /// `OutOfMemory`, `TooMany`, or `Deferred`.
     pub(crate) fn charge(&mut self, cost: Used) -> Result<(), GpuError> {
+        self.charge_with(cost, &mut 0)
+    }
+
+    /// The same, with GPU memory that the ledger has granted already; what is left of it is in `credit` then.
+    pub(crate) fn charge_with(&mut self, cost: Used, credit: &mut u64) -> Result<(), GpuError> {
         let (used, limits) = (&self.used, &self.limits);
         let memory = |used: u64, wanted: u64, limit: u64| {
             let free = limit.saturating_sub(used);
@@ -202,11 +252,25 @@ impl Account {
         count(used.mappings, cost.mappings, limits.mappings, "mappings")?;
         count(used.modules, cost.modules, limits.modules, "modules")?;
         let sum = used.combine(&cost, |a, b| a.saturating_add(b));
-        if cost.host_bytes > 0 || cost.maps > 0 || cost.files > 0 {
-            self.make_room(&sum, &cost)?;
+        let more = cost.vram_bytes.saturating_sub(*credit);
+        self.take_memory(more)?;
+        if (cost.host_bytes > 0 || cost.maps > 0 || cost.files > 0)
+            && let Err(refused) = self.make_room(&sum, &cost)
+        {
+            self.give_credit(more);
+            return Err(refused);
         }
+        *credit -= cost.vram_bytes - more;
         self.used = sum;
         Ok(())
+    }
+
+    fn take_memory(&self, wanted: u64) -> Result<(), GpuError> {
+        let Some(memory) = self.memory.as_ref().filter(|_| wanted > 0) else { return Ok(()) };
+        memory.take(wanted).map_err(|NotNow { free, may_wait }| match may_wait {
+            true => GpuError::Deferred,
+            false => GpuError::OutOfMemory { wanted, free, limit: self.limits.vram_bytes },
+        })
     }
 
     /// Takes from the device's part what is to be charged here, unless the device has used it.
@@ -237,6 +301,7 @@ impl Account {
             assert!(a >= b, "refund of more than was charged");
             a - b
         });
+        self.give_credit(cost.vram_bytes);
         if cost.host_bytes > 0 || cost.maps > 0 || cost.files > 0 {
             self.limit_device(&self.used);
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::TenantId;
+use crate::grant::OnFull;
 
 /// What a tenant asks for, or is given.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -17,6 +18,9 @@ pub struct Terms {
     pub host_bytes: Option<u64>,
     /// Share of GPU time while others want it too, percent; `None`: an equal part of what the others leave.
     pub share_percent: Option<f64>,
+    /// What becomes of requests for GPU memory that do not fit; `None`: what the policy says.
+    #[serde(default)]
+    pub on_full: Option<OnFull>,
 }
 
 /// Why a tenant is not let in.
@@ -42,6 +46,16 @@ pub enum AdmissionError {
         /// Asked for, bytes.
         wanted: u64,
         /// What the GPU, or the policy, has.
+        limit: u64,
+    },
+    /// Limits of tenants would together exceed the GPU, and may not.
+    #[error("a memory limit of {wanted} bytes is not free: {taken} of the GPU's {limit} are others' limits")]
+    Overcommit {
+        /// Asked for, bytes.
+        wanted: u64,
+        /// Limits of others together, bytes.
+        taken: u64,
+        /// The GPU's memory, bytes.
         limit: u64,
     },
     /// Too little memory to load a kernel.
@@ -101,6 +115,7 @@ pub const LEAST_HOST_MEMORY: u64 = 32 << 20;
 pub struct Admission {
     memory_bytes: u64,
     host_bytes: u64,
+    overcommit: bool,
     most: usize,
     next: u64,
     tenants: BTreeMap<TenantId, Terms>,
@@ -110,7 +125,26 @@ impl Admission {
     /// For a GPU with `memory_bytes`, at most `host_bytes` of the host's for a tenant, at most `most` tenants.
     #[must_use]
     pub fn new(memory_bytes: u64, host_bytes: u64, most: usize) -> Admission {
-        Admission { memory_bytes, host_bytes, most, next: 1, tenants: BTreeMap::new() }
+        Admission { memory_bytes, host_bytes, overcommit: true, most, next: 1, tenants: BTreeMap::new() }
+    }
+
+    /// Whether limits of GPU memory may together exceed what there is.
+    #[must_use]
+    pub fn overcommitting(self, overcommit: bool) -> Admission {
+        Admission { overcommit, ..self }
+    }
+
+    /// Whether somebody may have a limit of `wanted` bytes beside all but one of those present.
+    fn check_sum(&self, wanted: Option<u64>, but: Option<TenantId>) -> Result<(), AdmissionError> {
+        let limit = self.memory_bytes;
+        let whole = |bytes: Option<u64>| bytes.unwrap_or(limit);
+        let others = self.tenants.iter().filter(|(id, _)| Some(**id) != but);
+        let taken = others.fold(0u64, |sum, (_, terms)| sum.saturating_add(whole(terms.memory_bytes)));
+        let wanted = whole(wanted);
+        match self.overcommit || taken.saturating_add(wanted) <= limit {
+            true => Ok(()),
+            false => Err(AdmissionError::Overcommit { wanted, taken, limit }),
+        }
     }
 
     /// Lets a tenant in.
@@ -129,6 +163,7 @@ impl Admission {
             return Err(AdmissionError::Name { name: terms.name });
         }
         terms.memory_bytes.map_or(Ok(()), |wanted| check_memory(wanted, self.memory_bytes))?;
+        self.check_sum(terms.memory_bytes, None)?;
         match terms.host_bytes {
             Some(wanted) if wanted > self.host_bytes => {
                 return Err(AdmissionError::HostMemory { wanted, limit: self.host_bytes });
@@ -164,6 +199,7 @@ impl Admission {
     /// Why not; nothing has changed then.
     pub fn resize(&mut self, id: TenantId, memory_bytes: u64) -> Result<(), AdmissionError> {
         check_memory(memory_bytes, self.memory_bytes)?;
+        self.check_sum(Some(memory_bytes), Some(id))?;
         if let Some(terms) = self.tenants.get_mut(&id) {
             terms.memory_bytes = Some(memory_bytes);
         }
@@ -211,7 +247,22 @@ mod tests {
     use super::*;
 
     fn terms(name: &str, memory: Option<u64>, share: Option<f64>) -> Terms {
-        Terms { name: name.into(), memory_bytes: memory, host_bytes: None, share_percent: share }
+        Terms { name: name.into(), memory_bytes: memory, host_bytes: None, share_percent: share, on_full: None }
+    }
+
+    #[test]
+    fn limits_may_exceed_the_gpu_or_not() {
+        for overcommit in [true, false] {
+            let mut admission = Admission::new(4 << 30, 1 << 30, 9).overcommitting(overcommit);
+            let a = admission.admit(terms("a", Some(3 << 30), None)).unwrap();
+            let beyond = admission.admit(terms("b", Some(2 << 30), None));
+            assert_eq!(beyond.is_ok(), overcommit, "{beyond:?}");
+            assert_eq!(admission.admit(terms("whole", None, None)).is_ok(), overcommit);
+            assert_eq!(admission.resize(a, 4 << 30), Ok(()), "it is not in its own way");
+            assert_eq!(admission.admit(terms("c", Some(1 << 30), None)).is_ok(), overcommit);
+            admission.release(a);
+            admission.admit(terms("d", Some(3 << 30), None)).unwrap();
+        }
     }
 
     #[test]

@@ -10,6 +10,8 @@
 //!   account *before* it is given, so that two sessions at once cannot exceed a limit. [`Session::settle`] then keeps the
 //!   charge or takes it back, as the GPU answered. [`Session::close`] ends the charges, when the GPU has given back and
 //!   scrubbed what they were for.
+//! - [`grant`] decides who gets GPU memory where limits together exceed it, and who waits. Accounts take what they charge from
+//!   it ([`GpuMemory`]).
 //!
 //! - [`metering::Ledger`] keeps what tenants have had, and what became of the GPU's time.
 //!
@@ -18,9 +20,12 @@
 
 mod account;
 mod admission;
+pub mod grant;
 pub mod metering;
 mod session;
 
-pub use account::{Account, AccountAccess, DeviceCosts, HostCost, Limits, NoDeviceCosts, TenantId, Used};
+pub use account::{
+    Account, AccountAccess, DeviceCosts, GpuMemory, HostCost, Limits, NoDeviceCosts, NotNow, TenantId, Used,
+};
 pub use admission::{Admission, AdmissionError, LEAST_HOST_MEMORY, LEAST_MEMORY, Terms};
 pub use session::{Session, Settled, Ticket};

@@ -62,6 +62,8 @@ pub struct Session {
 pub struct Ticket {
     request: Kept,
     cost: Used,
+    /// GPU memory that was granted for it and is not charged yet.
+    credit: u64,
 }
 
 /// What settling needs to know of a request.
@@ -89,6 +91,8 @@ pub enum Settled {
     Answer(Result<Response, GpuError>),
     /// The GPU gave more than the tenant may have: this must be undone, then the error is the answer.
     Undo(Request, GpuError),
+    /// It gave more than the tenant may have now: the module must be unloaded, and loading it wait until there are so many bytes.
+    Defer(ModuleId, u64),
 }
 
 fn invalid<T>(what: impl Into<String>) -> Result<T, GpuError> {
@@ -134,10 +138,40 @@ impl Session {
     /// # Errors
     /// The answer to the client; nothing has changed then.
     pub fn check(&mut self, account: &impl AccountAccess, request: &Request) -> Result<Ticket, GpuError> {
-        let (request, cost) = self.judge(request)?;
-        account.with(|account| account.charge(cost))?;
-        self.charged = self.charged.combine(&cost, |a, b| a + b);
-        Ok(Ticket { request, cost })
+        self.check_with(account, request, 0)
+    }
+
+    /// The same, for a request that has waited for `credit` bytes of GPU memory, and has them now: they are charged or given
+    /// back.
+    ///
+    /// # Errors
+    /// The answer to the client; nothing has changed then. `Deferred`: it would have to wait for [`Session::memory_wanted`].
+    pub fn check_with(
+        &mut self,
+        account: &impl AccountAccess,
+        request: &Request,
+        mut credit: u64,
+    ) -> Result<Ticket, GpuError> {
+        let charged = self.judge(request).and_then(|(request, cost)| {
+            account.with(|account| account.charge_with(cost, &mut credit))?;
+            Ok((request, cost))
+        });
+        match charged {
+            Ok((request, cost)) => {
+                self.charged = self.charged.combine(&cost, |a, b| a + b);
+                Ok(Ticket { request, cost, credit })
+            }
+            Err(error) => {
+                account.with(|account| account.give_credit(credit));
+                Err(error)
+            }
+        }
+    }
+
+    /// GPU memory that is charged for a request before the GPU sees it, bytes.
+    #[must_use]
+    pub fn memory_wanted(&self, request: &Request) -> u64 {
+        self.judge(request).map_or(0, |(_, cost)| cost.vram_bytes)
     }
 
     fn judge(&self, request: &Request) -> Result<(Kept, Used), GpuError> {
@@ -247,14 +281,19 @@ impl Session {
         ticket: Ticket,
         answer: Result<Response, GpuError>,
     ) -> Settled {
-        let Ticket { request, cost } = ticket;
+        let Ticket { request, cost, credit } = ticket;
         let response = match answer {
             Ok(response) => response,
             Err(error) => {
+                account.with(|account| account.give_credit(credit));
                 self.refund(account, cost);
                 return Settled::Answer(Err(error));
             }
         };
+        if let Kept::LoadModule { id } = request {
+            return self.settle_module(account, id, (cost, credit), response);
+        }
+        account.with(|account| account.give_credit(credit));
         match request {
             Kept::SetAddressRange { lo, bytes } => self.range = Some((lo, bytes)),
             Kept::MemoryInfo => return Settled::Answer(Ok(self.memory_info(account, response))),
@@ -295,20 +334,26 @@ impl Session {
                 self.queues.remove(&id);
                 self.refund(account, queues_cost(1));
             }
-            Kept::LoadModule { id } => return self.settle_module(account, id, cost, response),
             Kept::UnloadModule { id } => {
                 if let Some(module) = self.modules.remove(&id) {
                     self.refund(account, module.charge);
                 }
             }
-            Kept::Nothing => {}
+            Kept::LoadModule { .. } | Kept::Nothing => {}
         }
         Settled::Answer(Ok(response))
     }
 
     /// A module's variables are known only now; they count as well.
-    fn settle_module(&mut self, account: &impl AccountAccess, id: ModuleId, cost: Used, response: Response) -> Settled {
+    fn settle_module(
+        &mut self,
+        account: &impl AccountAccess,
+        id: ModuleId,
+        (cost, mut credit): (Used, u64),
+        response: Response,
+    ) -> Settled {
         let Response::Module(info) = &response else {
+            account.with(|account| account.give_credit(credit));
             self.refund(account, cost);
             return Settled::Answer(Err(GpuError::Lost { reason: "unexpected answer to LoadModule".into() }));
         };
@@ -316,9 +361,17 @@ impl Session {
         let own = info.globals.iter().filter(|global| !self.is_client_address(global.address));
         let globals = own.fold(0u64, |sum, global| sum.saturating_add(global.bytes));
         let more = Used { vram_bytes: pages(globals), host_bytes: described(info), ..Used::default() };
-        if let Err(error) = account.with(|account| account.charge(more)) {
+        let charged = account.with(|account| {
+            let charged = account.charge_with(more, &mut credit);
+            account.give_credit(credit);
+            charged
+        });
+        if let Err(error) = charged {
             self.refund(account, cost);
-            return Settled::Undo(Request::UnloadModule { id }, error);
+            return match error {
+                GpuError::Deferred => Settled::Defer(id, cost.vram_bytes.saturating_add(more.vram_bytes)),
+                error => Settled::Undo(Request::UnloadModule { id }, error),
+            };
         }
         self.charged = self.charged.combine(&more, |a, b| a + b);
         let kernels = u32::try_from(info.kernels.len()).unwrap_or(u32::MAX);
@@ -326,13 +379,13 @@ impl Session {
         Settled::Answer(Ok(response))
     }
 
-    /// Free memory is what both the GPU and the tenant's account still have.
+    /// Free memory is what the tenant could have ([`GpuMemory::obtainable`](crate::GpuMemory::obtainable)), and its limit allows.
     fn memory_info(&self, account: &impl AccountAccess, response: Response) -> Response {
-        let (used, limit) = account.with(|account| (account.used().vram_bytes, account.limits().vram_bytes));
         match response {
-            Response::Memory { free, total } => {
-                Response::Memory { free: free.min(limit.saturating_sub(used)), total: total.min(limit) }
-            }
+            Response::Memory { free, total } => account.with(|account| Response::Memory {
+                free: account.obtainable(free),
+                total: total.min(account.limits().vram_bytes),
+            }),
             other => other,
         }
     }

@@ -65,6 +65,7 @@ fn ask(session: &mut Session, account: &RefCell<Account>, request: Request) -> R
     match session.settle(account, ticket, Ok(agree(&request, 0))) {
         Settled::Answer(answer) => answer,
         Settled::Undo(_, error) => Err(error),
+        Settled::Defer(..) => unreachable!("nothing is shared with others"),
     }
 }
 

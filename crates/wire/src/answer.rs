@@ -25,6 +25,7 @@ const CONTEXT: u32 = 6;
 const LOST: u32 = 7;
 const TIMED_OUT: u32 = 8;
 const UNSUPPORTED: u32 = 9;
+const DEFERRED: u32 = 10;
 
 const ILLEGAL_ADDRESS: u32 = 1;
 const MISALIGNED: u32 = 2;
@@ -213,6 +214,7 @@ fn put_error(to: &mut Writer, error: &GpuError) {
             to.text(reason);
         }
         GpuError::TimedOut => to.u32(TIMED_OUT),
+        GpuError::Deferred => to.u32(DEFERRED),
     }
 }
 
@@ -227,6 +229,7 @@ fn take_error(from: &mut Reader<'_>) -> Result<GpuError, WireError> {
         CONTEXT => GpuError::Context(take_context_error(from)?),
         LOST => GpuError::Lost { reason: from.text()? },
         TIMED_OUT => GpuError::TimedOut,
+        DEFERRED => GpuError::Deferred,
         code => return Err(WireError::Unknown { what: "error", code }),
     })
 }

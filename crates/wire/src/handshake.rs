@@ -89,8 +89,12 @@ pub mod features {
     /// Allocations in VRAM may be answered by `Shown`: the client reaches them by plain loads and stores in a memory file, which
     /// comes over the socket after the first such answer ([`HostPlace::APERTURE`](crate::HostPlace::APERTURE)).
     pub const APERTURE: u64 = 1 << 1;
+    /// Requests that need memory which others have may be answered with `Deferred`, and stand in line then
+    /// ([`gpu::Deferring`]). What is new is told in two u32 that lie [`crate::limits::NOTICES_AT`] bytes behind the statistics: a
+    /// count of news, which is a futex, and whether somebody waits for memory. The client writes neither.
+    pub const DEFERRED: u64 = 1 << 2;
     /// All that this crate knows.
-    pub const ALL: u64 = SHARED_MEMORY | APERTURE;
+    pub const ALL: u64 = SHARED_MEMORY | APERTURE | DEFERRED;
 }
 
 /// The client's first message.

@@ -16,6 +16,10 @@
 //! |---|---|
 //! | `ANSWER` | `Result<Response, GpuError>`, in fragments if it is long |
 //!
+//! With the feature `DEFERRED`, an `Alloc` or `LoadModule` that needs memory which others have is answered with
+//! [`gpu::GpuError::Deferred`] and stands in line by its name; the client asks again when the daemon's notices, two words of shared
+//! memory, say so. So answers keep their order, and nothing behind such a request waits for it.
+//!
 //! Host memory is the one thing that goes over the message socket later: after the answer to an `Alloc` of it, the daemon
 //! sends a [`HostPlace`], and the descriptor of the file it lies in if the client does not have that yet.
 //!

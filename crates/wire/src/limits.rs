@@ -38,3 +38,6 @@ pub const MAX_REPLY_BYTES: usize = 16 * 1024;
 
 /// Longest text of a refusal; a daemon's message is shown to users, so it must not be a flood.
 pub const MAX_REASON_BYTES: usize = 1024;
+
+/// Where the daemon's notices lie behind the client's statistics, bytes: in a cache line of their own.
+pub const NOTICES_AT: usize = 64;

@@ -163,6 +163,7 @@ fn answers() {
         Err(GpuError::Lost { reason: text() }),
         Err(GpuError::TimedOut),
         Ok(Response::Shown { offset: 1 << 21 }),
+        Err(GpuError::Deferred),
     ]
     .map(|answer| {
         let bytes = encode_answer(&answer);

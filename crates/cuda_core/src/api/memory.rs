@@ -30,19 +30,24 @@ impl Driver {
     pub fn mem_alloc(&self, bytes: u64) -> Result<DevAddr> {
         let context = self.current()?;
         let wanted = Wanted::new(bytes, Kind::Device, context.core.id);
-        let made = self.alloc_in(&context, wanted).or_else(|error| {
+        let mut place = self.memory.place();
+        let mut made = self.memory.try_alloc(wanted, &mut place).or_else(|error| {
             // Memory that pools keep for later comes first.
-            if error == CudaError::OUT_OF_MEMORY && self.pools.squeeze() {
-                return self.alloc_in(&context, wanted);
-            }
-            Err(error)
-        })?;
-        Ok(DevAddr(made))
+            let short = matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY);
+            if short && self.pools.squeeze() { self.memory.try_alloc(wanted, &mut place) } else { Err(error) }
+        });
+        while matches!(made, Err(CudaError::NOT_READY)) {
+            place.wait(&|| context.dead())?;
+            made = self.memory.try_alloc(wanted, &mut place);
+        }
+        let made = made?;
+        self.keep_in(&context, &made)?;
+        Ok(DevAddr(made.base))
     }
 
-    /// Allocates memory of a context, which may be ending.
+    /// Allocates memory of a context, which may be ending, that the host sees.
     pub(crate) fn alloc_in(&self, context: &ContextState, wanted: Wanted) -> Result<u64> {
-        let made = self.memory.alloc(wanted)?;
+        let made = self.memory.alloc_host(wanted)?;
         self.keep_in(context, &made)?;
         Ok(made.base)
     }

@@ -63,7 +63,7 @@ impl Driver {
             return Err(CudaError::INVALID_VALUE);
         }
         let who = Allocator { context: stream.core.id, queue: stream.id() };
-        let memory = self.pools.alloc(&pool, bytes, who, || stream.synchronize_context())?;
+        let memory = self.pools.alloc(&pool, bytes, who, || stream.synchronize_context(), &|| stream.core.dead())?;
         Ok(DevAddr(memory.base))
     }
 

@@ -198,12 +198,23 @@ fn load(core: &ContextCore, text: &Text, log: &mut JitLog) -> Result<Part> {
     let managed = text.managed.get(memory, &text.ptx, log)?;
     let placed = managed.as_deref().map(ManagedVariables::places).unwrap_or_default();
     let id = ModuleId(link.fresh_id());
-    let answer = link.gpu().request(Request::LoadModule { id, code: CodeImage::ptx(text.ptx.clone()), placed });
-    if let Err(GpuError::InvalidPtx { log: error, .. }) = &answer {
-        log.error.push_str(error);
-        tracing::warn!(error, "PTX rejected");
-    }
-    let Response::Module(info) = link.outcome(answer)? else { return Err(CudaError::UNKNOWN) };
+    let mut place = memory.place();
+    let answer = loop {
+        place.look();
+        let (code, placed) = (CodeImage::ptx(text.ptx.clone()), placed.clone());
+        let answer = link.gpu().request(Request::LoadModule { id, code, placed });
+        if let Err(GpuError::InvalidPtx { log: error, .. }) = &answer {
+            log.error.push_str(error);
+            tracing::warn!(error, "PTX rejected");
+        }
+        let answer = link.outcome(answer);
+        place.asked_to_load(id, &answer);
+        match answer {
+            Err(CudaError::NOT_READY) => place.wait(&|| core.dead())?,
+            other => break other?,
+        }
+    };
+    let Response::Module(info) = answer else { return Err(CudaError::UNKNOWN) };
     log.info.push_str(&info.log);
     if let Some(managed) = &managed {
         managed.link(memory, &info).inspect_err(|_| link.give_back(Request::UnloadModule { id }))?;

@@ -178,7 +178,7 @@ impl ContextCore {
         let memory = &self.process.memory;
         let made = PrintFifo::new(memory, self.id, limits.printf_bytes)?;
         // A tenant with next to no memory can still run kernels that do not call malloc.
-        let heap = memory.alloc_internal(self.id, limits.heap_bytes).ok();
+        let heap = memory.alloc_internal(self.id, limits.heap_bytes, &|| self.dead()).ok();
         let runtime = RuntimeMemory {
             printf: made.address(),
             heap: heap.unwrap_or(0),

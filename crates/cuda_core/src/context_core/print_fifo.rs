@@ -24,7 +24,7 @@ impl PrintFifo {
     pub(crate) fn new(memory: &Arc<Memory>, context: ContextId, bytes: u64) -> Result<PrintFifo> {
         let capacity = u32::try_from(bytes).unwrap_or(!7);
         let wanted = Wanted::new(HEADER + u64::from(capacity), Kind::Pinned, context);
-        let address = memory.alloc(wanted)?.base;
+        let address = memory.alloc_host(wanted)?.base;
         let mut header = [0; HEADER as usize];
         header[..4].copy_from_slice(&capacity.to_le_bytes());
         memory.write_on_host(address, &header).inspect_err(|_| memory.free(address))?;

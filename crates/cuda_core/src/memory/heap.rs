@@ -5,7 +5,8 @@
 //! ones have memory of their own. Host-visible memory is mapped into the window at the address that
 //! the GPU uses.
 //!
-//! Locks: `heap` is held over requests to the GPU, so that allocations follow one another; the table's only for a look.
+//! Locks: `heap` is held over requests to the GPU, so that allocations follow one another, but not while one waits for memory; the
+//! table's only for a look.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,6 +22,7 @@ use crate::gpu_link::GpuLink;
 use crate::handle::MemPool;
 use crate::memory::addresses::Arena;
 use crate::memory::allocation::{Allocation, Backing, Kind, Wanted};
+use crate::memory::line::Place;
 use crate::memory::table::{AllocationTable, Residency};
 
 /// Alignment of every allocation, bytes: enough for textures.
@@ -134,24 +136,50 @@ impl Memory {
         }
     }
 
+    /// No place in line yet, for [`Memory::try_alloc`].
+    pub(crate) fn place(&self) -> Place<'_> {
+        Place::new(&self.link)
+    }
+
     /// Allocates memory and makes it known.
-    pub(crate) fn alloc(&self, wanted: Wanted) -> Result<Arc<Allocation>> {
-        let allocation = Arc::new(self.make(wanted, None)?);
+    ///
+    /// # Errors
+    /// `NOT_READY`: others have it, and it stands in line at `place`; `OUT_OF_MEMORY`.
+    pub(crate) fn try_alloc(&self, wanted: Wanted, place: &mut Place<'_>) -> Result<Arc<Allocation>> {
+        let allocation = Arc::new(self.make(wanted, None, place)?);
         self.table.insert(&allocation);
         Ok(allocation)
     }
 
-    /// Allocates memory in which its owner makes parts known.
+    /// Allocates memory and makes it known, if need be waits for it, but not when its context is `gone`.
+    pub(crate) fn alloc(&self, wanted: Wanted, gone: &dyn Fn() -> bool) -> Result<Arc<Allocation>> {
+        let mut place = self.place();
+        loop {
+            match self.try_alloc(wanted, &mut place) {
+                Err(CudaError::NOT_READY) => place.wait(gone)?,
+                other => return other,
+            }
+        }
+    }
+
+    /// Allocates memory that the host sees, for which nobody waits, and makes it known.
+    pub(crate) fn alloc_host(&self, wanted: Wanted) -> Result<Arc<Allocation>> {
+        debug_assert_eq!(wanted.kind.memory(), MemoryKind::Host, "memory of the host's");
+        self.try_alloc(wanted, &mut self.place())
+    }
+
+    /// The same, in which its owner makes parts known.
     pub(crate) fn alloc_unlisted(&self, wanted: Wanted) -> Result<Allocation> {
-        self.make(wanted, None)
+        debug_assert_eq!(wanted.kind.memory(), MemoryKind::Host, "memory of the host's");
+        self.make(wanted, None, &mut self.place())
     }
 
     /// Device memory for the library itself.
-    pub(crate) fn alloc_internal(&self, context: ContextId, bytes: u64) -> Result<u64> {
-        self.alloc(Wanted::new(bytes, Kind::Internal, context)).map(|made| made.base)
+    pub(crate) fn alloc_internal(&self, context: ContextId, bytes: u64, gone: &dyn Fn() -> bool) -> Result<u64> {
+        self.alloc(Wanted::new(bytes, Kind::Internal, context), gone).map(|made| made.base)
     }
 
-    fn make(&self, wanted: Wanted, host: Option<ProgramPages>) -> Result<Allocation> {
+    fn make(&self, wanted: Wanted, host: Option<ProgramPages>, place: &mut Place<'_>) -> Result<Allocation> {
         let Wanted { bytes, kind, context, flags, pool } = wanted;
         // The arena is far below this; the test keeps sums in range.
         if bytes == 0 || bytes > 1 << 46 {
@@ -162,15 +190,16 @@ impl Memory {
         let heap = heap.as_mut().ok_or(CudaError::OUT_OF_MEMORY)?;
         let memory_kind = kind.memory();
         let in_chunk = host.is_none() && bytes <= SMALL;
-        let (base, memory) = match in_chunk.then(|| self.take_from_chunk(arena, heap, bytes, memory_kind)) {
+        let (base, memory) = match in_chunk.then(|| self.take_from_chunk(arena, heap, bytes, memory_kind, place)) {
             Some(Ok(base)) => (base, Backing::Chunk(bytes.next_multiple_of(ALIGN))),
             // Where a whole chunk does not fit the limit any more, a few pages may.
             Some(Err(error)) if error != CudaError::OUT_OF_MEMORY => return Err(error),
             _ => {
                 let whole = host.map_or(bytes, |pages| pages.covering().1 as u64);
-                let own = self.take_memory(arena, heap, whole, memory_kind, host).or_else(|error| {
-                    if error == CudaError::OUT_OF_MEMORY && self.give_spare(arena, heap) {
-                        return self.take_memory(arena, heap, whole, memory_kind, host);
+                let own = self.take_memory(arena, heap, whole, (memory_kind, host), place).or_else(|error| {
+                    let short = matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY);
+                    if short && self.give_spare(arena, heap) {
+                        return self.take_memory(arena, heap, whole, (memory_kind, host), place);
                     }
                     Err(error)
                 })?;
@@ -210,7 +239,9 @@ impl Memory {
         let made = pages.kind().map_err(|_| CudaError::OPERATING_SYSTEM).and_then(|kind| match kind {
             PagesKind::Unreadable => Err(CudaError::INVALID_VALUE),
             PagesKind::ReadOnly if !read_only => Err(CudaError::INVALID_VALUE),
-            PagesKind::Private if may_move => self.make(Wanted { kind: Kind::Registered, ..wanted }, Some(pages)),
+            PagesKind::Private if may_move => {
+                self.make(Wanted { kind: Kind::Registered, ..wanted }, Some(pages), &mut self.place())
+            }
             _ if on_gpu => Err(CudaError::NOT_SUPPORTED),
             _ => Ok(Allocation {
                 host: Some(pages),
@@ -319,7 +350,8 @@ impl Memory {
     /// As of the request.
     pub(crate) fn request(&self, request: Request) -> Result<Response> {
         self.link.request(request.clone()).or_else(|error| {
-            let again = error == CudaError::OUT_OF_MEMORY && self.trim();
+            let short = matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY);
+            let again = short && self.trim();
             if again { self.link.request(request) } else { Err(error) }
         })
     }
@@ -384,10 +416,19 @@ impl Memory {
     }
 
     /// Memory of its own at new addresses.
-    fn take_own(&self, heap: &mut Heap, bytes: u64, align: u64, kind: MemoryKind) -> Result<Own> {
+    fn take_own(
+        &self,
+        heap: &mut Heap,
+        bytes: u64,
+        align: u64,
+        kind: MemoryKind,
+        place: &mut Place<'_>,
+    ) -> Result<Own> {
         let base = heap.addresses.take_lowest(bytes, align).ok_or(CudaError::OUT_OF_MEMORY)?;
-        let id = AllocId(self.link.fresh_id());
-        let made = self.link.request(Request::Alloc { id, bytes, kind }).and_then(|_| {
+        let id = place.allocation(bytes);
+        let answer = self.link.request(Request::Alloc { id, bytes, kind });
+        place.asked(id, bytes, &answer);
+        let made = answer.and_then(|_| {
             let access = MapAccess::ReadWrite;
             let mapped = self.link.request(Request::Map { at: DevAddr(base), id, offset: 0, bytes, access });
             mapped.inspect_err(|_| self.link.give_back(Request::Free { id }))
@@ -407,14 +448,14 @@ impl Memory {
         arena: &Arena,
         heap: &mut Heap,
         bytes: u64,
-        kind: MemoryKind,
-        host: Option<ProgramPages>,
+        (kind, host): (MemoryKind, Option<ProgramPages>),
+        place: &mut Place<'_>,
     ) -> Result<Own> {
         let unit = if bytes > SMALL { LARGE_PAGE_BYTES } else { PAGE_BYTES };
         if kind == MemoryKind::Vram {
-            return self.take_own(heap, bytes.next_multiple_of(unit), unit, kind);
+            return self.take_own(heap, bytes.next_multiple_of(unit), unit, kind, place);
         }
-        let own = self.take_own(heap, bytes.next_multiple_of(PAGE_BYTES), unit, kind)?;
+        let own = self.take_own(heap, bytes.next_multiple_of(PAGE_BYTES), unit, kind, place)?;
         let shown = self.link.outcome(self.link.gpu().host_memory(own.id)).and_then(|part| {
             let at = own.base - arena.lo;
             let shown = arena.window.map(at, &part.file, part.offset, own.bytes, Protection::ReadWrite);
@@ -444,7 +485,14 @@ impl Memory {
     }
 
     /// A part of a chunk with room, or of a new one. What the host sees of it is zero, as fresh pages are.
-    fn take_from_chunk(&self, arena: &Arena, heap: &mut Heap, bytes: u64, kind: MemoryKind) -> Result<u64> {
+    fn take_from_chunk(
+        &self,
+        arena: &Arena,
+        heap: &mut Heap,
+        bytes: u64,
+        kind: MemoryKind,
+        place: &mut Place<'_>,
+    ) -> Result<u64> {
         let bytes = bytes.next_multiple_of(ALIGN);
         let alike = heap.chunks.values_mut().filter(|chunk| chunk.own.kind == kind);
         if let Some(base) = alike.flat_map(|chunk| chunk.free.take(bytes, ALIGN)).next() {
@@ -455,7 +503,7 @@ impl Memory {
             }
             return Ok(base);
         }
-        let own = self.take_memory(arena, heap, LARGE_PAGE_BYTES, kind, None)?;
+        let own = self.take_memory(arena, heap, LARGE_PAGE_BYTES, (kind, None), place)?;
         let mut free = FreeRanges::new(own.base, LARGE_PAGE_BYTES);
         let base = free.take(bytes, ALIGN).ok_or(CudaError::OUT_OF_MEMORY)?;
         heap.chunks.insert(own.base, Chunk { own, free });

@@ -1,6 +1,7 @@
 //! Addresses and memory: what is handed out, and what is known of an address.
 //!
-//! [`addresses`] reserves the range of all GPU addresses; [`heap`] gets memory and gives it back; [`table`] knows the [`allocation`] around any address. [`pool`]s keep freed blocks in stream order;
+//! [`addresses`] reserves the range of all GPU addresses; [`heap`] gets memory and gives it back, and where others have it, stands
+//! in [`line`]; [`table`] knows the [`allocation`] around any address. [`pool`]s keep freed blocks in stream order;
 //! [`virtual_memory`] has addresses, memory and mappings apart, as `cuMemMap` and its kin do; [`advice`] remembers what was
 //! said about managed memory.
 
@@ -8,6 +9,7 @@ pub(crate) mod addresses;
 pub(crate) mod advice;
 pub(crate) mod allocation;
 pub(crate) mod heap;
+pub(crate) mod line;
 pub(crate) mod pool;
 pub(crate) mod table;
 pub(crate) mod virtual_memory;

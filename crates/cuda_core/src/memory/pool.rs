@@ -2,23 +2,32 @@
 //!
 //! A freed block stays in its pool with the point in its stream up to which it may be in use. It is given out again in the
 //! same stream at once (order protects it), in other streams when the point has passed. Synchronizations give what lies
-//! above the pool's release threshold back to the GPU.
+//! above the pool's release threshold back to the GPU. While other programs wait for memory nothing is kept: a thread that is there
+//! from the first freed block on, and sleeps else, gives free blocks back, whatever the program is busy with.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use gpu::{ContextId, QueueId};
 use parking_lot::Mutex;
 
 use crate::error::{CudaError, Result};
+use crate::gpu_link::GpuLink;
 use crate::gpu_link::slots::{Mark, Slots};
 use crate::handle::{self, MemPool, Table, Tag};
 use crate::memory::allocation::{Allocation, Kind, Wanted};
 use crate::memory::heap::Memory;
+use crate::memory::line::Place;
 use crate::values::PoolAttribute;
 
 /// Sizes are rounded up to this, so that freed blocks fit again, bytes.
 const UNIT: u64 = 512;
+
+/// Longest sleep while nobody waits for memory.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Between two looks at blocks that work may use, while others wait for memory.
+const BETWEEN: Duration = Duration::from_millis(100);
 
 /// A pool, until it is destroyed and its last allocation freed.
 #[derive(Debug)]
@@ -107,22 +116,29 @@ impl PoolState {
 /// All pools of the device.
 #[derive(Debug)]
 pub(crate) struct Pools {
+    link: Arc<GpuLink>,
     memory: Arc<Memory>,
     slots: Arc<Slots>,
     table: Table<PoolState>,
     /// The default pool and the current one.
     defaults: Mutex<(MemPool, MemPool)>,
+    /// There is a thread that gives free blocks back while others wait for memory, or nobody ever does.
+    attended: AtomicBool,
+    itself: Weak<Pools>,
 }
 
 impl Pools {
     /// The default pool has a handle from the start.
-    pub(crate) fn new(memory: &Arc<Memory>, slots: &Arc<Slots>) -> Pools {
-        let pools = Pools {
+    pub(crate) fn new(link: &Arc<GpuLink>, memory: &Arc<Memory>, slots: &Arc<Slots>) -> Arc<Pools> {
+        let pools = Arc::new_cyclic(|itself| Pools {
+            link: Arc::clone(link),
             memory: Arc::clone(memory),
             slots: Arc::clone(slots),
             table: Table::default(),
             defaults: Mutex::default(),
-        };
+            attended: AtomicBool::new(link.gpu().deferring().is_none()),
+            itself: Weak::clone(itself),
+        });
         let handle = pools.create(0);
         *pools.defaults.lock() = (handle, handle);
         pools
@@ -178,7 +194,8 @@ impl Pools {
         if over { self.end(&state) } else { Ok(()) }
     }
 
-    /// Allocates; where memory is short, `wait` is to wait for the work that may use free blocks, which then go.
+    /// Allocates; where memory is short, `wait` is to wait for the work that may use free blocks, which then go. Where others have
+    /// it, waits for them, until the context is `gone`.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`; what `wait` says.
@@ -187,9 +204,28 @@ impl Pools {
         pool: &PoolState,
         bytes: u64,
         who: Allocator,
-        wait: impl FnOnce() -> Result<()>,
+        wait: impl Fn() -> Result<()>,
+        gone: &dyn Fn() -> bool,
     ) -> Result<Arc<Allocation>> {
         let bytes = bytes.checked_next_multiple_of(UNIT).ok_or(CudaError::OUT_OF_MEMORY)?;
+        let mut place = self.memory.place();
+        loop {
+            match self.try_alloc(pool, bytes, who, &wait, &mut place) {
+                // Others may free into the pool meanwhile.
+                Err(CudaError::NOT_READY) => place.wait(gone)?,
+                other => return other,
+            }
+        }
+    }
+
+    fn try_alloc(
+        &self,
+        pool: &PoolState,
+        bytes: u64,
+        who: Allocator,
+        wait: impl Fn() -> Result<()>,
+        place: &mut Place<'_>,
+    ) -> Result<Arc<Allocation>> {
         let mut contents = pool.contents.lock();
         let memory = match self.reuse(&mut contents, bytes, who.queue) {
             Some(memory) => memory,
@@ -199,13 +235,14 @@ impl Pools {
                 }
                 let mut wanted = Wanted::new(bytes, Kind::Pool, who.context);
                 wanted.pool = pool.handle;
-                let made = self.memory.alloc(wanted).or_else(|error| {
-                    if error != CudaError::OUT_OF_MEMORY || contents.free.is_empty() {
+                let made = self.memory.try_alloc(wanted, place).or_else(|error| {
+                    let short = matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY);
+                    if !short || contents.free.is_empty() {
                         return Err(error);
                     }
                     wait()?;
                     self.trim(&mut contents, 0);
-                    self.memory.alloc(wanted)
+                    self.memory.try_alloc(wanted, place)
                 })?;
                 contents.reserved += bytes;
                 contents.reserved_high = contents.reserved_high.max(contents.reserved);
@@ -247,7 +284,25 @@ impl Pools {
         pool.has_free.store(true, Ordering::Release);
         let over = contents.destroyed && contents.used == 0;
         drop(contents);
+        self.begin_to_attend();
         if over { self.end(&pool) } else { Ok(()) }
+    }
+
+    /// Starts the thread that gives free blocks back while others wait for memory. Without one they stay until a synchronization.
+    fn begin_to_attend(&self) {
+        if self.attended.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (pools, link) = (Weak::clone(&self.itself), Arc::clone(&self.link));
+        let attend = move || attend(&pools, &link);
+        if let Err(error) = std::thread::Builder::new().name("cuda-pools".into()).spawn(attend) {
+            tracing::warn!(%error, "no thread that gives freed memory to others");
+        }
+    }
+
+    /// Whether other programs wait for memory.
+    fn is_wanted(&self) -> bool {
+        self.link.gpu().deferring().is_some_and(|deferring| deferring.is_wanted())
     }
 
     /// Gives free blocks back until at most `keep` bytes are reserved. True if some went.
@@ -277,10 +332,11 @@ impl Pools {
 
     /// What every synchronization does: pools shrink to their thresholds.
     pub(crate) fn trim_all(&self) {
+        let wanted = self.is_wanted();
         for pool in self.table.all() {
             if pool.has_free.load(Ordering::Acquire) {
                 let mut contents = pool.contents.lock();
-                let keep = contents.threshold;
+                let keep = if wanted { 0 } else { contents.threshold };
                 self.trim(&mut contents, keep);
                 pool.has_free.store(!contents.free.is_empty(), Ordering::Release);
             }
@@ -320,5 +376,21 @@ impl Pools {
         self.trim(&mut contents, 0);
         drop(contents);
         self.table.remove(pool.handle.0).map(|_| ())
+    }
+}
+
+/// What the thread does, as long as there are pools.
+fn attend(pools: &Weak<Pools>, link: &GpuLink) {
+    while let Some(deferring) = link.gpu().deferring()
+        && link.usable().is_ok()
+        && let Some(pools) = pools.upgrade()
+    {
+        let seen = deferring.news();
+        let wanted = deferring.is_wanted();
+        if wanted {
+            pools.squeeze();
+        }
+        drop(pools);
+        deferring.wait_for_news(seen, if wanted { BETWEEN } else { LONGEST });
     }
 }

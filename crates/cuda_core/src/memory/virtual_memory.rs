@@ -174,10 +174,19 @@ impl VirtualMemory {
             return Err(CudaError::INVALID_VALUE);
         }
         self.memory.arena()?;
-        let id = AllocId(self.link.fresh_id());
         let device = matches!(props.location, Location::Device(_));
         let kind = if device { MemoryKind::Vram } else { MemoryKind::Host };
-        self.memory.request(Request::Alloc { id, bytes, kind })?;
+        let mut place = self.memory.place();
+        let id = loop {
+            let id = place.allocation(bytes);
+            let answer = self.memory.request(Request::Alloc { id, bytes, kind });
+            place.asked(id, bytes, &answer);
+            match answer {
+                // It is no context's: whatever ends, it is wanted.
+                Err(CudaError::NOT_READY) => place.wait(&|| false)?,
+                other => break other.map(|_| id)?,
+            }
+        };
         let handle = Physical(handle::fresh(Tag::Physical));
         let state = PhysicalState { id, bytes, props, link: Arc::clone(&self.link) };
         self.physicals.insert(handle.0, Arc::new(state));

@@ -35,7 +35,7 @@ impl Staging {
         let kept = self.0.lock().pop();
         let buffer = match kept {
             Some(buffer) => buffer,
-            None => memory.alloc(Wanted::new(STAGING, Kind::Pinned, ContextId(0)))?,
+            None => memory.alloc_host(Wanted::new(STAGING, Kind::Pinned, ContextId(0)))?,
         };
         let result = f(buffer.base);
         let mut kept = self.0.lock();

@@ -14,8 +14,9 @@ use gpu::{
 use hostmem::{HostRange, Mapping, Memfd};
 use parking_lot::Mutex;
 use remote_gpu::RemoteGpu;
-use session::{Backend, Charges, Ended, Monitor, Session, SessionHandle, SharedAccount};
-use tenancy::{Account, AccountAccess, Limits, NoDeviceCosts, Used};
+use session::{Backend, Charges, Ended, MemoryBroker, Monitor, Session, SessionHandle, SharedAccount};
+use tenancy::grant::OnFull;
+use tenancy::{Account, AccountAccess, Limits, NoDeviceCosts, TenantId, Used};
 use toy_gpu::{ToyGpu, ToyMachine};
 use transport::{Consumer, Producer, unix};
 use wire::handshake::features;
@@ -40,12 +41,28 @@ pub(crate) fn tenant(n: u8) -> Credential {
 impl Daemon {
     /// Serves tenants 1 and 2 with these limits.
     pub(crate) fn start(limits: Limits) -> Daemon {
+        let account = || Account::new(limits.clone(), Box::new(NoDeviceCosts));
+        Daemon::with_accounts([(); 2].map(|()| SharedAccount::new(account())))
+    }
+
+    /// Serves tenants 1 and 2, who share memory in common and have these limits of it.
+    pub(crate) fn sharing(broker: &Arc<MemoryBroker>, limits: [u64; 2], on_full: OnFull) -> Daemon {
+        let attended = Arc::clone(broker);
+        std::thread::spawn(move || attended.attend());
+        Daemon::with_accounts([0, 1].map(|tenant| {
+            let id = TenantId(tenant as u64);
+            broker.set(id, limits[tenant], on_full);
+            let limits = Limits { vram_bytes: limits[tenant], ..Limits::default() };
+            SharedAccount::sharing(Account::new(limits, Box::new(NoDeviceCosts)), broker, id)
+        }))
+    }
+
+    fn with_accounts(accounts: [Arc<SharedAccount>; 2]) -> Daemon {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("sundial-session-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst));
         let path = std::env::temp_dir().join(name);
         let listener = unix::listen(&path, 0o600).unwrap();
         let machine = Arc::new(ToyMachine::default());
-        let accounts = [(); 2].map(|()| SharedAccount::new(Account::new(limits.clone(), Box::new(NoDeviceCosts))));
         let (sender, ended) = channel();
         let handles = Arc::new(Mutex::new(Vec::new()));
         let doorman = Doorman {
@@ -98,8 +115,8 @@ impl Doorman {
         let refuse = |reason: String| {
             let _ = unix::send(&socket, &Reply::Refused(reason).encode(), &[], false);
         };
-        let credential = match Hello::decode(&buffer[..length]) {
-            Ok(hello) => hello.credential,
+        let (credential, known) = match Hello::decode(&buffer[..length]) {
+            Ok(hello) => (hello.credential, hello.features),
             Err(error) => return refuse(error.to_string()),
         };
         let Some(account) = self.accounts.get(usize::from(credential.0[0]).wrapping_sub(1)) else {
@@ -118,7 +135,7 @@ impl Doorman {
             close: Arc::new(move || closed.close()),
             gpu: Arc::new(Fragile { toy }),
         };
-        let Ok(session) = Session::begin(socket, None, &backend, charges, &self.monitor) else {
+        let Ok(session) = Session::begin(socket, None, known, &backend, charges, &self.monitor) else {
             return;
         };
         self.handles.lock().push(session.handle());
@@ -196,8 +213,13 @@ pub(crate) struct RawClient {
 
 impl RawClient {
     pub(crate) fn connect(daemon: &Daemon, n: u8) -> RawClient {
+        RawClient::knowing(daemon, n, features::ALL)
+    }
+
+    /// One that knows these features alone.
+    pub(crate) fn knowing(daemon: &Daemon, n: u8, features: u64) -> RawClient {
         let socket = unix::connect(&daemon.path).unwrap();
-        unix::send(&socket, &Hello { credential: tenant(n), features: features::ALL }.encode(), &[], true).unwrap();
+        unix::send(&socket, &Hello { credential: tenant(n), features }.encode(), &[], true).unwrap();
         let mut buffer = vec![0; wire::limits::MAX_REPLY_BYTES];
         let unix::Received { length, fds, .. } = unix::receive(&socket, &mut buffer).unwrap();
         let Ok(Reply::Welcome(welcome)) = Reply::decode(&buffer[..length]) else { panic!("not welcome") };

@@ -3,6 +3,7 @@
 
 mod harness;
 mod hostile;
+mod waiting;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -99,7 +99,8 @@ impl Control {
         if hello.features & features::SHARED_MEMORY == 0 {
             return Err("sessions without shared memory are not served here".into());
         }
-        let aperture = self.config.copies == Copies::Mapped && hello.features & features::APERTURE != 0;
+        let mapped = self.config.copies == Copies::Mapped;
+        let features = if mapped { hello.features } else { hello.features & !features::APERTURE };
         unix::set_timeout(socket, None).map_err(text)?;
         let until = Instant::now() + RESTART_BOUND;
         loop {
@@ -114,7 +115,7 @@ impl Control {
                 Ok((session, tenant, orders)) => {
                     // To whom was told of the tenant: the next one forgets who has no session.
                     self.tell(orders);
-                    let order = ToDevice::Open { session, tenant, pid: peer.pid, aperture };
+                    let order = ToDevice::Open { session, tenant, pid: peer.pid, features };
                     (Ok((session, self.device.hand_over(session, order, fds))), Orders::new())
                 }
                 Err(reason) => (Err(reason), Orders::new()),

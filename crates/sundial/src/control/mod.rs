@@ -65,7 +65,7 @@ impl Control {
         store: Option<Store>,
         trap_costs: HashMap<write_trap::Kind, Costs>,
     ) -> Result<Arc<Control>> {
-        let device = DeviceLink::new(config.gpu);
+        let device = DeviceLink::new(config.gpu, config.memory.rules());
         let tenants = Mutex::new(Tenants::new(&config));
         let (compilers, quiet, seen) = (Compilers::new(store), Quiet::new(), Mutex::new(Instant::now()));
         let usage = Usage::new(config.usage.tuning());

@@ -28,6 +28,7 @@ use super::deaths::Deaths;
 use super::tenants::{Orders, Tenants};
 use crate::admin::Listing;
 use crate::link::{self, FromDevice, ToDevice, VgpuStatus};
+use crate::memory_policy::MemoryRules;
 use crate::size::GpuSpec;
 
 /// Longest wait for a report.
@@ -36,6 +37,7 @@ const REPORT_BOUND: Duration = Duration::from_secs(5);
 /// The connection to the present device process.
 pub(super) struct DeviceLink {
     gpu: GpuSpec,
+    memory: MemoryRules,
     state: Mutex<LinkState>,
     changed: Condvar,
 }
@@ -70,8 +72,8 @@ struct LinkState {
 }
 
 impl DeviceLink {
-    pub(super) fn new(gpu: GpuSpec) -> DeviceLink {
-        DeviceLink { gpu, state: Mutex::new(LinkState::default()), changed: Condvar::new() }
+    pub(super) fn new(gpu: GpuSpec, memory: MemoryRules) -> DeviceLink {
+        DeviceLink { gpu, memory, state: Mutex::new(LinkState::default()), changed: Condvar::new() }
     }
 
     /// Waits until the GPU works: its name and memory.
@@ -224,6 +226,7 @@ impl Control {
         unix::set_send_timeout(&ours, Some(link::SEND_BOUND))?;
         let mut child = crate::own_program()
             .args(["device", "--gpu", &self.device.gpu.to_string()])
+            .args(["--memory", &self.device.memory.to_string()])
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()

@@ -66,7 +66,8 @@ impl Tenants {
     /// The GPU's memory is known.
     pub(super) fn start(&mut self, memory_bytes: u64) {
         self.memory_bytes = memory_bytes;
-        self.admission = Admission::new(memory_bytes, self.config.limits.host_bytes, self.config.most_tenants);
+        self.admission = Admission::new(memory_bytes, self.config.limits.host_bytes, self.config.most_tenants)
+            .overcommitting(self.config.memory.overcommit);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -155,6 +156,7 @@ impl Tenants {
             memory_bytes: self.config.unregistered.memory.map(|size| size.0.min(self.memory_bytes)),
             host_bytes: None,
             share_percent: None,
+            on_full: None,
         };
         let tenant = self.admission.admit(terms).map_err(|error: AdmissionError| error.to_string())?;
         self.users.insert(uid, tenant);
@@ -233,6 +235,7 @@ impl Tenants {
                     ..self.config.limits.clone()
                 },
                 share_percent: terms.share_percent,
+                on_full: terms.on_full.unwrap_or(self.config.memory.on_full.0),
             }
         });
         order.into_iter().collect()
@@ -257,7 +260,13 @@ mod tests {
     }
 
     fn terms(name: &str, share: f64) -> Terms {
-        Terms { name: name.into(), memory_bytes: Some(1 << 28), host_bytes: None, share_percent: Some(share) }
+        Terms {
+            name: name.into(),
+            memory_bytes: Some(1 << 28),
+            host_bytes: None,
+            share_percent: Some(share),
+            on_full: None,
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ const RELEASE_BOUND: Duration = Duration::from_secs(5);
 pub(super) struct Machine {
     config: Config,
     facts: (String, u64),
-    driver: RwLock<Option<Arc<Driver>>>,
+    driver: Arc<RwLock<Option<Arc<Driver>>>>,
 }
 
 impl Machine {
@@ -36,12 +36,18 @@ impl Machine {
         let driver = drive(&config)?;
         let properties = driver.properties();
         let facts = (properties.name.clone(), properties.memory_bytes);
-        Ok(Machine { config, facts, driver: RwLock::new(Some(driver)) })
+        Ok(Machine { config, facts, driver: Arc::new(RwLock::new(Some(driver))) })
     }
 
     /// Product name, and memory in bytes.
     pub(super) fn facts(&self) -> (String, u64) {
         self.facts.clone()
+    }
+
+    /// What says how much of its memory is taken, and charged to no session, bytes.
+    pub(super) fn vram_beside_clients(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
+        let driver = Arc::clone(&self.driver);
+        move || driver.read().as_ref().map_or(0, |driver| driver.vram_beside_clients())
     }
 
     fn driver(&self) -> Result<Arc<Driver>, GpuError> {

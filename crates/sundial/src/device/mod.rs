@@ -25,14 +25,16 @@ use gpu::GpuError;
 use gpu_driver::Budget;
 use parking_lot::Mutex;
 use sandbox::Role;
-use session::{Charges, Ended, Monitor, Session, SessionHandle, SharedAccount};
+use session::{Charges, Ended, MemoryBroker, Monitor, Session, SessionHandle, SharedAccount};
 use tenancy::{Account, AccountAccess, Limits, NoDeviceCosts, TenantId, Used};
 use transport::unix;
 use wire::Reply;
+use wire::handshake::features;
 
 use crate::admin::{self, SessionLine};
 use crate::confine;
 use crate::link::{self, FromDevice, ToDevice};
+use crate::memory_policy::MemoryRules;
 use crate::quiet::Quiet;
 use crate::size::GpuSpec;
 use crate::threads::{self, AtEnd};
@@ -48,6 +50,9 @@ pub(crate) struct Args {
     /// Which GPU.
     #[arg(long)]
     gpu: GpuSpec,
+    /// How GPU memory is granted where limits exceed it.
+    #[arg(long)]
+    memory: MemoryRules,
 }
 
 /// All that the process knows.
@@ -61,6 +66,8 @@ struct Device {
     shares: Shares,
     books: Books,
     quiet: Quiet,
+    /// All of the GPU's memory.
+    broker: Arc<MemoryBroker>,
 }
 
 #[derive(Default)]
@@ -103,7 +110,9 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     // Everything is open that ever will be, and no tenant has said a word yet.
     confine::seal(Role::Device);
     link::send(&parent, &FromDevice::Ready { name, memory_bytes }, &[])?;
-    let device = Device::new(machine, compilers, parent)?;
+    let device = Device::new(machine, compilers, parent, args.memory)?;
+    let broker = Arc::clone(&device.broker);
+    threads::essential("memory", move || broker.attend())?;
     let steering = Arc::clone(&device);
     threads::essential("shares", move || steering.steer())?;
     let mut buffer = Vec::new();
@@ -116,8 +125,10 @@ pub(crate) fn main(args: &Args) -> Result<()> {
 }
 
 impl Device {
-    fn new(machine: Machine, compilers: Pool, parent: Arc<OwnedFd>) -> Result<Arc<Device>> {
+    fn new(machine: Machine, compilers: Pool, parent: Arc<OwnedFd>, memory: MemoryRules) -> Result<Arc<Device>> {
+        let (_, bytes) = machine.facts();
         Ok(Arc::new(Device {
+            broker: MemoryBroker::new(bytes, memory.rules(), machine.vram_beside_clients()),
             machine,
             parent,
             compilers,
@@ -151,7 +162,8 @@ impl Device {
 
     fn obey(self: &Arc<Device>, message: ToDevice, fds: Vec<OwnedFd>) -> Result<()> {
         match message {
-            ToDevice::Tenant { id, name, user, limits, share_percent } => {
+            ToDevice::Tenant { id, name, user, limits, share_percent, on_full } => {
+                self.broker.set(id, limits.vram_bytes, on_full);
                 self.admit(id, (name, user), limits, share_percent);
             }
             ToDevice::Forget { tenant } => {
@@ -160,14 +172,14 @@ impl Device {
                 }
                 self.sweep(tenant);
             }
-            ToDevice::Open { session, tenant, pid, aperture } => {
+            ToDevice::Open { session, tenant, pid, features } => {
                 let device = Arc::clone(self);
                 let name = format!("session {session}");
                 let work = move || {
                     let _ended = AtEnd(|| device.forget(session, tenant));
                     let mut fds = fds.into_iter();
                     match fds.next() {
-                        Some(socket) => device.serve(session, tenant, pid, aperture, (socket, fds.next())),
+                        Some(socket) => device.serve(session, (tenant, pid, features), (socket, fds.next())),
                         None => tracing::error!(session, "no room for a client's socket"),
                     }
                 };
@@ -218,15 +230,17 @@ impl Device {
         };
         self.books.admit(id, &name, user, reserved);
         let memory_bytes = limits.vram_bytes;
-        let account = SharedAccount::new(Account::new(limits, Box::new(TenantBudget(Arc::clone(&budget)))));
+        let account = Account::new(limits, Box::new(TenantBudget(Arc::clone(&budget))));
+        let account = SharedAccount::sharing(account, &self.broker, id);
         let tenant = Tenant { name, memory_bytes, account, budget: Some(budget), left: AtomicBool::new(false) };
         self.registry.lock().tenants.insert(id, Arc::new(tenant));
     }
 
     /// Serves one client to its end.
-    fn serve(&self, number: u64, tenant: TenantId, pid: i32, aperture: bool, fds: (OwnedFd, Option<OwnedFd>)) {
+    fn serve(&self, number: u64, client: (TenantId, i32, u64), fds: (OwnedFd, Option<OwnedFd>)) {
+        let (_, pid, _) = client;
         let (socket, process) = fds;
-        match self.open(number, tenant, pid, aperture, (&socket, process)) {
+        match self.open(number, client, (&socket, process)) {
             Ok(session) => {
                 let ended = session.run();
                 match ended {
@@ -251,9 +265,7 @@ impl Device {
     fn open(
         &self,
         number: u64,
-        id: TenantId,
-        pid: i32,
-        aperture: bool,
+        (id, pid, features): (TenantId, i32, u64),
         (socket, process): (&OwnedFd, Option<OwnedFd>),
     ) -> Result<Session, String> {
         let text = |error: GpuError| error.to_string();
@@ -264,11 +276,12 @@ impl Device {
         let budget = tenant.budget.as_ref().ok_or("it has the whole GPU as a virtual one")?;
         let charges = Charges::open(&tenant.account).map_err(text)?;
         let host_bytes = tenant.account.with(|account| account.limits().host_bytes);
+        let aperture = features & features::APERTURE != 0;
         let opened = self.machine.open(&tenant.name, tenant.memory_bytes, host_bytes, budget, aperture);
         let (backend, meter) = opened.map_err(text)?;
         let socket = socket.try_clone().map_err(|error| error.to_string())?;
         link::send(&self.parent, &FromDevice::Taken { number }, &[]).map_err(|error| error.to_string())?;
-        let begun = Session::begin(socket, process, &backend, charges, &self.monitor);
+        let begun = Session::begin(socket, process, features, &backend, charges, &self.monitor);
         let session = begun.map_err(|error| error.to_string())?;
         let running = Running { tenant: id, pid, handle: session.handle(), meter: Arc::new(meter) };
         self.books.with(|ledger| ledger.begin(number, id));
@@ -311,6 +324,7 @@ impl Device {
                 }
                 ledger.leave(id);
             });
+            self.broker.leave(id);
         }
     }
 
@@ -334,8 +348,10 @@ impl Device {
         let standing = self.shares.standing(running.tenant);
         let (calls_local, calls_remote) = running.handle.calls();
         let (_, total) = self.machine.facts();
+        let waiting = running.handle.waiting();
         let state = match () {
             () if running.handle.is_ending() => "ending",
+            () if waiting.is_some() => "waiting",
             () if self.shares.is_backlogged(number) => "running",
             () => "idle",
         };
@@ -346,6 +362,9 @@ impl Device {
             pid: running.pid,
             memory_used: running.handle.memory_bytes(),
             memory_limit: tenant.memory_bytes.min(total),
+            memory_reserved: self.broker.held(running.tenant),
+            memory_waiting_bytes: waiting.map_or(0, |(bytes, _)| bytes),
+            memory_waiting_seconds: waiting.map_or(0.0, |(_, since)| since.as_secs_f64()),
             host_memory_used: host_used,
             host_memory_limit: host_limit,
             share_entitled: standing.map_or(0.0, |standing| standing.entitled_percent),

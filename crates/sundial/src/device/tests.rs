@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 use session::OWN;
 
+use tenancy::grant::OnFull;
+use wire::handshake::features;
+
 use super::*;
 use crate::size::Size;
 
@@ -24,11 +27,12 @@ fn device() -> (Arc<Device>, OwnedFd) {
     let compilers = compilers::pool(&parent).unwrap();
     let gpu = GpuSpec::Soft { memory: Size(64 << 20) };
     let machine = Machine::start(gpu, Arc::new(compilers.clone())).unwrap();
-    (Device::new(machine, compilers, parent).unwrap(), ours)
+    (Device::new(machine, compilers, parent, MemoryRules::default()).unwrap(), ours)
 }
 
 fn admit(device: &Arc<Device>, id: u64, name: &str, limits: Limits) {
-    let tenant = ToDevice::Tenant { id: TenantId(id), name: name.into(), user: 7, limits, share_percent: None };
+    let (id, name, on_full) = (TenantId(id), name.into(), OnFull::Fail);
+    let tenant = ToDevice::Tenant { id, name, user: 7, limits, share_percent: None, on_full };
     device.obey(tenant, vec![]).unwrap();
 }
 
@@ -36,7 +40,8 @@ fn admit(device: &Arc<Device>, id: u64, name: &str, limits: Limits) {
 fn open(device: &Arc<Device>, session: u64, tenant: u64) -> OwnedFd {
     let (ours, theirs) = unix::pair().unwrap();
     unix::set_timeout(&ours, Some(Duration::from_secs(20))).unwrap();
-    device.obey(ToDevice::Open { session, tenant: TenantId(tenant), pid: 1, aperture: true }, vec![theirs]).unwrap();
+    let tenant = TenantId(tenant);
+    device.obey(ToDevice::Open { session, tenant, pid: 1, features: features::ALL }, vec![theirs]).unwrap();
     ours
 }
 

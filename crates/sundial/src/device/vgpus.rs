@@ -140,6 +140,9 @@ impl Device {
             _ => self.registry.lock().tenants.get(&id).cloned().ok_or("there is no such tenant")?,
         };
         let limits = tenant.account.with(|account| account.limits().clone());
+        if tenant.budget.is_some() {
+            self.broker.fix(id, limits.vram_bytes);
+        }
         let (maps, cost) = own(&limits);
         let charges = Charges::hold(&tenant.account, cost).map_err(|error| error.to_string())?;
         let name = tenant.name.clone();
