@@ -229,6 +229,11 @@ impl Client {
         self.aperture.get_or_init(|| Aperture::new(self.limit, &self.budget)).as_ref()
     }
 
+    /// The file that shows its allocations, if there is one already.
+    pub(crate) fn shown_by(&self) -> Option<&Aperture> {
+        self.aperture.get()?.as_ref()
+    }
+
     /// Ends the client at once: what it runs is stopped, waiters are released, its memory is scrubbed and free when this
     /// returns. Further calls fail with [`GpuError::Lost`]. Dropping does the same.
     pub fn close(&self) {
@@ -529,7 +534,7 @@ impl Gpu for Client {
             space.as_ref().and_then(|space| space.allocs.get(&id)).ok_or_else(|| unknown("allocation", id.0))?;
         match &alloc.memory.backing {
             Backing::Host(part) => Ok(HostMemory { file: Arc::clone(&part.dma.file), offset: part.offset }),
-            Backing::Vram(_, Some(offset)) if let Some(aperture) = self.aperture() => {
+            Backing::Vram(_, Some(offset)) if let Some(aperture) = self.shown_by() => {
                 Ok(HostMemory { file: Arc::clone(&aperture.file), offset: *offset })
             }
             Backing::Vram(..) => Err(unknown("host allocation", id.0)),

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::OnceLock;
 
 use gpu::{AllocId, DevAddr, MapAccess, Request, Response};
 use hostmem::{HostRange, Mapping};
@@ -15,8 +15,8 @@ use parking_lot::RwLock;
 /// What is shown, and where it is mapped.
 #[derive(Debug, Default)]
 pub(crate) struct Aperture {
-    /// Of the whole file: there from the first allocation on that is shown.
-    mapping: RwLock<Option<Arc<Mapping>>>,
+    /// Of the whole file: from the first allocation on that is shown; `None` if this process has no room for it.
+    mapping: OnceLock<Option<Mapping>>,
     shown: RwLock<Shown>,
 }
 
@@ -42,14 +42,22 @@ impl Part {
 }
 
 impl Aperture {
-    /// Whether the file has come.
-    pub(crate) fn is_open(&self) -> bool {
-        self.mapping.read().is_some()
+    /// Whether the file has come, or will never.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.mapping.get().is_some()
     }
 
-    /// The file has come.
-    pub(crate) fn open(&self, mapping: Mapping) {
-        *self.mapping.write() = Some(Arc::new(mapping));
+    fn is_open(&self) -> bool {
+        matches!(self.mapping.get(), Some(Some(_)))
+    }
+
+    /// The file has come; without a mapping of it, all copies go through the daemon.
+    pub(crate) fn settle(&self, mapping: Option<Mapping>) {
+        if let Some(mapping) = &mapping {
+            mapping.leave_out_of_dumps();
+        }
+        // One thread asks at a time.
+        let _ = self.mapping.set(mapping);
     }
 
     /// Before a request is sent: addresses that it takes away are shown no more.
@@ -96,7 +104,7 @@ impl Aperture {
 
     /// Calls `f` with each piece of a range, and how many bytes came before it.
     fn with(&self, at: DevAddr, bytes: usize, write: bool, f: impl Fn(usize, HostRange<'_>)) -> bool {
-        let Some(mapping) = self.mapping.read().clone() else { return false };
+        let Some(Some(mapping)) = self.mapping.get() else { return false };
         let Some(end) = at.0.checked_add(bytes as u64) else { return false };
         let whole = at.0..end;
         // Copied outside the lock: who frees other memory does not wait.
@@ -167,7 +175,12 @@ mod tests {
         let memory = Memfd::create("program", PAGE).unwrap().map().unwrap();
         let part = |bytes: u64| memory.range(0, bytes as usize);
         assert!(!aperture.write(DevAddr(0), part(8)), "no file has come");
-        aperture.open(file());
+        let without = Aperture::default();
+        without.settle(None);
+        alloc(&without, 1, 0, PAGE);
+        map(&without, 0, 1, 0, PAGE, MapAccess::ReadWrite);
+        assert!(!without.write(DevAddr(0), part(8)), "there is no room for the file");
+        aperture.settle(Some(file()));
         alloc(&aperture, 1, PAGE, 2 * PAGE);
         map(&aperture, 0, 1, 0, PAGE, MapAccess::Read);
         map(&aperture, PAGE, 1, PAGE, PAGE, MapAccess::ReadWrite);
@@ -193,7 +206,7 @@ mod tests {
             bytes in 1..4 * PAGE,
         ) {
             let aperture = Aperture::default();
-            aperture.open(file());
+            aperture.settle(Some(file()));
             alloc(&aperture, 1, 0, PAGES * PAGE);
             let mut pages = [None; PAGES as usize];
             for (first, count, offset, unmap) in steps {
@@ -207,7 +220,7 @@ mod tests {
                     range.zip(offset..).for_each(|(page, offset)| pages[page] = Some(offset));
                 }
             }
-            let mapping = aperture.mapping.read().clone().unwrap();
+            let mapping = aperture.mapping.get().unwrap().as_ref().unwrap();
             (0..mapping.len()).for_each(|at| mapping.fill(at, 1, (at / 256 + at) as u8));
             let bytes = bytes.min(PAGES * PAGE - at);
             let expected: Option<Vec<u8>> = (at..at + bytes)

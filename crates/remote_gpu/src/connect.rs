@@ -11,7 +11,7 @@ use hostmem::{ForkMark, Mapping, Memfd};
 use parking_lot::Mutex;
 use transport::{Consumer, Producer, ring, unix};
 use wire::handshake::features;
-use wire::limits::{MAX_REPLY_BYTES, NOTICES_AT, STAGING_BYTES};
+use wire::limits::{ENDED_AT, MAX_REPLY_BYTES, NOTICES_AT, STAGING_BYTES};
 use wire::place::{CREDENTIAL_VARIABLE, SESSION_SOCKET, SOCKET_VARIABLE, runtime_directory};
 use wire::{Credential, Hello, Reply, Welcome, WireError};
 
@@ -136,7 +136,7 @@ fn check(welcome: &Welcome, area: &Mapping, staging: &Mapping) -> Result<(), Con
             return unusable("ring");
         }
     }
-    if !welcome.statistics.is_multiple_of(8) || welcome.statistics as usize + NOTICES_AT + 8 > area.len() {
+    if !welcome.statistics.is_multiple_of(8) || welcome.statistics as usize + ENDED_AT + 4 > area.len() {
         return unusable("statistics");
     }
     let block = welcome.staging_block as usize;

@@ -40,7 +40,7 @@ use transport::{
     Consumer, Producer,
     unix::{self, Received},
 };
-use wire::limits::{MAX_ANSWER_BYTES, MAX_COMMANDS};
+use wire::limits::{ENDED_AT, MAX_ANSWER_BYTES, MAX_COMMANDS};
 use wire::{Assembler, HostPlace, command, encode_command, frame};
 
 use crate::aperture::Aperture;
@@ -217,13 +217,18 @@ impl RemoteGpu {
         Ok(())
     }
 
-    /// Takes the message with the file that shows VRAM, and maps it.
-    fn receive_aperture(&self, id: AllocId) -> Result<Mapping, GpuError> {
+    /// Takes the message with the file that shows VRAM, and maps it: `None` if this process has no room for it, or for its
+    /// descriptor.
+    fn receive_aperture(&self, id: AllocId) -> Result<Option<Mapping>, GpuError> {
         let (place, file) = self.receive_place(id)?;
-        match file {
-            Some(file) if place.file == HostPlace::APERTURE => file.map().map_err(|error| self.lose(error)),
-            _ => Err(self.lose("the daemon sent no file that shows VRAM")),
+        if place.file != HostPlace::APERTURE {
+            return Err(self.lose("the daemon sent no file that shows VRAM"));
         }
+        let mapping = file.map(|file| file.map()).transpose().unwrap_or_else(|error| {
+            tracing::info!(%error, "there is no room for VRAM in this process: copies go through the daemon");
+            None
+        });
+        Ok(mapping)
     }
 
     /// Takes the message that comes with a new allocation of host memory, and the descriptor of its file if that is new.
@@ -264,9 +269,9 @@ impl Gpu for RemoteGpu {
         self.aperture.before(&request);
         let response = self.ask(&mut caller, &request)?;
         if let (&Request::Alloc { id, .. }, Response::Shown { .. }) = (&request, &response)
-            && !self.aperture.is_open()
+            && !self.aperture.is_settled()
         {
-            self.aperture.open(self.receive_aperture(id)?);
+            self.aperture.settle(self.receive_aperture(id)?);
         }
         self.aperture.after(&request, &response);
         match request {
@@ -359,6 +364,10 @@ impl Gpu for RemoteGpu {
         self.still_connected()?;
         if !self.aperture.read(dst, src) {
             return self.read_blocks(dst, src);
+        }
+        // What it has read may be what was left when the daemon ended the session.
+        if self.area.u32_at(self.statistics + ENDED_AT).load(Ordering::SeqCst) != 0 {
+            return Err(self.lose("the daemon has ended the session"));
         }
         self.count_copied(24, dst.len());
         Ok(())

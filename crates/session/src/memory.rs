@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use hostmem::{Mapping, Memfd};
 use transport::{Consumer, Producer, ring};
-use wire::limits::{ANSWER_RING_BYTES, COMMAND_RING_BYTES, NOTICES_AT, STAGING_BYTES};
+use wire::limits::{ANSWER_RING_BYTES, COMMAND_RING_BYTES, ENDED_AT, NOTICES_AT, STAGING_BYTES};
 
 use crate::broker::Notices;
 
@@ -55,6 +55,11 @@ impl SharedMemory {
     /// Where the client reads what is new.
     pub(crate) fn notices(&self) -> Arc<Notices> {
         Notices::new(Arc::clone(&self.area), STATISTICS_AT + NOTICES_AT)
+    }
+
+    /// Tells the client that nothing of what it sees is its own any more.
+    pub(crate) fn say_ended(&self) {
+        self.area.u32_at(STATISTICS_AT + ENDED_AT).store(1, Ordering::SeqCst);
     }
 
     pub(crate) fn statistics(&self) -> Statistics {

@@ -284,6 +284,7 @@ impl Session {
                 }
             }
         }));
+        self.memory.say_ended();
         served.unwrap_or_else(|panic| Ended::Panicked(panic_text(&*panic)))
     }
 

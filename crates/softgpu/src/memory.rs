@@ -131,6 +131,19 @@ impl Memory {
         if !self.lent.read().covers(range.clone()) {
             return Err(invalid("some of the range is not lent"));
         }
+        // What pages there are is taken out of the file first: a mapping of many pages is replaced under the lock of the process's
+        // whole memory map, which everybody needs.
+        let parts: Vec<(Arc<Memfd>, u64, u64)> = {
+            let lent = self.lent.read();
+            let part = |(whole, part): (Range<u64>, &Lent)| {
+                let (from, to) = (whole.start.max(range.start), whole.end.min(range.end));
+                (Arc::clone(&part.file), part.file_offset + (from - whole.start), to - from)
+            };
+            lent.overlapping(range.clone()).map(part).collect()
+        };
+        for (file, at, bytes) in parts {
+            let _ = file.punch(at, bytes);
+        }
         let empty = self.vram.punch(offset, bytes).is_ok();
         self.vram_mapping.show(offset as usize, &self.vram, offset, bytes)?;
         if !empty {

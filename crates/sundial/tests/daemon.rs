@@ -27,7 +27,7 @@ fn tenants_are_registered_listed_and_limited() {
     assert_eq!(gpu.properties().memory_bytes, 64 << 20);
     gpu.request(Request::SetAddressRange { lo: LO, bytes: 1 << 30 }).unwrap();
     let alloc = |id, bytes| gpu.request(Request::Alloc { id: AllocId(id), bytes, kind: MemoryKind::Vram });
-    assert_eq!(alloc(1, 48 << 20), Ok(Response::Done));
+    assert_eq!(alloc(1, 48 << 20), Ok(Response::Shown { offset: 0 }));
     assert!(matches!(alloc(2, 32 << 20), Err(GpuError::OutOfMemory { .. })));
     gpu.calls_local().store(5, Ordering::Relaxed);
 

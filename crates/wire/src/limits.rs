@@ -41,3 +41,5 @@ pub const MAX_REASON_BYTES: usize = 1024;
 
 /// Where the daemon's notices lie behind the client's statistics, bytes: in a cache line of their own.
 pub const NOTICES_AT: usize = 64;
+/// Where behind them the daemon stores a u32 other than 0 before it takes anything away from a session that ends.
+pub const ENDED_AT: usize = NOTICES_AT + 8;

@@ -208,6 +208,10 @@ fn load(core: &ContextCore, text: &Text, log: &mut JitLog) -> Result<Part> {
             tracing::warn!(error, "PTX rejected");
         }
         let answer = link.outcome(answer);
+        // What is kept for allocations to come goes first.
+        if matches!(answer, Err(CudaError::OUT_OF_MEMORY)) && memory.trim() {
+            continue;
+        }
         place.asked_to_load(id, &answer);
         match answer {
             Err(CudaError::NOT_READY) => place.wait(&|| core.dead())?,

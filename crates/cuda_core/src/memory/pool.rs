@@ -351,7 +351,8 @@ impl Pools {
                 some |= self.trim(&mut pool.contents.lock(), 0);
             }
         }
-        some
+        // And chunks that are kept.
+        some | self.memory.trim()
     }
 
     /// Blocks freed in a context that ends are free for all.
