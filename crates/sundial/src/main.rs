@@ -166,6 +166,7 @@ fn start_log() {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let colours = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
+    // A line that cannot be written, as on a full disk, is lost: to say so on the same way would end the thread that logs.
     // Somebody else's log is as good.
-    let _ = log.with_target(false).try_init();
+    let _ = log.with_target(false).log_internal_errors(false).try_init();
 }
