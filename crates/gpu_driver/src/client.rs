@@ -230,7 +230,7 @@ impl Client {
     }
 
     /// The file that shows its allocations, if there is one already.
-    pub(crate) fn shown_by(&self) -> Option<&Aperture> {
+    pub(crate) fn existing_aperture(&self) -> Option<&Aperture> {
         self.aperture.get()?.as_ref()
     }
 
@@ -534,7 +534,7 @@ impl Gpu for Client {
             space.as_ref().and_then(|space| space.allocs.get(&id)).ok_or_else(|| unknown("allocation", id.0))?;
         match &alloc.memory.backing {
             Backing::Host(part) => Ok(HostMemory { file: Arc::clone(&part.dma.file), offset: part.offset }),
-            Backing::Vram(_, Some(offset)) if let Some(aperture) = self.shown_by() => {
+            Backing::Vram(_, Some(offset)) if let Some(aperture) = self.existing_aperture() => {
                 Ok(HostMemory { file: Arc::clone(&aperture.file), offset: *offset })
             }
             Backing::Vram(..) => Err(unknown("host allocation", id.0)),

@@ -84,7 +84,7 @@ impl Client {
     pub(crate) fn free_memory(&self, memory: &Memory, let_go: Result<(), Stuck>) {
         match &memory.backing {
             Backing::Vram(runs, shown) => {
-                match (shown, self.shown_by()) {
+                match (shown, self.existing_aperture()) {
                     (Some(offset), Some(aperture)) => self.give_back_shown(runs, *offset, aperture, let_go),
                     _ => self.give_back(runs, let_go),
                 }

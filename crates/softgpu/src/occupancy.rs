@@ -2,7 +2,7 @@
 //!
 //! Pure: time comes in as numbers.
 
-/// The books.
+/// How much of that time nobody wanted (idle), and how much somebody did (overhead).
 #[derive(Debug)]
 pub(crate) struct Occupancy {
     places: usize,

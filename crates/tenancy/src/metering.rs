@@ -112,7 +112,7 @@ meters! {
 }
 
 impl Meters {
-    /// Both together.
+    /// What two of them have had together; no count wraps.
     #[must_use]
     pub fn plus(&self, other: &Meters) -> Meters {
         self.combine(other, u128::saturating_add)
@@ -141,7 +141,7 @@ pub struct GpuTime {
 }
 
 impl GpuTime {
-    /// Both together.
+    /// The time of two spans together; nothing wraps.
     #[must_use]
     pub fn plus(&self, other: &GpuTime) -> GpuTime {
         GpuTime {

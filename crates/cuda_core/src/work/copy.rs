@@ -17,8 +17,8 @@ use crate::memory::table::Residency;
 use crate::work::queues::Length;
 use crate::work::stream::StreamState;
 
-/// Least bytes that are written at once while the GPU has nothing to do: waiting for the answer costs less than having the
-/// bytes go through the queue.
+/// Least bytes that are written at once while the GPU has nothing to do: from there on that costs less than having the bytes go
+/// through the queue, even where an answer has to be waited for.
 const AT_ONCE: usize = 16 << 10;
 
 /// One end of a copy.

@@ -55,7 +55,7 @@ pub(crate) struct Tuning {
     pub(crate) interval: Duration,
 }
 
-/// The books.
+/// What the device process says of use, from report to report, and its way into the database.
 pub(super) struct Usage {
     tuning: Tuning,
     start: (Instant, SystemTime),

@@ -49,7 +49,7 @@ impl Sort {
     }
 }
 
-/// A key.
+/// A key of the keyboard, as far as the board tells them apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Key {
     Char(char),

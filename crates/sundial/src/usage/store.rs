@@ -58,7 +58,7 @@ pub(crate) enum StoreError {
     Other(String),
 }
 
-/// The database.
+/// The database, open: one process has it at a time.
 #[derive(Debug)]
 pub(crate) struct Store {
     database: Database,

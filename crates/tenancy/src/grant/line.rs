@@ -7,7 +7,7 @@
 //! A balanced tree by need, in which each node knows what its subtree holds and the least *slack* in it: what those before
 //! hold, less what is needed. A change, and the question whether a change would be safe, take a logarithm of the tenants.
 
-/// No node.
+/// In place of a node's number: there is none.
 const NONE: u32 = u32::MAX;
 
 /// Place in the order: need, then number.

@@ -28,7 +28,7 @@ fn scripts() {
 const TOTAL: u64 = 12;
 const TENANTS: u64 = 5;
 
-/// Something happens.
+/// What may happen to the ledger, with small numbers for tenants and bytes.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Set(u64, u64, Kind),
