@@ -98,7 +98,8 @@ fn programs_are_metered_and_totals_outlive_the_daemon() {
         ((sum - wall).abs() <= wall * 0.01).then_some(())
     });
     wait_for("what they used to be written", BOUND, || {
-        (usage(&daemon, &[])["unwritten_seconds"].as_f64()? < ended.elapsed().as_secs_f64()).then_some(())
+        let since = ended.elapsed().as_secs_f64();
+        (usage(&daemon, &[])["unwritten_seconds"].as_f64()? < since).then_some(())
     });
     let before = usage(&daemon, &["--since", "1h"]);
     daemon.restart();

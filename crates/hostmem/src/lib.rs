@@ -14,11 +14,13 @@
 //! - [`ProgramPages`]: memory of the program, what it is ([`PagesKind`]), and how its pages are moved into a memory file while
 //!   its threads use them; forked children get copies.
 //! - [`Chain`]: a handler of faults among others; [`is_writable`], for faults that may be over.
-//! - [`Spin`]: how long who waits for a word of shared memory looks at it before it sleeps.
+//! - [`Spin`]: how long who waits for a word of shared memory looks at it before it sleeps; [`is_crowded`]: whether looking keeps
+//!   others from running.
 //!
 //! The only crate, besides the engines and the C edges, with unsafe code. It knows nothing of GPUs.
 
 mod chain;
+mod crowd;
 mod device;
 mod fork;
 mod mapping;
@@ -33,6 +35,7 @@ mod spin;
 mod window;
 
 pub use chain::{Chain, FaultHandler, is_writable};
+pub use crowd::is_crowded;
 pub use device::DeviceMapping;
 pub use fork::ForkMark;
 pub use mapping::Mapping;

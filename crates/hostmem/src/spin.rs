@@ -4,6 +4,8 @@ use std::hint::spin_loop;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use crate::crowd::is_crowded;
+
 /// Longest look, ns: about what it takes to wake a thread on an idle core, on virtual machines whose idle cores halt.
 const MOST: u64 = 50_000;
 /// Shortest look that is still worth its first load, ns.
@@ -17,8 +19,8 @@ static CORES: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallel
 /// An adaptive bound for one kind of wait.
 ///
 /// A full look when what was waited for came soon the last time; half as long after each time that it did not, so that a
-/// waiter on long work burns nothing that other threads could use. On a machine with one core there is nothing to look for:
-/// who could bring it does not run.
+/// waiter on long work burns nothing that other threads could use. On a machine with one core, or with more threads that want to
+/// run than cores, there is nothing to look for: who could bring it does not run.
 #[derive(Debug, Clone)]
 pub struct Spin {
     bound: u64,
@@ -38,6 +40,7 @@ impl Spin {
         let trial = self.waits % TRIAL == TRIAL - 1;
         Duration::from_nanos(match *CORES {
             1 => 0,
+            _ if is_crowded() => 0,
             _ if trial => MOST,
             _ => self.bound,
         })

@@ -2,7 +2,8 @@
 //!
 //! Names of the GPU's own figures are DCGM's, so that what people have for those goes on working; tenants' are ours, in base
 //! units. Whoever can reach the socket sees tenants' names and what they use: everybody on this machine, if it is a port of
-//! 127.0.0.1. Who comes can neither stop the daemon nor hold it up: [`MOST`] are answered at once, each for [`BOUND`] at most.
+//! 127.0.0.1. Who comes can neither stop the daemon nor hold it up: [`MOST`] are answered at once, each for [`BOUND`] at most; while
+//! all of them wait for their answers, others are sent away.
 
 mod text;
 
@@ -26,7 +27,7 @@ use serde::Deserialize;
 
 pub(crate) use text::render;
 
-/// Most connections at once: the oldest makes room for another.
+/// Most connections at once: the oldest that has not asked yet makes room for another.
 const MOST: usize = 8;
 /// Longest that a connection may take in all.
 const BOUND: Duration = Duration::from_secs(5);
@@ -129,7 +130,7 @@ impl Listener {
 
     /// Answers for ever, each on a thread of its own; `page` makes what is asked for.
     pub(crate) fn serve(&self, page: impl Fn() -> Result<String> + Send + Sync + 'static) {
-        let (page, present) = (Arc::new(page), Arc::new(Mutex::new(VecDeque::<Arc<TcpStream>>::new())));
+        let (page, present) = (Arc::new(page), Arc::new(Mutex::new(VecDeque::<Present>::new())));
         loop {
             let stream = match self.accept() {
                 Ok(stream) => Arc::new(stream),
@@ -141,20 +142,25 @@ impl Listener {
             };
             {
                 let mut present = present.lock();
-                if present.len() >= MOST
-                    && let Some(oldest) = present.pop_front()
-                {
-                    // Its thread sees the end, whatever this says.
-                    let _ = oldest.shutdown(Shutdown::Both);
+                if present.len() >= MOST {
+                    let Some(oldest) = present.iter().position(|one| !one.has_asked) else { continue };
+                    if let Some(oldest) = present.remove(oldest) {
+                        // Its thread sees the end, whatever this says.
+                        let _ = oldest.stream.shutdown(Shutdown::Both);
+                    }
                 }
-                present.push_back(Arc::clone(&stream));
+                present.push_back(Present { stream: Arc::clone(&stream), has_asked: false });
             }
             let (page, others) = (Arc::clone(&page), Arc::clone(&present));
             let work = move || {
-                if let Err(error) = answer(&stream, &*page) {
+                let is_this = |one: &Present| Arc::ptr_eq(&one.stream, &stream);
+                // Whoever has been sent away since has no place any more, and gets no page.
+                let asks = || others.lock().iter_mut().find(|one| is_this(one)).map(|one| one.has_asked = true);
+                let page = || asks().context("sent away").and_then(|()| page());
+                if let Err(error) = answer(&stream, &page) {
                     tracing::debug!("metrics: {error:#}");
                 }
-                others.lock().retain(|other| !Arc::ptr_eq(other, &stream));
+                others.lock().retain(|one| !is_this(one));
             };
             if std::thread::Builder::new().name("metrics".into()).spawn(work).is_err() {
                 // Without a thread, the connection and its place go.
@@ -162,6 +168,12 @@ impl Listener {
             }
         }
     }
+}
+
+/// A connection that has a place, and so a thread.
+struct Present {
+    stream: Arc<TcpStream>,
+    has_asked: bool,
 }
 
 /// What a request is answered.
@@ -292,6 +304,46 @@ mod tests {
             let _ = slow.write_all(b"GET /met");
         }
         assert!(ask(address, b"GET /metrics HTTP/1.0\r\n\r\n").ends_with("page"));
+    }
+
+    #[test]
+    fn there_are_never_more_pages_made_than_places() {
+        let listener = "127.0.0.1:0".parse::<Listen>().unwrap().open().unwrap();
+        let Socket::Tcp(socket) = &listener.socket else { panic!() };
+        let address = socket.local_addr().unwrap();
+        let (begun, made) = std::sync::mpsc::channel();
+        let (go, gate) = std::sync::mpsc::channel::<()>();
+        let gate = Mutex::new(gate);
+        std::thread::spawn(move || {
+            listener.serve(move || {
+                begun.send(()).unwrap();
+                gate.lock().recv().unwrap();
+                Ok("page".into())
+            });
+        });
+        let ask = || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            // Who is sent away may not get to say it.
+            let _ = stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n");
+            stream
+        };
+        let mut served: Vec<TcpStream> = (0..MOST)
+            .map(|_| {
+                let stream = ask();
+                made.recv().unwrap();
+                stream
+            })
+            .collect();
+        for _ in 0..3 * MOST {
+            assert!(!matches!(ask().read(&mut [0; 16]), Ok(1..)), "no answer while all places wait for theirs");
+        }
+        assert!(made.try_recv().is_err());
+        (0..MOST).for_each(|_| go.send(()).unwrap());
+        for stream in &mut served {
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            assert!(text.ends_with("page"), "who had asked is not sent away: {text}");
+        }
     }
 
     #[test]

@@ -42,9 +42,9 @@ fn work(gpu: &RemoteGpu, kernels: u32, slot: u32) {
 /// Waits until what was used before `done` is in the database.
 fn written(installation: &Installation, done: Instant) {
     until("usage to be written", || {
-        let report = usage(installation, &[]);
-        let unwritten = report["unwritten_seconds"].as_f64()?;
-        (unwritten < done.elapsed().as_secs_f64()).then_some(())
+        let since = done.elapsed().as_secs_f64();
+        let unwritten = usage(installation, &[])["unwritten_seconds"].as_f64()?;
+        (unwritten < since).then_some(())
     });
 }
 

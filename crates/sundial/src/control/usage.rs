@@ -14,10 +14,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tenancy::metering::{GpuTime, Meters};
 
 use super::Control;
@@ -66,6 +66,8 @@ pub(super) struct Usage {
     changed: Condvar,
     /// Locked before `state`, where both are.
     kept: Mutex<Kept>,
+    /// Whether the last writing came to pass; for who may not wait for the next.
+    is_kept: AtomicBool,
     merged: AtomicU64,
     quiet: Quiet,
 }
@@ -79,9 +81,12 @@ struct State {
     /// Tenants of the present hour.
     hour: u64,
     named: BTreeSet<(String, u32)>,
-    /// The last question that was asked, the last that was answered, and when.
+    /// The last question that was asked.
     asked: u64,
-    heard: u64,
+    /// One that is not answered yet: its number, and when it was asked.
+    open: Option<(u64, Instant)>,
+    /// When that question was asked which was answered last, and when its answer came.
+    fresh: Option<Instant>,
     at: Option<Instant>,
     /// A session has ended.
     soon: bool,
@@ -96,7 +101,7 @@ struct Known {
 
 #[derive(Default)]
 struct Kept {
-    store: Option<Arc<Store>>,
+    store: Option<Store>,
     /// Why it could not be written the last time.
     failed: Option<String>,
     forgotten_before: u64,
@@ -119,6 +124,7 @@ impl Usage {
             state: Mutex::default(),
             changed: Condvar::new(),
             kept: Mutex::default(),
+            is_kept: AtomicBool::new(false),
             merged: AtomicU64::new(0),
             quiet: Quiet::new(),
         }
@@ -151,8 +157,10 @@ impl Usage {
             state.time = state.time.plus(&time);
         }
         if let Some(number) = number {
-            state.heard = state.heard.max(number);
             state.at = Some(Instant::now());
+            if let Some((_, asked)) = state.open.take_if(|open| open.0 <= number) {
+                state.fresh = Some(asked);
+            }
             state.forget_left();
             self.changed.notify_all();
         }
@@ -161,9 +169,36 @@ impl Usage {
     /// The device process has died, and nobody is there.
     pub(super) fn device_ended(&self) {
         let now = Instant::now();
-        for known in self.state.lock().tenants.values_mut() {
+        let mut state = self.state.lock();
+        state.open = None;
+        for known in state.tenants.values_mut() {
             known.present = None;
             known.left.get_or_insert(now);
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until what the device process said answers a question that was asked after `since`; `ask` sends one, and says
+    /// whether it could be sent. There is one question at a time, however many wait.
+    fn refresh(&self, since: Instant, deadline: Instant, ask: impl Fn(u64) -> bool) {
+        let mut state = self.state.lock();
+        while state.fresh.is_none_or(|fresh| fresh < since) {
+            let now = Instant::now();
+            if now >= deadline {
+                return;
+            }
+            if state.open.is_none_or(|(_, asked)| now.duration_since(asked) >= ANSWER_BOUND) {
+                state.asked += 1;
+                let number = state.asked;
+                state.open = Some((number, now));
+                if !MutexGuard::unlocked(&mut state, || ask(number)) {
+                    state.open = None;
+                    return;
+                }
+                continue;
+            }
+            self.changed.wait_until(&mut state, deadline);
         }
     }
 
@@ -177,9 +212,14 @@ impl Usage {
     fn wait(&self) {
         let since = Instant::now();
         let mut state = self.state.lock();
-        while since.elapsed() < if state.soon { LEAST_PAUSE } else { self.tuning.interval } {
-            let until = since + if state.soon { LEAST_PAUSE } else { self.tuning.interval };
-            self.changed.wait_until(&mut state, until);
+        loop {
+            let pause = if state.soon { LEAST_PAUSE } else { self.tuning.interval };
+            let left = pause.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            // However long that is: a time can be too far away to be told.
+            self.changed.wait_for(&mut state, left.min(Duration::from_secs(HOUR)));
         }
         state.soon = false;
     }
@@ -197,7 +237,9 @@ impl Usage {
         }
         let kept = &mut *kept;
         kept.number += 1;
-        match self.add(folder, kept, &rows) {
+        let added = self.add(folder, kept, &rows);
+        self.is_kept.store(added.is_ok(), Ordering::Relaxed);
+        match added {
             Ok(()) => {
                 if kept.failed.take().is_some_and(|reason| !reason.is_empty()) {
                     tracing::info!(folder = %folder.display(), "usage is kept again, with what was used meanwhile");
@@ -210,8 +252,7 @@ impl Usage {
                     tracing::warn!(reason, folder = %folder.display(), "usage is not kept over restarts for now; everything else goes on");
                 }
                 kept.failed = Some(reason);
-                // After a failed write the database is not to be trusted with another.
-                kept.store = None;
+                // After a failed write the database is not to be trusted with another: it is opened again.
                 let mut state = self.state.lock();
                 if kept.unsure.is_none() {
                     // Nobody knows whether it came to pass: it is added again as the same.
@@ -224,18 +265,33 @@ impl Usage {
         }
     }
 
-    /// Adds what could not be added before, and what has come since.
+    /// Adds what could not be added before, and what has come since. A database that turns out to be damaged is put aside.
     fn add(&self, folder: &Path, kept: &mut Kept, rows: &Rows) -> Result<(), StoreError> {
-        let store = match kept.store.clone() {
+        let told = |damage| tracing::error!(damage, "the database of usage was damaged; another is begun");
+        let store = match kept.store.take() {
             Some(store) => store,
             None => {
                 let (store, damage) = Store::open(folder)?;
-                if let Some(damage) = damage {
-                    tracing::error!(damage, "the database of usage was damaged; another is begun");
-                }
-                Arc::new(store)
+                damage.into_iter().for_each(told);
+                store
             }
         };
+        let store = match self.add_to(&store, kept, rows) {
+            Ok(()) => store,
+            Err(StoreError::Damaged(reason)) => {
+                drop(store);
+                let (store, damage) = Store::begin_anew(folder, &reason)?;
+                told(damage);
+                self.add_to(&store, kept, rows)?;
+                store
+            }
+            Err(error) => return Err(error),
+        };
+        kept.store = Some(store);
+        Ok(())
+    }
+
+    fn add_to(&self, store: &Store, kept: &mut Kept, rows: &Rows) -> Result<(), StoreError> {
         if let Some((number, before)) = &kept.unsure {
             store.add((self.daemon, *number), before, None)?;
             kept.unsure = None;
@@ -243,7 +299,6 @@ impl Usage {
         let forget = self.forget_before(hour_now()).filter(|before| *before > kept.forgotten_before);
         store.add((self.daemon, kept.number), rows, forget)?;
         kept.forgotten_before = forget.unwrap_or(kept.forgotten_before);
-        kept.store = Some(store);
         Ok(())
     }
 
@@ -255,7 +310,7 @@ impl Usage {
         let agrees = by_wall.abs_diff(begin.elapsed()) < Duration::from_secs(HOUR);
         // An hour is a time in which a date that was wrong at the start has been set right.
         let calm = begin.elapsed() >= Duration::from_secs(HOUR);
-        (agrees && calm).then(|| hour.saturating_sub(self.tuning.days * 24))
+        (agrees && calm).then(|| hour.saturating_sub(self.tuning.days.saturating_mul(24)))
     }
 
     /// What a database has, and the number of what this daemon has added last.
@@ -357,22 +412,11 @@ impl Control {
         self.usage.write();
     }
 
-    /// Asks the device process, unless what it said is younger than `age`, and waits for its answer.
+    /// What the device process says, asked for at most `age` ago: waits for its answer, for a while.
     fn refresh_usage(&self, age: Duration) {
-        let usage = &self.usage;
-        let mut state = usage.state.lock();
-        if state.at.is_some_and(|at| at.elapsed() < age) {
-            return;
-        }
-        state.asked += 1;
-        let number = state.asked;
-        drop(state);
-        if self.device.send(ToDevice::Meter { number }, Vec::new()).is_err() {
-            return;
-        }
-        let deadline = Instant::now() + ANSWER_BOUND;
-        let mut state = usage.state.lock();
-        while state.heard < number && !usage.changed.wait_until(&mut state, deadline).timed_out() {}
+        let now = Instant::now();
+        let ask = |number| self.device.send(ToDevice::Meter { number }, Vec::new()).is_ok();
+        self.usage.refresh(now.checked_sub(age).unwrap_or(now), now + ANSWER_BOUND, ask);
     }
 
     /// Who has had how much since a moment, seconds since 1970.
@@ -390,7 +434,7 @@ impl Control {
         let (gpu, memory_bytes) = self.device.facts().unwrap_or_default();
         let device_deaths = self.device.deaths();
         let scheduler = self.tenants.lock().scheduler().to_string();
-        let kept = self.usage.kept.try_lock().is_some_and(|kept| kept.store.is_some());
+        let kept = self.usage.is_kept.load(Ordering::Relaxed);
         let state = self.usage.state.lock();
         let tenant = |((tenant, user), known): (&(String, u32), &Known)| TenantSnapshot {
             tenant: tenant.clone(),
@@ -482,6 +526,76 @@ mod tests {
         again.open();
         assert_eq!(kernels(&again.rows(0).0), 18, "and nothing twice");
         std::fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn there_is_one_question_at_a_time_however_many_wait() {
+        let books = usage(None);
+        let asked = AtomicU64::new(0);
+        let bound = Instant::now() + Duration::from_secs(60);
+        let refresh = |since| {
+            books.refresh(since, bound, |_| {
+                asked.fetch_add(1, Ordering::SeqCst);
+                true
+            });
+        };
+        let answer = |number| books.hear_at(1, Some(number), vec![], TIME);
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            let waiters: Vec<_> = (0..8).map(|_| scope.spawn(|| refresh(begun))).collect();
+            while books.state.lock().open.is_none() {
+                std::thread::yield_now();
+            }
+            answer(1);
+            waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+            assert_eq!(asked.load(Ordering::SeqCst), 1);
+            // Who wants to know what is later asks again, after a question that was asked before.
+            books.state.lock().open = Some((7, Instant::now()));
+            std::thread::sleep(Duration::from_millis(1));
+            let later = Instant::now();
+            let waiter = scope.spawn({
+                let refresh = &refresh;
+                move || refresh(later)
+            });
+            answer(7);
+            while books.state.lock().open.is_none() {
+                std::thread::yield_now();
+            }
+            let number = books.state.lock().asked;
+            answer(number);
+            waiter.join().unwrap();
+            assert_eq!(asked.load(Ordering::SeqCst), 2);
+        });
+        // Nobody waits for a device process that is not there.
+        books.refresh(Instant::now(), bound, |_| false);
+        books.state.lock().open = Some((9, Instant::now()));
+        books.device_ended();
+        books.refresh(Instant::now(), bound, |_| false);
+    }
+
+    #[test]
+    fn a_damaged_database_is_put_aside_whenever_that_is_found_and_loses_nothing_new() {
+        let folder = std::env::temp_dir().join(format!("sundial-control-damage-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let books = usage(Some(folder.clone()));
+        books.open();
+        for n in 0..2000 {
+            books.hear_at(n / 10, Some(n), vec![row(&format!("tenant {n}"), 1)], TIME);
+        }
+        books.write();
+        drop(books.kept.lock().store.take());
+        // Pages that nobody reads at its opening.
+        let file = folder.join("usage.redb");
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes[16384..].fill(0xa5);
+        std::fs::write(&file, bytes).unwrap();
+        books.hear_at(1, Some(3000), vec![row("a", 5)], TIME);
+        books.write();
+        let (rows, told) = books.rows(0);
+        assert_eq!((kernels(&rows), told), (5, Ok(())));
+        let files = std::fs::read_dir(&folder).unwrap().count();
+        assert_eq!(files, 2, "one that is used, one that was damaged");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -100,6 +100,8 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     if let Err(error) = write_trap::prepare() {
         tracing::warn!(%error, "descriptors of write traps of guests cannot be judged: those guests are compared");
     }
+    // Opens what tells it, while files can be opened.
+    let _ = hostmem::is_crowded();
     confine::begin(Role::Device, &[]);
     crate::runtime_directory::allow_many_files()?;
     let parent = std::io::stdin().as_fd().try_clone_to_owned().context("no parent")?;

@@ -125,15 +125,34 @@ impl Store {
     pub(crate) fn open(folder: &Path) -> Result<(Store, Option<String>), StoreError> {
         let place = |reason| StoreError::Place { path: folder.display().to_string(), reason };
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(place)?;
-        let file = folder.join(FILE);
-        match Store::open_file(&file) {
+        match Store::open_file(&folder.join(FILE)).and_then(Store::with_tables) {
             Err(StoreError::Damaged(reason)) => {
-                let aside = put_aside(&file).map_err(place)?;
-                let store = Store::open_file(&file)?;
-                Ok((store, Some(format!("{reason}; it is kept as {}", aside.display()))))
+                Store::begin_anew(folder, &reason).map(|(store, damage)| (store, Some(damage)))
             }
             opened => Ok((opened?, None)),
         }
+    }
+
+    /// Puts the file aside that is damaged, and begins another; says where the old one is.
+    pub(crate) fn begin_anew(folder: &Path, reason: &str) -> Result<(Store, String), StoreError> {
+        let file = folder.join(FILE);
+        let aside =
+            put_aside(&file).map_err(|reason| StoreError::Place { path: folder.display().to_string(), reason })?;
+        let store = Store::open_file(&file)?.with_tables()?;
+        Ok((store, format!("{reason}; it is kept as {}", aside.display())))
+    }
+
+    /// Itself, with all of its tables: they can be opened, and are what they should be.
+    fn with_tables(self) -> Result<Store, StoreError> {
+        self.attempt(|database| {
+            let transaction = database.begin_write()?;
+            transaction.open_table(TENANTS)?;
+            transaction.open_table(TIME)?;
+            transaction.open_table(LAST)?;
+            transaction.commit()?;
+            Ok(())
+        })?;
+        Ok(self)
     }
 
     /// Opens one that is there, to read it: `None` if there is none.
@@ -352,6 +371,20 @@ mod tests {
         store.add((1, 1), &rows(&[(1, 2, "a", 3)]), None).unwrap();
         let names: Vec<_> = std::fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names.len(), 2, "{names:?}");
+    }
+
+    #[test]
+    fn a_database_of_other_tables_is_put_aside_as_damaged() {
+        let folder = Folder::new("other");
+        std::fs::create_dir_all(&folder.0).unwrap();
+        let other = Database::create(folder.0.join(FILE)).unwrap();
+        let transaction = other.begin_write().unwrap();
+        transaction.open_table(TableDefinition::<u64, u64>::new("tenants")).unwrap().insert(1, 2).unwrap();
+        transaction.commit().unwrap();
+        drop(other);
+        let (store, damage) = Store::open(&folder.0).unwrap();
+        assert!(damage.is_some_and(|text| text.contains("damaged-")));
+        store.add((1, 1), &rows(&[(1, 2, "a", 3)]), None).unwrap();
     }
 
     #[test]
