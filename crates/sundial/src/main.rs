@@ -16,7 +16,7 @@
 //! Shared by them: [`config`] (`config.toml`), [`runtime_directory`] (sockets and locks), [`size`] (`2g`, `30%`), [`picture`] (of benchmarks), [`admin`]
 //! (what `run`, `ps`, `set` and `vgpu` say to the daemon), [`scheme`] (schemes and profiles), [`shadowing`] (how page tables are shadowed), [`confine`] (what each process gives
 //! up), [`stage`] (a daemon of one's own), [`link`] (what its two processes say to
-//! each other), [`quiet`] (log lines that a tenant can cause), [`metrics`] (for Prometheus).
+//! each other), [`remoting`] (how sessions come to the daemon), [`quiet`] (log lines that a tenant can cause), [`metrics`] (for Prometheus).
 
 mod admin;
 mod bench;
@@ -40,6 +40,7 @@ mod metrics;
 mod picture;
 mod ps;
 mod quiet;
+mod remoting;
 mod run;
 mod runtime_directory;
 mod scheme;
