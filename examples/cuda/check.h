@@ -5,6 +5,7 @@
 // `--repeat N` runs the GPU part N times. With SUNDIAL_PHASES in the environment the line is JSON and tells how many
 // milliseconds each phase of GPUvm's evaluation (USENIX ATC 2014) took, for the examples that say when they launch. If it is
 // `steps`, they stop after each phase, print its name, and wait for a line: for somebody who looks at the GPU meanwhile.
+// If it is `end`, they stop once, behind the last phase.
 // Compiling is no phase of that evaluation, whose kernels came compiled: it is done before, and not told.
 #pragma once
 
@@ -51,11 +52,13 @@ class Phases {
 
   public:
     const bool wanted = asked != nullptr, in_steps = wanted && std::strcmp(asked, "steps") == 0;
+    const bool at_end = wanted && std::strcmp(asked, "end") == 0;
 
     void enter(Phase next) {
         ms[now] += std::chrono::duration<double, std::milli>(Clock::now() - since).count();
         // The CPU alone does nothing that could be looked at.
         if (in_steps && next != now && now != ON_CPU) stop();
+        if (at_end && next == ON_CPU && now == CLOSE) stop();
         now = next;
         since = Clock::now();
     }

@@ -74,6 +74,12 @@ impl Driver {
         driver
     }
 
+    /// From now on launches, copies and fills return when the GPU has done them, so that errors show where they are made
+    /// (`CUDA_LAUNCH_BLOCKING`).
+    pub fn be_immediate(&self) {
+        self.process.link.be_immediate();
+    }
+
     /// What the GPU is.
     #[must_use]
     pub fn properties(&self) -> &Properties {

@@ -24,7 +24,7 @@ pub use command::{Command, Compare};
 pub use error::{ContextError, GpuError};
 use hostmem::{HostRange, Memfd};
 pub use request::{
-    CodeFormat, CodeImage, GlobalInfo, KernelInfo, MapAccess, MemoryKind, ModuleInfo, Request, Response, RuntimeMemory,
+    CodeFormat, CodeImage, GiveBack, GlobalInfo, KernelInfo, MapAccess, MemoryKind, ModuleInfo, Request, Response, RuntimeMemory,
 };
 pub use semaphores::{Look, SEMAPHORE_SLOTS, SemaphoreArea, Sleeper};
 
@@ -125,13 +125,13 @@ pub trait Gpu: Send + Sync {
     /// Why it was refused; nothing has changed then.
     fn request(&self, request: Request) -> Result<Response, GpuError>;
 
-    /// Asks for something whose end nobody waits for: what is asked or submitted later comes behind it. A GPU that answers at
+    /// Gives something back whose end nobody waits for: what is asked or submitted later comes behind it. A GPU that answers at
     /// once need not tell it from a request.
     ///
     /// # Errors
     /// As far as they are known: the session is gone, or as of the request.
-    fn post(&self, request: Request) -> Result<(), GpuError> {
-        self.request(request).map(drop)
+    fn post(&self, what: GiveBack) -> Result<(), GpuError> {
+        self.request(what.into()).map(drop)
     }
 
     /// Appends commands to a queue. They may wait in a buffer until [`Gpu::flush`], a request or a wait.
@@ -185,6 +185,11 @@ pub trait Gpu: Send + Sync {
     /// # Errors
     /// `InvalidId` if it is neither.
     fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError>;
+
+    /// Whether calls shall return only when the GPU has done what they asked for, so that errors show where they are made.
+    fn is_immediate(&self) -> bool {
+        false
+    }
 
     /// What tells of requests that wait for memory; `None` if none ever does.
     fn deferring(&self) -> Option<&dyn Deferring> {

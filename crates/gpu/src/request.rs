@@ -175,6 +175,32 @@ pub enum Request {
     },
 }
 
+/// What is given back without waiting for it ([`crate::Gpu::post`]): nothing comes of these requests but that they are done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GiveBack {
+    /// [`Request::Unmap`]
+    Unmap {
+        /// First GPU address that is unmapped.
+        at: DevAddr,
+        /// Bytes unmapped.
+        bytes: u64,
+    },
+    /// [`Request::Free`]
+    Free {
+        /// An allocation that nothing maps any more.
+        id: AllocId,
+    },
+}
+
+impl From<GiveBack> for Request {
+    fn from(what: GiveBack) -> Request {
+        match what {
+            GiveBack::Unmap { at, bytes } => Request::Unmap { at, bytes },
+            GiveBack::Free { id } => Request::Free { id },
+        }
+    }
+}
+
 /// Answer to a [`Request`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Response {

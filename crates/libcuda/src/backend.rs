@@ -70,6 +70,11 @@ impl Spared {
     pub(crate) fn local(&self) -> &AtomicU64 {
         self.0.calls_local()
     }
+
+    /// The count of the others.
+    pub(crate) fn sent(&self) -> &AtomicU64 {
+        self.0.calls_sent()
+    }
 }
 
 /// Opens the GPU that the environment asks for.

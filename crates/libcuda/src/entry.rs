@@ -141,9 +141,8 @@ impl Entry {
             let Some(spared) = &installed.spared else { return body(&installed.driver) };
             let messages = spared.messages();
             let answer = body(&installed.driver);
-            if spared.messages() == messages {
-                spared.local().fetch_add(1, Ordering::Relaxed);
-            }
+            let count = if spared.messages() == messages { spared.local() } else { spared.sent() };
+            count.fetch_add(1, Ordering::Relaxed);
             answer
         })
     }

@@ -26,6 +26,9 @@ pub(crate) fn init(flags: u32) -> Answer {
             Refusal(CUresult::CUDA_ERROR_NO_DEVICE)
         })?;
         let driver = Driver::new(backend.gpu, HostServices { print, context_destroyed });
+        if std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value == "1") {
+            driver.be_immediate();
+        }
         driver.init(flags)?;
         entry::install(driver, backend.spared);
         // SAFETY: the handler only stores a number, which is safe in the child of a fork.

@@ -30,11 +30,12 @@ struct Probe {
     multiprocessors: u32,
     device_memory: sys::CUdeviceptr,
     pageable: Vec<u8>,
+    /// Null until somebody wants it.
     pinned: *mut c_void,
 }
 
 /// Largest copy, bytes.
-const LARGEST: usize = 64 << 20;
+const LARGEST: usize = 128 << 20;
 
 impl Probe {
     fn open() -> Result<Probe> {
@@ -50,11 +51,19 @@ impl Probe {
         let multiprocessors = u32::try_from(unsafe { result::device::get_attribute(device, attribute) }?)?;
         // SAFETY: a plain allocation.
         let device_memory = unsafe { result::malloc_sync(LARGEST) }?;
-        // SAFETY: a plain allocation.
-        let pinned = unsafe { result::malloc_host(LARGEST, 0) }?;
-        // SAFETY: the allocation has LARGEST bytes; touched once, as the pageable buffer is.
-        unsafe { ptr::write_bytes(pinned.cast::<u8>(), 1, LARGEST) };
-        Ok(Probe { device, empty, busy, multiprocessors, device_memory, pageable: vec![1; LARGEST], pinned })
+        let (pageable, pinned) = (vec![1; LARGEST], ptr::null_mut());
+        Ok(Probe { device, empty, busy, multiprocessors, device_memory, pageable, pinned })
+    }
+
+    /// The pinned buffer.
+    fn pinned(&mut self) -> Result<*mut c_void> {
+        if self.pinned.is_null() {
+            // SAFETY: a plain allocation.
+            self.pinned = unsafe { result::malloc_host(LARGEST, 0) }?;
+            // SAFETY: the allocation has LARGEST bytes; touched once, as the pageable buffer is.
+            unsafe { ptr::write_bytes(self.pinned.cast::<u8>(), 1, LARGEST) };
+        }
+        Ok(self.pinned)
     }
 
     fn launch(&self) -> Result<()> {
@@ -86,6 +95,9 @@ impl Probe {
     /// Time that `count` repetitions of a measurement take.
     fn measure(&mut self, name: &str, count: u32) -> Result<Duration> {
         let words: Vec<&str> = name.split('-').collect();
+        if words.contains(&"pinned") {
+            self.pinned()?;
+        }
         let start = Instant::now();
         match words.as_slice() {
             ["launch"] => {

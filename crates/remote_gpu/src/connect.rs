@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use gpu::SemaphoreArea;
 use hostmem::{ForkMark, Mapping, Memfd};
 use parking_lot::Mutex;
-use transport::{Consumer, Producer, ring, unix};
+use transport::{Consumer, Messages, Producer, Receiver, Sender, ring, unix};
 use wire::handshake::features;
-use wire::limits::{ENDED_AT, MAX_REPLY_BYTES, NOTICES_AT, STAGING_BYTES};
+use wire::limits::{COMMAND_RING_BYTES, ENDED_AT, MAX_REPLY_BYTES, MAX_STAGING_BYTES, NOTICES_AT};
 use wire::place::{CREDENTIAL_VARIABLE, SESSION_SOCKET, SOCKET_VARIABLE, runtime_directory};
 use wire::{Credential, Hello, Reply, Welcome, WireError};
 
 use crate::aperture::Aperture;
-use crate::{RemoteGpu, ends};
+use crate::{LONGEST_UNHEARD, MOST_UNHEARD, RemoteGpu, ends};
 
 /// Longest that the daemon may take to answer a hello, or to hand over a descriptor.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -97,15 +97,26 @@ pub fn connect_as(path: &Path, credential: Credential) -> Result<Arc<RemoteGpu>,
     if welcome.features & features::SHARED_MEMORY == 0 {
         return Err(ConnectError::Unusable { what: "a session without shared memory" });
     }
+    let has = |feature| welcome.features & feature != 0;
+    let mut fds = fds;
+    let messages = if has(features::MESSAGES) { fds.pop() } else { None };
     let [area, semaphores, staging] =
-        <[_; 3]>::try_from(fds).map_err(|_| ConnectError::Unusable { what: "not three descriptors" })?;
+        <[_; 3]>::try_from(fds).map_err(|_| ConnectError::Unusable { what: "another number of descriptors" })?;
     let map = |fd| Memfd::from_fd(fd).and_then(|file| file.map());
     let (area, semaphores, staging) = (Arc::new(map(area)?), Arc::new(map(semaphores)?), map(staging)?);
     check(&welcome, &area, &staging)?;
     let semaphores = SemaphoreArea::new(semaphores).ok_or(ConnectError::Unusable { what: "semaphore area" })?;
     let (commands, answers) = (welcome.command_ring, welcome.answer_ring);
-    let sender = Producer::new(Arc::clone(&area), commands.0 as usize, commands.1 as usize);
-    let receiver = Consumer::new(Arc::clone(&area), answers.0 as usize, answers.1 as usize);
+    let (sender, receiver) = match messages {
+        Some(socket) => {
+            let messages = Messages::new(socket, COMMAND_RING_BYTES / 2 - 8)?;
+            (Sender::Messages(messages.clone()), Receiver::Messages(messages))
+        }
+        None => (
+            Sender::Ring(Producer::new(Arc::clone(&area), commands.0 as usize, commands.1 as usize)),
+            Receiver::Ring(Consumer::new(Arc::clone(&area), answers.0 as usize, answers.1 as usize)),
+        ),
+    };
     let (sender, caller) = ends(sender, receiver);
     Ok(Arc::new(RemoteGpu {
         properties: welcome.properties,
@@ -113,10 +124,15 @@ pub fn connect_as(path: &Path, credential: Credential) -> Result<Arc<RemoteGpu>,
         socket,
         area,
         statistics: welcome.statistics as usize,
-        notices: (welcome.features & features::DEFERRED != 0).then_some(welcome.statistics as usize + NOTICES_AT),
+        notices: has(features::DEFERRED).then_some(welcome.statistics as usize + NOTICES_AT),
+        in_frames: has(features::MESSAGES),
+        answered: has(features::ANSWERED),
+        immediate: has(features::IMMEDIATE),
+        timed: has(features::TIMED),
         semaphores,
         staging,
         staging_block: welcome.staging_block as usize,
+        staging_bytes: welcome.staging_bytes as usize,
         aperture: Aperture::default(),
         opened: Instant::now(),
         looked: AtomicU64::new(0),
@@ -139,8 +155,12 @@ fn check(welcome: &Welcome, area: &Mapping, staging: &Mapping) -> Result<(), Con
     if !welcome.statistics.is_multiple_of(8) || welcome.statistics as usize + ENDED_AT + 4 > area.len() {
         return unusable("statistics");
     }
-    let block = welcome.staging_block as usize;
-    if staging.len() < STAGING_BYTES || block == 0 || block > STAGING_BYTES / 2 {
+    // Those that nobody waits for must find room.
+    if (welcome.answer_ring.1 as usize) < MOST_UNHEARD * LONGEST_UNHEARD {
+        return unusable("ring");
+    }
+    let (block, bytes) = (welcome.staging_block as usize, welcome.staging_bytes as usize);
+    if bytes > MAX_STAGING_BYTES || staging.len() < bytes || block == 0 || block > bytes / 2 {
         return unusable("staging area");
     }
     Ok(())

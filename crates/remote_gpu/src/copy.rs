@@ -2,11 +2,14 @@
 //!
 //! The area is a circle of blocks. Writing: copy a block in, announce it, go on with the next; the daemon copies out what
 //! was announced meanwhile. Reading: announce as many as fit, copy out what has been answered.
+//!
+//! Where frames are messages, there is no shared memory to copy through either: pieces of a copy travel in frames, and only the
+//! last one is answered.
 
 use gpu::{DevAddr, GpuError};
 use hostmem::HostRange;
-use wire::limits::STAGING_BYTES;
-use wire::{Transfer, frame};
+use wire::limits::PIECE_BYTES;
+use wire::{DaemonFrame, Transfer, frame};
 
 use crate::{Caller, RemoteGpu};
 
@@ -15,6 +18,7 @@ struct Blocks {
     at: DevAddr,
     bytes: usize,
     block: usize,
+    area: usize,
 }
 
 impl Blocks {
@@ -30,14 +34,14 @@ impl Blocks {
 
     /// Blocks in the staging area.
     fn slots(&self) -> usize {
-        STAGING_BYTES / self.block
+        self.area / self.block
     }
 
     fn transfer(&self, index: usize) -> Transfer {
         let (offset, length) = self.range(index);
         Transfer {
             at: DevAddr(self.at.0 + offset as u64),
-            // Both are below STAGING_BYTES.
+            // Both are below MAX_STAGING_BYTES.
             staging: (index % self.slots() * self.block) as u32,
             bytes: length as u32,
         }
@@ -50,7 +54,7 @@ impl RemoteGpu {
         if at.0.checked_add(bytes as u64).is_none() {
             return Err(GpuError::InvalidValue { what: format!("{bytes} bytes at {:#x}", at.0) });
         }
-        Ok(Blocks { at, bytes, block: self.staging_block })
+        Ok(Blocks { at, bytes, block: self.staging_block, area: self.staging_bytes })
     }
 
     fn announce(&self, caller: &mut Caller, to_gpu: bool, transfer: Transfer) -> Result<u32, GpuError> {
@@ -59,7 +63,67 @@ impl RemoteGpu {
         Ok(number)
     }
 
+    /// Copies to the GPU in frames.
+    fn put(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
+        let whole = self.blocks(dst, src.len())?;
+        let mut caller = self.caller.lock();
+        let number = caller.next();
+        let mut piece = std::mem::take(&mut caller.frame);
+        let mut done = 0;
+        while done < whole.bytes {
+            let length = PIECE_BYTES.min(whole.bytes - done);
+            piece.resize(length, 0);
+            src.part(done, length).read(&mut piece);
+            let header = frame::put_header(number, done + length == whole.bytes, DevAddr(dst.0 + done as u64));
+            self.send(&mut self.sender.lock(), &[&header, &piece])?;
+            done += length;
+        }
+        caller.frame = piece;
+        if done == 0 { Ok(()) } else { self.receive(&mut caller, number)?.map(drop) }
+    }
+
+    /// Copies from the GPU in frames.
+    fn get(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
+        let whole = self.blocks(src, dst.len())?;
+        if whole.bytes == 0 {
+            return Ok(());
+        }
+        let mut caller = self.caller.lock();
+        self.hear_posted(&mut caller)?;
+        let number = caller.next();
+        self.send(&mut self.sender.lock(), &[&frame::get(number, src, whole.bytes as u64)])?;
+        let mut done = 0;
+        loop {
+            self.pop(&mut caller)?;
+            let caller = &mut *caller;
+            match wire::parse_daemon_frame(&caller.frame).map_err(|error| self.lose(error))? {
+                DaemonFrame::Data { number: of, last, body } => {
+                    let is_last = done + body.len() == whole.bytes;
+                    if of != number || body.len() > whole.bytes - done || last != is_last || body.is_empty() {
+                        return Err(self.lose("the daemon sent other bytes than were asked for"));
+                    }
+                    dst.part(done, body.len()).write(body);
+                    done += body.len();
+                    if last {
+                        self.count_round_trip();
+                        return Ok(());
+                    }
+                }
+                DaemonFrame::Answer { number: of, last, body } => {
+                    return match self.add_answer(&mut caller.answer, number, (of, last, body))? {
+                        Some(Err(refused)) => Err(refused),
+                        Some(Ok(_)) => Err(self.lose("the daemon sent an answer in place of bytes")),
+                        None => continue,
+                    };
+                }
+            }
+        }
+    }
+
     pub(crate) fn write_blocks(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
+        if self.in_frames {
+            return self.put(dst, src);
+        }
         let blocks = self.blocks(dst, src.len())?;
         let mut caller = self.caller.lock();
         let mut flight = InFlight::default();
@@ -79,6 +143,9 @@ impl RemoteGpu {
     }
 
     pub(crate) fn read_blocks(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
+        if self.in_frames {
+            return self.get(dst, src);
+        }
         let blocks = self.blocks(src, dst.len())?;
         let mut caller = self.caller.lock();
         let mut flight = InFlight::default();

@@ -1,7 +1,8 @@
 //! `trait Gpu` over a session with the daemon.
 //!
 //! [`connect`] opens a session; the result behaves as a GPU of one's own:
-//! - [`Gpu::submit`] encodes commands into the ring and returns: no answer, no system call while the daemon is awake;
+//! - [`Gpu::submit`] encodes commands into the ring and returns: no answer, no system call while the daemon is awake; in a
+//!   session in which all is answered it waits for the answer;
 //! - [`Gpu::request`] waits for its answer on the ring back;
 //! - [`Gpu::wait`] looks at the semaphore area, which the GPU itself writes, and then sleeps on its interrupt count;
 //! - [`Gpu::write`] and [`Gpu::read`] are plain copies where the daemon shows the session's VRAM in a memory file; else they go
@@ -14,8 +15,10 @@
 //! When the daemon dies, every call, including those that wait, ends with [`GpuError::Lost`]. In a forked child every call
 //! does: a session belongs to the process that made it.
 //!
-//! Locks, in this order: `caller` (one request at a time), `sender` (one frame at a time). Submissions take only `sender`,
-//! so they never wait behind another thread's request.
+//! Frames go through rings, or as messages over a socket; how, the daemon says in its welcome.
+//!
+//! Locks, in this order: `caller` (one request at a time), `sender` (one frame at a time). Submissions that are not answered take
+//! only `sender`, so they never wait behind another thread's request.
 
 mod aperture;
 mod connect;
@@ -31,16 +34,20 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use gpu::{
-    AllocId, Command, ContextId, Deferring, DevAddr, Gpu, GpuError, HostMemory, MemoryKind, Properties, QueueId,
+    AllocId, Command, ContextId, Deferring, DevAddr, GiveBack, Gpu, GpuError, HostMemory, MemoryKind, Properties, QueueId,
     Request, Response, SemaphoreArea, SlotId,
 };
 use hostmem::{ForkMark, HostRange, Mapping, Memfd};
 use parking_lot::Mutex;
 use transport::{
-    Consumer, Producer,
+    Receiver,
     unix::{self, Received},
 };
-use wire::limits::{ENDED_AT, MAX_ANSWER_BYTES, MAX_COMMANDS};
+use wire::frame::HEADER_BYTES;
+use wire::limits::{
+    ANSWER_RING_BYTES, CALLS_LOCAL_AT, CALLS_SENT_AT, COPIED_IN_AT, COPIED_OUT_AT, COPY_NS_AT, ENDED_AT,
+    MAX_ANSWER_BYTES, MAX_COMMANDS, MESSAGES_AT, ROUND_TRIPS_AT, WAIT_NS_AT,
+};
 use wire::{Assembler, HostPlace, command, encode_command, frame};
 
 use crate::aperture::Aperture;
@@ -53,6 +60,9 @@ const LOOK_AGAIN_US: u64 = 1000;
 
 /// Most requests whose answers nobody waits for: with the longest of them the ring has room for so many.
 const MOST_UNHEARD: usize = 64;
+/// Longest frame that answers one of them, bytes: a code, numbers and a sentence.
+const LONGEST_UNHEARD: usize = 512;
+const _: () = assert!(MOST_UNHEARD * LONGEST_UNHEARD <= ANSWER_RING_BYTES);
 
 /// A session, as a GPU.
 #[derive(Debug)]
@@ -68,6 +78,14 @@ pub struct RemoteGpu {
     semaphores: SemaphoreArea,
     staging: Mapping,
     staging_block: usize,
+    staging_bytes: usize,
+    /// Frames are messages, and copies go in frames.
+    in_frames: bool,
+    /// Whatever is submitted is answered.
+    answered: bool,
+    immediate: bool,
+    /// Times are counted.
+    timed: bool,
     aperture: Aperture,
     opened: Instant,
     /// When it was last seen that the daemon is there: microseconds since then.
@@ -83,14 +101,14 @@ pub struct RemoteGpu {
 /// Sends frames.
 #[derive(Debug)]
 struct Sender {
-    ring: Producer,
+    frames: transport::Sender,
     frame: Vec<u8>,
 }
 
 /// Asks and receives answers.
 #[derive(Debug)]
 struct Caller {
-    ring: Consumer,
+    frames: Receiver,
     frame: Vec<u8>,
     number: u32,
     /// Requests that nobody waits for and whose answers have not come, in order.
@@ -108,13 +126,41 @@ impl RemoteGpu {
     /// Calls that the library above has answered without us; it counts, `sundial ps` shows.
     #[must_use]
     pub fn calls_local(&self) -> &AtomicU64 {
-        self.area.u64_at(self.statistics)
+        self.area.u64_at(self.statistics + CALLS_LOCAL_AT)
+    }
+
+    /// Calls for which something was sent: the same.
+    #[must_use]
+    pub fn calls_sent(&self) -> &AtomicU64 {
+        self.area.u64_at(self.statistics + CALLS_SENT_AT)
     }
 
     /// Messages sent to the daemon so far.
     #[must_use]
     pub fn calls_remote(&self) -> &AtomicU64 {
-        self.area.u64_at(self.statistics + 8)
+        self.area.u64_at(self.statistics + MESSAGES_AT)
+    }
+
+    /// Times that an answer was waited for so far.
+    #[must_use]
+    pub fn round_trips(&self) -> u64 {
+        self.area.u64_at(self.statistics + ROUND_TRIPS_AT).load(Ordering::Relaxed)
+    }
+
+    fn count_round_trip(&self) {
+        self.area.u64_at(self.statistics + ROUND_TRIPS_AT).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Does something, and adds what it takes to a count of nanoseconds if this session is timed.
+    fn timing<T>(&self, count: usize, work: impl FnOnce() -> T) -> T {
+        if !self.timed {
+            return work();
+        }
+        let start = Instant::now();
+        let done = work();
+        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.area.u64_at(self.statistics + count).fetch_add(ns, Ordering::Relaxed);
+        done
     }
 
     /// Fails if the session is over or not this process's.
@@ -134,10 +180,17 @@ impl RemoteGpu {
     }
 
     fn send(&self, sender: &mut Sender, parts: &[&[u8]]) -> Result<(), GpuError> {
-        let sent = sender.ring.push(parts, &|| !unix::hung_up(&self.socket));
+        let sent = sender.frames.push(parts, &|| !unix::hung_up(&self.socket));
         sent.map_err(|error| self.lose(error))?;
         self.count_message();
         Ok(())
+    }
+
+    /// Sends a frame that is not answered otherwise, and waits for its answer.
+    fn carry(&self, caller: &mut Caller, frame: &[u8]) -> Result<(), GpuError> {
+        let number = caller.next();
+        self.send(&mut self.sender.lock(), &[&frame::answered_header(number), frame])?;
+        self.timing(WAIT_NS_AT, || self.receive(caller, number))?.map(drop)
     }
 
     /// Under the sender's lock: nobody else counts.
@@ -149,7 +202,7 @@ impl RemoteGpu {
     /// As [`Gpu::listen`], but not if that would have to wait: for another thread, or for room in the ring.
     fn try_listen(&self) -> Result<(), GpuError> {
         let Some(mut sender) = self.sender.try_lock() else { return Ok(()) };
-        let sent = sender.ring.try_push(&[&frame::listen()]).map_err(|error| self.lose(error))?;
+        let sent = sender.frames.try_push(&[&frame::listen()]).map_err(|error| self.lose(error))?;
         if sent {
             self.count_message();
         }
@@ -159,7 +212,9 @@ impl RemoteGpu {
     /// Receives the answer to what was sent with `number`, after all that came before it.
     fn receive(&self, caller: &mut Caller, number: u32) -> Result<Result<Response, GpuError>, GpuError> {
         self.hear_posted(caller)?;
-        self.receive_next(caller, number)
+        let answer = self.receive_next(caller, number)?;
+        self.count_round_trip();
+        Ok(answer)
     }
 
     /// Receives the answers that nobody waits for.
@@ -174,16 +229,32 @@ impl RemoteGpu {
 
     fn receive_next(&self, caller: &mut Caller, number: u32) -> Result<Result<Response, GpuError>, GpuError> {
         loop {
-            let popped = caller.ring.pop(&mut caller.frame, &|| !unix::hung_up(&self.socket));
-            popped.map_err(|error| self.lose(error))?;
-            let (of, last, body) = wire::parse_answer(&caller.frame).map_err(|error| self.lose(error))?;
-            if of != number {
-                return Err(self.lose("the daemon answered out of order"));
-            }
-            if let Some(whole) = caller.answer.add(last, body).map_err(|error| self.lose(error))? {
-                return wire::decode_answer(&whole).map_err(|error| self.lose(error));
+            self.pop(caller)?;
+            let part = wire::parse_answer(&caller.frame).map_err(|error| self.lose(error))?;
+            if let Some(answer) = self.add_answer(&mut caller.answer, number, part)? {
+                return Ok(answer);
             }
         }
+    }
+
+    /// Waits for the daemon's next frame.
+    fn pop(&self, caller: &mut Caller) -> Result<(), GpuError> {
+        let popped = caller.frames.pop(&mut caller.frame, &|| !unix::hung_up(&self.socket));
+        popped.map_err(|error| self.lose(error))
+    }
+
+    /// A part of the answer to `number`, as it says: its number, whether it is the last, the part. The answer, if it was the last.
+    fn add_answer(
+        &self,
+        answer: &mut Assembler,
+        number: u32,
+        (of, last, body): (u32, bool, &[u8]),
+    ) -> Result<Option<Result<Response, GpuError>>, GpuError> {
+        if of != number {
+            return Err(self.lose("the daemon answered out of order"));
+        }
+        let whole = answer.add(last, body).map_err(|error| self.lose(error))?;
+        whole.map(|whole| wire::decode_answer(&whole).map_err(|error| self.lose(error))).transpose()
     }
 
     fn ask(&self, caller: &mut Caller, request: &Request) -> Result<Response, GpuError> {
@@ -267,7 +338,7 @@ impl Gpu for RemoteGpu {
         self.alive()?;
         let mut caller = self.caller.lock();
         self.aperture.before(&request);
-        let response = self.ask(&mut caller, &request)?;
+        let response = self.timing(WAIT_NS_AT, || self.ask(&mut caller, &request))?;
         if let (&Request::Alloc { id, .. }, Response::Shown { .. }) = (&request, &response)
             && !self.aperture.is_settled()
         {
@@ -286,7 +357,11 @@ impl Gpu for RemoteGpu {
         Ok(response)
     }
 
-    fn post(&self, request: Request) -> Result<(), GpuError> {
+    fn post(&self, what: GiveBack) -> Result<(), GpuError> {
+        let request = Request::from(what);
+        if self.answered {
+            return self.request(request).map(drop);
+        }
         self.alive()?;
         let mut caller = self.caller.lock();
         self.aperture.before(&request);
@@ -301,29 +376,18 @@ impl Gpu for RemoteGpu {
 
     fn submit(&self, queue: QueueId, commands: &[Command<'_>]) -> Result<(), GpuError> {
         self.alive()?;
+        if self.answered {
+            let mut caller = self.caller.lock();
+            let limit = self.sender.lock().frames.limit() - HEADER_BYTES;
+            let mut frame = Vec::new();
+            return encode_submission(queue, commands, limit, &mut frame, |frame| self.carry(&mut caller, frame));
+        }
         let mut sender = self.sender.lock();
-        let limit = sender.ring.limit();
+        let limit = sender.frames.limit();
         let mut frame = std::mem::take(&mut sender.frame);
-        let start = |frame: &mut Vec<u8>| {
-            frame.clear();
-            frame.extend_from_slice(&frame::submit_header(queue));
-        };
-        start(&mut frame);
-        let mut inside = 0;
-        for command in commands {
-            if inside == MAX_COMMANDS || frame.len() + command::encoded_bound(command) > limit {
-                self.send(&mut sender, &[&frame])?;
-                start(&mut frame);
-                inside = 0;
-            }
-            encode_command(command, &mut frame).map_err(|error| GpuError::InvalidValue { what: error.to_string() })?;
-            inside += 1;
-        }
-        if inside > 0 {
-            self.send(&mut sender, &[&frame])?;
-        }
+        let sent = encode_submission(queue, commands, limit, &mut frame, |frame| self.send(&mut sender, &[frame]));
         sender.frame = frame;
-        Ok(())
+        sent
     }
 
     fn flush(&self) -> Result<(), GpuError> {
@@ -339,7 +403,11 @@ impl Gpu for RemoteGpu {
         SemaphoreArea::offset(slot)?;
         self.alive()?;
         self.semaphores.raise(slot, value);
-        self.send(&mut self.sender.lock(), &[&frame::release(slot, value)])
+        let frame = frame::release(slot, value);
+        if self.answered {
+            return self.carry(&mut self.caller.lock(), &frame);
+        }
+        self.send(&mut self.sender.lock(), &[&frame])
     }
 
     fn listen(&self) -> Result<(), GpuError> {
@@ -348,28 +416,28 @@ impl Gpu for RemoteGpu {
     }
 
     fn wait(&self, context: ContextId, slot: SlotId, value: u64, timeout: Option<Duration>) -> Result<(), GpuError> {
-        self.wait_for(context, slot, value, timeout)
+        self.timing(WAIT_NS_AT, || self.wait_for(context, slot, value, timeout))
     }
 
     fn write(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
         self.still_connected()?;
-        if !self.aperture.write(dst, src) {
-            return self.write_blocks(dst, src);
+        if !self.timing(COPY_NS_AT, || self.aperture.write(dst, src)) {
+            return self.timing(COPY_NS_AT, || self.write_blocks(dst, src));
         }
-        self.count_copied(16, src.len());
+        self.count_copied(COPIED_IN_AT, src.len());
         Ok(())
     }
 
     fn read(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
         self.still_connected()?;
-        if !self.aperture.read(dst, src) {
-            return self.read_blocks(dst, src);
+        if !self.timing(COPY_NS_AT, || self.aperture.read(dst, src)) {
+            return self.timing(COPY_NS_AT, || self.read_blocks(dst, src));
         }
         // What it has read may be what was left when the daemon ended the session.
         if self.area.u32_at(self.statistics + ENDED_AT).load(Ordering::SeqCst) != 0 {
             return Err(self.lose("the daemon has ended the session"));
         }
-        self.count_copied(24, dst.len());
+        self.count_copied(COPIED_OUT_AT, dst.len());
         Ok(())
     }
 
@@ -379,16 +447,46 @@ impl Gpu for RemoteGpu {
         known.ok_or(GpuError::InvalidId { what: "host allocation".into(), id: id.0.into() })
     }
 
+    fn is_immediate(&self) -> bool {
+        self.immediate
+    }
+
     fn deferring(&self) -> Option<&dyn Deferring> {
         self.notices.map(|_| self as &dyn Deferring)
     }
 }
 
-/// New ends of the session's rings.
-fn ends(sender: Producer, receiver: Consumer) -> (Mutex<Sender>, Mutex<Caller>) {
-    let sender = Sender { ring: sender, frame: Vec::new() };
+/// Encodes commands into frames of at most `limit` bytes, each built in `frame`, and hands them to `send` one after another.
+fn encode_submission(
+    queue: QueueId,
+    commands: &[Command<'_>],
+    limit: usize,
+    frame: &mut Vec<u8>,
+    mut send: impl FnMut(&[u8]) -> Result<(), GpuError>,
+) -> Result<(), GpuError> {
+    let start = |frame: &mut Vec<u8>| {
+        frame.clear();
+        frame.extend_from_slice(&frame::submit_header(queue));
+    };
+    start(frame);
+    let mut inside = 0;
+    for command in commands {
+        if inside == MAX_COMMANDS || frame.len() + command::encoded_bound(command) > limit {
+            send(frame)?;
+            start(frame);
+            inside = 0;
+        }
+        encode_command(command, frame).map_err(|error| GpuError::InvalidValue { what: error.to_string() })?;
+        inside += 1;
+    }
+    if inside > 0 { send(frame) } else { Ok(()) }
+}
+
+/// New ends of the session's way for frames.
+fn ends(sender: transport::Sender, receiver: Receiver) -> (Mutex<Sender>, Mutex<Caller>) {
+    let sender = Sender { frames: sender, frame: Vec::new() };
     let caller = Caller {
-        ring: receiver,
+        frames: receiver,
         frame: Vec::new(),
         number: 0,
         unheard: VecDeque::new(),

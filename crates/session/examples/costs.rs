@@ -12,7 +12,7 @@ use gpu::{
     RuntimeMemory, SlotId,
 };
 use hostmem::{Mapping, Memfd};
-use session::{Backend, Charges, Monitor, Session, SharedAccount};
+use session::{Backend, Charges, Manner, Monitor, Session, SharedAccount};
 use tenancy::{Account, Limits, NoDeviceCosts};
 use toy_gpu::{ToyGpu, ToyMachine};
 use transport::{Consumer, Producer, ring, unix};
@@ -84,7 +84,7 @@ fn serve(path: &Path) -> Result<(), Failure> {
             gpu: toy,
         };
         let charges = Charges::open(&account).map_err(std::io::Error::other)?;
-        Session::begin(socket, None, 0, &backend, charges, &monitor)?.run();
+        Session::begin(socket, None, Manner::usual(0), &backend, charges, &monitor)?.run();
         Ok(())
     });
     Ok(())

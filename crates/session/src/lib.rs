@@ -10,7 +10,9 @@
 //!  frame from the ring (private copy) → wire: a value, or the end of the session
 //!      → tenancy: known names, quotas  → gpu: the tenant's own client of the driver → answer to the other ring
 //! ```
-//! Commands have no answer. If one is refused, its context has failed: the client finds the reason as with any
+//! [`Manner`] is how it is served: frames in rings or over a socket, with or without answers to commands, with which blocks.
+//!
+//! Commands have no answer, unless the session is one in which all have. If one is refused, its context has failed: the client finds the reason as with any
 //! asynchronous error.
 //!
 //! **Invariant:** nothing that a client writes is looked at twice, and nothing that it does blocks another session.
@@ -21,6 +23,7 @@ mod broker;
 mod holdings;
 mod host_files;
 mod incoming;
+mod manner;
 mod memory;
 mod monitor;
 mod serve;
@@ -28,5 +31,7 @@ mod waits;
 
 pub use broker::{MemoryBroker, reserve};
 pub use holdings::{Charges, OWN, SharedAccount};
+pub use manner::Manner;
+pub use memory::Remoting;
 pub use monitor::Monitor;
 pub use serve::{Backend, Ended, Session, SessionHandle};

@@ -10,20 +10,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpu::{
-    AllocId, Command, ContextError, ContextId, Gpu, GpuError, HostMemory, MemoryKind, QueueId, Request, Response,
+    AllocId, Command, ContextError, ContextId, DevAddr, Gpu, GpuError, HostMemory, MemoryKind, QueueId, Request, Response,
     SlotId,
 };
 use hostmem::Memfd;
 use tenancy::{AccountAccess, Settled};
-use transport::{Consumer, Producer, RingError, ring, unix};
+use transport::{Ender, Messages, Receiver, RingError, Sender, unix};
 use wire::handshake::features;
-use wire::limits::STAGING_BLOCK;
-use wire::{ClientFrame, Commands, HostPlace, Reply, Transfer, Welcome, WireError, parse_client_frame};
+use wire::limits::{COMMAND_RING_BYTES, PIECE_BYTES};
+use wire::{ClientFrame, Commands, HostPlace, Reply, Transfer, Welcome, WireError, frame, parse_client_frame};
 
 use crate::holdings::{Charges, Holdings};
 use crate::host_files::HostFiles;
 use crate::incoming::Incoming;
-use crate::memory::{SharedMemory, Statistics};
+use crate::manner::Manner;
+use crate::memory::{Remoting, SharedMemory, Statistics};
 use crate::monitor::{Monitor, Watch};
 use crate::waits::{Name, Next, Shown, Waits};
 
@@ -31,6 +32,9 @@ use crate::waits::{Name, Next, Shown, Waits};
 const BATCH: usize = 16;
 /// Frames of commands after which the GPU is told of them even though more are waiting.
 const FLUSH_AFTER: u32 = 32;
+
+/// Longest frame where frames are messages: as in the rings.
+const FRAME_BYTES: usize = COMMAND_RING_BYTES / 2 - 8;
 
 /// The GPU of one client, and what a session needs of it beyond [`Gpu`].
 #[derive(Clone)]
@@ -99,16 +103,16 @@ pub struct SessionHandle {
     launches: Arc<AtomicU64>,
     statistics: Statistics,
     waiting: Shown,
-    commands: ring::Waker,
-    answers: ring::Waker,
+    commands: Ender,
+    answers: Ender,
 }
 
 impl SessionHandle {
     /// Ends the session soon.
     pub fn end(&self) {
         self.gone.store(true, Ordering::SeqCst);
-        self.commands.wake();
-        self.answers.wake();
+        self.commands.end();
+        self.answers.end();
     }
 
     /// Whether it has been told to end.
@@ -142,6 +146,12 @@ impl SessionHandle {
         self.statistics.calls()
     }
 
+    /// What the client's library says of how it came here.
+    #[must_use]
+    pub fn remoting(&self) -> Remoting {
+        self.statistics.remoting()
+    }
+
     /// Bytes that the client's library copied itself into GPU memory that is shown to it, and out of it, as it says.
     #[must_use]
     pub fn copied(&self) -> (u64, u64) {
@@ -158,9 +168,14 @@ pub struct Session {
     holdings: Holdings,
     memory: SharedMemory,
     handle: SessionHandle,
-    commands: Consumer,
-    answers: Producer,
+    commands: Receiver,
+    answers: Sender,
     request: Incoming,
+    manner: Manner,
+    /// Why a copy whose parts are still coming has failed.
+    put_failed: Option<GpuError>,
+    /// A part of one that goes out.
+    piece: Vec<u8>,
     failed: HashMap<ContextId, ContextError>,
     host_files: HostFiles,
     /// The client has the file that shows its VRAM.
@@ -179,8 +194,8 @@ impl std::fmt::Debug for Session {
 /// What a session is set up with.
 struct Parts {
     memory: SharedMemory,
-    commands: Consumer,
-    answers: Producer,
+    commands: Receiver,
+    answers: Sender,
     handle: SessionHandle,
     watch: Watch,
     waits: Waits,
@@ -188,21 +203,20 @@ struct Parts {
 
 impl Session {
     /// Sets a session up and welcomes the client on `socket`, which has said its hello. `process` is a descriptor of the
-    /// client's process, whose end is the session's: a child may hold the socket open. `known` are the features that the client
-    /// knows.
+    /// client's process, whose end is the session's: a child may hold the socket open. `charges` are what [`Manner::own`] says.
     ///
     /// # Errors
     /// What the operating system says. Nothing stays charged.
     pub fn begin(
         socket: OwnedFd,
         process: Option<OwnedFd>,
-        known: u64,
+        manner: Manner,
         backend: &Backend,
         charges: Charges,
         monitor: &Monitor,
     ) -> io::Result<Session> {
         let holdings = Holdings::new(backend, charges);
-        let parts = Session::set_up(&socket, process, known, &holdings.charges, backend, monitor)?;
+        let parts = Session::set_up(&socket, process, manner, &holdings.charges, backend, monitor)?;
         let Parts { memory, commands, answers, handle, watch, waits } = parts;
         Ok(Session {
             _watch: watch,
@@ -213,6 +227,9 @@ impl Session {
             commands,
             answers,
             request: Incoming::new(),
+            manner,
+            put_failed: None,
+            piece: Vec::new(),
             failed: HashMap::new(),
             host_files: HostFiles::default(),
             has_aperture: false,
@@ -224,14 +241,21 @@ impl Session {
     fn set_up(
         socket: &OwnedFd,
         process: Option<OwnedFd>,
-        known: u64,
+        manner: Manner,
         charges: &Charges,
         backend: &Backend,
         monitor: &Monitor,
     ) -> io::Result<Parts> {
-        let memory = SharedMemory::create()?;
-        let (commands, answers) = (memory.commands(), memory.answers());
-        let waits = Waits::new(charges.memory().filter(|_| known & features::DEFERRED != 0).map(|(broker, tenant)| {
+        let (staging_block, staging_bytes) = manner.staging();
+        let memory = SharedMemory::create(staging_bytes)?;
+        let (commands, answers, theirs) = if manner.has(features::MESSAGES) {
+            let (ours, theirs) = unix::pair()?;
+            let messages = Messages::new(ours, FRAME_BYTES)?;
+            (Receiver::Messages(messages.clone()), Sender::Messages(messages), Some(theirs))
+        } else {
+            (Receiver::Ring(memory.commands()), Sender::Ring(memory.answers()), None)
+        };
+        let waits = Waits::new(charges.memory().filter(|_| manner.has(features::DEFERRED)).map(|(broker, tenant)| {
             let notices = memory.notices();
             broker.hear(&notices);
             (Arc::clone(broker), *tenant, notices)
@@ -242,21 +266,24 @@ impl Session {
             launches: Arc::new(AtomicU64::new(0)),
             statistics: memory.statistics(),
             waiting: waits.shown(),
-            commands: commands.waker(),
-            answers: answers.waker(),
+            commands: commands.ender(),
+            answers: answers.ender(),
         };
         let (command_ring, answer_ring, statistics) = SharedMemory::layout();
         let welcome = Welcome {
             features: features::SHARED_MEMORY
-                | known & features::DEFERRED
+                | manner.features & (features::DEFERRED | features::STAGING | features::ON_DEMAND)
                 | if backend.aperture { features::APERTURE } else { 0 },
             properties: backend.gpu.properties().clone(),
             command_ring,
             answer_ring,
             statistics,
-            staging_block: STAGING_BLOCK as u32,
+            // Both are at most MAX_STAGING_BYTES.
+            staging_block: staging_block as u32,
+            staging_bytes: staging_bytes as u32,
         };
         let files = [memory.area_file.as_fd(), backend.semaphores.as_fd(), memory.staging_file.as_fd()];
+        let files: Vec<_> = files.into_iter().chain(theirs.as_ref().map(AsFd::as_fd)).collect();
         unix::send(socket, &Reply::Welcome(Box::new(welcome)).encode(), &files, false)?;
         let (ending, abort) = (handle.clone(), Arc::clone(&backend.abort));
         let watch = monitor.watch(socket, process, move || {
@@ -298,7 +325,8 @@ impl Session {
             self.commands.pop(buffer, &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(socket))?;
         }
         match parse_client_frame(buffer)? {
-            ClientFrame::Submit { queue, commands } => self.submit(queue, commands),
+            // Who refuses has told the context.
+            ClientFrame::Submit { queue, commands } => self.submit(queue, commands).map(drop),
             ClientFrame::Request { number, last, body } => {
                 let (tables, account) = self.holdings.charges.parts();
                 match self.request.add(tables, account, last, body)? {
@@ -308,9 +336,24 @@ impl Session {
             }
             ClientFrame::Write { number, transfer } => self.transfer(number, transfer, true),
             ClientFrame::Read { number, transfer } => self.transfer(number, transfer, false),
-            ClientFrame::Release { slot, value } => {
+            ClientFrame::Release { slot, value } => self.release(slot, value).map(drop),
+            ClientFrame::Answered { number, frame } if self.manner.has(features::ANSWERED) => {
+                let done = match parse_client_frame(frame)? {
+                    ClientFrame::Submit { queue, commands } => self.submit(queue, commands)?,
+                    ClientFrame::Release { slot, value } => self.release(slot, value)?,
+                    _ => return Err(WireError::Unknown { what: "frame to be answered", code: number }.into()),
+                };
                 self.flush()?;
-                self.lost(self.holdings.gpu.release(slot, value)).map(drop)
+                self.answer(number, &done.map(|()| Response::Done))
+            }
+            ClientFrame::Put { number, last, at, data } if self.manner.has(features::MESSAGES) => {
+                self.put(number, last, at, data)
+            }
+            ClientFrame::Get { number, at, bytes } if self.manner.has(features::MESSAGES) => {
+                self.get(number, at, bytes)
+            }
+            ClientFrame::Answered { number, .. } | ClientFrame::Put { number, .. } | ClientFrame::Get { number, .. } => {
+                Err(WireError::Unknown { what: "frame in a session without such", code: number }.into())
             }
             ClientFrame::Listen => {
                 self.flush()?;
@@ -355,12 +398,18 @@ impl Session {
         Ok(())
     }
 
-    fn submit(&mut self, queue: QueueId, commands: Commands<'_>) -> Result<(), Ended> {
+    fn release(&mut self, slot: SlotId, value: u64) -> Result<Result<(), GpuError>, Ended> {
+        self.flush()?;
+        self.lost(self.holdings.gpu.release(slot, value))
+    }
+
+    /// What is refused here has failed its context, which is the answer as well if somebody waits for one.
+    fn submit(&mut self, queue: QueueId, commands: Commands<'_>) -> Result<Result<(), GpuError>, Ended> {
         // No context can be failed for it, and no other queue may pay for it: this client does not know what it says.
         let unknown = WireError::Unknown { what: "queue", code: queue.0 };
         let context = self.holdings.charges.tables().context_of(queue).map_err(|_| unknown)?;
-        if self.failed.contains_key(&context) {
-            return Ok(());
+        if let Some(error) = self.failed.get(&context) {
+            return Ok(Err(GpuError::Context(error.clone())));
         }
         let nothing = Command::Signal { slot: SlotId(0), value: 0 };
         let mut batch = [nothing; BATCH];
@@ -368,8 +417,7 @@ impl Session {
         for command in commands {
             let command = command?;
             if let Err(error) = self.holdings.charges.tables().check_command(&command) {
-                self.fail(context, &error);
-                return Ok(());
+                return Ok(Err(self.fail(context, &error)));
             }
             if matches!(command, Command::Launch { .. }) {
                 self.handle.launches.fetch_add(1, Ordering::Relaxed);
@@ -378,31 +426,41 @@ impl Session {
             filled += 1;
             if filled == BATCH {
                 filled = 0;
-                self.hand_over(queue, context, &batch)?;
+                if let Err(error) = self.hand_over(queue, context, &batch)? {
+                    return Ok(Err(error));
+                }
             }
         }
-        self.hand_over(queue, context, &batch[..filled])?;
+        let done = self.hand_over(queue, context, &batch[..filled])?;
         self.unflushed += 1;
-        if self.unflushed >= FLUSH_AFTER { self.flush() } else { Ok(()) }
+        if self.unflushed >= FLUSH_AFTER {
+            self.flush()?;
+        }
+        Ok(done)
     }
 
-    fn hand_over(&mut self, queue: QueueId, context: ContextId, commands: &[Command<'_>]) -> Result<(), Ended> {
+    fn hand_over(
+        &mut self,
+        queue: QueueId,
+        context: ContextId,
+        commands: &[Command<'_>],
+    ) -> Result<Result<(), GpuError>, Ended> {
         if commands.is_empty() {
-            return Ok(());
+            return Ok(Ok(()));
         }
-        match self.lost(self.holdings.gpu.submit(queue, commands))? {
+        Ok(match self.lost(self.holdings.gpu.submit(queue, commands))? {
             // A dead context has told its client already.
-            Ok(()) | Err(GpuError::Context(_)) => {}
-            Err(error) => self.fail(context, &error),
-        }
-        Ok(())
+            done @ (Ok(()) | Err(GpuError::Context(_))) => done,
+            Err(error) => Err(self.fail(context, &error)),
+        })
     }
 
     /// Makes a refused command the failure of its context, as if the GPU had found it.
-    fn fail(&mut self, context: ContextId, error: &GpuError) {
+    fn fail(&mut self, context: ContextId, error: &GpuError) -> GpuError {
         let error = ContextError::IllegalCommand { reason: error.to_string() };
-        self.failed.entry(context).or_insert(error);
+        let error = self.failed.entry(context).or_insert(error).clone();
         self.holdings.gpu.semaphores().count_error();
+        GpuError::Context(error)
     }
 
     fn request(&mut self, request: Request) -> Result<Result<Response, GpuError>, Ended> {
@@ -498,14 +556,62 @@ impl Session {
     fn transfer(&mut self, number: u32, transfer: Transfer, to_gpu: bool) -> Result<(), Ended> {
         self.flush()?;
         let Transfer { at, staging, bytes } = transfer;
+        let area = self.memory.staging_bytes();
+        if staging as usize + bytes as usize > area {
+            return Err(WireError::Limit { what: "staging range", limit: area }.into());
+        }
         let answer = self.holdings.charges.tables().check_copy(at, bytes.into()).and_then(|()| {
-            // The wire format keeps the range inside the area.
             let part = self.memory.staging.range(staging as usize, bytes as usize);
             let copied = if to_gpu { self.holdings.gpu.write(at, part) } else { self.holdings.gpu.read(part, at) };
             copied.map(|()| Response::Done)
         });
         let answer = self.lost(answer)?;
         self.answer(number, &answer)
+    }
+
+    /// A part of a copy to the GPU. Whatever it copies in all, it goes through the one staging area.
+    fn put(&mut self, number: u32, last: bool, at: DevAddr, data: &[u8]) -> Result<(), Ended> {
+        self.flush()?;
+        if self.put_failed.is_none() {
+            let copied = self.holdings.charges.tables().check_copy(at, data.len() as u64).and_then(|()| {
+                // A piece is shorter than any staging area.
+                self.memory.staging.write(0, data);
+                self.holdings.gpu.write(at, self.memory.staging.range(0, data.len()))
+            });
+            self.put_failed = self.lost(copied)?.err();
+        }
+        if !last {
+            return Ok(());
+        }
+        let answer = self.put_failed.take().map_or(Ok(Response::Done), Err);
+        self.answer(number, &answer)
+    }
+
+    /// A copy from the GPU, in pieces. The first that fails is the answer.
+    fn get(&mut self, number: u32, at: DevAddr, bytes: u64) -> Result<(), Ended> {
+        self.flush()?;
+        if let Err(refused) = self.holdings.charges.tables().check_copy(at, bytes) {
+            return self.answer(number, &Err(refused));
+        }
+        let mut done = 0;
+        while done < bytes {
+            if self.handle.gone.load(Ordering::Relaxed) {
+                return Err(Ended::ClientLeft);
+            }
+            let length = (bytes - done).min(PIECE_BYTES as u64) as usize;
+            let read = self.holdings.gpu.read(self.memory.staging.range(0, length), DevAddr(at.0 + done));
+            if let Err(refused) = self.lost(read)? {
+                return self.answer(number, &Err(refused));
+            }
+            self.piece.resize(length, 0);
+            self.memory.staging.read(0, &mut self.piece);
+            done += length as u64;
+            let header = frame::data_header(number, done == bytes);
+            let (gone, socket) = (&self.handle.gone, &self.socket);
+            self.answers
+                .push(&[&header, &self.piece], &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(socket))?;
+        }
+        Ok(())
     }
 
     fn answer(&mut self, number: u32, answer: &Result<Response, GpuError>) -> Result<(), Ended> {

@@ -13,7 +13,7 @@ use gpu::{
 use gpu_driver::{ClientConfig, Driver};
 use hostmem::Memfd;
 use remote_gpu::RemoteGpu;
-use session::{Backend, Charges, Monitor, Session, SharedAccount};
+use session::{Backend, Charges, Manner, Monitor, Session, SharedAccount};
 use softgpu::{Config, SoftGpu};
 use tenancy::{Account, Limits, NoDeviceCosts};
 use transport::unix;
@@ -53,7 +53,7 @@ fn serve(clients: u32) -> (std::path::PathBuf, Vec<Arc<RemoteGpu>>) {
                     gpu: client,
                 };
                 let charges = Charges::open(&account).unwrap();
-                let session = Session::begin(socket, None, 0, &backend, charges, &monitor).unwrap();
+                let session = Session::begin(socket, None, Manner::usual(0), &backend, charges, &monitor).unwrap();
                 scope.spawn(move || session.run());
             }
         });

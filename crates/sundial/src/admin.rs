@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tenancy::Terms;
 use transport::unix;
 
+use crate::remoting;
 use crate::runtime_directory::RuntimeDirectory;
 use crate::scheme::Scheme;
 use crate::shadowing::{Rebuild, Shadow, TablePages, Trap, Wish};
@@ -38,6 +39,12 @@ pub(crate) enum AdminRequest {
         /// Where to look for what the terms leave open.
         #[serde(default)]
         profile: Option<String>,
+        /// How its sessions come here.
+        #[serde(default)]
+        remoting: remoting::Wish,
+        /// Its library counts the time that it copies and waits.
+        #[serde(default)]
+        timed: bool,
     },
     /// Makes a virtual GPU, until it is destroyed. With `path`, the listening socket comes with this message.
     CreateVgpu {
@@ -187,6 +194,18 @@ pub(crate) struct SessionLine {
     pub(crate) calls_local: u64,
     /// Messages to the daemon.
     pub(crate) calls_remote: u64,
+    /// Calls of the program for which messages were sent.
+    #[serde(default)]
+    pub(crate) calls_sent: u64,
+    /// Times that the client waited for an answer.
+    #[serde(default)]
+    pub(crate) round_trips: u64,
+    /// Time that its library has copied, seconds; 0 unless it counts (`run --timed`).
+    #[serde(default)]
+    pub(crate) copy_seconds: f64,
+    /// Time that its library has waited, for the daemon's answers or the GPU, seconds; the same.
+    #[serde(default)]
+    pub(crate) wait_seconds: f64,
     /// Kernels that have run to their end.
     pub(crate) kernels: u64,
     /// Grids of the tenant that the interpreter ran because their kernel could not be compiled.
@@ -360,6 +379,10 @@ mod tests {
             gpu_time_ns: u64::MAX,
             calls_local: u64::MAX,
             calls_remote: u64::MAX,
+            calls_sent: 0,
+            round_trips: 0,
+            copy_seconds: 0.0,
+            wait_seconds: 0.0,
             kernels: u64::MAX,
             kernels_interpreted: u32::MAX,
             compiling: u32::MAX,

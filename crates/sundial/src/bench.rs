@@ -18,7 +18,7 @@ use serde::Serialize;
 use transport::{Consumer, Producer, ring};
 
 use crate::stage::Stage;
-use crate::{bench_compile, bench_engine, bench_gmedia, bench_isolation, bench_shadow, bench_vgpu};
+use crate::{bench_compile, bench_engine, bench_gmedia, bench_isolation, bench_remoting, bench_shadow, bench_vgpu};
 
 /// Arguments of `sundial bench`.
 #[derive(Args, Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     /// Print JSON: rows {"name","unit","native","tenant","ratio"}.
     #[arg(long, global = true)]
     json: bool,
-    /// Rounds; the median counts [default: 7; vgpu, gmedia, shadow: 3].
+    /// Rounds; the median counts [default: 7; vgpu, gmedia, shadow, remoting: 3].
     #[arg(long, global = true)]
     rounds: Option<usize>,
     /// Folder with the compiled examples (`cargo xtask examples`); default: cuda-examples beside the build folder.
@@ -55,6 +55,9 @@ enum What {
     /// Measure what virtual GPUs cost, by scheme and by phase of programs: rows {"scheme","guests","program","phase","ms",
     /// "ratio","traps","shadow_updates","entries_scanned","hypercalls","pages_rebuilt","entries_rebuilt"}.
     Vgpu(bench_vgpu::Arguments),
+    /// Measure what the way to the daemon costs, and what shared memory and calls that nobody waits for save: rows {"mode","what",
+    /// "bytes","tenants","ms","ratio","calls","round_trips","cpu_ms","gpu_ms","copy_ms","wait_ms"}.
+    Remoting(bench_remoting::Arguments),
     /// Measure pictures a second of a program whose surfaces come and go, by how a guest's page tables are followed: rows
     /// {"case","scheme","rebuild","trap","resolution","threads","frames","fps","fps_per_thread","ratio","psnr","map_ms",
     /// "mapped_bytes","traps","shadow_updates","entries_scanned","hypercalls","pages_rebuilt","entries_rebuilt"}.
@@ -126,6 +129,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Some(What::Engine) => return bench_engine::run(arguments.json, rounds),
         Some(What::Isolation(how)) => return bench_isolation::run(how, arguments.json),
         Some(What::Vgpu(what)) => return bench_vgpu::run(what, &programs, arguments.json, arguments.rounds),
+        Some(What::Remoting(what)) => return bench_remoting::run(what, &programs, arguments.json, arguments.rounds),
         Some(What::Shadow(what)) => return bench_shadow::run(what, arguments.json, arguments.rounds.unwrap_or(3)),
         Some(What::Gmedia(what)) => return bench_gmedia::run(what, &programs, arguments.json, arguments.rounds),
         Some(What::Compile(which)) => return bench_compile::run(which, arguments.json, rounds),
@@ -210,15 +214,15 @@ fn ring_round_trip() -> Result<f64> {
     })
 }
 
-/// A probe process, waiting for questions.
-struct Probe {
+/// A probe process, waiting for questions; it ends with this.
+pub(crate) struct Probe {
     child: Child,
     ask: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
 impl Probe {
-    fn start(stage: &Stage, options: &[&str]) -> Result<Probe> {
+    pub(crate) fn start(stage: &Stage, options: &[&str]) -> Result<Probe> {
         let mut command = stage.sundial();
         command.arg("run").args(options).arg("--").arg(stage.beside("sundial-probe")?);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("starting a probe")?;
@@ -227,8 +231,13 @@ impl Probe {
         Ok(Probe { child, ask, answers })
     }
 
+    /// The process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Seconds per repetition.
-    fn measure(&mut self, name: &str, count: u32) -> Result<f64> {
+    pub(crate) fn measure(&mut self, name: &str, count: u32) -> Result<f64> {
         writeln!(self.ask, "{name} {count}")?;
         let mut line = String::new();
         if self.answers.read_line(&mut line)? == 0 {
@@ -267,11 +276,14 @@ fn calls(stage: &Stage, rounds: usize, rows: &mut Vec<Row>) -> Result<()> {
             Row { name: name.into(), unit: "us", native: native * 1e6, tenant: tenant * 1e6, ratio: tenant / native }
         });
     }
-    drop(native.ask);
-    drop(tenant.ask);
-    native.child.wait()?;
-    tenant.child.wait()?;
     Ok(())
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// A whole program, start to end, both ways in turn.

@@ -4,6 +4,9 @@
 //! gpu = "soft:4g"            # which GPU
 //! scheduler = "default"      # how GPU time is shared: default, fifo, credit, band
 //! copies = "mapped"          # how a program's own memory is copied: mapped (it stores into its VRAM), staged (by way of the daemon)
+//! submission = "delayed"     # when a call returns: delayed (on its way), answered (by the daemon), immediate (done by the GPU)
+//! transport = "rings"        # what carries calls: rings (in shared memory), socket
+//! block_size = "512k"        # of copies that are staged; `run` may say all four for its tenant, but for more than `copies` allows
 //! most_tenants = 64          # at once
 //! linger_seconds = 30        # a daemon that `run` started ends this long after its last tenant
 //!
@@ -55,6 +58,7 @@ use tenancy::Limits;
 use crate::control::UsageTuning;
 use crate::memory_policy::MemoryPolicy;
 use crate::metrics::Listen;
+use crate::remoting::{BlockSize, Copies, Remoting, Submission, Transport};
 use crate::scheme::Profile;
 use crate::size::{GpuSpec, Scheduler, Size};
 
@@ -65,6 +69,9 @@ pub(crate) struct Config {
     pub(crate) gpu: GpuSpec,
     pub(crate) scheduler: Scheduler,
     pub(crate) copies: Copies,
+    pub(crate) submission: Submission,
+    pub(crate) transport: Transport,
+    pub(crate) block_size: BlockSize,
     pub(crate) most_tenants: usize,
     pub(crate) linger_seconds: u64,
     pub(crate) unregistered: Unregistered,
@@ -74,17 +81,6 @@ pub(crate) struct Config {
     pub(crate) metrics: Metrics,
     pub(crate) profiles: BTreeMap<String, Profile>,
     pub(crate) limits: Limits,
-}
-
-/// How memory of a program's own, which the GPU does not see, is copied to and from VRAM.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Copies {
-    /// The program's library stores into the tenant's VRAM, which it sees: one copy, and nobody is asked.
-    #[default]
-    Mapped,
-    /// Through memory shared with the daemon, which copies a second time.
-    Staged,
 }
 
 /// For sessions without a credential.
@@ -126,6 +122,9 @@ impl Default for Config {
             gpu: GpuSpec::Soft { memory: Size(4 << 30) },
             scheduler: Scheduler::default(),
             copies: Copies::default(),
+            submission: Submission::default(),
+            transport: Transport::default(),
+            block_size: BlockSize::default(),
             most_tenants: 64,
             linger_seconds: 30,
             unregistered: Unregistered::default(),
@@ -198,6 +197,12 @@ impl Config {
         Ok(toml::from_str(text)?)
     }
 
+    /// How sessions come to the daemon.
+    pub(crate) fn remoting(&self) -> Remoting {
+        let &Config { copies, submission, transport, block_size, .. } = self;
+        Remoting { copies, submission, transport, block_size, timed: false }
+    }
+
     /// A profile by its name; one that says nothing if none is named.
     pub(crate) fn profile(&self, name: Option<&str>) -> Result<Profile> {
         let Some(name) = name else { return Ok(Profile::default()) };
@@ -252,6 +257,12 @@ mod tests {
         assert_eq!((memory.overcommit, memory.on_full.to_string().as_str()), (false, "wait:2000ms"));
         assert_eq!(memory.rules().to_string(), "best-fit");
         for bad in ["[memory]\norder = \"best\"", "[memory]\non_full = \"wait:x\"", "[memory]\novercomit = true"] {
+            assert!(Config::parse(bad).is_err(), "{bad}");
+        }
+        let config = Config::parse("submission = \"immediate\"\ntransport = \"socket\"\nblock_size = \"1m\"").unwrap();
+        let wanted = (Submission::Immediate, Transport::Socket, BlockSize(1 << 20));
+        assert_eq!((config.submission, config.transport, config.block_size), wanted);
+        for bad in ["submission = \"later\"", "block_size = \"1g\"", "block_size = 4096", "transport = \"ring\""] {
             assert!(Config::parse(bad).is_err(), "{bad}");
         }
         for bad in ["gpus = \"soft:1g\"", "[limits]\nqueue = 7", "[unregistered]\nmem = \"1g\"", "gpu = \"soft:zero\""]

@@ -47,6 +47,8 @@ pub(crate) enum ToDevice {
         pid: i32,
         /// Features of the session protocol that it may have.
         features: u64,
+        /// Bytes of a block of its staged copies.
+        staging_block: usize,
     },
     /// A tenant has left; its sessions end by themselves.
     Forget {

@@ -10,13 +10,13 @@
 //! | `set` | [`set`]: a tenant's share, the scheduler, while the daemon runs |
 //! | `vgpu` | [`virtual_gpu`]: virtual GPUs are created, listed, changed and destroyed |
 //! | `demo` | [`demo`]: three tenants share one GPU, or guests beside a tenant; others misbehave |
-//! | `bench` | [`bench`]: what sharing costs; [`bench_engine`]: the kernel engine alone; [`bench_compile`]: compiling; [`bench_isolation`]: who gets the GPU beside long kernels, by scheduler; [`bench_shadow`]: ways of shadowing page tables; [`bench_vgpu`]: what virtual GPUs cost, by scheme; [`bench_gmedia`]: pictures whose page tables change all the time |
+//! | `bench` | [`bench`]: what sharing costs; [`bench_engine`]: the kernel engine alone; [`bench_compile`]: compiling; [`bench_isolation`]: who gets the GPU beside long kernels, by scheduler; [`bench_remoting`]: the way to the daemon; [`bench_shadow`]: ways of shadowing page tables; [`bench_vgpu`]: what virtual GPUs cost, by scheme; [`bench_gmedia`]: pictures whose page tables change all the time |
 //! | `doctor` | [`doctor`]: is everything in its place |
 //!
 //! Shared by them: [`config`] (`config.toml`), [`runtime_directory`] (sockets and locks), [`size`] (`2g`, `30%`), [`picture`] (of benchmarks), [`admin`]
 //! (what `run`, `ps`, `set` and `vgpu` say to the daemon), [`scheme`] (schemes and profiles), [`shadowing`] (how page tables are shadowed), [`confine`] (what each process gives
 //! up), [`stage`] (a daemon of one's own), [`link`] (what its two processes say to
-//! each other), [`quiet`] (log lines that a tenant can cause), [`metrics`] (for Prometheus).
+//! each other), [`remoting`] (how sessions come to the daemon), [`quiet`] (log lines that a tenant can cause), [`metrics`] (for Prometheus).
 
 mod admin;
 mod bench;
@@ -24,6 +24,7 @@ mod bench_compile;
 mod bench_engine;
 mod bench_gmedia;
 mod bench_isolation;
+mod bench_remoting;
 mod bench_shadow;
 mod bench_vgpu;
 mod compile;
@@ -40,6 +41,7 @@ mod metrics;
 mod picture;
 mod ps;
 mod quiet;
+mod remoting;
 mod run;
 mod runtime_directory;
 mod scheme;

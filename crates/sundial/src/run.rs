@@ -18,6 +18,7 @@ use wire::place::{CREDENTIAL_VARIABLE, SOCKET_VARIABLE};
 
 use crate::admin::{self, AdminReply, AdminRequest};
 use crate::memory_policy::OnFull;
+use crate::remoting;
 use crate::runtime_directory::RuntimeDirectory;
 use crate::size::{GpuSpec, Percent, Size};
 
@@ -49,6 +50,11 @@ pub(crate) struct Args {
     /// Name of the tenant.
     #[arg(long)]
     name: Option<String>,
+    #[command(flatten)]
+    remoting: remoting::Wish,
+    /// Count the time that the program's library copies and waits, for `ps --json`.
+    #[arg(long)]
+    timed: bool,
     /// Straight on the GPU, without daemon: the baseline.
     #[arg(long, conflicts_with_all = ["mem", "host_mem", "share", "on_full", "profile", "name"])]
     native: bool,
@@ -70,6 +76,10 @@ pub(crate) fn main(args: Args) -> Result<()> {
     command.args(arguments);
     command.env("LD_LIBRARY_PATH", search_path(&library, std::env::var_os("LD_LIBRARY_PATH")));
     command.env_remove("SUNDIAL_NATIVE").env_remove(VGPU_VARIABLE);
+    let comes_to_daemon = args.vgpu.is_none() && !args.native;
+    if !comes_to_daemon && (args.timed || args.remoting != remoting::Wish::default()) {
+        bail!("--copies, --submission, --transport, --block-size and --timed are about the way to the daemon: there is none here");
+    }
     if let Some(place) = &args.vgpu {
         command.env(VGPU_VARIABLE, vgpu(place)?);
     } else if args.native {
@@ -85,7 +95,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
             share_percent: args.share.map(|share| share.0),
             on_full: args.on_full.map(|on_full| on_full.0),
         };
-        let (credential, socket) = register(terms, args.gpu, args.profile)?;
+        let (credential, socket) = register(terms, args.gpu, args.profile, (args.remoting, args.timed))?;
         command.env(CREDENTIAL_VARIABLE, credential);
         command.env(SOCKET_VARIABLE, socket);
     }
@@ -107,9 +117,14 @@ fn vgpu(place: &OsString) -> Result<OsString> {
 
 /// Registers the tenant, starting a daemon if none runs. What is returned goes into the program's environment; the
 /// connection goes into the program.
-fn register(terms: Terms, gpu: Option<GpuSpec>, profile: Option<String>) -> Result<(String, PathBuf)> {
+fn register(
+    terms: Terms,
+    gpu: Option<GpuSpec>,
+    profile: Option<String>,
+    (remoting, timed): (remoting::Wish, bool),
+) -> Result<(String, PathBuf)> {
     let (connection, _starting) = reach_daemon(gpu)?;
-    match admin::ask(&connection, &AdminRequest::Register { terms, gpu, profile })? {
+    match admin::ask(&connection, &AdminRequest::Register { terms, gpu, profile, remoting, timed })? {
         AdminReply::Registered { credential, socket } => {
             keep_open(connection)?;
             Ok((credential, socket))

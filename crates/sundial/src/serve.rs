@@ -13,11 +13,12 @@ use anyhow::{Context, Result, bail};
 use compile_pool::cache::Store;
 use sandbox::{Role, Writable};
 
-use crate::config::{Config, Copies};
+use crate::config::Config;
 use crate::confine;
 use crate::control::Control;
 use crate::host::Host;
 use crate::metrics::Listen;
+use crate::remoting::{Remoting, Wish};
 use crate::runtime_directory::RuntimeDirectory;
 use crate::shadowing::Costs;
 use crate::size::{GpuSpec, Scheduler};
@@ -46,9 +47,8 @@ pub(crate) struct Args {
     /// preempted: fifo, credit, band.
     #[arg(long)]
     scheduler: Option<Scheduler>,
-    /// How memory of a program's own is copied to and from the GPU's [default: mapped].
-    #[arg(long)]
-    copies: Option<Copies>,
+    #[command(flatten)]
+    remoting: Wish,
     /// Where Prometheus finds what tenants use: ADDRESS:PORT, or the path of a unix socket.
     #[arg(long, value_name = "ADDRESS:PORT|PATH")]
     metrics: Option<Listen>,
@@ -66,7 +66,8 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let mut config = Config::load(args.config.as_deref())?;
     config.gpu = args.gpu.unwrap_or(config.gpu);
     config.scheduler = args.scheduler.unwrap_or(config.scheduler);
-    config.copies = args.copies.unwrap_or(config.copies);
+    let Remoting { copies, submission, transport, block_size, .. } = config.remoting().decided(args.remoting);
+    config = Config { copies, submission, transport, block_size, ..config };
     config.metrics.listen = args.metrics.or(config.metrics.listen);
     let GpuSpec::Soft { memory } = config.gpu;
     config.limits = Host::look().limits(&config.limits, memory.0);

@@ -12,6 +12,7 @@ use crate::admin::{self, AdminReply, AdminRequest, Listing, VgpuListing};
 use crate::runtime_directory::RuntimeDirectory;
 use crate::scheme::Scheme;
 use crate::size::Scheduler;
+use crate::usage::Snapshot;
 
 /// Longest that the daemon may take to start.
 const START_BOUND: Duration = Duration::from_secs(20);
@@ -77,6 +78,12 @@ impl Stage {
             AdminReply::Sessions(listing) => Ok(listing),
             _ => bail!("the daemon gave an unexpected answer"),
         }
+    }
+
+    /// What has been used since it started.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot> {
+        let directory = RuntimeDirectory::at(self.folder.clone(), rustix::process::getuid().as_raw())?;
+        admin::fetch(&admin::connect(&directory)?, &AdminRequest::Snapshot)
     }
 
     /// What the daemon says of its virtual GPUs.

@@ -105,11 +105,25 @@ pub(crate) struct Stepped {
 impl Stepped {
     /// With `steps`, it stops after each phase.
     pub(crate) fn start(command: &mut Command, steps: bool) -> Result<Stepped> {
-        command.env("SUNDIAL_PHASES", if steps { "steps" } else { "1" });
+        Stepped::begin(command, if steps { "steps" } else { "1" })
+    }
+
+    /// It stops once, behind the last phase.
+    pub(crate) fn start_to_end(command: &mut Command) -> Result<Stepped> {
+        Stepped::begin(command, "end")
+    }
+
+    fn begin(command: &mut Command, phases: &str) -> Result<Stepped> {
+        command.env("SUNDIAL_PHASES", phases);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start it")?;
         let input = child.stdin.take().context("piped")?;
         let output = BufReader::new(child.stdout.take().context("piped")?);
         Ok(Stepped { child, input, output })
+    }
+
+    /// The process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// What it says next, within [`BOUND`].

@@ -42,7 +42,7 @@ pub const fn bytes(capacity: usize) -> usize {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RingError {
     /// The peer wrote an index or a length that cannot be.
-    #[error("the peer corrupted the ring")]
+    #[error("the peer corrupted the ring, or sent what is no frame")]
     Corrupt,
     /// The frame is longer than half the ring.
     #[error("frame of {bytes} bytes; the ring carries {limit}")]

@@ -1,13 +1,13 @@
 //! Frames: what the rings carry.
 //!
 //! Each begins with `u32 kind, u32 argument`: the queue of a `SUBMIT`, the number of what will be answered, or of what is.
-//! The top bit of the kind of a `REQUEST` or `ANSWER` says that more fragments follow.
+//! The top bit of the kind of a `REQUEST`, `PUT`, `ANSWER` or `DATA` says that more fragments follow.
 
 use gpu::{DevAddr, QueueId, SEMAPHORE_SLOTS, SlotId};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::limits::{FRAGMENT_BYTES, STAGING_BYTES};
+use crate::limits::{FRAGMENT_BYTES, MAX_STAGING_BYTES, PIECE_BYTES};
 use crate::{Commands, WireError};
 
 const SUBMIT: u32 = 1;
@@ -16,7 +16,11 @@ const WRITE: u32 = 3;
 const READ: u32 = 4;
 const RELEASE: u32 = 5;
 const LISTEN: u32 = 6;
+const ANSWERED: u32 = 7;
+const PUT: u32 = 8;
+const GET: u32 = 9;
 const ANSWER: u32 = 16;
+const DATA: u32 = 17;
 const MORE: u32 = 1 << 31;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -43,7 +47,7 @@ pub struct Transfer {
     pub at: DevAddr,
     /// Offset in the staging area.
     pub staging: u32,
-    /// Length; offset and length lie inside the area.
+    /// Length; offset and length lie inside the largest area that there may be.
     pub bytes: u32,
 }
 
@@ -97,6 +101,87 @@ pub enum ClientFrame<'a> {
     },
     /// Somebody is about to sleep: signals shall interrupt.
     Listen,
+    /// Another frame, a `SUBMIT` or `RELEASE`, that is answered when it has been carried out.
+    Answered {
+        /// The number that its answer carries.
+        number: u32,
+        /// Still to be parsed.
+        frame: &'a [u8],
+    },
+    /// Bytes for the GPU. The last part of a copy is answered, for all of them.
+    Put {
+        /// The copy's number, which its answer carries.
+        number: u32,
+        /// Whether it is the last part.
+        last: bool,
+        /// Where the part belongs.
+        at: DevAddr,
+        /// The part.
+        data: &'a [u8],
+    },
+    /// Asks for bytes of the GPU: answered with `DATA`, or with an `ANSWER` if they cannot be had.
+    Get {
+        /// The copy's number.
+        number: u32,
+        /// The first of them.
+        at: DevAddr,
+        /// How many: more than none.
+        bytes: u64,
+    },
+}
+
+/// A frame from the daemon.
+#[derive(Debug)]
+pub enum DaemonFrame<'a> {
+    /// Part of an answer.
+    Answer {
+        /// Of what it is.
+        number: u32,
+        /// Whether it is the last part.
+        last: bool,
+        /// What follows the parts before; together they are the answer.
+        body: &'a [u8],
+    },
+    /// Part of what was asked for with `GET`.
+    Data {
+        /// Number of the copy.
+        number: u32,
+        /// Whether it is the last part.
+        last: bool,
+        /// What follows the parts before.
+        body: &'a [u8],
+    },
+}
+
+/// The beginning of an `ANSWERED` frame; the frame that is to be answered follows.
+#[must_use]
+pub fn answered_header(number: u32) -> [u8; HEADER_BYTES] {
+    header(ANSWERED, number)
+}
+
+/// The beginning of a `PUT` frame; at most [`PIECE_BYTES`] follow.
+#[must_use]
+pub fn put_header(number: u32, last: bool, at: DevAddr) -> [u8; HEADER_BYTES + 8] {
+    let mut bytes = [0; HEADER_BYTES + 8];
+    bytes[..HEADER_BYTES].copy_from_slice(&header(PUT | if last { 0 } else { MORE }, number));
+    bytes[HEADER_BYTES..].copy_from_slice(&at.0.to_le_bytes());
+    bytes
+}
+
+/// A `GET` frame.
+#[must_use]
+pub fn get(number: u32, at: DevAddr, count: u64) -> [u8; HEADER_BYTES + 16] {
+    let mut bytes = [0; HEADER_BYTES + 16];
+    bytes[..HEADER_BYTES].copy_from_slice(&header(GET, number));
+    bytes[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&at.0.to_le_bytes());
+    bytes[HEADER_BYTES + 8..].copy_from_slice(&count.to_le_bytes());
+    bytes
+}
+
+/// The beginning of a `DATA` frame; at most [`PIECE_BYTES`] follow.
+#[must_use]
+pub fn data_header(number: u32, last: bool) -> [u8; HEADER_BYTES] {
+    header(DATA | if last { 0 } else { MORE }, number)
 }
 
 /// The beginning of a `SUBMIT` frame; encoded commands follow.
@@ -143,6 +228,10 @@ pub fn parse_client_frame(frame: &[u8]) -> Result<ClientFrame<'_>, WireError> {
         READ => Ok(ClientFrame::Read { number: argument, transfer: parse_transfer(body)? }),
         RELEASE => parse_release(argument, body),
         LISTEN => Ok(ClientFrame::Listen),
+        ANSWERED => Ok(ClientFrame::Answered { number: argument, frame: body }),
+        PUT => parse_put(argument, true, body),
+        _ if kind == PUT | MORE => parse_put(argument, false, body),
+        GET => parse_get(argument, body),
         code => Err(WireError::Unknown { what: "frame", code }),
     }
 }
@@ -156,12 +245,29 @@ fn parse_release(slot: u32, body: &[u8]) -> Result<ClientFrame<'_>, WireError> {
     Ok(ClientFrame::Release { slot: SlotId(slot), value: u64::from_le_bytes(value) })
 }
 
+fn parse_put(number: u32, last: bool, body: &[u8]) -> Result<ClientFrame<'_>, WireError> {
+    let (at, data) = U64::ref_from_prefix(body).map_err(|_| WireError::Length { what: "put" })?;
+    // The daemon's buffer of a session is as long as one piece.
+    if data.len() > PIECE_BYTES {
+        return Err(WireError::Limit { what: "piece of a copy", limit: PIECE_BYTES });
+    }
+    Ok(ClientFrame::Put { number, last, at: DevAddr(at.get()), data })
+}
+
+fn parse_get(number: u32, body: &[u8]) -> Result<ClientFrame<'_>, WireError> {
+    let [at, bytes] = <[U64; 2]>::read_from_bytes(body).map_err(|_| WireError::Length { what: "get" })?;
+    if bytes.get() == 0 {
+        return Err(WireError::Length { what: "get" });
+    }
+    Ok(ClientFrame::Get { number, at: DevAddr(at.get()), bytes: bytes.get() })
+}
+
 fn parse_transfer(body: &[u8]) -> Result<Transfer, WireError> {
     let body = TransferBody::ref_from_bytes(body).map_err(|_| WireError::Length { what: "transfer" })?;
     let (staging, bytes) = (body.staging.get(), body.bytes.get());
-    // A range beyond the area would become an access beyond its mapping.
-    if u64::from(staging) + u64::from(bytes) > STAGING_BYTES as u64 {
-        return Err(WireError::Limit { what: "staging range", limit: STAGING_BYTES });
+    // A range beyond the area would become an access beyond its mapping; of a smaller area, the session looks itself.
+    if u64::from(staging) + u64::from(bytes) > MAX_STAGING_BYTES as u64 {
+        return Err(WireError::Limit { what: "staging range", limit: MAX_STAGING_BYTES });
     }
     Ok(Transfer { at: DevAddr(body.at.get()), staging, bytes })
 }
@@ -181,16 +287,29 @@ pub fn fragments(request: bool, number: u32, whole: &[u8]) -> impl Iterator<Item
     cut(if request { REQUEST } else { ANSWER }, number, whole)
 }
 
-/// Reads a frame from the daemon: its number, whether it is the last part, and the part.
+/// Reads a frame from the daemon.
+///
+/// # Errors
+/// Why it is none.
+pub fn parse_daemon_frame(frame: &[u8]) -> Result<DaemonFrame<'_>, WireError> {
+    let (head, body) = Header::ref_from_prefix(frame).map_err(|_| WireError::Length { what: "frame" })?;
+    let (kind, number) = (head.kind.get(), head.argument.get());
+    let last = kind & MORE == 0;
+    match kind & !MORE {
+        ANSWER => Ok(DaemonFrame::Answer { number, last, body }),
+        DATA => Ok(DaemonFrame::Data { number, last, body }),
+        _ => Err(WireError::Unknown { what: "frame", code: kind }),
+    }
+}
+
+/// As [`parse_daemon_frame`], of a session in which there are answers only: number, whether it is the last part, the part.
 ///
 /// # Errors
 /// Why it is none.
 pub fn parse_answer(frame: &[u8]) -> Result<(u32, bool, &[u8]), WireError> {
-    let (head, body) = Header::ref_from_prefix(frame).map_err(|_| WireError::Length { what: "frame" })?;
-    match head.kind.get() {
-        ANSWER => Ok((head.argument.get(), true, body)),
-        kind if kind == ANSWER | MORE => Ok((head.argument.get(), false, body)),
-        code => Err(WireError::Unknown { what: "frame", code }),
+    match parse_daemon_frame(frame)? {
+        DaemonFrame::Answer { number, last, body } => Ok((number, last, body)),
+        DaemonFrame::Data { .. } => Err(WireError::Unknown { what: "frame", code: DATA }),
     }
 }
 

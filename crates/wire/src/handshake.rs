@@ -11,7 +11,7 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::fields::{Reader, Writer};
-use crate::limits::MAX_REASON_BYTES;
+use crate::limits::{MAX_REASON_BYTES, STAGING_BYTES};
 use crate::{VERSION, WireError};
 
 const MAGIC: [u8; 8] = *b"SUNDIAL\0";
@@ -93,8 +93,21 @@ pub mod features {
     /// ([`gpu::Deferring`]). What is new is told in two u32 that lie [`crate::limits::NOTICES_AT`] bytes behind the statistics: a
     /// count of news, which is a futex, and whether somebody waits for memory. The client writes neither.
     pub const DEFERRED: u64 = 1 << 2;
+    /// Frames are messages on a socket, whose descriptor comes behind the others with the welcome, and not in the rings. Copies
+    /// that the staging area is for otherwise travel in frames as well: `PUT`, `GET`, `DATA`.
+    pub const MESSAGES: u64 = 1 << 3;
+    /// What needs no answer otherwise, `SUBMIT` and `RELEASE`, goes in an `ANSWERED` frame, and the client waits.
+    pub const ANSWERED: u64 = 1 << 4;
+    /// The client's library lets a call return only when the GPU has done what it asked for, so that errors show there.
+    pub const IMMEDIATE: u64 = 1 << 5;
+    /// The welcome says how large the staging area is.
+    pub const STAGING: u64 = 1 << 6;
+    /// The client counts the time that it copies and waits ([`crate::limits::COPY_NS_AT`]).
+    pub const TIMED: u64 = 1 << 7;
+    /// Those that a session has only if somebody asked for them.
+    pub const ON_DEMAND: u64 = MESSAGES | ANSWERED | IMMEDIATE | TIMED;
     /// All that this crate knows.
-    pub const ALL: u64 = SHARED_MEMORY | APERTURE | DEFERRED;
+    pub const ALL: u64 = SHARED_MEMORY | APERTURE | DEFERRED | STAGING | ON_DEMAND;
 }
 
 /// The client's first message.
@@ -126,7 +139,8 @@ impl Hello {
 }
 
 /// What a client is told when it is let in. Descriptors come with it: the rings' memory file (laid out as
-/// [`Welcome::command_ring`], [`Welcome::answer_ring`], [`Welcome::statistics`] say), the semaphore area, the staging area.
+/// [`Welcome::command_ring`], [`Welcome::answer_ring`], [`Welcome::statistics`] say), the semaphore area, the staging area; with
+/// [`features::MESSAGES`] a socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Welcome {
     /// The [`features`] of this session: known to both.
@@ -137,10 +151,12 @@ pub struct Welcome {
     pub command_ring: (u32, u32),
     /// Offset of the ring to the client, and its capacity.
     pub answer_ring: (u32, u32),
-    /// Offset of two u64 that the client writes for `ps`: calls answered in the process, messages sent.
+    /// Offset of what the client writes for `ps`: u64 counts ([`crate::limits::CALLS_LOCAL_AT`] and those that follow).
     pub statistics: u32,
     /// Bytes of a staging block.
     pub staging_block: u32,
+    /// Bytes of the staging area; [`STAGING_BYTES`] without the feature `STAGING`.
+    pub staging_bytes: u32,
 }
 
 impl Welcome {
@@ -165,6 +181,9 @@ impl Welcome {
             gpu.l2_bytes,
         ] {
             to.u32(number);
+        }
+        if self.features & features::STAGING != 0 {
+            to.u32(self.staging_bytes);
         }
     }
 
@@ -194,6 +213,7 @@ impl Welcome {
             answer_ring: (answers_at, answers),
             statistics,
             staging_block,
+            staging_bytes: if features & features::STAGING != 0 { from.u32()? } else { STAGING_BYTES as u32 },
         })
     }
 }

@@ -11,10 +11,13 @@
 //! | `WRITE`, `READ` | a copy through the staging area ([`Transfer`]); answered |
 //! | `RELEASE` | the client raises a semaphore's payload; not answered |
 //! | `LISTEN` | somebody is about to sleep: signals shall interrupt; not answered |
+//! | `ANSWERED` | a `SUBMIT` or `RELEASE` that is answered when it has been carried out (feature `ANSWERED`) |
+//! | `PUT`, `GET` | a copy whose bytes travel in frames (feature `MESSAGES`); answered |
 //!
 //! | from the daemon | |
 //! |---|---|
 //! | `ANSWER` | `Result<Response, GpuError>`, in fragments if it is long |
+//! | `DATA` | the bytes of a `GET`, in pieces |
 //!
 //! With the feature `DEFERRED`, an `Alloc` or `LoadModule` that needs memory which others have is answered with
 //! [`gpu::GpuError::Deferred`] and stands in line by its name; the client asks again when the daemon's notices, two words of shared
@@ -55,7 +58,9 @@ pub mod request;
 
 pub use answer::{decode_answer, encode_answer};
 pub use command::{Commands, encode_command};
-pub use frame::{Assembler, ClientFrame, Transfer, fragments, parse_answer, parse_client_frame};
+pub use frame::{
+    Assembler, ClientFrame, DaemonFrame, Transfer, fragments, parse_answer, parse_client_frame, parse_daemon_frame,
+};
 pub use handshake::{Credential, Hello, Reply, Welcome};
 pub use host_memory::HostPlace;
 pub use request::{decode_request, encode_request};
@@ -113,7 +118,11 @@ pub fn fuzz(data: &[u8]) {
     let _ = Reply::decode(data);
     let _ = HostPlace::decode(data);
     let mut assembler = Assembler::new(limits::MAX_REQUEST_BYTES);
-    match parse_client_frame(data) {
+    let mut frame = parse_client_frame(data);
+    if let Ok(ClientFrame::Answered { frame: inner, .. }) = frame {
+        frame = parse_client_frame(inner);
+    }
+    match frame {
         Ok(ClientFrame::Submit { commands, .. }) => commands.for_each(drop),
         Ok(ClientFrame::Request { last, body, .. }) => {
             if let Ok(Some(whole)) = assembler.add(last, body) {
@@ -122,7 +131,7 @@ pub fn fuzz(data: &[u8]) {
         }
         _ => {}
     }
-    if let Ok((_, _, body)) = parse_answer(data) {
+    if let Ok(DaemonFrame::Answer { body, .. }) = parse_daemon_frame(data) {
         let _ = decode_answer(body);
     }
 }

@@ -88,6 +88,12 @@ fn frames() {
         ("Listen", frame::listen().to_vec()),
         ("Answer", fragment(false)),
         ("HostPlace", place.encode().to_vec()),
+        ("Answered", frame::answered_header(7).to_vec()),
+        ("Put", frame::put_header(7, true, DevAddr(1 << 40)).to_vec()),
+        ("Put, more", frame::put_header(7, false, DevAddr(1 << 40)).to_vec()),
+        ("Get", frame::get(7, DevAddr(1 << 40), 5).to_vec()),
+        ("Data", frame::data_header(7, true).to_vec()),
+        ("Data, more", frame::data_header(7, false).to_vec()),
     ];
     check("frames.txt", &shown.map(|(name, bytes)| (name.to_owned(), bytes)));
 }
@@ -201,11 +207,18 @@ fn handshake() {
         answer_ring: (3, 4),
         statistics: 5,
         staging_block: 6,
+        staging_bytes: wire::limits::STAGING_BYTES as u32,
+    };
+    let staging = Welcome {
+        features: features::SHARED_MEMORY | features::STAGING,
+        staging_bytes: 7,
+        ..welcome.clone()
     };
     let shown = [
         ("Hello", hello.encode()),
         ("Welcome", Reply::Welcome(Box::new(welcome)).encode()),
         ("Refused", Reply::Refused("no".into()).encode()),
+        ("Welcome, STAGING", Reply::Welcome(Box::new(staging)).encode()),
     ];
     check("handshake.txt", &shown.map(|(name, bytes)| (name.to_owned(), bytes)));
 }

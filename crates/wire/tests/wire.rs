@@ -196,8 +196,20 @@ fn limits_hold_both_ways() {
     }
     assert!(Commands::new(&many).any(|command| command.is_err()));
 
-    let over = frame::transfer(1, true, Transfer { at: DevAddr(0), staging: limits::STAGING_BYTES as u32, bytes: 1 });
+    let over =
+        frame::transfer(1, true, Transfer { at: DevAddr(0), staging: limits::MAX_STAGING_BYTES as u32, bytes: 1 });
     assert!(matches!(parse_client_frame(&over), Err(WireError::Limit { .. })));
+
+    let piece = |bytes: usize| [&frame::put_header(1, true, DevAddr(5))[..], &vec![7; bytes]].concat();
+    let most = piece(limits::PIECE_BYTES);
+    assert!(matches!(parse_client_frame(&most), Ok(ClientFrame::Put { number: 1, last: true, at: DevAddr(5), .. })));
+    assert!(matches!(parse_client_frame(&piece(limits::PIECE_BYTES + 1)), Err(WireError::Limit { .. })));
+    assert!(matches!(parse_client_frame(&most[..15]), Err(WireError::Length { .. })), "half an address");
+    assert!(matches!(parse_client_frame(&frame::get(1, DevAddr(5), 0)), Err(WireError::Length { .. })));
+    let get = frame::get(1, DevAddr(5), u64::MAX);
+    assert!(matches!(parse_client_frame(&get), Ok(ClientFrame::Get { bytes: u64::MAX, .. })));
+    let answer = frame::fragments(false, 3, &[0]).flat_map(|(head, body)| [&head, body].concat()).collect::<Vec<u8>>();
+    assert!(parse_answer(&answer).is_ok() && parse_answer(&frame::data_header(3, true)).is_err());
 }
 
 #[test]
@@ -239,7 +251,12 @@ fn handshake_names_versions_and_keeps_secrets() {
         answer_ring: (1 << 20, limits::ANSWER_RING_BYTES as u32),
         statistics: 64,
         staging_block: limits::STAGING_BLOCK as u32,
+        staging_bytes: limits::STAGING_BYTES as u32,
     };
+    let larger = Welcome { features: features::ALL, staging_bytes: limits::MAX_STAGING_BYTES as u32, ..welcome.clone() };
+    let bytes = Reply::Welcome(Box::new(larger.clone())).encode();
+    assert_eq!(Reply::decode(&bytes), Ok(Reply::Welcome(Box::new(larger))));
+    assert!(Reply::decode(&bytes[..bytes.len() - 1]).is_err(), "the size of the staging area was promised");
     for reply in [Reply::Welcome(Box::new(welcome)), Reply::Refused("tenant limit".into())] {
         let bytes = reply.encode();
         assert!(bytes.len() <= limits::MAX_REPLY_BYTES);

@@ -5,7 +5,7 @@ pub(crate) mod slots;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use gpu::{Gpu, GpuError, Properties, Request, Response};
+use gpu::{GiveBack, Gpu, GpuError, Properties, Request, Response};
 
 use crate::error::{CudaError, Result};
 
@@ -15,6 +15,8 @@ pub(crate) struct GpuLink {
     next_id: AtomicU32,
     lost: AtomicBool,
     shut_down: AtomicBool,
+    /// Work is waited for where it is submitted.
+    immediate: AtomicBool,
 }
 
 impl std::fmt::Debug for GpuLink {
@@ -25,7 +27,18 @@ impl std::fmt::Debug for GpuLink {
 
 impl GpuLink {
     pub(crate) fn new(gpu: Arc<dyn Gpu>) -> GpuLink {
-        GpuLink { gpu, next_id: AtomicU32::new(1), lost: AtomicBool::new(false), shut_down: AtomicBool::new(false) }
+        let immediate = AtomicBool::new(gpu.is_immediate());
+        let [lost, shut_down] = [false; 2].map(AtomicBool::new);
+        GpuLink { gpu, next_id: AtomicU32::new(1), lost, shut_down, immediate }
+    }
+
+    /// From now on work is waited for where it is submitted.
+    pub(crate) fn be_immediate(&self) {
+        self.immediate.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_immediate(&self) -> bool {
+        self.immediate.load(Ordering::Relaxed)
     }
 
     /// The GPU itself; what it answers goes through [`GpuLink::outcome`].
@@ -86,9 +99,9 @@ impl GpuLink {
     }
 
     /// As [`GpuLink::give_back`], and does not wait for it.
-    pub(crate) fn post(&self, request: Request) {
+    pub(crate) fn post(&self, what: GiveBack) {
         if self.usable().is_ok() {
-            let _ = self.outcome(self.gpu.post(request));
+            let _ = self.outcome(self.gpu.post(what));
         }
     }
 

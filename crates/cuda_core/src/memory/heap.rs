@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use gpu::{AllocId, ContextId, DevAddr, LARGE_PAGE_BYTES, MapAccess, MemoryKind, PAGE_BYTES, Request, Response};
+use gpu::{AllocId, ContextId, DevAddr, GiveBack, LARGE_PAGE_BYTES, MapAccess, MemoryKind, PAGE_BYTES, Request, Response};
 use hostmem::{HostRange, PagesKind, ProgramPages, Protection};
 use intervals::FreeRanges;
 use parking_lot::Mutex;
@@ -479,8 +479,8 @@ impl Memory {
         {
             tracing::error!(%error, "host-visible pages stay mapped");
         }
-        self.link.post(Request::Unmap { at: DevAddr(base), bytes });
-        self.link.post(Request::Free { id });
+        self.link.post(GiveBack::Unmap { at: DevAddr(base), bytes });
+        self.link.post(GiveBack::Free { id });
         heap.addresses.give(base, bytes);
     }
 

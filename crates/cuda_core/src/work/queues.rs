@@ -40,6 +40,14 @@ impl Length {
     }
 }
 
+/// Whether the GPU does something for it that can fail. Signals and waits are about order, and may be for what comes later.
+fn is_work(command: &Command<'_>) -> bool {
+    match command {
+        Command::Launch { .. } | Command::Copy { .. } | Command::Fill { .. } | Command::Write { .. } => true,
+        Command::Signal { .. } | Command::Wait { .. } | Command::WriteValue { .. } | Command::WaitValue { .. } => false,
+    }
+}
+
 /// How far [`Queues::run_here`] is.
 enum Turn<R> {
     Over(R),
@@ -137,12 +145,21 @@ impl Queues {
         }
     }
 
-    /// Appends commands, behind what the legacy rule says, and sends them on.
+    /// Appends commands, behind what the legacy rule says, and sends them on. Where work is immediate, waits for it, which may
+    /// wait for what is before it in the queue, and for what the program has to do first.
     pub(crate) fn submit(&self, queue: &Queue, commands: &[Command<'_>]) -> Result<()> {
         if !commands.is_empty() {
             self.in_order(queue, || self.push(queue, commands))?;
         }
-        self.core.link().flush()
+        let link = self.core.link();
+        link.flush()?;
+        if link.is_immediate() && commands.iter().any(is_work) {
+            let mark = queue.tail()?;
+            let done = mark.map_or(Ok(()), |mark| self.core.wait(&mark, None));
+            self.print();
+            return done.and_then(|()| self.core.check());
+        }
+        Ok(())
     }
 
     /// Appends commands, in order already, and counts them for the legacy stream.

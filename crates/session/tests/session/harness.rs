@@ -12,13 +12,13 @@ use gpu::{
     SemaphoreArea, SlotId,
 };
 use hostmem::{HostRange, Mapping, Memfd};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use remote_gpu::RemoteGpu;
-use session::{Backend, Charges, Ended, MemoryBroker, Monitor, Session, SessionHandle, SharedAccount};
+use session::{Backend, Charges, Ended, Manner, MemoryBroker, Monitor, Session, SessionHandle, SharedAccount};
 use tenancy::grant::OnFull;
 use tenancy::{Account, AccountAccess, Limits, NoDeviceCosts, TenantId, Used};
 use toy_gpu::{ToyGpu, ToyMachine};
-use transport::{Consumer, Producer, unix};
+use transport::{Consumer, Messages, Producer, unix};
 use wire::handshake::features;
 use wire::{Credential, Hello, Reply, Welcome};
 
@@ -31,6 +31,44 @@ pub(crate) struct Daemon {
     pub(crate) accounts: [Arc<SharedAccount>; 2],
     pub(crate) ended: Receiver<Ended>,
     pub(crate) handles: Arc<Mutex<Vec<SessionHandle>>>,
+    wish: Arc<Mutex<(u64, usize)>>,
+    pub(crate) gate: Arc<Gate>,
+}
+
+/// Holds up a copy to the GPU.
+#[derive(Default)]
+pub(crate) struct Gate {
+    /// Which, by the address of a part of it; and how many have come to it.
+    state: Mutex<(Option<DevAddr>, u32)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    pub(crate) fn close(&self, at: DevAddr) {
+        self.state.lock().0 = Some(at);
+    }
+
+    pub(crate) fn open(&self) {
+        self.state.lock().0 = None;
+        self.changed.notify_all();
+    }
+
+    /// Waits until somebody stands before it.
+    pub(crate) fn wait_for_somebody(&self) {
+        let mut state = self.state.lock();
+        while state.1 == 0 {
+            assert!(!self.changed.wait_for(&mut state, BOUND).timed_out(), "nobody came to the gate");
+        }
+    }
+
+    fn pass(&self, at: DevAddr) {
+        let mut state = self.state.lock();
+        while state.0 == Some(at) {
+            state.1 += 1;
+            self.changed.notify_all();
+            self.changed.wait(&mut state);
+        }
+    }
 }
 
 /// A credential for tenant `n`.
@@ -65,19 +103,28 @@ impl Daemon {
         let machine = Arc::new(ToyMachine::default());
         let (sender, ended) = channel();
         let handles = Arc::new(Mutex::new(Vec::new()));
+        let wish = Arc::new(Mutex::new((0, wire::limits::STAGING_BLOCK)));
+        let gate = Arc::new(Gate::default());
         let doorman = Doorman {
             machine: Arc::clone(&machine),
             accounts: accounts.clone(),
             monitor: Monitor::start(|| panic!("the monitor is broken")).unwrap(),
             ended: sender,
             handles: Arc::clone(&handles),
+            wish: Arc::clone(&wish),
+            gate: Arc::clone(&gate),
         };
         std::thread::spawn(move || {
             while let Ok(socket) = unix::accept(&listener) {
                 doorman.admit(socket);
             }
         });
-        Daemon { path, machine, accounts, ended, handles }
+        Daemon { path, machine, accounts, ended, handles, wish, gate }
+    }
+
+    /// Sessions from now on have these features, of those on demand, and such blocks.
+    pub(crate) fn wish(&self, features: u64, staging_block: usize) {
+        *self.wish.lock() = (features, staging_block);
     }
 
     pub(crate) fn connect(&self, n: u8) -> Arc<RemoteGpu> {
@@ -106,6 +153,8 @@ struct Doorman {
     monitor: Monitor,
     ended: Sender<Ended>,
     handles: Arc<Mutex<Vec<SessionHandle>>>,
+    wish: Arc<Mutex<(u64, usize)>>,
+    gate: Arc<Gate>,
 }
 
 impl Doorman {
@@ -122,7 +171,9 @@ impl Doorman {
         let Some(account) = self.accounts.get(usize::from(credential.0[0]).wrapping_sub(1)) else {
             return refuse("no such tenant".into());
         };
-        let charges = match Charges::open(account) {
+        let (wanted, staging_block) = *self.wish.lock();
+        let manner = Manner { features: known & (!features::ON_DEMAND | wanted), staging_block };
+        let charges = match Charges::hold(account, manner.own()) {
             Ok(charges) => charges,
             Err(error) => return refuse(error.to_string()),
         };
@@ -133,9 +184,9 @@ impl Doorman {
             semaphores: Arc::clone(toy.semaphore_file()),
             abort: Arc::new(move || aborted.abort()),
             close: Arc::new(move || closed.close()),
-            gpu: Arc::new(Fragile { toy }),
+            gpu: Arc::new(Fragile { toy, gate: Arc::clone(&self.gate) }),
         };
-        let Ok(session) = Session::begin(socket, None, known, &backend, charges, &self.monitor) else {
+        let Ok(session) = Session::begin(socket, None, manner, &backend, charges, &self.monitor) else {
             return;
         };
         self.handles.lock().push(session.handle());
@@ -149,6 +200,7 @@ impl Doorman {
 /// The toy, with a driver that has faults.
 struct Fragile {
     toy: Arc<ToyGpu>,
+    gate: Arc<Gate>,
 }
 
 /// Whoever creates a context of this name, or submits to a queue of it, finds a fault of the driver.
@@ -190,6 +242,7 @@ impl Gpu for Fragile {
     }
 
     fn write(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
+        self.gate.pass(dst);
         self.toy.write(dst, src)
     }
 
@@ -207,8 +260,10 @@ pub(crate) struct RawClient {
     pub(crate) socket: OwnedFd,
     pub(crate) area: Arc<Mapping>,
     pub(crate) welcome: Welcome,
-    pub(crate) commands: Producer,
-    pub(crate) answers: Consumer,
+    pub(crate) commands: transport::Sender,
+    pub(crate) answers: transport::Receiver,
+    /// What it was sent with the welcome: bytes of all memory files.
+    pub(crate) shared_bytes: u64,
 }
 
 impl RawClient {
@@ -223,12 +278,19 @@ impl RawClient {
         let mut buffer = vec![0; wire::limits::MAX_REPLY_BYTES];
         let unix::Received { length, fds, .. } = unix::receive(&socket, &mut buffer).unwrap();
         let Ok(Reply::Welcome(welcome)) = Reply::decode(&buffer[..length]) else { panic!("not welcome") };
-        let area = Memfd::from_fd(fds.into_iter().next().unwrap()).unwrap().map().unwrap();
-        let area = Arc::new(area);
+        let mut fds = fds;
+        let socket_of_frames = if fds.len() == 4 { fds.pop() } else { None };
+        let maps: Vec<_> = fds.into_iter().map(|fd| Memfd::from_fd(fd).unwrap().map().unwrap()).collect();
+        let shared_bytes = maps.iter().map(|map| map.len() as u64).sum();
+        let area = Arc::new(maps.into_iter().next().unwrap());
         let (to, from) = (welcome.command_ring, welcome.answer_ring);
+        let messages = socket_of_frames.map(|socket| Messages::new(socket, 100_000).unwrap());
+        let to = Producer::new(Arc::clone(&area), to.0 as usize, to.1 as usize);
+        let from = Consumer::new(Arc::clone(&area), from.0 as usize, from.1 as usize);
         RawClient {
-            commands: Producer::new(Arc::clone(&area), to.0 as usize, to.1 as usize),
-            answers: Consumer::new(Arc::clone(&area), from.0 as usize, from.1 as usize),
+            commands: messages.clone().map_or(transport::Sender::Ring(to), transport::Sender::Messages),
+            answers: messages.map_or(transport::Receiver::Ring(from), transport::Receiver::Messages),
+            shared_bytes,
             socket,
             area,
             welcome: *welcome,

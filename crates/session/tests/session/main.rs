@@ -3,6 +3,7 @@
 
 mod harness;
 mod hostile;
+mod manners;
 mod waiting;
 
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gpu::{
-    AllocId, CodeImage, Command, Compare, ContextError, ContextId, DevAddr, Gpu, GpuError, MapAccess, MemoryKind,
+    AllocId, CodeImage, Command, Compare, ContextError, ContextId, DevAddr, GiveBack, Gpu, GpuError, MapAccess, MemoryKind,
     ModuleId, QueueId, Request, Response, RuntimeMemory, SlotId,
 };
 use harness::{BOUND, Daemon};
@@ -18,6 +19,7 @@ use hostmem::{Mapping, Memfd};
 use remote_gpu::RemoteGpu;
 use session::Ended;
 use tenancy::{AccountAccess, Limits};
+use wire::handshake::features;
 
 const LO: u64 = 1 << 40;
 const CONTEXT: ContextId = ContextId(1);
@@ -54,8 +56,23 @@ fn launch(kernel: u32, params: &[u8]) -> Command<'_> {
 
 #[test]
 fn everything_round_trips() {
-    let daemon = Daemon::start(Limits::default());
-    let gpu = client(&daemon, 1, 16 << 20);
+    let usual = wire::limits::STAGING_BLOCK;
+    for (features, block) in [
+        (0, usual),
+        (0, 64 << 10),
+        (0, 16 << 20),
+        (features::MESSAGES, usual),
+        (features::ANSWERED | features::TIMED, usual),
+        (features::ANSWERED | features::MESSAGES, usual),
+    ] {
+        let daemon = Daemon::start(Limits::default());
+        daemon.wish(features, block);
+        round_trip(&daemon);
+    }
+}
+
+fn round_trip(daemon: &Daemon) {
+    let gpu = client(daemon, 1, 16 << 20);
     assert_eq!(gpu.properties().name, "Toy");
 
     // Copies of odd sizes and places, larger than the staging area.
@@ -262,12 +279,12 @@ fn what_is_posted_comes_before_what_is_asked() {
         let (id, at) = (AllocId(10 + round), DevAddr(LO + (64 << 20)));
         done(&gpu, Request::Alloc { id, bytes: 4096, kind: MemoryKind::Vram });
         done(&gpu, Request::Map { at, id, offset: 0, bytes: 4096, access: MapAccess::ReadWrite });
-        gpu.post(Request::Unmap { at, bytes: 4096 }).unwrap();
-        gpu.post(Request::Free { id }).unwrap();
+        gpu.post(GiveBack::Unmap { at, bytes: 4096 }).unwrap();
+        gpu.post(GiveBack::Free { id }).unwrap();
     }
     for _ in 0..500 {
         // Refused, and nobody hears of it.
-        gpu.post(Request::Free { id: AllocId(7777) }).unwrap();
+        gpu.post(GiveBack::Free { id: AllocId(7777) }).unwrap();
     }
     let bytes = memory(64);
     gpu.read(bytes.range(0, 64), DevAddr(LO)).unwrap();

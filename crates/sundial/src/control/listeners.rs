@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
+use session::Manner;
 use tenancy::Terms;
 use transport::unix;
 use wire::handshake::features;
@@ -21,8 +22,8 @@ use super::connections::{Connections, Presence};
 use super::tenants::Orders;
 use super::vgpus::Wish;
 use crate::admin::{self, AdminReply, AdminRequest, Listing};
-use crate::config::Copies;
 use crate::link::ToDevice;
+use crate::remoting::Remoting;
 use crate::size::{GpuSpec, Percent};
 use crate::threads;
 
@@ -99,8 +100,8 @@ impl Control {
         if hello.features & features::SHARED_MEMORY == 0 {
             return Err("sessions without shared memory are not served here".into());
         }
-        let mapped = self.config.copies == Copies::Mapped;
-        let features = if mapped { hello.features } else { hello.features & !features::APERTURE };
+        let remoting = self.tenants.lock().remoting(&hello.credential).unwrap_or_else(|| self.config.remoting());
+        let Manner { features, staging_block } = remoting.manner(hello.features)?;
         unix::set_timeout(socket, None).map_err(text)?;
         let until = Instant::now() + RESTART_BOUND;
         loop {
@@ -115,7 +116,7 @@ impl Control {
                 Ok((session, tenant, orders)) => {
                     // To whom was told of the tenant: the next one forgets who has no session.
                     self.tell(orders);
-                    let order = ToDevice::Open { session, tenant, pid: peer.pid, features };
+                    let order = ToDevice::Open { session, tenant, pid: peer.pid, features, staging_block };
                     (Ok((session, self.device.hand_over(session, order, fds))), Orders::new())
                 }
                 Err(reason) => (Err(reason), Orders::new()),
@@ -157,8 +158,11 @@ impl Control {
                     tracing::info!(%scheduler, "scheduler");
                     self.change(|tenants| (AdminReply::Done, tenants.schedule(scheduler)))
                 }
-                AdminRequest::Register { terms, gpu, profile } => {
-                    or_refused(self.register(&socket, user, terms, gpu, profile.as_deref()))
+                AdminRequest::Register { terms, gpu, profile, remoting, timed } => {
+                    let remoting = self.config.remoting().wanted(remoting, timed);
+                    let registered = remoting
+                        .and_then(|remoting| self.register(&socket, user, terms, gpu, profile.as_deref(), remoting));
+                    or_refused(registered)
                 }
                 AdminRequest::CreateVgpu { terms, gpu, scheme, shadowing, profile, path } => {
                     let socket = path.zip(fds.into_iter().next());
@@ -206,13 +210,17 @@ impl Control {
         mut terms: Terms,
         gpu: Option<GpuSpec>,
         profile: Option<&str>,
+        remoting: Remoting,
     ) -> Result<AdminReply> {
         self.check_gpu(gpu)?;
         self.config.profile(profile)?.fill(&mut terms);
         let lifeline = socket.try_clone()?;
         let (name, share) = (terms.name.clone(), terms.share_percent);
         let credential = self.change(|tenants| match tenants.register(terms, user, lifeline) {
-            Ok((credential, orders)) => (Ok(credential), orders),
+            Ok((credential, orders)) => {
+                tenants.arrange(&credential, remoting);
+                (Ok(credential), orders)
+            }
             Err(error) => (Err(error), Orders::new()),
         })?;
         tracing::info!(tenant = name, share, "tenant registered");

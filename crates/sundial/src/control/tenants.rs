@@ -12,6 +12,7 @@ use wire::Credential;
 use super::vgpus::Vgpu;
 use crate::config::Config;
 use crate::link::ToDevice;
+use crate::remoting::Remoting;
 use crate::size::{Percent, Scheduler};
 
 /// All tenants present, and the sessions passed on.
@@ -41,6 +42,8 @@ struct Registration {
     tenant: TenantId,
     /// `run`'s connection, held by the program that it became: closed when the last of its processes ends.
     lifeline: OwnedFd,
+    /// How its sessions come here.
+    remoting: Remoting,
 }
 
 /// What the device process must be told.
@@ -96,9 +99,22 @@ impl Tenants {
         let tenant = self.admission.admit(terms)?;
         self.own(tenant, user);
         let credential = new_credential()?;
-        self.registered.insert(credential, Registration { tenant, lifeline });
+        let remoting = self.config.remoting();
+        self.registered.insert(credential, Registration { tenant, lifeline, remoting });
         orders.extend(self.introduce(tenant));
         Ok((credential, orders))
+    }
+
+    /// How sessions of a registered tenant come here from now on.
+    pub(super) fn arrange(&mut self, credential: &Credential, remoting: Remoting) {
+        if let Some(registration) = self.registered.get_mut(credential) {
+            registration.remoting = remoting;
+        }
+    }
+
+    /// How sessions with a credential come here; `None` if it is nobody's.
+    pub(super) fn remoting(&self, credential: &Credential) -> Option<Remoting> {
+        self.registered.get(credential).map(|registration| registration.remoting)
     }
 
     /// Forgets those whose lifeline is cut.

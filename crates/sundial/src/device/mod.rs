@@ -25,7 +25,7 @@ use gpu::GpuError;
 use gpu_driver::Budget;
 use parking_lot::Mutex;
 use sandbox::Role;
-use session::{Charges, Ended, MemoryBroker, Monitor, Session, SessionHandle, SharedAccount};
+use session::{Charges, Ended, Manner, MemoryBroker, Monitor, Session, SessionHandle, SharedAccount};
 use tenancy::{Account, AccountAccess, Limits, NoDeviceCosts, TenantId, Used};
 use transport::unix;
 use wire::Reply;
@@ -174,14 +174,15 @@ impl Device {
                 }
                 self.sweep(tenant);
             }
-            ToDevice::Open { session, tenant, pid, features } => {
+            ToDevice::Open { session, tenant, pid, features, staging_block } => {
+                let manner = Manner { features, staging_block };
                 let device = Arc::clone(self);
                 let name = format!("session {session}");
                 let work = move || {
                     let _ended = AtEnd(|| device.forget(session, tenant));
                     let mut fds = fds.into_iter();
                     match fds.next() {
-                        Some(socket) => device.serve(session, (tenant, pid, features), (socket, fds.next())),
+                        Some(socket) => device.serve(session, (tenant, pid, manner), (socket, fds.next())),
                         None => tracing::error!(session, "no room for a client's socket"),
                     }
                 };
@@ -239,7 +240,7 @@ impl Device {
     }
 
     /// Serves one client to its end.
-    fn serve(&self, number: u64, client: (TenantId, i32, u64), fds: (OwnedFd, Option<OwnedFd>)) {
+    fn serve(&self, number: u64, client: (TenantId, i32, Manner), fds: (OwnedFd, Option<OwnedFd>)) {
         let (_, pid, _) = client;
         let (socket, process) = fds;
         match self.open(number, client, (&socket, process)) {
@@ -267,7 +268,7 @@ impl Device {
     fn open(
         &self,
         number: u64,
-        (id, pid, features): (TenantId, i32, u64),
+        (id, pid, manner): (TenantId, i32, Manner),
         (socket, process): (&OwnedFd, Option<OwnedFd>),
     ) -> Result<Session, String> {
         let text = |error: GpuError| error.to_string();
@@ -276,14 +277,14 @@ impl Device {
             return Err("this tenant has left".into());
         };
         let budget = tenant.budget.as_ref().ok_or("it has the whole GPU as a virtual one")?;
-        let charges = Charges::open(&tenant.account).map_err(text)?;
+        let charges = Charges::hold(&tenant.account, manner.own()).map_err(text)?;
         let host_bytes = tenant.account.with(|account| account.limits().host_bytes);
-        let aperture = features & features::APERTURE != 0;
+        let aperture = manner.features & features::APERTURE != 0;
         let opened = self.machine.open(&tenant.name, tenant.memory_bytes, host_bytes, budget, aperture);
         let (backend, meter) = opened.map_err(text)?;
         let socket = socket.try_clone().map_err(|error| error.to_string())?;
         link::send(&self.parent, &FromDevice::Taken { number }, &[]).map_err(|error| error.to_string())?;
-        let begun = Session::begin(socket, process, features, &backend, charges, &self.monitor);
+        let begun = Session::begin(socket, process, manner, &backend, charges, &self.monitor);
         let session = begun.map_err(|error| error.to_string())?;
         let running = Running { tenant: id, pid, handle: session.handle(), meter: Arc::new(meter) };
         self.books.with(|ledger| ledger.begin(number, id));
@@ -349,6 +350,7 @@ impl Device {
     fn line(&self, number: u64, running: &Running, tenant: &Tenant) -> SessionLine {
         let standing = self.shares.standing(running.tenant);
         let (calls_local, calls_remote) = running.handle.calls();
+        let ways = running.handle.remoting();
         let (_, total) = self.machine.facts();
         let waiting = running.handle.waiting();
         let state = match () {
@@ -374,6 +376,10 @@ impl Device {
             gpu_time_ns: standing.map_or(0, |standing| standing.used_ns),
             calls_local,
             calls_remote,
+            calls_sent: ways.calls_sent,
+            round_trips: ways.round_trips,
+            copy_seconds: ways.copy_ns as f64 / 1e9,
+            wait_seconds: ways.wait_ns as f64 / 1e9,
             kernels: running.meter.kernels(),
             kernels_interpreted: tenant.budget.as_ref().map_or(0, |budget| budget.interpreted()),
             compiling: tenant.budget.as_ref().map_or(0, |budget| budget.compiling()),
