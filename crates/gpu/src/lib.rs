@@ -186,6 +186,17 @@ pub trait Gpu: Send + Sync {
     /// `InvalidId` if it is neither.
     fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError>;
 
+    /// Gives a name to `bytes` of memory that the host and another GPU of the same program share ([`Gpu::host_memory`] there), so
+    /// that it can be mapped here, too. `Free` gives the name back, and what is mapped may be used until then.
+    ///
+    /// # Errors
+    /// `Unsupported` if this GPU cannot; `InvalidId` if the name is taken, `InvalidValue` if it is not whole pages of the file,
+    /// `OutOfMemory`.
+    fn import(&self, id: AllocId, memory: &HostMemory, bytes: u64) -> Result<(), GpuError> {
+        let _ = (id, memory, bytes);
+        Err(GpuError::Unsupported { what: "memory that another GPU shares with the host".into() })
+    }
+
     /// What tells of requests that wait for memory; `None` if none ever does.
     fn deferring(&self) -> Option<&dyn Deferring> {
         None

@@ -12,7 +12,8 @@ use crate::error::{CudaError, Result};
 /// The GPU, and what this process has learned of its being there.
 pub(crate) struct GpuLink {
     gpu: Arc<dyn Gpu>,
-    next_id: AtomicU32,
+    /// Of all GPUs of the process: a name tells objects of one from those of another.
+    next_id: Arc<AtomicU32>,
     lost: AtomicBool,
     shut_down: AtomicBool,
 }
@@ -24,8 +25,8 @@ impl std::fmt::Debug for GpuLink {
 }
 
 impl GpuLink {
-    pub(crate) fn new(gpu: Arc<dyn Gpu>) -> GpuLink {
-        GpuLink { gpu, next_id: AtomicU32::new(1), lost: AtomicBool::new(false), shut_down: AtomicBool::new(false) }
+    pub(crate) fn new(gpu: Arc<dyn Gpu>, next_id: &Arc<AtomicU32>) -> GpuLink {
+        GpuLink { gpu, next_id: Arc::clone(next_id), lost: AtomicBool::new(false), shut_down: AtomicBool::new(false) }
     }
 
     /// The GPU itself; what it answers goes through [`GpuLink::outcome`].
