@@ -8,6 +8,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use hostmem::strangers::{self, MOST_STRANGERS};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use tenancy::Terms;
@@ -93,7 +94,7 @@ impl Control {
         let peer = unix::peer(socket).map_err(text)?;
         unix::set_timeout(socket, Some(HELLO_BOUND)).map_err(text)?;
         let mut buffer = [0; MAX_HELLO_BYTES];
-        let length = unix::receive(socket, &mut buffer).map_err(text)?.length;
+        let length = unix::receive_bare(socket, &mut buffer).map_err(text)?;
         presence.speaks();
         let hello = Hello::decode(&buffer[..length]).map_err(|error| error.to_string())?;
         if hello.features & features::SHARED_MEMORY == 0 {
@@ -145,6 +146,11 @@ impl Control {
                 }
             };
             presence.speaks();
+            // Sockets are all that anybody has reason to send; nobody waits for what else is sent to be closed.
+            let Some(fds) = strangers::sift(fds, user).filter(|_| strangers::strangers_of(user) < MOST_STRANGERS)
+            else {
+                break;
+            };
             let reply = match request {
                 AdminRequest::List => match self.device.report() {
                     Ok(listing) => {

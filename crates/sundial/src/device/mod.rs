@@ -97,8 +97,8 @@ struct Running {
 
 pub(crate) fn main(args: &Args) -> Result<()> {
     crate::start_log();
-    if let Err(error) = write_trap::prepare() {
-        tracing::warn!(%error, "descriptors of write traps of guests cannot be judged: those guests are compared");
+    if let Err(error) = hostmem::strangers::prepare() {
+        tracing::warn!(%error, "descriptors that guests send cannot be judged: interrupts and write traps are not for them");
     }
     confine::begin(Role::Device, &[]);
     crate::runtime_directory::allow_many_files()?;
