@@ -28,7 +28,7 @@ use super::Control;
 use super::corpses;
 use super::deaths::Deaths;
 use super::tenants::{Orders, Tenants};
-use crate::admin::Listing;
+use crate::admin::{Listing, SessionLine};
 use crate::link::{self, FromDevice, ToDevice, VgpuStatus};
 use crate::memory_policy::MemoryRules;
 use crate::size::GpuSpec;
@@ -66,6 +66,8 @@ struct LinkState {
     handed: HashMap<u64, Sender<()>>,
     /// Who waits for a report, in order.
     reports: Vec<Sender<Listing>>,
+    /// As far as the first of them has come.
+    reported: Vec<SessionLine>,
     /// Who waits for a virtual GPU that is being made or ended: it is told why it is not.
     vgpus: HashMap<TenantId, Sender<Option<String>>>,
     /// Who waits for a virtual GPU to have another size: it is told what it has, and why not what was asked for.
@@ -245,6 +247,7 @@ impl Control {
             // Their senders go: who waits is told at once.
             state.handed.clear();
             state.reports.clear();
+            state.reported.clear();
             state.vgpu_reports.clear();
             state.vgpus.clear();
             state.resizes.clear();
@@ -301,10 +304,12 @@ impl Control {
                     self.change(|tenants| ((), tenants.close(session)));
                     self.usage.soon();
                 }
-                FromDevice::Report(sessions) => {
+                FromDevice::Report { lines, last } => {
                     let mut state = self.device.state.lock();
                     let device_deaths = state.deaths.ever;
-                    if !state.reports.is_empty() {
+                    state.reported.extend(lines);
+                    if last && !state.reports.is_empty() {
+                        let sessions = std::mem::take(&mut state.reported);
                         // Who no longer waits does not mind.
                         let _ = state.reports.remove(0).send(Listing { sessions, device_deaths, ..Listing::default() });
                     }
