@@ -18,19 +18,18 @@ const AREA_BYTES: usize = STATISTICS_AT + 4096;
 /// Rings, statistics and staging area of one session.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
-    pub(crate) area_file: Memfd,
-    pub(crate) staging_file: Memfd,
     area: Arc<Mapping>,
     pub(crate) staging: Mapping,
 }
 
 impl SharedMemory {
-    pub(crate) fn create() -> io::Result<SharedMemory> {
+    /// With the files of area and staging: only the client needs them, and nobody when it has mapped them.
+    pub(crate) fn create() -> io::Result<(SharedMemory, [Memfd; 2])> {
         let area_file = Memfd::create("sundial-rings", AREA_BYTES as u64)?;
         let staging_file = Memfd::create("sundial-staging", STAGING_BYTES as u64)?;
         let area = Arc::new(area_file.map()?);
         let staging = staging_file.map()?;
-        Ok(SharedMemory { area_file, staging_file, area, staging })
+        Ok((SharedMemory { area, staging }, [area_file, staging_file]))
     }
 
     pub(crate) fn commands(&self) -> Consumer {

@@ -167,7 +167,7 @@ pub struct Session {
     has_aperture: bool,
     unflushed: u32,
     /// Last: who sees it closed knows that everything has been given back.
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
 }
 
 impl std::fmt::Debug for Session {
@@ -194,7 +194,7 @@ impl Session {
     /// # Errors
     /// What the operating system says. Nothing stays charged.
     pub fn begin(
-        socket: OwnedFd,
+        socket: Arc<OwnedFd>,
         process: Option<OwnedFd>,
         known: u64,
         backend: &Backend,
@@ -222,14 +222,14 @@ impl Session {
     }
 
     fn set_up(
-        socket: &OwnedFd,
+        socket: &Arc<OwnedFd>,
         process: Option<OwnedFd>,
         known: u64,
         charges: &Charges,
         backend: &Backend,
         monitor: &Monitor,
     ) -> io::Result<Parts> {
-        let memory = SharedMemory::create()?;
+        let (memory, [area_file, staging_file]) = SharedMemory::create()?;
         let (commands, answers) = (memory.commands(), memory.answers());
         let waits = Waits::new(charges.memory().filter(|_| known & features::DEFERRED != 0).map(|(broker, tenant)| {
             let notices = memory.notices();
@@ -256,8 +256,8 @@ impl Session {
             statistics,
             staging_block: STAGING_BLOCK as u32,
         };
-        let files = [memory.area_file.as_fd(), backend.semaphores.as_fd(), memory.staging_file.as_fd()];
-        unix::send(socket, &Reply::Welcome(Box::new(welcome)).encode(), &files, false)?;
+        let files = [area_file.as_fd(), backend.semaphores.as_fd(), staging_file.as_fd()];
+        unix::send(&**socket, &Reply::Welcome(Box::new(welcome)).encode(), &files, false)?;
         let (ending, abort) = (handle.clone(), Arc::clone(&backend.abort));
         let watch = monitor.watch(socket, process, move || {
             ending.end();
@@ -295,7 +295,7 @@ impl Session {
         if !self.commands.try_pop(buffer)? {
             self.flush()?;
             let (gone, socket) = (&self.handle.gone, &self.socket);
-            self.commands.pop(buffer, &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(socket))?;
+            self.commands.pop(buffer, &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(&**socket))?;
         }
         match parse_client_frame(buffer)? {
             ClientFrame::Submit { queue, commands } => self.submit(queue, commands),
@@ -467,7 +467,7 @@ impl Session {
         let file = [memory.file.as_fd()];
         let files: &[_] = if is_new { &file } else { &[] };
         // Never waits: a client that does not take its descriptors loses its session, not our thread.
-        unix::send(&self.socket, &place.encode(), files, false).map_err(Ended::Descriptor)
+        unix::send(&*self.socket, &place.encode(), files, false).map_err(Ended::Descriptor)
     }
 
     fn settle(&mut self, ticket: tenancy::Ticket, answer: Result<Response, GpuError>) -> Result<Response, GpuError> {
@@ -512,7 +512,7 @@ impl Session {
         let whole = wire::encode_answer(answer);
         let (gone, socket) = (&self.handle.gone, &self.socket);
         for (header, body) in wire::fragments(false, number, &whole) {
-            self.answers.push(&[&header, body], &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(socket))?;
+            self.answers.push(&[&header, body], &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(&**socket))?;
         }
         Ok(())
     }

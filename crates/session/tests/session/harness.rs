@@ -135,7 +135,7 @@ impl Doorman {
             close: Arc::new(move || closed.close()),
             gpu: Arc::new(Fragile { toy }),
         };
-        let Ok(session) = Session::begin(socket, None, known, &backend, charges, &self.monitor) else {
+        let Ok(session) = Session::begin(Arc::new(socket), None, known, &backend, charges, &self.monitor) else {
             return;
         };
         self.handles.lock().push(session.handle());
