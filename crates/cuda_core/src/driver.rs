@@ -9,32 +9,25 @@ use crate::code::library::{KernelState, LibraryState};
 use crate::code::linker::LinkState;
 use crate::code::module::CodeTables;
 use crate::context::current::with_stack;
-use crate::context::primary::Primary;
 use crate::context::state::ContextState;
-use crate::context_core::Process;
+use crate::devices::{DeviceState, Devices};
 use crate::error::{CudaError, Result};
-use crate::gpu_link::GpuLink;
 use crate::handle::{self, Context, Device, Event, Stream, Table};
 use crate::memory::advice::Advices;
-use crate::memory::heap::Memory;
-use crate::memory::pool::Pools;
+use crate::memory::memories::Memories;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::values::HostServices;
-use crate::work::copy_lines::Staging;
 use crate::work::event::EventState;
 use crate::work::stream::StreamState;
 
-/// CUDA over one GPU, for one process.
+/// CUDA over the GPUs of one process.
 #[derive(Debug)]
 pub struct Driver {
-    pub(crate) process: Arc<Process>,
-    pub(crate) memory: Arc<Memory>,
+    pub(crate) devices: Devices,
+    pub(crate) memory: Arc<Memories>,
     pub(crate) virtual_memory: VirtualMemory,
-    pub(crate) pools: Arc<Pools>,
     pub(crate) advices: Advices,
-    pub(crate) staging: Staging,
     pub(crate) contexts: Table<ContextState>,
-    pub(crate) primary: Primary,
     pub(crate) streams: Table<StreamState>,
     pub(crate) events: Table<EventState>,
     pub(crate) code: CodeTables,
@@ -45,19 +38,14 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// A driver over `gpu`. Nothing is asked of it before the first context.
+    /// A driver over `gpus`, whose ordinals are their places in the list. Nothing is asked of one before its first context.
     #[must_use]
-    pub fn new(gpu: Arc<dyn Gpu>, host: HostServices) -> Driver {
-        let link = Arc::new(GpuLink::new(gpu));
-        let process = Arc::new(Process::new(&link, host));
-        let memory = Arc::clone(&process.memory);
+    pub fn new(gpus: Vec<Arc<dyn Gpu>>, host: HostServices) -> Driver {
+        let (devices, memory) = Devices::new(gpus, host);
         let driver = Driver {
-            virtual_memory: VirtualMemory::new(&link, &memory),
-            pools: Pools::new(&link, &memory, &process.slots),
-            advices: Advices::default(),
-            staging: Staging::default(),
+            virtual_memory: VirtualMemory::new(&memory),
+            advices: Advices::new(memory.count()),
             contexts: Table::default(),
-            primary: Primary::new(),
             streams: Table::default(),
             events: Table::default(),
             code: CodeTables::default(),
@@ -66,64 +54,68 @@ impl Driver {
             links: Table::default(),
             initialized: AtomicBool::new(false),
             memory,
-            process,
+            devices,
         };
-        // For threads that make the primary context current before anybody retains it.
-        let primary = driver.primary.handle;
-        driver.contexts.insert(primary.0, ContextState::inactive(&driver.process, primary));
+        // For threads that make a primary context current before anybody retains it.
+        driver.devices.all().iter().for_each(|device| driver.deactivate_primary(device));
         driver
     }
 
     /// From now on launches, copies and fills return when the GPU has done them, so that errors show where they are made
     /// (`CUDA_LAUNCH_BLOCKING`).
     pub fn be_immediate(&self) {
-        self.process.link.be_immediate();
+        self.devices.all().iter().for_each(|device| device.core.link.be_immediate());
     }
 
-    /// What the GPU is.
-    #[must_use]
-    pub fn properties(&self) -> &Properties {
-        self.process.link.properties()
+    /// What the devices are, by ordinal.
+    pub fn properties(&self) -> impl Iterator<Item = &Properties> {
+        self.devices.all().iter().map(DeviceState::properties)
     }
 
     /// To be called when the process ends: later calls return `DEINITIALIZED`, none waits.
     pub fn shut_down(&self) {
-        self.process.link.shut_down();
+        self.devices.all().iter().for_each(|device| device.core.link.shut_down());
     }
 
     /// `cuInit`. `flags` must be 0.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for other flags.
+    /// `INVALID_VALUE` for other flags, `NO_DEVICE`.
     pub fn init(&self, flags: u32) -> Result<()> {
         if flags != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        self.process.link.usable()?;
+        self.devices.usable()?;
         self.initialized.store(true, Ordering::Release);
         Ok(())
     }
 
     /// # Errors
-    /// `NOT_INITIALIZED` before `init`; `DEINITIALIZED` and `DEVICE_UNAVAILABLE` at the end.
+    /// `NOT_INITIALIZED` before `init`; `DEINITIALIZED` at the end; `DEVICE_UNAVAILABLE` if all devices are lost.
     pub(crate) fn ready(&self) -> Result<()> {
         if !self.initialized.load(Ordering::Acquire) {
             return Err(CudaError::NOT_INITIALIZED);
         }
-        self.process.link.usable()
+        self.devices.usable()
     }
 
     /// # Errors
-    /// `INVALID_DEVICE` for other ordinals than 0.
-    pub(crate) fn device(&self, device: Device) -> Result<()> {
+    /// `INVALID_DEVICE` for ordinals of no device; `DEVICE_UNAVAILABLE` if it is lost.
+    pub(crate) fn device(&self, device: Device) -> Result<&DeviceState> {
         self.ready()?;
-        if device.0 == 0 { Ok(()) } else { Err(CudaError::INVALID_DEVICE) }
+        self.devices.get(device)
+    }
+
+    /// The device of a context.
+    pub(crate) fn device_of(&self, context: &ContextState) -> &DeviceState {
+        self.devices.of(&context.core.gpu)
     }
 
     /// The current context, whatever its health.
     pub(crate) fn current_any(&self) -> Result<Arc<ContextState>> {
         self.ready()?;
         let top = with_stack(|stack| stack.last().cloned())?.ok_or(CudaError::INVALID_CONTEXT)?;
+        top.core.link().usable()?;
         if !top.dead() {
             return Ok(top);
         }
@@ -150,7 +142,9 @@ impl Driver {
         if context.is_null() {
             return self.current_any();
         }
-        self.contexts.get(context.0).map_err(|_| CudaError::INVALID_CONTEXT)
+        let found = self.contexts.get(context.0).map_err(|_| CudaError::INVALID_CONTEXT)?;
+        found.core.link().usable()?;
+        Ok(found)
     }
 
     /// A stream by handle, special handles included, its context in good health.

@@ -19,7 +19,8 @@
 //! | `context_core` | what a context is to the objects in it: name, health, limits, printf; how errors become known |
 //! | `code` | images, texts, modules, libraries, functions: found, and loaded when needed; what fits a multiprocessor |
 //! | `work` | queues and the order between them (the legacy stream's rule); streams, events, launches, copies |
-//! | `context` | whole contexts, the thread's stack of them, the primary one |
+//! | `context` | whole contexts, the thread's stack of them, primary ones |
+//! | `devices` | which GPUs there are; all else is of one GPU, or of the process |
 //! | `driver` | all of a process: the tables of handles |
 //! | `api` | the functions, family by family |
 //!
@@ -32,10 +33,17 @@
 //!
 //! # Memory
 //!
-//! One range of addresses is reserved in the process and announced to the GPU; every GPU address lies in it. Device memory is
+//! One range of addresses is reserved in the process and announced to every GPU; every GPU address lies in it, and names one GPU. Device memory is
 //! mapped on the GPU only: the program that touches it gets a fault. Host-visible memory is mapped on both sides at the same
 //! address. The end of the range belongs to the GPU's driver, which puts module variables there; managed ones alone are
 //! placed by this crate, in managed memory.
+//!
+//! # Several GPUs
+//!
+//! A context is of one GPU, and so is all in it. Host memory that one GPU has made all see that can (`memory::shared`). No GPU
+//! reaches the memory of another: kernels cannot, and copies between two go through the process, block by block, in the order of the
+//! stream they are in (`work::between`). A stream waits for another
+//! GPU's event on a thread of this process.
 //!
 //! # Errors
 //!
@@ -54,6 +62,7 @@ mod code;
 mod context;
 mod context_core;
 mod device_attributes;
+mod devices;
 mod driver;
 mod error;
 mod gpu_link;

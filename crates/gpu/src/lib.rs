@@ -24,7 +24,8 @@ pub use command::{Command, Compare};
 pub use error::{ContextError, GpuError};
 use hostmem::{HostRange, Memfd};
 pub use request::{
-    CodeFormat, CodeImage, GiveBack, GlobalInfo, KernelInfo, MapAccess, MemoryKind, ModuleInfo, Request, Response, RuntimeMemory,
+    CodeFormat, CodeImage, GiveBack, GlobalInfo, KernelInfo, MapAccess, MemoryKind, ModuleInfo, Request, Response,
+    RuntimeMemory,
 };
 pub use semaphores::{Look, SEMAPHORE_SLOTS, SemaphoreArea, Sleeper};
 
@@ -189,6 +190,17 @@ pub trait Gpu: Send + Sync {
     /// Whether calls shall return only when the GPU has done what they asked for, so that errors show where they are made.
     fn is_immediate(&self) -> bool {
         false
+    }
+
+    /// Gives a name to `bytes` of memory that the host and another GPU of the same program share ([`Gpu::host_memory`] there), so
+    /// that it can be mapped here, too. `Free` gives the name back, and what is mapped may be used until then.
+    ///
+    /// # Errors
+    /// `Unsupported` if this GPU cannot; `InvalidId` if the name is taken, `InvalidValue` if it is not whole pages of the file,
+    /// `OutOfMemory`.
+    fn import(&self, id: AllocId, memory: &HostMemory, bytes: u64) -> Result<(), GpuError> {
+        let _ = (id, memory, bytes);
+        Err(GpuError::Unsupported { what: "memory that another GPU shares with the host".into() })
     }
 
     /// What tells of requests that wait for memory; `None` if none ever does.

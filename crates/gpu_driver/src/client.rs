@@ -540,6 +540,11 @@ impl Gpu for Client {
             Backing::Vram(..) => Err(unknown("host allocation", id.0)),
         }
     }
+
+    fn import(&self, id: AllocId, memory: &HostMemory, bytes: u64) -> Result<(), GpuError> {
+        self.alive()?;
+        self.import_host(id, memory, bytes)
+    }
 }
 
 impl Drop for Client {

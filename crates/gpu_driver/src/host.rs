@@ -14,6 +14,7 @@ use std::sync::Arc;
 use device_io::{BusAddr, DmaMemory};
 use gpu::GpuError;
 use gpu_spec::mmu::{BIG_PAGE, HUGE_PAGE, SMALL_PAGE};
+use hostmem::Memfd;
 use intervals::FreeRanges;
 
 use crate::budget::Budget;
@@ -96,6 +97,24 @@ impl HostPool {
         let offset = free.take(bytes, align).ok_or(GpuError::OutOfMemory { wanted: bytes, free: 0, limit: size })?;
         self.slabs.push(Slab { dma: Arc::clone(&dma), free, stuck: false });
         Ok(HostPart { dma, offset })
+    }
+
+    /// Makes a part of somebody else's memory file addressable; [`HostPool::give`] ends that.
+    ///
+    /// # Errors
+    /// `Unsupported` if the device cannot; `OutOfMemory` if the tenant has too many files, or the host too little memory.
+    pub(crate) fn import(&self, file: &Arc<Memfd>, offset: u64) -> Result<HostPart, GpuError> {
+        self.budget.charge_file()?;
+        let mapped = self.mmio.backing().map_dma(Arc::clone(file)).map_err(|error| {
+            self.budget.refund_file();
+            match error.kind() {
+                io::ErrorKind::Unsupported => {
+                    GpuError::Unsupported { what: "memory that another GPU shares with the host".into() }
+                }
+                _ => GpuError::OutOfMemory { wanted: file.bytes(), free: 0, limit: file.bytes() },
+            }
+        });
+        Ok(HostPart { dma: Arc::new(mapped?), offset })
     }
 
     fn file(&self, bytes: u64) -> Result<Arc<DmaMemory>, GpuError> {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use device_io::VramOffset;
-use gpu::{AllocId, GpuError, MAX_RANGE_BYTES, MemoryKind, PAGE_BYTES, Response};
+use gpu::{AllocId, GpuError, HostMemory, MAX_RANGE_BYTES, MemoryKind, PAGE_BYTES, Response};
 
 use crate::aperture::Aperture;
 use crate::client::Client;
-use crate::host::HostPart;
+use crate::host::{HostPart, HostPool};
 use crate::mmio::Stuck;
 use crate::space::{Backing, Memory, invalid, unknown};
 use crate::vram::Run;
@@ -52,13 +52,18 @@ impl Client {
         }
     }
 
-    fn take_host(&self, bytes: u64) -> Result<Memory, GpuError> {
+    /// Host memory that counts against the limit: taken from the client's pool, or by `take`.
+    fn take_host(
+        &self,
+        bytes: u64,
+        take: impl FnOnce(&mut HostPool) -> Result<HostPart, GpuError>,
+    ) -> Result<Memory, GpuError> {
         let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.host_limit);
         let booked = self.host_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         if let Err(used) = booked {
             return Err(GpuError::OutOfMemory { wanted: bytes, free: self.host_limit - used, limit: self.host_limit });
         }
-        let taken = self.host.lock().take(bytes);
+        let taken = take(&mut self.host.lock());
         if taken.is_err() {
             self.host_used.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -128,6 +133,32 @@ impl Client {
 
     /// Allocates; tells where the client's aperture shows it.
     pub(crate) fn alloc(&self, id: AllocId, bytes: u64, kind: MemoryKind) -> Result<Option<u64>, GpuError> {
+        self.check_new(id, bytes)?;
+        let memory = match kind {
+            MemoryKind::Vram => self.show(self.take_vram(bytes)?)?,
+            MemoryKind::Host => self.take_host(bytes, |pool| pool.take(bytes))?,
+        };
+        let shown = match memory.backing {
+            Backing::Vram(_, shown) => shown,
+            Backing::Host(_) => None,
+        };
+        self.keep(id, memory)?;
+        Ok(shown)
+    }
+
+    /// Gives a name to memory of another GPU's that the host shares.
+    pub(crate) fn import_host(&self, id: AllocId, from: &HostMemory, bytes: u64) -> Result<(), GpuError> {
+        self.check_new(id, bytes)?;
+        let end = from.offset.checked_add(bytes).filter(|_| from.offset.is_multiple_of(PAGE_BYTES));
+        if end.is_none_or(|end| end > from.file.bytes()) {
+            return Err(invalid(format!("{bytes} bytes at {} of a file of {} bytes", from.offset, from.file.bytes())));
+        }
+        let memory = self.take_host(bytes, |pool| pool.import(&from.file, from.offset))?;
+        self.keep(id, memory)
+    }
+
+    /// Whether there may be one more allocation, of so many bytes and this name.
+    fn check_new(&self, id: AllocId, bytes: u64) -> Result<(), GpuError> {
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) || bytes > MAX_RANGE_BYTES {
             return Err(invalid(format!("an allocation of {bytes} bytes")));
         }
@@ -141,20 +172,17 @@ impl Client {
                 return Err(GpuError::TooMany { what: "allocations".into(), limit: MAX_ALLOCATIONS as u64 });
             }
         }
-        let memory = match kind {
-            MemoryKind::Vram => self.show(self.take_vram(bytes)?)?,
-            MemoryKind::Host => self.take_host(bytes)?,
-        };
-        let shown = match memory.backing {
-            Backing::Vram(_, shown) => shown,
-            Backing::Host(_) => None,
-        };
+        Ok(())
+    }
+
+    /// Gives an allocation its name.
+    fn keep(&self, id: AllocId, memory: Memory) -> Result<(), GpuError> {
         let mut space = self.space.write();
         match space.as_mut() {
             // Two threads may have used the same name at once; or the client has been closed meanwhile.
             Some(space) if !space.allocs.contains_key(&id) => {
                 space.add_alloc(id, memory);
-                Ok(shown)
+                Ok(())
             }
             _ => {
                 drop(space);

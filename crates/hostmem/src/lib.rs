@@ -14,6 +14,7 @@
 //! - [`ProgramPages`]: memory of the program, what it is ([`PagesKind`]), and how its pages are moved into a memory file while
 //!   its threads use them; forked children get copies.
 //! - [`Chain`]: a handler of faults among others; [`is_writable`], for faults that may be over.
+//! - [`strangers`]: descriptors that somebody else has sent, of which closing may take for ever.
 //! - [`Spin`]: how long who waits for a word of shared memory looks at it before it sleeps; [`is_crowded`]: whether looking keeps
 //!   others from running.
 //!
@@ -32,6 +33,7 @@ mod program;
 mod range;
 mod shown;
 mod spin;
+pub mod strangers;
 mod window;
 
 pub use chain::{Chain, FaultHandler, is_writable};

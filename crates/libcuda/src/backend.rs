@@ -6,8 +6,9 @@
 //! - else: a session with the daemon.
 //!
 //! The daemon's address and the tenant's credential are the session's affair (`remote_gpu`: `SUNDIAL_SOCKET`,
-//! `SUNDIAL_CREDENTIAL`). The native GPU is shaped by `SUNDIAL_GPU` (`soft:<memory>`, as the daemon's), `SUNDIAL_VRAM` (bytes,
-//! or with k, m, g behind), `SUNDIAL_WORKERS` (threads) and `SUNDIAL_ENGINE` (`jit` or `interpreter`).
+//! `SUNDIAL_CREDENTIAL`). The native GPU is shaped by `SUNDIAL_GPU` (`soft:<memory>`, as the daemon's; several, separated by commas,
+//! are several GPUs), `SUNDIAL_VRAM` (bytes, or with k, m, g behind; of each), `SUNDIAL_WORKERS` (threads) and `SUNDIAL_ENGINE`
+//! (`jit` or `interpreter`). Of the GPUs that there are, [`visible`] picks.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -21,6 +22,8 @@ use gpu_driver::{ClientConfig, Driver, HostCost, StartError};
 use pci_gpu::{OpenError, SysfsGpu, VfioUserGpu};
 use remote_gpu::{ConnectError, RemoteGpu};
 use softgpu::{Config, EngineKind, SoftGpu};
+
+use crate::visible::visible;
 
 /// Why there is no GPU.
 #[derive(Debug, thiserror::Error)]
@@ -49,9 +52,10 @@ pub(crate) enum BackendError {
     },
 }
 
-/// An open GPU.
+/// Open GPUs.
 pub(crate) struct Backend {
-    pub(crate) gpu: Arc<dyn Gpu>,
+    /// Those that the program is to see, by ordinal.
+    pub(crate) gpus: Vec<Arc<dyn Gpu>>,
     /// Where the daemon wants to see what it is spared.
     pub(crate) spared: Option<Spared>,
 }
@@ -77,28 +81,40 @@ impl Spared {
     }
 }
 
-/// Opens the GPU that the environment asks for.
+/// Opens the GPUs that the environment asks for.
 pub(crate) fn open() -> Result<Backend, BackendError> {
     let variable = |name: &str| std::env::var(name).ok();
     if let Some(value) = std::env::var_os("SUNDIAL_VGPU").filter(|value| !value.is_empty()) {
-        return drive(&match vgpu(value)? {
+        let gpu = drive(&match vgpu(value)? {
             Vgpu::Socket(path) => Driver::start(Arc::new(VfioUserGpu::connect(&path)?))?,
             Vgpu::Pci(address) => Driver::start(Arc::new(SysfsGpu::open(address.as_deref())?))?,
-        });
+        })?;
+        let there = shown(&[gpu.properties().uuid]);
+        return Ok(Backend { gpus: there.into_iter().map(|_| Arc::clone(&gpu)).collect(), spared: None });
     }
     if variable("SUNDIAL_NATIVE").is_some_and(|value| value != "0") {
-        return drive(&Driver::start(SoftGpu::new(&config(variable)?)?)?);
+        let configs = configs(variable)?;
+        let uuids: Vec<[u8; 16]> = configs.iter().map(|config| config.uuid).collect();
+        let gpus = shown(&uuids).into_iter().map(|at| drive(&Driver::start(SoftGpu::new(&configs[at])?)?)).collect();
+        return Ok(Backend { gpus: Result::from_iter::<Vec<_>>(gpus)?, spared: None });
     }
     let session = remote_gpu::connect(None)?;
-    Ok(Backend { gpu: Arc::<RemoteGpu>::clone(&session), spared: Some(Spared(session)) })
+    let there = shown(&[session.properties().uuid]);
+    let gpus = there.into_iter().map(|_| Arc::<RemoteGpu>::clone(&session) as Arc<dyn Gpu>).collect();
+    Ok(Backend { gpus, spared: Some(Spared(session)) })
+}
+
+/// Indices of those GPUs that the program is to see.
+fn shown(uuids: &[[u8; 16]]) -> Vec<usize> {
+    let list = std::env::var_os("CUDA_VISIBLE_DEVICES");
+    visible(list.as_deref().map(|list| list.to_string_lossy()).as_deref(), uuids)
 }
 
 /// The only client of a driver in this process.
-fn drive(driver: &Arc<Driver>) -> Result<Backend, BackendError> {
+fn drive(driver: &Arc<Driver>) -> Result<Arc<dyn Gpu>, BackendError> {
     // The process is the program's: it may use up what the host gives, but for what the engine needs.
     let budget = driver.budget(HostCost { bytes: u64::MAX, maps: 49_152, files: 512 }).ok();
-    let client = driver.open(ClientConfig { name: "native".to_owned(), budget, ..ClientConfig::default() })?;
-    Ok(Backend { gpu: client, spared: None })
+    Ok(driver.open(ClientConfig { name: "native".to_owned(), budget, ..ClientConfig::default() })?)
 }
 
 /// Where a virtual GPU is.
@@ -126,20 +142,26 @@ fn vgpu(value: OsString) -> Result<Vgpu, BackendError> {
     }
 }
 
-/// The native GPU's shape.
-fn config(variable: impl Fn(&str) -> Option<String>) -> Result<Config, BackendError> {
+/// Most native GPUs: each has threads, and addresses of its own.
+const MOST_GPUS: usize = 16;
+
+/// The native GPUs' shapes.
+fn configs(variable: impl Fn(&str) -> Option<String>) -> Result<Vec<Config>, BackendError> {
     let mut config = Config::default();
     let wrong = |variable, value, wanted| BackendError::Variable { variable, value, wanted };
+    let mut memories = vec![None];
     if let Some(value) = variable("SUNDIAL_GPU") {
-        let memory = value.strip_prefix("soft:").and_then(size);
-        config.vram_bytes = match memory {
-            Some(bytes) => bytes,
-            None if value == "soft" => config.vram_bytes,
-            None => return Err(wrong("SUNDIAL_GPU", value, "soft:<memory>, as soft:4g")),
+        let memory = |gpu: &str| match gpu.strip_prefix("soft:") {
+            Some(memory) => size(memory).map(Some),
+            None => (gpu == "soft").then_some(None),
         };
+        let all: Option<Vec<_>> = value.split(',').map(|gpu| memory(gpu.trim())).collect();
+        let wanted = "soft:<memory>, as soft:4g, or several, as soft:4g,soft:2g (16 at most)";
+        memories = all.filter(|all| all.len() <= MOST_GPUS).ok_or_else(|| wrong("SUNDIAL_GPU", value, wanted))?;
     }
     if let Some(value) = variable("SUNDIAL_VRAM") {
         let wanted = "a size such as 536870912, 512m or 4g";
+        memories.fill(None);
         config.vram_bytes = size(&value).ok_or_else(|| wrong("SUNDIAL_VRAM", value, wanted))?;
     }
     if let Some(value) = variable("SUNDIAL_WORKERS") {
@@ -152,7 +174,11 @@ fn config(variable: impl Fn(&str) -> Option<String>) -> Result<Config, BackendEr
             _ => return Err(wrong("SUNDIAL_ENGINE", value, "jit or interpreter")),
         };
     }
-    Ok(config)
+    let shape = |(number, memory): (u8, Option<u64>)| {
+        let vram_bytes = memory.unwrap_or(config.vram_bytes);
+        Config { vram_bytes, ..config.clone() }.numbered(number)
+    };
+    Ok((0..).zip(memories).map(shape).collect())
 }
 
 /// Bytes, or with k, m or g behind: units of 2^10, 2^20, 2^30.
@@ -200,9 +226,19 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_shapes_the_native_gpu() {
-        let of =
-            |name: &'static str, value: &'static str| config(move |asked| (asked == name).then(|| value.to_owned()));
+    fn the_environment_shapes_the_native_gpus() {
+        let all =
+            |name: &'static str, value: &'static str| configs(move |asked| (asked == name).then(|| value.to_owned()));
+        let of = |name, value| all(name, value).map(|mut all| all.remove(0));
+        let two = all("SUNDIAL_GPU", "soft:64m, soft:32m").unwrap();
+        assert_eq!(two.iter().map(|gpu| gpu.vram_bytes).collect::<Vec<_>>(), [64 << 20, 32 << 20]);
+        assert_eq!(two.iter().map(|gpu| gpu.pci).collect::<Vec<_>>(), [[0, 1, 0], [0, 2, 0]]);
+        assert_eq!(two[0].uuid, Config::default().uuid);
+        assert_ne!(two[0].uuid, two[1].uuid);
+        assert_eq!(all("SUNDIAL_GPU", ["soft"; 16].join(",").leak()).unwrap().len(), 16);
+        for wrong in ["soft:4g,", "", "soft,hard", ["soft"; 17].join(",").leak()] {
+            assert!(all("SUNDIAL_GPU", wrong).is_err(), "{wrong}");
+        }
         assert_eq!(of("SUNDIAL_VRAM", "64m").unwrap().vram_bytes, 64 << 20);
         assert_eq!(of("SUNDIAL_GPU", "soft:64m").unwrap().vram_bytes, 64 << 20);
         assert!(of("SUNDIAL_GPU", "cuda:0").is_err());

@@ -21,6 +21,7 @@ use std::ffi::c_void;
 use cuda_abi::{CUcontext, CUdevice, CUmodule, CUresult, CUuuid, HostAddr};
 use cuda_core::Device;
 use cuda_core::Driver;
+use gpu::Properties;
 
 use crate::calls::module::module_load_data;
 use crate::context_storage::{self, Destructor};
@@ -256,10 +257,12 @@ fn establish(version: u32, unix_seconds: u64, result: Out<u64>) -> Answer {
         function: HANDSHAKE[1].0.expose_provenance() as u64,
         unix_seconds,
     };
-    let properties = driver()?.properties();
-    let [pci_domain, pci_bus, pci_device] = properties.pci;
-    let device = DeviceIdentity { uuid: properties.uuid, pci_domain, pci_bus, pci_device };
-    for (index, word) in answer(&asked, &[device]).into_iter().enumerate() {
+    let identity = |properties: &Properties| {
+        let [pci_domain, pci_bus, pci_device] = properties.pci;
+        DeviceIdentity { uuid: properties.uuid, pci_domain, pci_bus, pci_device }
+    };
+    let devices: Vec<DeviceIdentity> = driver()?.properties().map(identity).collect();
+    for (index, word) in answer(&asked, &devices).into_iter().enumerate() {
         // SAFETY: the C caller promised memory there, so much of it (`decode`).
         unsafe { result.set_at(index, word) };
     }

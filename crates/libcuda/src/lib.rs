@@ -33,3 +33,4 @@ mod log;
 mod names;
 mod shims;
 mod start;
+mod visible;

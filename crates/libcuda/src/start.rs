@@ -1,4 +1,4 @@
-//! `cuInit`: the GPU behind the library, and what happens at forks and at the end of the process.
+//! `cuInit`: the GPUs behind the library, and what happens at forks and at the end of the process.
 
 use std::ffi::c_void;
 
@@ -25,7 +25,7 @@ pub(crate) fn init(flags: u32) -> Answer {
             tracing::warn!("no GPU: {error}");
             Refusal(CUresult::CUDA_ERROR_NO_DEVICE)
         })?;
-        let driver = Driver::new(backend.gpu, HostServices { print, context_destroyed });
+        let driver = Driver::new(backend.gpus, HostServices { print, context_destroyed });
         if std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value == "1") {
             driver.be_immediate();
         }

@@ -34,8 +34,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use gpu::{
-    AllocId, Command, ContextId, Deferring, DevAddr, GiveBack, Gpu, GpuError, HostMemory, MemoryKind, Properties, QueueId,
-    Request, Response, SemaphoreArea, SlotId,
+    AllocId, Command, ContextId, Deferring, DevAddr, GiveBack, Gpu, GpuError, HostMemory, MemoryKind, Properties,
+    QueueId, Request, Response, SemaphoreArea, SlotId,
 };
 use hostmem::{ForkMark, HostRange, Mapping, Memfd};
 use parking_lot::Mutex;

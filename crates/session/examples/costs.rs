@@ -84,7 +84,7 @@ fn serve(path: &Path) -> Result<(), Failure> {
             gpu: toy,
         };
         let charges = Charges::open(&account).map_err(std::io::Error::other)?;
-        Session::begin(socket, None, Manner::usual(0), &backend, charges, &monitor)?.run();
+        Session::begin(Arc::new(socket), None, Manner::usual(0), &backend, charges, &monitor)?.run();
         Ok(())
     });
     Ok(())

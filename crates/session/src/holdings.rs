@@ -14,8 +14,8 @@ use crate::broker::MemoryBroker;
 use crate::serve::Backend;
 
 /// What a session takes from the host by being open: rings, staging and semaphore area, stacks and buffers of its thread and
-/// of the one that closes it; their mappings, the GPU's window and guards; socket, its copies, the client's process, three
-/// memory files.
+/// of the one that closes it; their mappings, the GPU's window and guards; socket, the client's process, three memory
+/// files, of which two are the client's alone when it has them.
 pub const OWN: Used = Used {
     vram_bytes: 0,
     host_bytes: (ring::bytes(COMMAND_RING_BYTES) + ring::bytes(ANSWER_RING_BYTES) + 4096) as u64
@@ -23,7 +23,7 @@ pub const OWN: Used = Used {
         + SemaphoreArea::BYTES as u64
         + (512 << 10),
     maps: 24,
-    files: 8,
+    files: 5,
     // Its own, the one that is there to close it, and one that the driver may start to look after full queues.
     threads: 3,
     sessions: 0,

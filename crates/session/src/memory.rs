@@ -25,20 +25,19 @@ const _: () = assert!(MAX_STAGING_BYTES <= u32::MAX as usize, "transfers tell pl
 /// Rings, statistics and staging area of one session.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
-    pub(crate) area_file: Memfd,
-    pub(crate) staging_file: Memfd,
     area: Arc<Mapping>,
     pub(crate) staging: Mapping,
 }
 
 impl SharedMemory {
-    /// With a staging area of so many bytes.
-    pub(crate) fn create(staging_bytes: usize) -> io::Result<SharedMemory> {
+    /// With a staging area of so many bytes, and the files of area and staging: only the client needs them, and nobody when it has
+    /// mapped them.
+    pub(crate) fn create(staging_bytes: usize) -> io::Result<(SharedMemory, [Memfd; 2])> {
         let area_file = Memfd::create("sundial-rings", AREA_BYTES as u64)?;
         let staging_file = Memfd::create("sundial-staging", staging_bytes as u64)?;
         let area = Arc::new(area_file.map()?);
         let staging = staging_file.map()?;
-        Ok(SharedMemory { area_file, staging_file, area, staging })
+        Ok((SharedMemory { area, staging }, [area_file, staging_file]))
     }
 
     pub(crate) fn commands(&self) -> Consumer {

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
@@ -30,7 +30,7 @@ struct WatchSet {
 #[derive(Default)]
 struct Watched {
     next: u64,
-    actions: HashMap<u64, (Vec<OwnedFd>, Action)>,
+    actions: HashMap<u64, (Vec<Arc<OwnedFd>>, Action)>,
 }
 
 impl std::fmt::Debug for WatchSet {
@@ -77,18 +77,17 @@ impl Monitor {
     /// What the operating system says.
     pub fn watch(
         &self,
-        socket: impl AsFd,
+        socket: &Arc<OwnedFd>,
         process: Option<OwnedFd>,
         action: impl FnOnce() + Send + 'static,
     ) -> io::Result<Watch> {
-        let sources: Vec<OwnedFd> =
-            [Some(socket.as_fd().try_clone_to_owned()?), process].into_iter().flatten().collect();
+        let sources: Vec<_> = [Some(Arc::clone(socket)), process.map(Arc::new)].into_iter().flatten().collect();
         let mut watched = self.set.watched.lock();
         let key = watched.next;
         watched.next += 1;
         let events = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
         for source in &sources {
-            epoll::add(&self.set.epoll, source, epoll::EventData::new_u64(key), events)?;
+            epoll::add(&self.set.epoll, &**source, epoll::EventData::new_u64(key), events)?;
         }
         watched.actions.insert(key, (sources, Box::new(action)));
         Ok(Watch { set: Arc::downgrade(&self.set), key })
@@ -120,7 +119,7 @@ impl WatchSet {
         let (sources, action) = self.watched.lock().actions.remove(&key)?;
         for source in sources {
             // It can only fail if it is gone from the set already.
-            let _ = epoll::delete(&self.epoll, &source);
+            let _ = epoll::delete(&self.epoll, &*source);
         }
         Some(action)
     }
@@ -154,6 +153,7 @@ mod tests {
         let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
         // The other end stays open, as in a child of the client.
         let (socket, _childs) = transport::unix::pair().unwrap();
+        let socket = Arc::new(socket);
         let (sender, seen) = channel();
         let watch = monitor.watch(&socket, Some(process), move || sender.send(()).unwrap()).unwrap();
         assert!(seen.recv_timeout(Duration::from_millis(50)).is_err(), "it lives");
@@ -164,6 +164,7 @@ mod tests {
 
         // What hangs up first is enough, and once is all.
         let (socket, theirs) = transport::unix::pair().unwrap();
+        let socket = Arc::new(socket);
         let (sender, seen) = channel();
         let _watch = monitor.watch(&socket, None, move || sender.send(()).unwrap()).unwrap();
         drop(theirs);

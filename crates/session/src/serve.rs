@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpu::{
-    AllocId, Command, ContextError, ContextId, DevAddr, Gpu, GpuError, HostMemory, MemoryKind, QueueId, Request, Response,
-    SlotId,
+    AllocId, Command, ContextError, ContextId, DevAddr, Gpu, GpuError, HostMemory, MemoryKind, QueueId, Request,
+    Response, SlotId,
 };
 use hostmem::Memfd;
 use tenancy::{AccountAccess, Settled};
@@ -182,7 +182,7 @@ pub struct Session {
     has_aperture: bool,
     unflushed: u32,
     /// Last: who sees it closed knows that everything has been given back.
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
 }
 
 impl std::fmt::Debug for Session {
@@ -208,7 +208,7 @@ impl Session {
     /// # Errors
     /// What the operating system says. Nothing stays charged.
     pub fn begin(
-        socket: OwnedFd,
+        socket: Arc<OwnedFd>,
         process: Option<OwnedFd>,
         manner: Manner,
         backend: &Backend,
@@ -239,7 +239,7 @@ impl Session {
     }
 
     fn set_up(
-        socket: &OwnedFd,
+        socket: &Arc<OwnedFd>,
         process: Option<OwnedFd>,
         manner: Manner,
         charges: &Charges,
@@ -247,7 +247,7 @@ impl Session {
         monitor: &Monitor,
     ) -> io::Result<Parts> {
         let (staging_block, staging_bytes) = manner.staging();
-        let memory = SharedMemory::create(staging_bytes)?;
+        let (memory, [area_file, staging_file]) = SharedMemory::create(staging_bytes)?;
         let (commands, answers, theirs) = if manner.has(features::MESSAGES) {
             let (ours, theirs) = unix::pair()?;
             let messages = Messages::new(ours, FRAME_BYTES)?;
@@ -282,9 +282,9 @@ impl Session {
             staging_block: staging_block as u32,
             staging_bytes: staging_bytes as u32,
         };
-        let files = [memory.area_file.as_fd(), backend.semaphores.as_fd(), memory.staging_file.as_fd()];
+        let files = [area_file.as_fd(), backend.semaphores.as_fd(), staging_file.as_fd()];
         let files: Vec<_> = files.into_iter().chain(theirs.as_ref().map(AsFd::as_fd)).collect();
-        unix::send(socket, &Reply::Welcome(Box::new(welcome)).encode(), &files, false)?;
+        unix::send(&**socket, &Reply::Welcome(Box::new(welcome)).encode(), &files, false)?;
         let (ending, abort) = (handle.clone(), Arc::clone(&backend.abort));
         let watch = monitor.watch(socket, process, move || {
             ending.end();
@@ -322,7 +322,7 @@ impl Session {
         if !self.commands.try_pop(buffer)? {
             self.flush()?;
             let (gone, socket) = (&self.handle.gone, &self.socket);
-            self.commands.pop(buffer, &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(socket))?;
+            self.commands.pop(buffer, &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(&**socket))?;
         }
         match parse_client_frame(buffer)? {
             // Who refuses has told the context.
@@ -352,7 +352,9 @@ impl Session {
             ClientFrame::Get { number, at, bytes } if self.manner.has(features::MESSAGES) => {
                 self.get(number, at, bytes)
             }
-            ClientFrame::Answered { number, .. } | ClientFrame::Put { number, .. } | ClientFrame::Get { number, .. } => {
+            ClientFrame::Answered { number, .. }
+            | ClientFrame::Put { number, .. }
+            | ClientFrame::Get { number, .. } => {
                 Err(WireError::Unknown { what: "frame in a session without such", code: number }.into())
             }
             ClientFrame::Listen => {
@@ -525,7 +527,7 @@ impl Session {
         let file = [memory.file.as_fd()];
         let files: &[_] = if is_new { &file } else { &[] };
         // Never waits: a client that does not take its descriptors loses its session, not our thread.
-        unix::send(&self.socket, &place.encode(), files, false).map_err(Ended::Descriptor)
+        unix::send(&*self.socket, &place.encode(), files, false).map_err(Ended::Descriptor)
     }
 
     fn settle(&mut self, ticket: tenancy::Ticket, answer: Result<Response, GpuError>) -> Result<Response, GpuError> {
@@ -608,8 +610,7 @@ impl Session {
             done += length as u64;
             let header = frame::data_header(number, done == bytes);
             let (gone, socket) = (&self.handle.gone, &self.socket);
-            self.answers
-                .push(&[&header, &self.piece], &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(socket))?;
+            self.answers.push(&[&header, &self.piece], &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(socket))?;
         }
         Ok(())
     }
@@ -618,7 +619,7 @@ impl Session {
         let whole = wire::encode_answer(answer);
         let (gone, socket) = (&self.handle.gone, &self.socket);
         for (header, body) in wire::fragments(false, number, &whole) {
-            self.answers.push(&[&header, body], &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(socket))?;
+            self.answers.push(&[&header, body], &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(&**socket))?;
         }
         Ok(())
     }

@@ -53,7 +53,8 @@ fn serve(clients: u32) -> (std::path::PathBuf, Vec<Arc<RemoteGpu>>) {
                     gpu: client,
                 };
                 let charges = Charges::open(&account).unwrap();
-                let session = Session::begin(socket, None, Manner::usual(0), &backend, charges, &monitor).unwrap();
+                let session =
+                    Session::begin(Arc::new(socket), None, Manner::usual(0), &backend, charges, &monitor).unwrap();
                 scope.spawn(move || session.run());
             }
         });

@@ -137,6 +137,17 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// Makes it another GPU than those with lower numbers: number 0 is as it was.
+    #[must_use]
+    pub fn numbered(mut self, number: u8) -> Config {
+        // At the beginning, where those who shorten UUIDs look.
+        self.uuid[0] = self.uuid[0].wrapping_add(number);
+        self.pci[1] += u32::from(number);
+        self
+    }
+}
+
 /// A software GPU: threads that run while it lives.
 #[derive(Debug)]
 pub struct SoftGpu {

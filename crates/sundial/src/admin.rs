@@ -97,7 +97,7 @@ pub(crate) enum AdminRequest {
         /// Its name.
         name: String,
     },
-    /// Who is there?
+    /// Who is there? The answer is written into the stream socket that comes with this, if one does.
     List,
     /// Who has had how much? The answer is written into the stream socket that comes with this.
     Usage {

@@ -104,8 +104,7 @@ impl Mode {
 
     /// Options of `sundial run`.
     fn options(self) -> &'static [&'static str] {
-        const SOCKET: [&str; 6] =
-            ["--transport", "socket", "--submission", "answered", "--copies", "staged"];
+        const SOCKET: [&str; 6] = ["--transport", "socket", "--submission", "answered", "--copies", "staged"];
         match self {
             Mode::Native => &["--native", "--gpu", GPU],
             Mode::Baseline => &SOCKET,
@@ -239,7 +238,17 @@ mod tests {
         let json = serde_json::to_value(row).unwrap();
         let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
         let wanted = [
-            "bytes", "calls", "copy_ms", "cpu_ms", "gpu_ms", "mode", "ms", "ratio", "round_trips", "tenants", "wait_ms",
+            "bytes",
+            "calls",
+            "copy_ms",
+            "cpu_ms",
+            "gpu_ms",
+            "mode",
+            "ms",
+            "ratio",
+            "round_trips",
+            "tenants",
+            "wait_ms",
             "what",
         ];
         assert_eq!(keys, wanted);

@@ -148,8 +148,12 @@ pub(crate) enum FromDevice {
         /// The number that it was opened with.
         session: u64,
     },
-    /// To [`ToDevice::Report`].
-    Report(Vec<SessionLine>),
+    /// To [`ToDevice::Report`], in as many messages as it takes.
+    Report {
+        lines: Vec<SessionLine>,
+        /// There are no more.
+        last: bool,
+    },
     /// To [`ToDevice::Meter`], in as many messages as it takes.
     Metered {
         /// Of the question, in the last.
@@ -226,6 +230,22 @@ pub(crate) fn send_metered(socket: &OwnedFd, number: u64, rows: Vec<MeteredRow>,
         let last = rows.peek().is_none();
         let (number, time) = if last { (Some(number), time) } else { (None, GpuTime::default()) };
         send(socket, &FromDevice::Metered { number, rows: part, time }, &[])?;
+        if last {
+            return Ok(());
+        }
+    }
+}
+
+/// Sessions in a message: there is room for the longest that their lines can be.
+const REPORTED_LINES: usize = 100;
+
+/// Sends [`FromDevice::Report`].
+pub(crate) fn send_report(socket: &OwnedFd, lines: Vec<SessionLine>) -> io::Result<()> {
+    let mut lines = lines.into_iter().peekable();
+    loop {
+        let part = lines.by_ref().take(REPORTED_LINES).collect();
+        let last = lines.peek().is_none();
+        send(socket, &FromDevice::Report { lines: part, last }, &[])?;
         if last {
             return Ok(());
         }

@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::admin::{self, AdminReply, AdminRequest, Listing, SessionLine};
+use crate::admin::{self, AdminRequest, Listing, SessionLine};
 use crate::runtime_directory::RuntimeDirectory;
 use crate::size::Size;
 
@@ -20,9 +20,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     let directory = RuntimeDirectory::open()?;
     let socket = admin::connect(&directory)
         .with_context(|| format!("no Sundial daemon is running in {}", directory.path().display()))?;
-    let AdminReply::Sessions(listing) = admin::ask(&socket, &AdminRequest::List)? else {
-        bail!("the daemon gave an unexpected answer");
-    };
+    let listing: Listing = admin::fetch(&socket, &AdminRequest::List)?;
     let mut out = std::io::stdout().lock();
     if args.json {
         serde_json::to_writer(&mut out, &listing)?;

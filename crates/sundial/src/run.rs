@@ -61,9 +61,9 @@ pub(crate) struct Args {
     /// On a virtual GPU, as a guest: the path of its socket; or pci, or pci:<address>, in a virtual machine that has one.
     #[arg(long, value_name = "SOCKET", conflicts_with_all = ["mem", "host_mem", "share", "on_full", "profile", "name", "native"])]
     vgpu: Option<OsString>,
-    /// Which GPU: soft:<memory>, as soft:4g. For a daemon that is started now, or with --native.
-    #[arg(long, env = "SUNDIAL_GPU")]
-    gpu: Option<GpuSpec>,
+    /// Which GPU: soft:<memory>, as soft:4g. For a daemon that is started now, or with --native; there, several are several GPUs.
+    #[arg(long, env = "SUNDIAL_GPU", value_delimiter = ',')]
+    gpu: Vec<GpuSpec>,
     /// The program and its arguments.
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -78,16 +78,24 @@ pub(crate) fn main(args: Args) -> Result<()> {
     command.env_remove("SUNDIAL_NATIVE").env_remove(VGPU_VARIABLE);
     let comes_to_daemon = args.vgpu.is_none() && !args.native;
     if !comes_to_daemon && (args.timed || args.remoting != remoting::Wish::default()) {
-        bail!("--copies, --submission, --transport, --block-size and --timed are about the way to the daemon: there is none here");
+        bail!(
+            "--copies, --submission, --transport, --block-size and --timed are about the way to the daemon: there is none here"
+        );
     }
     if let Some(place) = &args.vgpu {
         command.env(VGPU_VARIABLE, vgpu(place)?);
     } else if args.native {
         command.env("SUNDIAL_NATIVE", "1");
-        if let Some(GpuSpec::Soft { memory }) = args.gpu {
-            command.env("SUNDIAL_VRAM", memory.0.to_string());
+        if !args.gpu.is_empty() {
+            let gpus: Vec<String> = args.gpu.iter().map(GpuSpec::to_string).collect();
+            command.env("SUNDIAL_GPU", gpus.join(",")).env_remove("SUNDIAL_VRAM");
         }
     } else {
+        let gpu = match args.gpu[..] {
+            [] => None,
+            [gpu] => Some(gpu),
+            _ => bail!("a daemon serves one GPU; several: with --native"),
+        };
         let terms = Terms {
             name: args.name.clone().unwrap_or_else(|| default_name(Path::new(program))),
             memory_bytes: args.mem.map(|size| size.0),
@@ -95,7 +103,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
             share_percent: args.share.map(|share| share.0),
             on_full: args.on_full.map(|on_full| on_full.0),
         };
-        let (credential, socket) = register(terms, args.gpu, args.profile, (args.remoting, args.timed))?;
+        let (credential, socket) = register(terms, gpu, args.profile, (args.remoting, args.timed))?;
         command.env(CREDENTIAL_VARIABLE, credential);
         command.env(SOCKET_VARIABLE, socket);
     }

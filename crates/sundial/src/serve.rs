@@ -87,6 +87,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let usage = usage.as_deref().map(Writable::Everything);
     let writable: Vec<Writable<'_>> = [Some(runtime), cache, usage, metrics].into_iter().flatten().collect();
     let trap_costs = Costs::measure();
+    hostmem::strangers::prepare().context("cannot judge what others send")?;
     confine::begin(Role::Control, &writable);
     // Before the process may make no more such sockets.
     let metrics = listen.map(|listen| listen.open()).transpose()?;

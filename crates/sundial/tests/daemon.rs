@@ -134,13 +134,19 @@ fn the_program_is_itself() {
         "--native",
         "--gpu",
         "soft:1g",
+        "--gpu",
+        "soft:512m",
         "--",
         "sh",
         "-c",
-        "echo $SUNDIAL_NATIVE $SUNDIAL_VRAM$SUNDIAL_CREDENTIAL $LD_LIBRARY_PATH",
+        "echo $SUNDIAL_NATIVE $SUNDIAL_GPU$SUNDIAL_VRAM$SUNDIAL_CREDENTIAL $LD_LIBRARY_PATH",
     ]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.starts_with("1 1073741824 ") && text.contains("sundial-lib"), "{text}");
+    let (gpus, library) = ("1 soft:1073741824,soft:536870912 ", "sundial-lib");
+    assert!(text.starts_with(gpus) && text.contains(library), "{text}");
+    let output = installation.output(&["run", "--gpu", "soft:256m,soft:256m", "--", "true"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("a daemon serves one GPU"), "{}", stderr(&output));
 }
 
 #[test]

@@ -14,9 +14,9 @@ mod support;
 
 /// In the environment of a process that says nothing: the sockets' directory.
 const SILENT: &str = "SUNDIAL_TEST_SILENT";
-/// More than there are places, with as many connections for each as one may have.
+/// More than one user has places.
 const PROCESSES: usize = 12;
-const CONNECTIONS: usize = 32;
+const CONNECTIONS: usize = 100;
 
 /// Not a test: what those processes do. Whoever is cut off comes again.
 #[test]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gpu::{AllocId, DevAddr, GpuError, MapAccess, MemoryKind};
+use gpu::{AllocId, DevAddr, GpuError, HostMemory, MapAccess, MemoryKind};
 use hostmem::{HostRange, Memfd, Protection, Window};
 
 use crate::ToyMachine;
@@ -49,11 +49,27 @@ impl Space {
     }
 }
 
+/// What an allocation is.
+#[derive(Debug)]
+struct File {
+    file: Arc<Memfd>,
+    kind: MemoryKind,
+    /// It is another GPU's, and begins here in its file.
+    imported: Option<u64>,
+}
+
+impl File {
+    /// Bytes that are charged for it.
+    fn bytes(&self) -> u64 {
+        if self.imported.is_some() { 0 } else { self.file.bytes() }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Memory {
     machine: Arc<ToyMachine>,
     space: Option<Space>,
-    files: HashMap<AllocId, (Arc<Memfd>, MemoryKind)>,
+    files: HashMap<AllocId, File>,
 }
 
 impl Memory {
@@ -72,7 +88,7 @@ impl Memory {
     }
 
     pub(crate) fn vram_bytes(&self) -> u64 {
-        self.files.values().filter(|(_, kind)| *kind == MemoryKind::Vram).map(|(file, _)| file.bytes()).sum()
+        self.files.values().filter(|found| found.kind == MemoryKind::Vram).map(File::bytes).sum()
     }
 
     pub(crate) fn allocate(&mut self, id: AllocId, bytes: u64, kind: MemoryKind, limit: u64) -> Result<(), GpuError> {
@@ -82,23 +98,28 @@ impl Memory {
         }
         let file = Memfd::create("toy-memory", bytes).map_err(invalid)?;
         self.machine.bytes.fetch_add(file.bytes(), Ordering::SeqCst);
-        self.files.insert(id, (Arc::new(file), kind));
+        self.files.insert(id, File { file: Arc::new(file), kind, imported: None });
         Ok(())
     }
 
-    fn file(&self, id: AllocId) -> Result<&(Arc<Memfd>, MemoryKind), GpuError> {
+    pub(crate) fn import(&mut self, id: AllocId, from: &HostMemory) {
+        let file = File { file: Arc::clone(&from.file), kind: MemoryKind::Host, imported: Some(from.offset) };
+        self.files.insert(id, file);
+    }
+
+    fn file(&self, id: AllocId) -> Result<&File, GpuError> {
         self.files.get(&id).ok_or(GpuError::InvalidId { what: "allocation".into(), id: id.0.into() })
     }
 
     pub(crate) fn free(&mut self, id: AllocId) -> Result<(), GpuError> {
-        let bytes = self.file(id)?.0.bytes();
+        let bytes = self.file(id)?.bytes();
         self.files.remove(&id);
         self.machine.bytes.fetch_sub(bytes, Ordering::SeqCst);
         Ok(())
     }
 
     pub(crate) fn clear(&mut self) {
-        for (_, (file, _)) in self.files.drain() {
+        for (_, file) in self.files.drain() {
             self.machine.bytes.fetch_sub(file.bytes(), Ordering::SeqCst);
         }
     }
@@ -116,7 +137,9 @@ impl Memory {
             MapAccess::Read => Protection::Read,
             MapAccess::ReadWrite => Protection::ReadWrite,
         };
-        space.window.map(space.offset(at)?, &self.file(id)?.0, offset, bytes, protection).map_err(invalid)
+        let found = self.file(id)?;
+        let offset = offset + found.imported.unwrap_or(0);
+        space.window.map(space.offset(at)?, &found.file, offset, bytes, protection).map_err(invalid)
     }
 
     pub(crate) fn unmap(&mut self, at: DevAddr, bytes: u64) -> Result<(), GpuError> {
@@ -126,7 +149,7 @@ impl Memory {
 
     pub(crate) fn host_file(&self, id: AllocId) -> Result<Arc<Memfd>, GpuError> {
         match self.file(id)? {
-            (file, MemoryKind::Host) => Ok(Arc::clone(file)),
+            File { file, kind: MemoryKind::Host, .. } => Ok(Arc::clone(file)),
             _ => Err(GpuError::InvalidId { what: "host allocation".into(), id: id.0.into() }),
         }
     }

@@ -176,6 +176,23 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
     }
 }
 
+/// Receives one message of a peer from whom no descriptors are taken: the kernel gets rid of those that it sends. Its length; 0:
+/// the peer has closed.
+///
+/// # Errors
+/// `InvalidData` if it was longer than the buffer; `WouldBlock` after the timeout; else what the operating system says.
+pub fn receive_bare(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match rustix::net::recv(socket.as_fd(), &mut *buffer, RecvFlags::TRUNC) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok((_, length)) if length > buffer.len() => {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "message longer than its limit"));
+            }
+            other => return Ok(other?.0),
+        }
+    }
+}
+
 /// Whether the peer has closed its end or died. Does not wait.
 #[must_use]
 pub fn hung_up(socket: impl AsFd) -> bool {

@@ -36,7 +36,8 @@
 //! It can send anything. The stream stays in step whatever a command contains: a message is received whole before it is looked
 //! at, and one that asks for the impossible is answered with an errno. What has no header, comes at the wrong time, or is longer
 //! than was agreed, ends the connection, which is nobody's but the peer's. It costs memory up to the longest message, and [`MAX_FDS`]
-//! descriptors; those that belong to no command are closed. Descriptors are not trusted: only a thread of this client's own signals its eventfds (`bell`), since that can wait; and
+//! descriptors; those that belong to no command are closed. Descriptors are not trusted: a server keeps none of which closing might wait for somebody
+//! ([`hostmem::strangers`]), and makes a user leave of whom too many are still being closed; only a thread of this client's own signals its eventfds (`bell`), since that can wait; and
 //! what comes as memory is handed to the device as it is, which must look at size and seals before it maps any.
 //! A client that takes no replies holds up its own thread.
 //!

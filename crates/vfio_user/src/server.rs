@@ -18,7 +18,7 @@ use crate::device::{Description, Device, DmaMap, Region, StoreWatch};
 use crate::interrupts::Interrupts;
 use crate::maps::Maps;
 use crate::posted::{self, Counter, PostedWrite, Taker};
-use crate::socket::{MAX_FDS, Message, Reader, send};
+use crate::socket::{MAX_FDS, Message, Reader, bear_peer, send};
 use crate::version::{Capabilities, Greeting};
 use crate::wire::{self, Command, HEADER, Header, split};
 
@@ -83,7 +83,7 @@ impl Server {
 
     /// Serves on the calling thread until the client leaves, sends what is no message, or is made to leave; says why.
     pub fn serve(self, device: &dyn Device) -> Ended {
-        let mut reader = Reader::new(self.options.spin);
+        let mut reader = Reader::new(self.options.spin).wary();
         let ended = match self.greet(&mut reader, device) {
             Ok((description, agreed)) => self.commands(&mut reader, device, description, agreed),
             Err(ended) => Err(ended),
@@ -121,6 +121,7 @@ impl Server {
 
     /// Receives the client's version and answers it.
     fn greet(&self, reader: &mut Reader, device: &dyn Device) -> Result<(Description, Capabilities), Ended> {
+        bear_peer(&self.socket)?;
         reader.set_deadline(&self.socket, Some(Instant::now() + self.options.greet_within))?;
         let Message { header, payload, .. } = reader.next(&self.socket)?;
         if Command(header.command) != Command::VERSION || header.flags & wire::TYPE != wire::COMMAND {
@@ -257,7 +258,7 @@ impl<'a> Connection<'a> {
 
     fn perform(&mut self, Message { header, payload, fds }: Message<'_>) -> Outcome {
         let command = Command(header.command);
-        if fds.too_many || fds.fds.len() > self.agreed_fds(command) {
+        if fds.refused || fds.fds.len() > self.agreed_fds(command) {
             return Err(Errno::INVAL);
         }
         match command {

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use hostmem::strangers;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -42,13 +43,13 @@ pub(crate) struct Message<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Fds {
     pub(crate) fds: Vec<OwnedFd>,
-    /// There were more than may be; they are closed already.
-    pub(crate) too_many: bool,
+    /// There were more than may be, or some that may not; they are closed, or about to be.
+    pub(crate) refused: bool,
 }
 
 impl Fds {
     fn refused() -> Fds {
-        Fds { fds: Vec::new(), too_many: true }
+        Fds { fds: Vec::new(), refused: true }
     }
 }
 
@@ -72,6 +73,8 @@ pub(crate) struct Reader {
     /// Longest message that is accepted.
     longest: usize,
     arrived: Vec<Arrived>,
+    /// Of descriptors that come, only those that can be closed without waiting are kept.
+    wary: bool,
     patience: Patience,
     /// Messages given out.
     messages: u64,
@@ -88,10 +91,16 @@ impl Reader {
             base: 0,
             longest: OVERHEAD,
             arrived: Vec::new(),
+            wary: false,
             patience: Patience::new(spin),
             messages: 0,
             deadline: None,
         }
+    }
+
+    /// For a peer who may send descriptors of any kind, to do harm with.
+    pub(crate) fn wary(self) -> Reader {
+        Reader { wary: true, ..self }
     }
 
     /// From now on messages with so many bytes of data are accepted.
@@ -189,11 +198,11 @@ impl Reader {
     fn take_fds(&mut self, end: u64) -> Fds {
         let mut all = Fds::default();
         while self.arrived.first().is_some_and(|first| first.at < end) {
-            let Fds { fds, too_many } = self.arrived.remove(0).fds;
+            let Fds { fds, refused } = self.arrived.remove(0).fds;
             all.fds.extend(fds);
-            all.too_many |= too_many;
+            all.refused |= refused;
         }
-        if all.fds.len() > MAX_FDS || all.too_many {
+        if all.fds.len() > MAX_FDS || all.refused {
             all = Fds::refused();
         }
         all
@@ -287,9 +296,17 @@ impl Reader {
             }
         }
         self.end += received.bytes;
-        let too_many = received.flags.contains(ReturnFlags::CTRUNC);
-        if too_many || !fds.is_empty() {
-            self.keep(Fds { fds, too_many });
+        let mut refused = received.flags.contains(ReturnFlags::CTRUNC);
+        if self.wary && !fds.is_empty() {
+            let sender = sender(socket);
+            fds = strangers::sift(fds, sender).unwrap_or_default();
+            refused |= fds.is_empty();
+            if fds.is_empty() {
+                bear(sender)?;
+            }
+        }
+        if refused || !fds.is_empty() {
+            self.keep(Fds { fds, refused });
         }
         Ok(true)
     }
@@ -309,6 +326,24 @@ impl Reader {
         }
         self.arrived.push(Arrived { at, fds });
     }
+}
+
+/// The user at the other end.
+fn sender(socket: &UnixStream) -> u32 {
+    sockopt::socket_peercred(socket).map_or(u32::MAX, |peer| peer.uid.as_raw())
+}
+
+/// Refuses a peer of whose user too many descriptors are still being closed.
+fn bear(user: u32) -> Result<(), Ended> {
+    match strangers::strangers_of(user) {
+        ..strangers::MOST_STRANGERS => Ok(()),
+        _ => Err(Ended::Garbage("descriptors of a kind that nobody asked for, which cannot be closed")),
+    }
+}
+
+/// The same, of a peer who has just come.
+pub(crate) fn bear_peer(socket: &UnixStream) -> Result<(), Ended> {
+    bear(sender(socket))
 }
 
 /// Sends one message that consists of `parts`, with descriptors; one `sendmsg`, unless the socket takes it in pieces.

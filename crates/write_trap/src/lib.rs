@@ -67,7 +67,6 @@ pub use protected::ProtectedPages;
 pub use remote::DecodeServant;
 pub use remote::{DecodeParts, RemoteDecode};
 pub use tracker::{Tracker, TrackerParts};
-pub use userfault::prepare;
 
 /// Notices stores to pages of one mapping. Pages are numbers: 0 is the mapping's first. Those that are neighbours, and follow
 /// each other in a list, cost one call of the kernel.

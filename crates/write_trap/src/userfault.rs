@@ -5,11 +5,9 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 
-use hostmem::PAGE;
-use rustix::event::EventfdFlags;
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use hostmem::{PAGE, strangers};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::mm::UserfaultfdFlags;
 
@@ -274,16 +272,9 @@ fn read_now(fd: BorrowedFd<'_>, bytes: &mut [u8], shared: bool) -> rustix::io::R
     }
 }
 
-/// The file system of a descriptor. Nothing is asked of it, which may take its time for the answer (FUSE).
-fn file_system(fd: BorrowedFd<'_>) -> rustix::io::Result<(u32, u32)> {
-    let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty())?;
-    Ok((found.stx_dev_major, found.stx_dev_minor))
-}
-
 /// Is a descriptor that somebody sent one of the kernel's own kinds, as a `userfaultfd` is?
 fn check_anonymous(fd: &OwnedFd) -> io::Result<()> {
-    let known = rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?;
-    check_same(file_system(fd.as_fd())?, file_system(known.as_fd())?)
+    check_same(strangers::is_anonymous(fd)?, true)
 }
 
 fn check_same<T: PartialEq>(found: T, wanted: T) -> io::Result<()> {
@@ -291,24 +282,6 @@ fn check_same<T: PartialEq>(found: T, wanted: T) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::new(io::ErrorKind::InvalidData, "a descriptor of another kind"))
-}
-
-/// Where `/proc` is, as this process saw it first.
-fn proc() -> io::Result<(u32, u32)> {
-    static PROC: OnceLock<(u32, u32)> = OnceLock::new();
-    if let Some(known) = PROC.get() {
-        return Ok(*known);
-    }
-    let fd = rustix::fs::open("/proc", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    Ok(*PROC.get_or_init(|| file_system(fd.as_fd()).unwrap_or_default()))
-}
-
-/// Has a process remember what it takes to judge descriptors that others send, before it gives up the right to look for it.
-///
-/// # Errors
-/// What the operating system says: there is no `/proc`.
-pub fn prepare() -> io::Result<()> {
-    proc().map(drop)
 }
 
 /// Is a descriptor that somebody sent at least one of the file system that it should be of? What is asked of it is unknown
@@ -342,7 +315,7 @@ impl PageMap {
 
     /// One that somebody sent.
     pub(crate) fn from_fd(fd: OwnedFd) -> io::Result<PageMap> {
-        check_same(file_system(fd.as_fd())?, proc()?)?;
+        check_same(strangers::is_of_proc(&fd)?, true)?;
         Ok(PageMap(fd))
     }
 

@@ -18,11 +18,11 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`, `INVALID_VALUE` for unknown flags, `OUT_OF_MEMORY`.
     pub fn ctx_create(&self, flags: u32, device: Device) -> Result<Context> {
-        self.device(device)?;
+        let device = self.device(device)?;
         check_flags(flags)?;
-        self.memory.arena()?;
+        device.core.memory.arena()?;
         let handle = Context(handle::fresh(Tag::Context));
-        let context = ContextState::new(&self.process, handle, false, flags);
+        let context = ContextState::new(&device.core, handle, false, flags);
         self.contexts.insert(handle.0, Arc::clone(&context));
         with_stack(|stack| stack.push(context))?;
         Ok(handle)
@@ -50,7 +50,7 @@ impl Driver {
         if core.dead() {
             return;
         }
-        self.pools.forget_context(core.id);
+        self.devices.all().iter().for_each(|device| device.pools.forget_context(core.id));
         let mut modules = self.forget_handles(core);
         // A context that failed runs nothing any more; of one that fails now, nobody asks any more.
         let _ = state.queues.wait_for_all();
@@ -60,12 +60,12 @@ impl Driver {
         core.leave_gpu();
         modules.iter().for_each(|module| module.unload());
         state.queues.abandon();
-        self.memory.free_context(core.id);
+        core.memory().free_context(core.id);
         // What waits for events of the context must not wait for ever.
         self.events.all().iter().for_each(|event| event.abandon_in(core));
         self.kernels.all().iter().for_each(|kernel| kernel.forget_context(core));
         self.libraries.all().iter().for_each(|library| library.forget_context(core));
-        (self.process.host.context_destroyed)(core.handle);
+        (core.gpu.host.context_destroyed)(core.handle);
     }
 
     /// Forgets the handles of all streams and modules of a context; gives the modules.
@@ -158,7 +158,8 @@ impl Driver {
     /// `INVALID_CONTEXT` if there is none.
     pub fn ctx_get_device(&self) -> Result<Device> {
         self.ready()?;
-        if self.ctx_get_current()?.is_null() { Err(CudaError::INVALID_CONTEXT) } else { Ok(Device(0)) }
+        let top = with_stack(|stack| stack.last().map(|top| top.core.gpu.ordinal))?;
+        top.map(|ordinal| Device(ordinal as i32)).ok_or(CudaError::INVALID_CONTEXT)
     }
 
     /// A context's device; null means current.
@@ -169,7 +170,7 @@ impl Driver {
         if context.is_null() {
             return self.ctx_get_device();
         }
-        self.context(context).map(|_| Device(0))
+        self.context(context).map(|context| Device(context.core.gpu.ordinal as i32))
     }
 
     /// The current context's flags.
@@ -217,7 +218,7 @@ impl Driver {
     pub fn ctx_synchronize(&self) -> Result<()> {
         let context = self.current()?;
         let result = context.queues.synchronize();
-        self.pools.trim_all();
+        self.device_of(&context).pools.trim_all();
         result
     }
 
@@ -305,8 +306,9 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` for unknown kinds.
     pub fn ctx_get_exec_affinity(&self, kind: i32) -> Result<u32> {
-        self.current()?;
-        if kind == 0 { Ok(self.properties().multiprocessors) } else { Err(CudaError::INVALID_VALUE) }
+        let context = self.current()?;
+        let properties = context.core.link().properties();
+        if kind == 0 { Ok(properties.multiprocessors) } else { Err(CudaError::INVALID_VALUE) }
     }
 
     /// Records an event behind all work of a context.
@@ -328,29 +330,34 @@ impl Driver {
     pub fn ctx_wait_event(&self, context: Context, event: Event) -> Result<()> {
         let state = self.context(context)?;
         state.check()?;
-        let Some(mark) = self.event(event)?.mark() else { return Ok(()) };
-        state.queues.all_wait_for(mark)
+        let Some(point) = self.event(event)?.point() else { return Ok(()) };
+        state.queues.all_wait_for(&point)
     }
 
-    /// Enables access to another context's memory: contexts of one device have it.
+    /// Enables access of the current context's kernels to another context's memory: contexts of one device have it, no others can.
     ///
     /// # Errors
-    /// `INVALID_DEVICE`: there is no peer device.
+    /// `PEER_ACCESS_UNSUPPORTED`; `INVALID_VALUE` for flags; `INVALID_CONTEXT`, also if it is the current one.
     pub fn ctx_enable_peer_access(&self, peer: Context, flags: u32) -> Result<()> {
-        self.current()?;
+        let current = self.current()?;
         if flags != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        self.context(peer)?;
+        if peer.is_null() || self.context(peer)?.core.handle == current.core.handle {
+            return Err(CudaError::INVALID_CONTEXT);
+        }
         Err(CudaError::PEER_ACCESS_UNSUPPORTED)
     }
 
     /// Disables access to another context's memory.
     ///
     /// # Errors
-    /// `PEER_ACCESS_NOT_ENABLED`.
+    /// `PEER_ACCESS_NOT_ENABLED`, `INVALID_CONTEXT`.
     pub fn ctx_disable_peer_access(&self, peer: Context) -> Result<()> {
         self.current()?;
+        if peer.is_null() {
+            return Err(CudaError::INVALID_CONTEXT);
+        }
         self.context(peer)?;
         Err(CudaError::PEER_ACCESS_NOT_ENABLED)
     }

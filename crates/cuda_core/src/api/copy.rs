@@ -7,8 +7,8 @@ use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::handle::{Context, Stream};
 use crate::values::Copy3D;
-use crate::work::copy::{End, end_of, on_gpu, transfer};
-use crate::work::copy_lines::copy_lines;
+use crate::work::copy::{End, end_of, on_some_gpu, transfer};
+use crate::work::copy_lines::{copy_lines, ends};
 
 /// One end of a copy, as the call names it.
 enum Named<'a> {
@@ -25,12 +25,32 @@ impl Driver {
         if bytes == 0 {
             return Ok(());
         }
+        let here = stream.core.gpu.ordinal;
         let find = |named| match named {
-            Named::Gpu(address) => on_gpu(&self.memory, address, bytes).map(|(at, shared)| End::Gpu { at, shared }),
-            Named::Any(range) if range.len() as u64 == bytes => end_of(&self.memory, range),
+            Named::Gpu(address) => on_some_gpu(&self.memory, here, address, bytes),
+            Named::Any(range) if range.len() as u64 == bytes => end_of(&self.memory, here, range),
             Named::Any(_) => Err(CudaError::INVALID_VALUE),
         };
-        transfer(&stream, find(dst)?, find(src)?, bytes, wait)
+        let (dst, src) = (find(dst)?, find(src)?);
+        if wait {
+            self.others_come_first([&dst, &src])?;
+        }
+        transfer(&stream, dst, src, bytes, wait)
+    }
+
+    /// A copy of a default stream begins when all devices that it concerns have done what they were told before. The stream's own
+    /// order says so for its device; this waits for the others.
+    fn others_come_first(&self, ends: [&End<'_>; 2]) -> Result<()> {
+        if !ends.iter().any(|end| end.is_away()) {
+            return Ok(());
+        }
+        let concerned = |gpu: u32| ends.iter().any(|end| matches!(end, End::Away(site) if site.memory.gpu() == gpu));
+        let contexts = self.contexts.all();
+        for context in contexts.iter().filter(|context| concerned(context.core.gpu.ordinal) && !context.dead()) {
+            // A context that failed runs nothing any more.
+            let _ = context.queues.synchronize();
+        }
+        Ok(())
     }
 
     /// Copies between any two places, told apart by address; an address in the GPU's range is only looked up, so its
@@ -98,7 +118,7 @@ impl Driver {
         self.copy(Named::Gpu(dst), Named::Gpu(src), bytes, stream, false)
     }
 
-    /// Between contexts; `stream` is a default stream. All contexts of the device see the same memory.
+    /// Between contexts; `stream` is a default stream. Each address names its device.
     ///
     /// # Errors
     /// As `memcpy_dtod`, and `INVALID_CONTEXT`.
@@ -140,7 +160,10 @@ impl Driver {
     /// `INVALID_VALUE` for pitches below the width or memory that is not allocated, `NOT_SUPPORTED` for arrays; the
     /// context's error.
     pub fn memcpy_3d(&self, copy: &Copy3D<'_>, stream: Stream) -> Result<()> {
-        copy_lines(&*self.stream(stream)?, &self.staging, copy, true)
+        let stream = self.stream(stream)?;
+        let (src, dst) = ends(&stream, &self.memory, copy)?;
+        self.others_come_first([&dst, &src])?;
+        copy_lines(&stream, &self.memory, &self.devices.of(&stream.core.gpu).staging, copy, true)
     }
 
     /// As `memcpy_3d`, in stream order.
@@ -148,6 +171,7 @@ impl Driver {
     /// # Errors
     /// As `memcpy_3d`, and `INVALID_HANDLE`.
     pub fn memcpy_3d_async(&self, copy: &Copy3D<'_>, stream: Stream) -> Result<()> {
-        copy_lines(&*self.stream(stream)?, &self.staging, copy, false)
+        let stream = self.stream(stream)?;
+        copy_lines(&stream, &self.memory, &self.devices.of(&stream.core.gpu).staging, copy, false)
     }
 }

@@ -1,4 +1,4 @@
-//! The one device: what programs ask about it.
+//! Devices: what programs ask about them.
 
 use crate::device_attributes;
 use crate::driver::Driver;
@@ -10,25 +10,25 @@ impl Driver {
     /// Driver version, as 13050.
     #[must_use]
     pub fn driver_get_version(&self) -> i32 {
-        self.properties().driver_version as i32
+        self.devices.all().first().map_or(0, |device| device.properties().driver_version as i32)
     }
 
     /// The device of an ordinal.
     ///
     /// # Errors
-    /// `INVALID_DEVICE` for other ordinals than 0.
+    /// `INVALID_DEVICE` for ordinals of no device.
     pub fn device_get(&self, ordinal: i32) -> Result<Device> {
         self.device(Device(ordinal))?;
         Ok(Device(ordinal))
     }
 
-    /// Number of devices: one.
+    /// Number of devices.
     ///
     /// # Errors
     /// `NOT_INITIALIZED`.
     pub fn device_get_count(&self) -> Result<i32> {
         self.ready()?;
-        Ok(1)
+        Ok(self.memory.count() as i32)
     }
 
     /// Product name.
@@ -36,8 +36,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_get_name(&self, device: Device) -> Result<&str> {
-        self.device(device)?;
-        Ok(&self.properties().name)
+        Ok(&self.device(device)?.properties().name)
     }
 
     /// Bytes of memory: the client's limit.
@@ -45,8 +44,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_total_mem(&self, device: Device) -> Result<u64> {
-        self.device(device)?;
-        Ok(self.properties().memory_bytes)
+        Ok(self.device(device)?.properties().memory_bytes)
     }
 
     /// UUID.
@@ -54,8 +52,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_get_uuid(&self, device: Device) -> Result<[u8; 16]> {
-        self.device(device)?;
-        Ok(self.properties().uuid)
+        Ok(self.device(device)?.properties().uuid)
     }
 
     /// LUID and node mask: exist on Windows only.
@@ -72,8 +69,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` for unknown numbers, `INVALID_DEVICE`.
     pub fn device_get_attribute(&self, attribute: i32, device: Device) -> Result<i32> {
-        self.device(device)?;
-        device_attributes::value(attribute, self.properties()).ok_or(CudaError::INVALID_VALUE)
+        device_attributes::value(attribute, self.device(device)?.properties()).ok_or(CudaError::INVALID_VALUE)
     }
 
     /// Major and minor compute capability.
@@ -81,8 +77,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_compute_capability(&self, device: Device) -> Result<(i32, i32)> {
-        self.device(device)?;
-        let [major, minor] = self.properties().compute_capability;
+        let [major, minor] = self.device(device)?.properties().compute_capability;
         Ok((major as i32, minor as i32))
     }
 
@@ -111,8 +106,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_get_pci_bus_id(&self, device: Device) -> Result<String> {
-        self.device(device)?;
-        let [domain, bus, slot] = self.properties().pci;
+        let [domain, bus, slot] = self.device(device)?.properties().pci;
         Ok(format!("{domain:04x}:{bus:02x}:{slot:02x}.0"))
     }
 
@@ -130,8 +124,10 @@ impl Driver {
             [domain, bus, slot] => (number(domain)?, number(bus)?, number(slot)?),
             _ => return Err(CudaError::INVALID_VALUE),
         };
-        let ours = [domain, bus, slot] == self.properties().pci && number(function)? == 0;
-        if ours { Ok(Device(0)) } else { Err(CudaError::INVALID_DEVICE) }
+        let function = number(function)?;
+        let mut ordinals = (0..).zip(self.devices.all());
+        let found = ordinals.find(|(_, device)| device.properties().pci == [domain, bus, slot] && function == 0);
+        found.map(|(ordinal, _)| Device(ordinal)).ok_or(CudaError::INVALID_DEVICE)
     }
 
     /// Whether an execution affinity type is supported: none is.
@@ -148,15 +144,15 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`, `INVALID_VALUE` for elements of 0 bytes.
     pub fn device_get_texture_1d_linear_max_width(&self, element_bytes: u32, device: Device) -> Result<u64> {
-        self.device(device)?;
-        let most = device_attributes::value(69, self.properties()).unwrap_or(0) as u64;
+        let properties = self.device(device)?.properties();
+        let most = device_attributes::value(69, properties).unwrap_or(0) as u64;
         if element_bytes == 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        Ok(most.min(self.properties().memory_bytes / u64::from(element_bytes)))
+        Ok(most.min(properties.memory_bytes / u64::from(element_bytes)))
     }
 
-    /// Whether one device may access another's memory: there is only one.
+    /// Whether kernels of one device may access another's memory: they cannot. Copies between them go through the host.
     ///
     /// # Errors
     /// `INVALID_DEVICE`.
@@ -166,14 +162,18 @@ impl Driver {
         Ok(false)
     }
 
-    /// An attribute of a link between two devices: there is no second one.
+    /// A `CUdevice_P2PAttribute` of the link between two devices: there is no such link, so all of them are 0.
     ///
     /// # Errors
-    /// `INVALID_DEVICE`.
-    pub fn device_get_p2p_attribute(&self, _attribute: i32, src: Device, dst: Device) -> Result<i32> {
+    /// `INVALID_DEVICE`, also if both are the same; `INVALID_VALUE` for unknown attributes.
+    pub fn device_get_p2p_attribute(&self, attribute: i32, src: Device, dst: Device) -> Result<i32> {
         self.device(src)?;
         self.device(dst)?;
-        Err(CudaError::INVALID_DEVICE)
+        if src == dst {
+            return Err(CudaError::INVALID_DEVICE);
+        }
+        // Performance rank, access, native atomics, access to arrays, some native atomics.
+        if (1..=5).contains(&attribute) { Ok(0) } else { Err(CudaError::INVALID_VALUE) }
     }
 
     /// Memory held by graphs: none.
@@ -190,6 +190,6 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_graph_mem_trim(&self, device: Device) -> Result<()> {
-        self.device(device)
+        self.device(device).map(drop)
     }
 }

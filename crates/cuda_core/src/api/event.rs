@@ -39,7 +39,7 @@ impl Driver {
     /// `INVALID_HANDLE`.
     pub fn event_destroy(&self, event: Event) -> Result<()> {
         self.ready()?;
-        self.events.remove(event.0)?.retire(&self.process.slots);
+        self.events.remove(event.0)?.retire();
         Ok(())
     }
 
@@ -74,7 +74,7 @@ impl Driver {
         if event.reached() {
             return Ok(());
         }
-        self.process.link.flush()?;
+        event.core.link().flush()?;
         event.core.check()?;
         if event.reached() { Ok(()) } else { Err(CudaError::NOT_READY) }
     }
@@ -87,7 +87,7 @@ impl Driver {
         let event = self.event(event)?;
         event.core.check()?;
         if event.synchronize()? {
-            self.pools.trim_all();
+            self.devices.of(&event.core.gpu).pools.trim_all();
         }
         event.core.check()
     }
@@ -95,10 +95,13 @@ impl Driver {
     /// Milliseconds of GPU time between two events.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` if one was not recorded or keeps no time; `NOT_READY`.
+    /// `INVALID_HANDLE` if one was not recorded or keeps no time, or if they are of different devices; `NOT_READY`.
     pub fn event_elapsed_time(&self, start: Event, end: Event) -> Result<f32> {
         let (start, end) = (self.event(start)?, self.event(end)?);
         start.core.check()?;
+        if !Arc::ptr_eq(&start.core.gpu, &end.core.gpu) {
+            return Err(CudaError::INVALID_HANDLE);
+        }
         let (from, to) = (start.time(), end.time());
         if let (Err(CudaError::INVALID_HANDLE), _) | (_, Err(CudaError::INVALID_HANDLE)) = (from, to) {
             return Err(CudaError::INVALID_HANDLE);

@@ -88,7 +88,7 @@ impl Driver {
             return Err(CudaError::INVALID_VALUE);
         }
         let all = (height - 1).checked_mul(pitch).and_then(|lines| lines.checked_add(line));
-        let (at, shared) = on_gpu(&self.memory, dst, all.ok_or(CudaError::INVALID_VALUE)?)?;
+        let (at, shared) = on_gpu(&self.memory, stream.core.gpu.ordinal, dst, all.ok_or(CudaError::INVALID_VALUE)?)?;
         let pitch = if height == 1 { line } else { pitch };
         stream.submit(&[Command::Fill { dst: at, value, element, width, height, pitch }])?;
         if wait && shared { stream.synchronize() } else { Ok(()) }

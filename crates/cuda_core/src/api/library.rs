@@ -35,7 +35,7 @@ impl Driver {
     /// `INVALID_IMAGE`, `NO_BINARY_FOR_GPU`, `INVALID_PTX`, `NOT_SUPPORTED`.
     pub fn library_load_data(&self, image: &dyn Image, log: &mut JitLog) -> Result<Library> {
         self.ready()?;
-        let texts = Text::of_image(image, self.properties().compute_capability, log.options)?;
+        let texts = Text::of_image(image, self.devices.least_capability(), log.options)?;
         let mut first = [0; 4];
         // Containers begin with bytes that no text has.
         let plain = image.read(0, &mut first) && first.is_ascii();
@@ -44,7 +44,7 @@ impl Driver {
             let module = library.module(&self.code, &context.core)?;
             if let Err(error) = module.load_all(log) {
                 self.end_module(&module)?;
-                library.free_managed(&self.memory);
+                library.free_managed();
                 return Err(error);
             }
         }
@@ -63,7 +63,7 @@ impl Driver {
             // A failed context's error is told by that context's calls.
             let _ = self.end_module(&module);
         }
-        state.free_managed(&self.memory);
+        state.free_managed();
         Ok(())
     }
 
@@ -113,8 +113,11 @@ impl Driver {
     /// # Errors
     /// `NOT_FOUND`, `INVALID_HANDLE`; `INVALID_PTX`, `OUT_OF_MEMORY` if it cannot be placed.
     pub fn library_get_managed(&self, library: Library, name: &str) -> Result<(DevAddr, u64)> {
-        for text in self.library(library)?.texts.iter() {
-            let managed = text.managed.get(&self.memory, &text.ptx, &mut JitLog::default())?;
+        let library = self.library(library)?;
+        // In the memory of the current device, if they are in none yet.
+        let gpu = self.current_any().map_or(0, |context| context.core.gpu.ordinal);
+        for text in library.texts.iter() {
+            let managed = text.managed.get(self.memory.of(gpu), &text.ptx, &mut JitLog::default())?;
             if let Some(found) = managed.and_then(|managed| managed.find(name)) {
                 return Ok(found);
             }

@@ -33,7 +33,7 @@ impl Driver {
     pub fn link_add_data(&self, link: Link, image: &dyn Image, log: &mut JitLog) -> Result<()> {
         let link = self.link(link)?;
         let options = log.options;
-        link.add(|| Text::of_image(image, self.properties().compute_capability, options), log)
+        link.add(|| Text::of_image(image, self.devices.least_capability(), options), log)
     }
 
     /// The image to load: NUL-terminated PTX text. It lives until `link_destroy`.

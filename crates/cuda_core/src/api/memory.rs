@@ -16,9 +16,9 @@ impl Driver {
     /// # Errors
     /// `INVALID_CONTEXT`.
     pub fn mem_get_info(&self) -> Result<(u64, u64)> {
-        self.current()?;
-        match self.process.link.request(Request::MemoryInfo)? {
-            Response::Memory { free, total } => Ok(((free + self.memory.spare_bytes()).min(total), total)),
+        let context = self.current()?;
+        match context.core.link().request(Request::MemoryInfo)? {
+            Response::Memory { free, total } => Ok(((free + context.core.memory().spare_bytes()).min(total), total)),
             _ => Err(CudaError::UNKNOWN),
         }
     }
@@ -30,15 +30,16 @@ impl Driver {
     pub fn mem_alloc(&self, bytes: u64) -> Result<DevAddr> {
         let context = self.current()?;
         let wanted = Wanted::new(bytes, Kind::Device, context.core.id);
-        let mut place = self.memory.place();
-        let mut made = self.memory.try_alloc(wanted, &mut place).or_else(|error| {
+        let (memory, pools) = (context.core.memory(), &self.device_of(&context).pools);
+        let mut place = memory.place();
+        let mut made = memory.try_alloc(wanted, &mut place).or_else(|error| {
             // Memory that pools keep for later comes first.
             let short = matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY);
-            if short && self.pools.squeeze() { self.memory.try_alloc(wanted, &mut place) } else { Err(error) }
+            if short && pools.squeeze() { memory.try_alloc(wanted, &mut place) } else { Err(error) }
         });
         while matches!(made, Err(CudaError::NOT_READY)) {
             place.wait(&|| context.dead())?;
-            made = self.memory.try_alloc(wanted, &mut place);
+            made = memory.try_alloc(wanted, &mut place);
         }
         let made = made?;
         self.keep_in(&context, &made)?;
@@ -47,7 +48,7 @@ impl Driver {
 
     /// Allocates memory of a context, which may be ending, that the host sees.
     pub(crate) fn alloc_in(&self, context: &ContextState, wanted: Wanted) -> Result<u64> {
-        let made = self.memory.alloc_host(wanted)?;
+        let made = context.core.memory().alloc_host(wanted)?;
         self.keep_in(context, &made)?;
         Ok(made.base)
     }
@@ -86,7 +87,7 @@ impl Driver {
         let found = self.memory.find(address.0).ok_or(CudaError::INVALID_VALUE)?;
         if found.kind == Kind::Pool && found.base == address.0 {
             current.queues.synchronize()?;
-            return self.pools.free(&found, None);
+            return self.pools_of(&found).free(&found, None);
         }
         let freeable = |found: &Allocation| matches!(found.kind, Kind::Device | Kind::Managed);
         if found.base != address.0 || !freeable(&found) {

@@ -51,7 +51,7 @@ impl Driver {
             }
             block = if block.is_multiple_of(WARP) { block - WARP } else { block / WARP * WARP };
         }
-        let grid = best.saturating_mul(self.properties().multiprocessors);
+        let grid = best.saturating_mul(function.core.link().properties().multiprocessors);
         Ok((i32::try_from(grid).unwrap_or(i32::MAX), best_block as i32))
     }
 
@@ -98,7 +98,7 @@ impl Driver {
         let threads = config.block.iter().map(|&n| u64::from(n)).fold(1, u64::saturating_mul);
         let threads = u32::try_from(threads).map_err(|_| CudaError::INVALID_VALUE)?;
         let blocks = function.active_blocks(threads, config.shared_bytes.into());
-        let all = blocks.saturating_mul(self.properties().multiprocessors);
+        let all = blocks.saturating_mul(function.core.link().properties().multiprocessors);
         Ok(i32::try_from(all).unwrap_or(i32::MAX))
     }
 }

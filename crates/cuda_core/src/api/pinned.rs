@@ -81,7 +81,8 @@ impl Driver {
         }
         let mut wanted = Wanted::new(pages.len() as u64, Kind::Registered, context.core.id);
         wanted.flags = flags | DEVICE_MAP;
-        let made = self.memory.register(pages, wanted, flags & REGISTER_READ_ONLY != 0, flags & DEVICE_MAP != 0)?;
+        let made =
+            context.core.memory().register(pages, wanted, flags & REGISTER_READ_ONLY != 0, flags & DEVICE_MAP != 0)?;
         self.keep_in(&context, &made)
     }
 
@@ -104,11 +105,13 @@ impl Driver {
     /// The GPU's address of pinned host memory.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if it is none or the GPU does not see it, or for flags.
+    /// `INVALID_VALUE` if it is none or the current device does not see it, or for flags.
     pub fn mem_host_get_device_pointer(&self, address: u64, flags: u32) -> Result<DevAddr> {
-        self.current()?;
+        let here = self.current()?.core.gpu.ordinal;
         let found = self.memory.find(address).filter(|found| found.kind.host_visible() && flags == 0);
-        found.map(|found| DevAddr(found.base + found.offset(address))).ok_or(CudaError::INVALID_VALUE)
+        let found = found.ok_or(CudaError::INVALID_VALUE)?;
+        let at = DevAddr(found.base + found.offset(address));
+        if found.gpu == here || self.memory.sees(here, at, 1) { Ok(at) } else { Err(CudaError::INVALID_VALUE) }
     }
 
     /// The flags it was allocated with.

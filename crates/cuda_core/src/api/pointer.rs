@@ -74,7 +74,7 @@ impl Driver {
             SYNC_MEMOPS => AttributeValue::Bool(found.sync_memops.load(Ordering::Relaxed)),
             BUFFER_ID => AttributeValue::U64(found.number),
             IS_MANAGED => AttributeValue::Bool(managed),
-            DEVICE_ORDINAL => AttributeValue::U32(0),
+            DEVICE_ORDINAL => AttributeValue::U32(found.gpu),
             IS_LEGACY_IPC_CAPABLE | IS_RDMA_CAPABLE | IS_HW_DECOMPRESS_CAPABLE => AttributeValue::Bool(false),
             RANGE_START | MAPPING_BASE => AttributeValue::U64(found.base),
             RANGE_SIZE | MAPPING_SIZE => AttributeValue::U64(found.bytes),

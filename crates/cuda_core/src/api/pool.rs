@@ -7,14 +7,30 @@ use gpu::DevAddr;
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::handle::{Device, MemPool, Stream};
-use crate::memory::allocation::Kind;
-use crate::memory::pool::{Allocator, Freed, PoolState};
+use crate::memory::allocation::{Allocation, Kind};
+use crate::memory::pool::{Allocator, Freed, PoolState, Pools};
 use crate::values::{AccessFlags, Location, MemoryProps, PoolAttribute};
 
 impl Driver {
-    fn pool(&self, pool: MemPool) -> Result<Arc<PoolState>> {
+    /// A pool, and the pools of its device.
+    fn pool(&self, pool: MemPool) -> Result<(&Pools, Arc<PoolState>)> {
         self.ready()?;
-        self.pools.get(pool)
+        let mut pools = self.devices.all().iter().map(|device| &*device.pools);
+        let found = pools.find_map(|pools| Some((pools, pools.get(pool).ok()?)));
+        found.ok_or(CudaError::INVALID_VALUE)
+    }
+
+    /// The pools of the device that has an allocation.
+    pub(crate) fn pools_of(&self, found: &Allocation) -> &Pools {
+        &self.devices.all()[found.gpu as usize].pools
+    }
+
+    /// The ordinal of a pool's device.
+    fn device_of_pool(&self, pool: MemPool) -> Result<i32> {
+        let (pools, _) = self.pool(pool)?;
+        let mut ordinals = (0..).zip(self.devices.all());
+        let found = ordinals.find(|(_, device)| std::ptr::eq(&raw const *device.pools, &raw const *pools));
+        found.map(|(ordinal, _)| ordinal).ok_or(CudaError::INVALID_VALUE)
     }
 
     /// The default memory pool.
@@ -22,8 +38,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_get_default_mem_pool(&self, device: Device) -> Result<MemPool> {
-        self.device(device)?;
-        Ok(self.pools.default_pool())
+        Ok(self.device(device)?.pools.default_pool())
     }
 
     /// The current memory pool.
@@ -31,17 +46,15 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_get_mem_pool(&self, device: Device) -> Result<MemPool> {
-        self.device(device)?;
-        Ok(self.pools.current_pool())
+        Ok(self.device(device)?.pools.current_pool())
     }
 
-    /// Sets the current memory pool.
+    /// Sets the current memory pool, one of the device.
     ///
     /// # Errors
     /// `INVALID_DEVICE`, `INVALID_VALUE` if it is no pool.
     pub fn device_set_mem_pool(&self, device: Device, pool: MemPool) -> Result<()> {
-        self.device(device)?;
-        self.pools.set_current_pool(pool)
+        self.device(device)?.pools.set_current_pool(pool)
     }
 
     /// Allocates from the device's current pool in stream order.
@@ -49,7 +62,8 @@ impl Driver {
     /// # Errors
     /// As `mem_alloc_from_pool_async`.
     pub fn mem_alloc_async(&self, bytes: u64, stream: Stream) -> Result<DevAddr> {
-        self.mem_alloc_from_pool_async(bytes, self.pools.current_pool(), stream)
+        let pools = &self.devices.of(&self.stream(stream)?.core.gpu).pools;
+        self.mem_alloc_from_pool_async(bytes, pools.current_pool(), stream)
     }
 
     /// Allocates from a pool in stream order.
@@ -58,12 +72,12 @@ impl Driver {
     /// `INVALID_VALUE` for 0 bytes or no pool, `INVALID_HANDLE`, `OUT_OF_MEMORY`.
     pub fn mem_alloc_from_pool_async(&self, bytes: u64, pool: MemPool, stream: Stream) -> Result<DevAddr> {
         let stream = self.stream(stream)?;
-        let pool = self.pool(pool)?;
+        let (pools, pool) = self.pool(pool)?;
         if bytes == 0 {
             return Err(CudaError::INVALID_VALUE);
         }
         let who = Allocator { context: stream.core.id, queue: stream.id() };
-        let memory = self.pools.alloc(&pool, bytes, who, || stream.synchronize_context(), &|| stream.core.dead())?;
+        let memory = pools.alloc(&pool, bytes, who, || stream.synchronize_context(), &|| stream.core.dead())?;
         Ok(DevAddr(memory.base))
     }
 
@@ -80,8 +94,14 @@ impl Driver {
         let found = found.ok_or(CudaError::INVALID_VALUE)?;
         match found.kind {
             Kind::Pool => {
+                let pools = self.pools_of(&found);
+                if stream.core.gpu.ordinal != found.gpu {
+                    // The pool sees how far streams of its own device are.
+                    stream.synchronize()?;
+                    return pools.free(&found, None);
+                }
                 let mark = stream.point()?;
-                self.pools.free(&found, mark.map(|mark| Freed { mark, queue: stream.id() }))
+                pools.free(&found, mark.map(|mark| Freed { mark, queue: stream.id() }))
             }
             // Memory of `cuMemAlloc` may be freed here too; it has no pool to wait in.
             Kind::Device => {
@@ -99,13 +119,16 @@ impl Driver {
     pub fn mem_pool_create(&self, props: MemoryProps) -> Result<MemPool> {
         self.ready()?;
         match props.location {
-            Location::Device(0) if props.handle_types == 0 => {}
-            Location::Invalid | Location::Device(_) if props.handle_types == 0 => {
-                return Err(CudaError::INVALID_VALUE);
+            Location::Device(ordinal) if props.handle_types == 0 => {
+                let device = self.device(Device(ordinal)).map_err(|error| match error {
+                    CudaError::INVALID_DEVICE => CudaError::INVALID_VALUE,
+                    other => other,
+                })?;
+                Ok(device.pools.create(props.max_bytes))
             }
-            _ => return Err(CudaError::NOT_SUPPORTED),
+            Location::Invalid if props.handle_types == 0 => Err(CudaError::INVALID_VALUE),
+            _ => Err(CudaError::NOT_SUPPORTED),
         }
-        Ok(self.pools.create(props.max_bytes))
     }
 
     /// Destroys a pool: at once, or when its last allocation is freed.
@@ -113,8 +136,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` if it is none, or the default pool.
     pub fn mem_pool_destroy(&self, pool: MemPool) -> Result<()> {
-        self.ready()?;
-        self.pools.destroy(pool)
+        self.pool(pool)?.0.destroy(pool)
     }
 
     /// Gives unused memory back until at most `keep_bytes` are reserved.
@@ -122,7 +144,8 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` if it is no pool.
     pub fn mem_pool_trim_to(&self, pool: MemPool, keep_bytes: u64) -> Result<()> {
-        self.pools.trim_to(&*self.pool(pool)?, keep_bytes);
+        let (pools, pool) = self.pool(pool)?;
+        pools.trim_to(&pool, keep_bytes);
         Ok(())
     }
 
@@ -131,7 +154,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` if it is no pool.
     pub fn mem_pool_get_attribute(&self, pool: MemPool, attribute: PoolAttribute) -> Result<u64> {
-        Ok(self.pool(pool)?.attribute(attribute))
+        Ok(self.pool(pool)?.1.attribute(attribute))
     }
 
     /// Sets an attribute. High-water marks can only be set to 0: that makes them the current values.
@@ -139,17 +162,18 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` if it is no pool, or the attribute cannot be set so.
     pub fn mem_pool_set_attribute(&self, pool: MemPool, attribute: PoolAttribute, value: u64) -> Result<()> {
-        self.pool(pool)?.set_attribute(attribute, value)
+        self.pool(pool)?.1.set_attribute(attribute, value)
     }
 
-    /// Rights from a location: the device has all.
+    /// Rights from a location: the pool's device has all, others have none.
     ///
     /// # Errors
     /// `INVALID_VALUE` if it is no pool or no device.
     pub fn mem_pool_get_access(&self, pool: MemPool, location: Location) -> Result<AccessFlags> {
-        self.pool(pool)?;
+        let own = self.device_of_pool(pool)?;
         match location {
-            Location::Device(0) => Ok(AccessFlags::ReadWrite),
+            Location::Device(device) if device == own => Ok(AccessFlags::ReadWrite),
+            Location::Device(device) if self.device(Device(device)).is_ok() => Ok(AccessFlags::None),
             Location::Host => Ok(AccessFlags::None),
             _ => Err(CudaError::INVALID_VALUE),
         }
@@ -160,10 +184,14 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` for what would change that, `INVALID_DEVICE`.
     pub fn mem_pool_set_access(&self, pool: MemPool, accesses: &[(Location, AccessFlags)]) -> Result<()> {
-        self.pool(pool)?;
-        accesses.iter().try_for_each(|access| match access {
-            (Location::Device(0), AccessFlags::ReadWrite) => Ok(()),
-            (Location::Device(0), _) => Err(CudaError::INVALID_VALUE),
+        let own = self.device_of_pool(pool)?;
+        accesses.iter().try_for_each(|&(location, flags)| match location {
+            Location::Device(device) if device == own => match flags {
+                AccessFlags::ReadWrite => Ok(()),
+                _ => Err(CudaError::INVALID_VALUE),
+            },
+            // Other devices cannot have any.
+            Location::Device(device) if flags == AccessFlags::None && self.device(Device(device)).is_ok() => Ok(()),
             _ => Err(CudaError::INVALID_DEVICE),
         })
     }

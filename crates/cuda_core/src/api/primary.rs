@@ -1,9 +1,10 @@
-//! The primary context.
+//! The primary contexts: each device has one.
 
 use std::sync::Arc;
 
 use crate::context::primary::Retention;
 use crate::context::state::{ContextState, check_flags};
+use crate::devices::DeviceState;
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::handle::{Context, Device};
@@ -11,9 +12,9 @@ use crate::values::PrimaryState;
 
 impl Driver {
     /// Puts a dead state behind the primary handle, for threads that make it current before anybody retains it.
-    pub(crate) fn deactivate_primary(&self) {
-        let handle = self.primary.handle;
-        self.contexts.insert(handle.0, ContextState::inactive(&self.process, handle));
+    pub(crate) fn deactivate_primary(&self, device: &DeviceState) {
+        let handle = device.primary.handle;
+        self.contexts.insert(handle.0, ContextState::inactive(&device.core, handle));
     }
 
     /// Retains the primary context; creates it at the first time.
@@ -21,16 +22,17 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`, `OUT_OF_MEMORY`.
     pub fn device_primary_ctx_retain(&self, device: Device) -> Result<Context> {
-        self.device(device)?;
-        let mut retention = self.primary.retention.lock();
+        let device = self.device(device)?;
+        let handle = device.primary.handle;
+        let mut retention = device.primary.retention.lock();
         if retention.live.is_none() {
-            self.memory.arena()?;
-            let state = ContextState::new(&self.process, self.primary.handle, true, retention.flags);
-            self.contexts.insert(self.primary.handle.0, Arc::clone(&state));
+            device.core.memory.arena()?;
+            let state = ContextState::new(&device.core, handle, true, retention.flags);
+            self.contexts.insert(handle.0, Arc::clone(&state));
             retention.live = Some(state);
         }
         retention.count += 1;
-        Ok(self.primary.handle)
+        Ok(handle)
     }
 
     /// Releases it; the last release destroys what it holds.
@@ -38,13 +40,13 @@ impl Driver {
     /// # Errors
     /// `INVALID_CONTEXT` if nobody retains it.
     pub fn device_primary_ctx_release(&self, device: Device) -> Result<()> {
-        self.device(device)?;
-        let mut retention = self.primary.retention.lock();
+        let device = self.device(device)?;
+        let mut retention = device.primary.retention.lock();
         if retention.count == 0 {
             return Err(CudaError::INVALID_CONTEXT);
         }
         retention.count -= 1;
-        let ended = if retention.count == 0 { self.take_primary(&mut retention) } else { None };
+        let ended = if retention.count == 0 { self.take_primary(device, &mut retention) } else { None };
         drop(retention);
         ended.iter().for_each(|state| self.end_context(state));
         Ok(())
@@ -56,19 +58,19 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_primary_ctx_reset(&self, device: Device) -> Result<()> {
-        self.device(device)?;
-        let mut retention = self.primary.retention.lock();
-        let ended = self.take_primary(&mut retention);
+        let device = self.device(device)?;
+        let mut retention = device.primary.retention.lock();
+        let ended = self.take_primary(device, &mut retention);
         drop(retention);
         ended.iter().for_each(|state| self.end_context(state));
         Ok(())
     }
 
     /// Takes the live state, to be ended, from behind the handle; under the lock, or it would take one retained meanwhile.
-    fn take_primary(&self, retention: &mut Retention) -> Option<Arc<ContextState>> {
+    fn take_primary(&self, device: &DeviceState, retention: &mut Retention) -> Option<Arc<ContextState>> {
         let live = retention.live.take();
         if live.is_some() {
-            self.deactivate_primary();
+            self.deactivate_primary(device);
         }
         live
     }
@@ -78,9 +80,9 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` for unknown flags.
     pub fn device_primary_ctx_set_flags(&self, device: Device, flags: u32) -> Result<()> {
-        self.device(device)?;
+        let device = self.device(device)?;
         check_flags(flags)?;
-        let mut retention = self.primary.retention.lock();
+        let mut retention = device.primary.retention.lock();
         retention.flags = flags;
         if let Some(live) = &retention.live {
             live.set_flags(flags);
@@ -93,8 +95,8 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_primary_ctx_get_state(&self, device: Device) -> Result<PrimaryState> {
-        self.device(device)?;
-        let retention = self.primary.retention.lock();
+        let device = self.device(device)?;
+        let retention = device.primary.retention.lock();
         Ok(PrimaryState { flags: retention.flags, active: retention.live.is_some() })
     }
 
@@ -103,7 +105,6 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_primary_ctx_handle(&self, device: Device) -> Result<Context> {
-        self.device(device)?;
-        Ok(self.primary.handle)
+        Ok(self.device(device)?.primary.handle)
     }
 }

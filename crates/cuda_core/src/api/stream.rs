@@ -48,8 +48,9 @@ impl Driver {
     /// # Errors
     /// `INVALID_HANDLE`; the context's error.
     pub fn stream_synchronize(&self, stream: Stream) -> Result<()> {
-        let result = self.stream(stream)?.synchronize();
-        self.pools.trim_all();
+        let stream = self.stream(stream)?;
+        let result = stream.synchronize();
+        self.devices.of(&stream.core.gpu).pools.trim_all();
         result
     }
 
@@ -71,7 +72,7 @@ impl Driver {
         }
         let event = self.event(event)?;
         let stream = self.stream(stream)?;
-        event.mark().map_or(Ok(()), |mark| stream.wait_for(mark))
+        event.point().map_or(Ok(()), |point| stream.wait_for(&point))
     }
 
     /// The flags it was created with: whether it is blocking.
@@ -111,7 +112,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_HANDLE`.
     pub fn stream_get_device(&self, stream: Stream) -> Result<Device> {
-        self.stream(stream).map(|_| Device(0))
+        self.stream(stream).map(|stream| Device(stream.core.gpu.ordinal as i32))
     }
 
     /// Copies all attributes of `src` to `dst`.

@@ -23,22 +23,22 @@ fn compare(flags: u32) -> Result<Compare> {
 }
 
 impl Driver {
-    /// Where the GPU finds a word.
-    fn word(&self, address: DevAddr, wide: bool) -> Result<DevAddr> {
+    /// Where a GPU finds a word.
+    fn word(&self, gpu: u32, address: DevAddr, wide: bool) -> Result<DevAddr> {
         let bytes = if wide { 8 } else { 4 };
-        let (at, _) = on_gpu(&self.memory, address, bytes)?;
+        let (at, _) = on_gpu(&self.memory, gpu, address, bytes)?;
         if at.0.is_multiple_of(bytes) { Ok(at) } else { Err(CudaError::INVALID_VALUE) }
     }
 
-    fn command(&self, operation: MemOp) -> Result<Option<Command<'static>>> {
+    fn command(&self, gpu: u32, operation: MemOp) -> Result<Option<Command<'static>>> {
         Ok(match operation {
             MemOp::Wait { address, value, wide, flags } => {
                 let compare = compare(flags)?;
-                Some(Command::WaitValue { at: self.word(address, wide)?, value, wide, compare })
+                Some(Command::WaitValue { at: self.word(gpu, address, wide)?, value, wide, compare })
             }
             MemOp::Write { flags: 2.., .. } => return Err(CudaError::INVALID_VALUE),
             MemOp::Write { address, value, wide, .. } => {
-                Some(Command::WriteValue { at: self.word(address, wide)?, value, wide })
+                Some(Command::WriteValue { at: self.word(gpu, address, wide)?, value, wide })
             }
             MemOp::Nothing => None,
         })
@@ -83,7 +83,8 @@ impl Driver {
             return Err(CudaError::INVALID_VALUE);
         }
         let stream = self.stream(stream)?;
-        let commands = operations.iter().filter_map(|operation| self.command(*operation).transpose());
+        let commands =
+            operations.iter().filter_map(|operation| self.command(stream.core.gpu.ordinal, *operation).transpose());
         stream.submit(&commands.collect::<Result<Vec<_>>>()?)
     }
 }

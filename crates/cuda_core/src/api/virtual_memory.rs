@@ -42,7 +42,8 @@ impl Driver {
     /// processes, `OUT_OF_MEMORY`.
     pub fn mem_create(&self, bytes: u64, props: MemoryProps, flags: u64) -> Result<Physical> {
         self.ready()?;
-        self.virtual_memory.create(bytes, props, flags)
+        let here = self.current_any().map_or(0, |context| context.core.gpu.ordinal);
+        self.virtual_memory.create(here, bytes, props, flags)
     }
 
     /// Releases physical memory; it goes when it is mapped nowhere.

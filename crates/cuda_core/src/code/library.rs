@@ -10,7 +10,6 @@ use crate::code::text::Text;
 use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
 use crate::handle::{self, Kernel, Library, Table, Tag};
-use crate::memory::heap::Memory;
 
 /// Texts in no context yet.
 #[derive(Debug)]
@@ -59,8 +58,8 @@ impl LibraryState {
     }
 
     /// No module of the library is loaded any more: the memory of its managed variables goes.
-    pub(crate) fn free_managed(&self, memory: &Memory) {
-        self.texts.iter().for_each(|text| text.managed.free(memory));
+    pub(crate) fn free_managed(&self) {
+        self.texts.iter().for_each(|text| text.managed.free());
     }
 
     /// Names of all kernels.

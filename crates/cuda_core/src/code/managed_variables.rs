@@ -48,7 +48,12 @@ impl Managed {
     ///
     /// # Errors
     /// `INVALID_PTX` if an initial value holds the address of something that the text does not define; `OUT_OF_MEMORY`.
-    pub(crate) fn get(&self, memory: &Memory, ptx: &[u8], log: &mut JitLog) -> Result<Option<Arc<ManagedVariables>>> {
+    pub(crate) fn get(
+        &self,
+        memory: &Arc<Memory>,
+        ptx: &[u8],
+        log: &mut JitLog,
+    ) -> Result<Option<Arc<ManagedVariables>>> {
         let mut state = self.0.lock();
         if let Placement::Unplaced = *state {
             *state = ManagedVariables::place(memory, ptx, log)?
@@ -61,8 +66,9 @@ impl Managed {
     }
 
     /// Gives their memory back. No work may use it any more.
-    pub(crate) fn free(&self, memory: &Memory) {
+    pub(crate) fn free(&self) {
         if let Placement::Placed(variables) = std::mem::replace(&mut *self.0.lock(), Placement::None) {
+            let memory = &variables.owner;
             for variable in &variables.variables {
                 memory.forget(variable.address, |found| found.kind == Kind::ManagedVariable);
             }
@@ -74,6 +80,7 @@ impl Managed {
 /// The managed variables of a text, and their memory.
 #[derive(Debug)]
 pub(crate) struct ManagedVariables {
+    owner: Arc<Memory>,
     memory: Allocation,
     variables: Vec<Placed>,
     /// The addresses of the GPU's variables are in the initial values.
@@ -89,7 +96,7 @@ struct Placed {
 
 impl ManagedVariables {
     /// Finds a text's managed variables, and memory for them.
-    fn place(memory: &Memory, ptx: &[u8], log: &mut JitLog) -> Result<Option<Self>> {
+    fn place(memory: &Arc<Memory>, ptx: &[u8], log: &mut JitLog) -> Result<Option<Self>> {
         // The GPU reads it too, and says what is wrong.
         let Ok(program) = Program::parse(ptx) else { return Ok(None) };
         let managed = |variable: &&Variable| {
@@ -110,7 +117,8 @@ impl ManagedVariables {
         for placed in &mut variables {
             placed.address += own.base;
         }
-        let made = ManagedVariables { memory: own, variables, linked: AtomicBool::new(false) };
+        let made =
+            ManagedVariables { owner: Arc::clone(memory), memory: own, variables, linked: AtomicBool::new(false) };
         if let Err(error) = made.initialise(memory, &program) {
             memory.give_back(&made.memory);
             return Err(error);

@@ -185,7 +185,7 @@ impl ModuleState {
             self.core.link().give_back(Request::UnloadModule { id: part.id });
         }
         if !self.of_library {
-            self.texts.iter().for_each(|text| text.managed.free(memory));
+            self.texts.iter().for_each(|text| text.managed.free());
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::context_core::{ContextCore, Process};
+use crate::context_core::{ContextCore, GpuCore};
 use crate::error::{CudaError, Result};
 use crate::handle::Context;
 use crate::work::queues::Queues;
@@ -34,8 +34,8 @@ pub(crate) struct ContextState {
 }
 
 impl ContextState {
-    pub(crate) fn new(process: &Arc<Process>, handle: Context, primary: bool, flags: u32) -> Arc<ContextState> {
-        let core = ContextCore::new(process, handle);
+    pub(crate) fn new(gpu: &Arc<GpuCore>, handle: Context, primary: bool, flags: u32) -> Arc<ContextState> {
+        let core = ContextCore::new(gpu, handle);
         let queues = Queues::new(&core);
         Arc::new(ContextState {
             legacy: StreamState::legacy(&queues),
@@ -50,8 +50,8 @@ impl ContextState {
     }
 
     /// A state that stands for a primary context nobody retains.
-    pub(crate) fn inactive(process: &Arc<Process>, handle: Context) -> Arc<ContextState> {
-        let context = ContextState::new(process, handle, true, 0);
+    pub(crate) fn inactive(gpu: &Arc<GpuCore>, handle: Context) -> Arc<ContextState> {
+        let context = ContextState::new(gpu, handle, true, 0);
         context.core.die();
         context
     }

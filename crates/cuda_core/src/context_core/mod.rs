@@ -24,12 +24,14 @@ use crate::error::{CudaError, Result};
 use crate::gpu_link::GpuLink;
 use crate::gpu_link::slots::{Mark, Slots};
 use crate::handle::Context;
+use crate::memory::addresses::Space;
 use crate::memory::heap::Memory;
 use crate::values::HostServices;
 
-/// What all contexts of a process have in common.
+/// What all contexts of a process on one GPU have in common.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct GpuCore {
+    pub(crate) ordinal: u32,
     pub(crate) link: Arc<GpuLink>,
     pub(crate) slots: Arc<Slots>,
     pub(crate) memory: Arc<Memory>,
@@ -40,12 +42,13 @@ pub(crate) struct Process {
     errors_seen: AtomicU32,
 }
 
-impl Process {
-    pub(crate) fn new(link: &Arc<GpuLink>, host: HostServices) -> Process {
-        Process {
+impl GpuCore {
+    pub(crate) fn new(link: &Arc<GpuLink>, ordinal: u32, space: &Arc<Space>, host: HostServices) -> GpuCore {
+        GpuCore {
+            ordinal,
             link: Arc::clone(link),
             slots: Arc::new(Slots::new(link)),
-            memory: Arc::new(Memory::new(link)),
+            memory: Arc::new(Memory::new(link, ordinal, space)),
             host,
             contexts: RwLock::default(),
             errors_seen: AtomicU32::new(0),
@@ -73,7 +76,7 @@ impl Process {
 
 #[derive(Debug)]
 pub(crate) struct ContextCore {
-    pub(crate) process: Arc<Process>,
+    pub(crate) gpu: Arc<GpuCore>,
     pub(crate) handle: Context,
     /// The context's name on the GPU; no other context of the process ever has it.
     pub(crate) id: ContextId,
@@ -89,11 +92,11 @@ pub(crate) struct ContextCore {
 }
 
 impl ContextCore {
-    pub(crate) fn new(process: &Arc<Process>, handle: Context) -> Arc<ContextCore> {
+    pub(crate) fn new(gpu: &Arc<GpuCore>, handle: Context) -> Arc<ContextCore> {
         Arc::new(ContextCore {
-            process: Arc::clone(process),
+            gpu: Arc::clone(gpu),
             handle,
-            id: ContextId(process.link.fresh_id()),
+            id: ContextId(gpu.link.fresh_id()),
             limits: Mutex::default(),
             stack_bytes: AtomicU32::new(Limits::default().stack_bytes as u32),
             error: AtomicU32::new(0),
@@ -118,15 +121,15 @@ impl ContextCore {
     }
 
     pub(crate) fn link(&self) -> &GpuLink {
-        &self.process.link
+        &self.gpu.link
     }
 
     pub(crate) fn slots(&self) -> &Slots {
-        &self.process.slots
+        &self.gpu.slots
     }
 
-    pub(crate) fn memory(&self) -> &Memory {
-        &self.process.memory
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.gpu.memory
     }
 
     pub(crate) fn dead(&self) -> bool {
@@ -141,18 +144,23 @@ impl ContextCore {
         self.on_gpu.load(Ordering::Acquire)
     }
 
-    /// The first error sticks.
+    /// The GPU says that work of the context failed.
     fn fail(&self, error: &ContextError) {
-        let code = CudaError::from(error).code();
-        if self.error.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        if self.stick(error.into()) {
             tracing::error!(context = self.id.0, ?error, "context failed");
         }
+    }
+
+    /// The first error sticks; whether it is this one.
+    pub(crate) fn stick(&self, error: CudaError) -> bool {
+        self.error.compare_exchange(0, error.code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// # Errors
     /// The error that sticks, or `CONTEXT_IS_DESTROYED`.
     pub(crate) fn check(&self) -> Result<()> {
-        self.process.look_for_errors();
+        self.link().usable()?;
+        self.gpu.look_for_errors();
         if self.dead() {
             return Err(CudaError::CONTEXT_IS_DESTROYED);
         }
@@ -175,7 +183,7 @@ impl ContextCore {
             return Err(CudaError::CONTEXT_IS_DESTROYED);
         }
         let limits = *self.limits.lock();
-        let memory = &self.process.memory;
+        let memory = &self.gpu.memory;
         let made = PrintFifo::new(memory, self.id, limits.printf_bytes)?;
         // A tenant with next to no memory can still run kernels that do not call malloc.
         let heap = memory.alloc_internal(self.id, limits.heap_bytes, &|| self.dead()).ok();
@@ -189,7 +197,7 @@ impl ContextCore {
             heap.into_iter().chain([made.address()]).for_each(|base| memory.free(base));
         })?;
         *fifo = Some(made);
-        let mut contexts = self.process.contexts.write();
+        let mut contexts = self.gpu.contexts.write();
         contexts.retain(|other| other.strong_count() > 0);
         contexts.push(Arc::downgrade(self));
         drop(contexts);
@@ -229,7 +237,7 @@ impl ContextCore {
             && fifo.pending()
             && (self.failed() || idle())
         {
-            fifo.drain(self.process.host.print);
+            fifo.drain(self.gpu.host.print);
         }
     }
 
@@ -243,7 +251,7 @@ impl ContextCore {
         let fifo = self.fifo.lock().take();
         if let Some(mut fifo) = fifo {
             self.link().give_back(Request::DestroyContext { id: self.id });
-            fifo.drain(self.process.host.print);
+            fifo.drain(self.gpu.host.print);
         }
         self.on_gpu.store(false, Ordering::Release);
     }

@@ -12,7 +12,8 @@ use crate::error::{CudaError, Result};
 /// The GPU, and what this process has learned of its being there.
 pub(crate) struct GpuLink {
     gpu: Arc<dyn Gpu>,
-    next_id: AtomicU32,
+    /// Of all GPUs of the process: a name tells objects of one from those of another.
+    next_id: Arc<AtomicU32>,
     lost: AtomicBool,
     shut_down: AtomicBool,
     /// Work is waited for where it is submitted.
@@ -26,10 +27,10 @@ impl std::fmt::Debug for GpuLink {
 }
 
 impl GpuLink {
-    pub(crate) fn new(gpu: Arc<dyn Gpu>) -> GpuLink {
+    pub(crate) fn new(gpu: Arc<dyn Gpu>, next_id: &Arc<AtomicU32>) -> GpuLink {
         let immediate = AtomicBool::new(gpu.is_immediate());
         let [lost, shut_down] = [false; 2].map(AtomicBool::new);
-        GpuLink { gpu, next_id: AtomicU32::new(1), lost, shut_down, immediate }
+        GpuLink { gpu, next_id: Arc::clone(next_id), lost, shut_down, immediate }
     }
 
     /// From now on work is waited for where it is submitted.

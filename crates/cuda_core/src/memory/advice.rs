@@ -26,21 +26,29 @@ struct Advice {
 const NONE: Advice = Advice { read_mostly: false, preferred: NOWHERE, accessed_by: NOWHERE, prefetched: NOWHERE };
 
 /// Advice by the base of the allocation.
-#[derive(Debug, Default)]
-pub(crate) struct Advices(Mutex<BTreeMap<u64, Advice>>);
-
-fn number(location: Location) -> Result<i32> {
-    match location {
-        Location::Device(0) => Ok(0),
-        Location::Host | Location::HostNuma(_) | Location::HostNumaCurrent => Ok(CPU),
-        Location::Device(_) | Location::Invalid => Err(CudaError::INVALID_DEVICE),
-    }
+#[derive(Debug)]
+pub(crate) struct Advices {
+    devices: usize,
+    known: Mutex<BTreeMap<u64, Advice>>,
 }
 
 impl Advices {
+    /// For so many devices.
+    pub(crate) fn new(devices: usize) -> Advices {
+        Advices { devices, known: Mutex::default() }
+    }
+
+    fn number(&self, location: Location) -> Result<i32> {
+        match location {
+            Location::Device(device) if (0..self.devices as i64).contains(&device.into()) => Ok(device),
+            Location::Host | Location::HostNuma(_) | Location::HostNumaCurrent => Ok(CPU),
+            Location::Device(_) | Location::Invalid => Err(CudaError::INVALID_DEVICE),
+        }
+    }
+
     /// A new allocation begins here: what was said of a former one is void.
     pub(crate) fn forget(&self, base: u64) {
-        self.0.lock().remove(&base);
+        self.known.lock().remove(&base);
     }
 
     /// Takes a `CUmem_advise`.
@@ -48,14 +56,14 @@ impl Advices {
     /// # Errors
     /// `INVALID_VALUE` for unknown advice, `INVALID_DEVICE`.
     pub(crate) fn advise(&self, base: u64, advice: u32, location: Location) -> Result<()> {
-        let mut all = self.0.lock();
+        let mut all = self.known.lock();
         let known = all.entry(base).or_insert(NONE);
         match advice {
             1 => known.read_mostly = true,
             2 => known.read_mostly = false,
-            3 => known.preferred = number(location)?,
+            3 => known.preferred = self.number(location)?,
             4 => known.preferred = NOWHERE,
-            5 => known.accessed_by = number(location)?,
+            5 => known.accessed_by = self.number(location)?,
             6 => known.accessed_by = NOWHERE,
             _ => return Err(CudaError::INVALID_VALUE),
         }
@@ -67,7 +75,7 @@ impl Advices {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub(crate) fn prefetched(&self, base: u64, location: Location) -> Result<()> {
-        self.0.lock().entry(base).or_insert(NONE).prefetched = number(location)?;
+        self.known.lock().entry(base).or_insert(NONE).prefetched = self.number(location)?;
         Ok(())
     }
 
@@ -76,7 +84,7 @@ impl Advices {
     /// # Errors
     /// `INVALID_VALUE` if the attribute is unknown.
     pub(crate) fn attribute(&self, base: u64, attribute: u32) -> Result<i32> {
-        let known = self.0.lock().get(&base).copied().unwrap_or(NONE);
+        let known = self.known.lock().get(&base).copied().unwrap_or(NONE);
         // `CU_MEM_LOCATION_TYPE_*` and `…_ID` of the two that have a location.
         let kind = |device: i32| match device {
             CPU => 2,

@@ -70,6 +70,8 @@ pub(crate) struct Allocation {
     /// As asked for.
     pub(crate) bytes: u64,
     pub(crate) kind: Kind,
+    /// Ordinal of the GPU that has it, or that sees it.
+    pub(crate) gpu: u32,
     pub(crate) context: ContextId,
     /// A number never used again.
     pub(crate) number: u64,

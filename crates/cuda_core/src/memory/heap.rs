@@ -5,14 +5,18 @@
 //! ones have memory of their own. Host-visible memory is mapped into the window at the address that
 //! the GPU uses.
 //!
+//! Each GPU has a [`Memory`]; addresses and what is at them are the process's ([`Space`]).
+//!
 //! Locks: `heap` is held over requests to the GPU, so that allocations follow one another, but not while one waits for memory; the
-//! table's only for a look.
+//! space's only for a look.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpu::{AllocId, ContextId, DevAddr, GiveBack, LARGE_PAGE_BYTES, MapAccess, MemoryKind, PAGE_BYTES, Request, Response};
+use gpu::{
+    AllocId, ContextId, DevAddr, GiveBack, LARGE_PAGE_BYTES, MapAccess, MemoryKind, PAGE_BYTES, Request, Response,
+};
 use hostmem::{HostRange, PagesKind, ProgramPages, Protection};
 use intervals::FreeRanges;
 use parking_lot::Mutex;
@@ -20,40 +24,36 @@ use parking_lot::Mutex;
 use crate::error::{CudaError, Result};
 use crate::gpu_link::GpuLink;
 use crate::handle::MemPool;
-use crate::memory::addresses::Arena;
+use crate::memory::addresses::{Arena, Space};
 use crate::memory::allocation::{Allocation, Backing, Kind, Wanted};
 use crate::memory::line::Place;
-use crate::memory::table::{AllocationTable, Residency};
+use crate::memory::shared::Piece;
 
 /// Alignment of every allocation, bytes: enough for textures.
 pub(crate) const ALIGN: u64 = 512;
 /// Larger allocations have memory of their own, bytes.
 const SMALL: u64 = 1 << 20;
 
-/// All memory of a process.
+/// The memory of a process on one GPU, and memory of the host's that it sees.
 #[derive(Debug)]
 pub(crate) struct Memory {
     link: Arc<GpuLink>,
-    arena: OnceLock<Arena>,
-    /// There once the addresses are reserved.
-    heap: Mutex<Option<Heap>>,
-    table: AllocationTable,
-    next_number: AtomicU64,
+    /// The GPU's ordinal.
+    gpu: u32,
+    space: Arc<Space>,
+    /// The GPU knows the addresses.
+    announced: AtomicBool,
+    heap: Mutex<Heap>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Heap {
-    addresses: FreeRanges,
     chunks: BTreeMap<u64, Chunk>,
     /// Chunks in which nothing is: at most one of each kind.
     spare: Vec<u64>,
 }
 
 impl Heap {
-    fn new(addresses: FreeRanges) -> Heap {
-        Heap { addresses, chunks: BTreeMap::new(), spare: Vec::new() }
-    }
-
     /// Ends a chunk in which nothing is, and gives its memory; with `keep` it stays, unless there is one of its kind.
     fn retire(&mut self, at: u64, keep: bool) -> Option<Own> {
         let kind = |at: &u64| self.chunks.get(at).map(|chunk| chunk.own.kind);
@@ -88,52 +88,38 @@ struct Own {
 }
 
 impl Memory {
-    pub(crate) fn new(link: &Arc<GpuLink>) -> Memory {
+    pub(crate) fn new(link: &Arc<GpuLink>, gpu: u32, space: &Arc<Space>) -> Memory {
         Memory {
             link: Arc::clone(link),
-            arena: OnceLock::new(),
+            gpu,
+            space: Arc::clone(space),
+            announced: AtomicBool::new(false),
             heap: Mutex::default(),
-            table: AllocationTable::default(),
-            next_number: AtomicU64::new(0),
         }
     }
 
-    /// The addresses, reserved at the first call.
+    /// The addresses, reserved and announced to the GPU at the first call.
     pub(crate) fn arena(&self) -> Result<&Arena> {
-        if let Some(arena) = self.arena.get() {
-            return Ok(arena);
+        let arena = self.space.arena()?;
+        if !self.announced.load(Ordering::Acquire) {
+            let _once = self.heap.lock();
+            if !self.announced.load(Ordering::Acquire) {
+                let bytes = arena.announced(self.gpu);
+                self.link.request(Request::SetAddressRange { lo: arena.lo, bytes })?;
+                self.space.shared.announced(self.gpu, &self.link);
+                self.announced.store(true, Ordering::Release);
+            }
         }
-        let mut heap = self.heap.lock();
-        if let Some(arena) = self.arena.get() {
-            return Ok(arena);
-        }
-        let arena = Arena::reserve(&self.link)?;
-        *heap = Some(Heap::new(FreeRanges::new(arena.lo, arena.bytes)));
-        Ok(self.arena.get_or_init(|| arena))
+        Ok(arena)
     }
 
-    fn number(&self) -> u64 {
-        self.next_number.fetch_add(1, Ordering::Relaxed) + 1
+    pub(crate) fn link(&self) -> &GpuLink {
+        &self.link
     }
 
-    /// Takes addresses out of the arena.
-    pub(crate) fn take_addresses(&self, bytes: u64, align: u64, at: Option<u64>) -> Result<u64> {
-        self.arena()?;
-        let mut heap = self.heap.lock();
-        let heap = heap.as_mut().ok_or(CudaError::OUT_OF_MEMORY)?;
-        if let Some(at) = at
-            && at % align == 0
-            && heap.addresses.take_at(at, bytes)
-        {
-            return Ok(at);
-        }
-        heap.addresses.take_lowest(bytes, align).ok_or(CudaError::OUT_OF_MEMORY)
-    }
-
-    pub(crate) fn give_addresses(&self, at: u64, bytes: u64) {
-        if let Some(heap) = self.heap.lock().as_mut() {
-            heap.addresses.give(at, bytes);
-        }
+    /// The GPU's ordinal.
+    pub(crate) fn gpu(&self) -> u32 {
+        self.gpu
     }
 
     /// No place in line yet, for [`Memory::try_alloc`].
@@ -147,7 +133,7 @@ impl Memory {
     /// `NOT_READY`: others have it, and it stands in line at `place`; `OUT_OF_MEMORY`.
     pub(crate) fn try_alloc(&self, wanted: Wanted, place: &mut Place<'_>) -> Result<Arc<Allocation>> {
         let allocation = Arc::new(self.make(wanted, None, place)?);
-        self.table.insert(&allocation);
+        self.space.table.insert(&allocation);
         Ok(allocation)
     }
 
@@ -186,8 +172,7 @@ impl Memory {
             return Err(if bytes == 0 { CudaError::INVALID_VALUE } else { CudaError::OUT_OF_MEMORY });
         }
         let arena = self.arena()?;
-        let mut heap = self.heap.lock();
-        let heap = heap.as_mut().ok_or(CudaError::OUT_OF_MEMORY)?;
+        let heap = &mut *self.heap.lock();
         let memory_kind = kind.memory();
         let in_chunk = host.is_none() && bytes <= SMALL;
         let (base, memory) = match in_chunk.then(|| self.take_from_chunk(arena, heap, bytes, memory_kind, place)) {
@@ -196,10 +181,10 @@ impl Memory {
             Some(Err(error)) if error != CudaError::OUT_OF_MEMORY => return Err(error),
             _ => {
                 let whole = host.map_or(bytes, |pages| pages.covering().1 as u64);
-                let own = self.take_memory(arena, heap, whole, (memory_kind, host), place).or_else(|error| {
+                let own = self.take_memory(arena, whole, (memory_kind, host), place).or_else(|error| {
                     let short = matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY);
                     if short && self.give_spare(arena, heap) {
-                        return self.take_memory(arena, heap, whole, (memory_kind, host), place);
+                        return self.take_memory(arena, whole, (memory_kind, host), place);
                     }
                     Err(error)
                 })?;
@@ -208,9 +193,9 @@ impl Memory {
         };
         // Registered memory need not begin at a page.
         let base = base + host.map_or(0, |pages| pages.covering().0 as u64);
-        let number = self.number();
+        let (gpu, number) = (self.gpu, self.space.number());
         let sync_memops = AtomicBool::new(false);
-        Ok(Allocation { base, bytes, kind, context, number, flags, host, pool, sync_memops, memory })
+        Ok(Allocation { base, bytes, kind, gpu, context, number, flags, host, pool, sync_memops, memory })
     }
 
     /// Registers a program's own pages: moves them into memory that the GPU sees. Pages that must stay what they are, since
@@ -235,7 +220,7 @@ impl Memory {
             return Err(CudaError::HOST_MEMORY_ALREADY_REGISTERED);
         }
         // Before anything is done: two threads may register the same.
-        let may_move = self.table.take(start..end)?;
+        let may_move = self.space.table.take(start..end)?;
         let made = pages.kind().map_err(|_| CudaError::OPERATING_SYSTEM).and_then(|kind| match kind {
             PagesKind::Unreadable => Err(CudaError::INVALID_VALUE),
             PagesKind::ReadOnly if !read_only => Err(CudaError::INVALID_VALUE),
@@ -252,11 +237,11 @@ impl Memory {
         match made {
             Ok(allocation) => {
                 let allocation = Arc::new(allocation);
-                self.table.insert(&allocation);
+                self.space.table.insert(&allocation);
                 Ok(allocation)
             }
             Err(error) => {
-                self.table.release(start);
+                self.space.table.release(start);
                 Err(error)
             }
         }
@@ -264,7 +249,7 @@ impl Memory {
 
     /// Makes memory that is somebody else's known.
     pub(crate) fn announce(&self, base: u64, bytes: u64, kind: Kind, context: ContextId) {
-        self.table.insert(&Arc::new(self.elsewhere(base, bytes, kind, context)));
+        self.space.table.insert(&Arc::new(self.elsewhere(base, bytes, kind, context)));
     }
 
     /// An allocation whose memory is somebody else's.
@@ -274,7 +259,8 @@ impl Memory {
             bytes,
             kind,
             context,
-            number: self.number(),
+            gpu: self.gpu,
+            number: self.space.number(),
             flags: 0,
             host: None,
             pool: MemPool::NULL,
@@ -285,7 +271,7 @@ impl Memory {
 
     /// Takes an allocation out of what is known, if `base` begins one that `wanted` wants.
     pub(crate) fn forget(&self, base: u64, wanted: impl FnOnce(&Allocation) -> bool) -> Option<Arc<Allocation>> {
-        self.table.remove(base, wanted)
+        self.space.table.remove(base, wanted)
     }
 
     /// Gives the memory of a forgotten allocation back. No work may use it any more.
@@ -299,9 +285,8 @@ impl Memory {
     }
 
     fn give(&self, allocation: &Allocation, keep: bool) {
-        let Some(arena) = self.arena.get() else { return };
-        let mut heap = self.heap.lock();
-        let Some(heap) = heap.as_mut() else { return };
+        let Some(arena) = self.space.existing() else { return };
+        let heap = &mut *self.heap.lock();
         if let Some(pages) = allocation.host
             && allocation.kind == Kind::Registered
             && let Err(error) = pages.make_private()
@@ -313,7 +298,7 @@ impl Memory {
         match allocation.memory {
             Backing::Own(id, bytes) => {
                 let base = allocation.base / PAGE_BYTES * PAGE_BYTES;
-                self.give_own(arena, heap, Own { base, id, bytes, kind: allocation.kind.memory() });
+                self.give_own(arena, Own { base, id, bytes, kind: allocation.kind.memory() });
             }
             Backing::Chunk(bytes) => {
                 let at = allocation.base / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES;
@@ -322,26 +307,25 @@ impl Memory {
                 if chunk.free.is_whole(LARGE_PAGE_BYTES)
                     && let Some(own) = heap.retire(at, keep)
                 {
-                    self.give_own(arena, heap, own);
+                    self.give_own(arena, own);
                 }
             }
             Backing::None => {}
         }
         if allocation.kind.registered() {
-            self.table.release(allocation.host_address());
+            self.space.table.release(allocation.host_address());
         }
     }
 
     /// Gives back all that a context had, but pools and physical memory, which belong to the device.
     pub(crate) fn free_context(&self, context: ContextId) {
-        self.table.of_context(context).into_iter().for_each(|base| self.free(base));
+        self.space.table.of_context(context).into_iter().for_each(|base| self.free(base));
         self.trim();
     }
 
     /// Gives back what is kept for allocations to come; false if that is nothing.
     pub(crate) fn trim(&self) -> bool {
-        let Some(arena) = self.arena.get() else { return false };
-        self.heap.lock().as_mut().is_some_and(|heap| self.give_spare(arena, heap))
+        self.space.existing().is_some_and(|arena| self.give_spare(arena, &mut self.heap.lock()))
     }
 
     /// Makes a request that takes memory: what is kept for allocations to come is given back for it, if need be.
@@ -359,7 +343,6 @@ impl Memory {
     /// Device memory that is kept for allocations to come, bytes.
     pub(crate) fn spare_bytes(&self) -> u64 {
         let heap = self.heap.lock();
-        let Some(heap) = heap.as_ref() else { return 0 };
         let kept = heap.spare.iter().filter_map(|at| heap.chunks.get(at));
         kept.filter(|chunk| chunk.own.kind == MemoryKind::Vram).map(|chunk| chunk.own.bytes).sum()
     }
@@ -368,7 +351,7 @@ impl Memory {
     fn give_spare(&self, arena: &Arena, heap: &mut Heap) -> bool {
         let spare = heap.take_spare();
         let some = !spare.is_empty();
-        spare.into_iter().for_each(|own| self.give_own(arena, heap, own));
+        spare.into_iter().for_each(|own| self.give_own(arena, own));
         some
     }
 
@@ -379,31 +362,32 @@ impl Memory {
         }
     }
 
-    /// The allocation around an address, GPU's or program's.
-    pub(crate) fn find(&self, address: u64) -> Option<Arc<Allocation>> {
-        self.table.find(address)
+    /// Copies to memory of the GPU, here and now; `shared`: the host sees it too.
+    pub(crate) fn write_now(&self, dst: DevAddr, src: HostRange<'_>, shared: bool) -> Result<()> {
+        if shared && self.on_host(dst, src.len(), true, |range| range.copy_from(src)) {
+            return Ok(());
+        }
+        self.link.usable()?;
+        self.link.outcome(self.link.gpu().write(dst, src))
     }
 
-    pub(crate) fn is_managed(&self, address: u64) -> bool {
-        self.find(address).is_some_and(|found| found.kind.managed())
-    }
-
-    /// What `bytes` at an address are. Neighbouring mappings may be crossed.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE` if it is a GPU address, but not all of it allocated.
-    pub(crate) fn locate(&self, address: u64, bytes: u64) -> Result<Residency> {
-        self.arena.get().map_or(Ok(Residency::Pageable), |arena| self.table.locate(arena, address, bytes))
+    /// Copies from memory of the GPU, here and now; `shared`: the host sees it too.
+    pub(crate) fn read_now(&self, dst: HostRange<'_>, src: DevAddr, shared: bool) -> Result<()> {
+        if shared && self.on_host(src, dst.len(), false, |range| dst.copy_from(range)) {
+            return Ok(());
+        }
+        self.link.usable()?;
+        self.link.outcome(self.link.gpu().read(dst, src))
     }
 
     /// Calls `f` with GPU memory as the host sees it; false if it does not.
     pub(crate) fn on_host(&self, at: DevAddr, bytes: usize, write: bool, f: impl FnOnce(HostRange<'_>)) -> bool {
-        self.arena().is_ok_and(|arena| arena.window.with(at.0 - arena.lo, bytes as u64, write, f).is_ok())
+        self.space.existing().is_some_and(|arena| arena.window.with(at.0 - arena.lo, bytes as u64, write, f).is_ok())
     }
 
     /// Reads memory that the host sees; false if it does not.
     pub(crate) fn read_on_host(&self, at: u64, out: &mut [u8]) -> bool {
-        self.arena().is_ok_and(|arena| arena.window.read(at - arena.lo, out).is_ok())
+        self.space.existing().is_some_and(|arena| arena.window.read(at - arena.lo, out).is_ok())
     }
 
     /// Writes memory that the host sees.
@@ -416,15 +400,8 @@ impl Memory {
     }
 
     /// Memory of its own at new addresses.
-    fn take_own(
-        &self,
-        heap: &mut Heap,
-        bytes: u64,
-        align: u64,
-        kind: MemoryKind,
-        place: &mut Place<'_>,
-    ) -> Result<Own> {
-        let base = heap.addresses.take_lowest(bytes, align).ok_or(CudaError::OUT_OF_MEMORY)?;
+    fn take_own(&self, bytes: u64, align: u64, kind: MemoryKind, place: &mut Place<'_>) -> Result<Own> {
+        let base = self.space.take(bytes, align, None)?;
         let id = place.allocation(bytes);
         let answer = self.link.request(Request::Alloc { id, bytes, kind });
         place.asked(id, bytes, &answer);
@@ -436,7 +413,7 @@ impl Memory {
         match made {
             Ok(_) => Ok(Own { base, id, bytes, kind }),
             Err(error) => {
-                heap.addresses.give(base, bytes);
+                self.space.give(base, bytes);
                 Err(error)
             }
         }
@@ -446,42 +423,43 @@ impl Memory {
     fn take_memory(
         &self,
         arena: &Arena,
-        heap: &mut Heap,
         bytes: u64,
         (kind, host): (MemoryKind, Option<ProgramPages>),
         place: &mut Place<'_>,
     ) -> Result<Own> {
         let unit = if bytes > SMALL { LARGE_PAGE_BYTES } else { PAGE_BYTES };
         if kind == MemoryKind::Vram {
-            return self.take_own(heap, bytes.next_multiple_of(unit), unit, kind, place);
+            return self.take_own(bytes.next_multiple_of(unit), unit, kind, place);
         }
-        let own = self.take_own(heap, bytes.next_multiple_of(PAGE_BYTES), unit, kind, place)?;
+        let own = self.take_own(bytes.next_multiple_of(PAGE_BYTES), unit, kind, place)?;
         let shown = self.link.outcome(self.link.gpu().host_memory(own.id)).and_then(|part| {
             let at = own.base - arena.lo;
             let shown = arena.window.map(at, &part.file, part.offset, own.bytes, Protection::ReadWrite);
             // Registered memory moves into the file before the program's pages show it.
             let moved = shown.and_then(|()| host.map_or(Ok(()), |pages| pages.show(&part.file, part.offset)));
-            moved.map_err(|_| CudaError::OPERATING_SYSTEM)
+            moved.map_err(|_| CudaError::OPERATING_SYSTEM)?;
+            self.space.shared.add(own.base, Piece { id: own.id, bytes: own.bytes, gpu: self.gpu, memory: part })
         });
         match shown {
             Ok(()) => Ok(own),
             Err(error) => {
-                self.give_own(arena, heap, own);
+                self.give_own(arena, own);
                 Err(error)
             }
         }
     }
 
-    fn give_own(&self, arena: &Arena, heap: &mut Heap, own: Own) {
+    fn give_own(&self, arena: &Arena, own: Own) {
         let Own { base, id, bytes, kind } = own;
-        if kind == MemoryKind::Host
-            && let Err(error) = arena.window.unmap(base - arena.lo, bytes)
-        {
-            tracing::error!(%error, "host-visible pages stay mapped");
+        if kind == MemoryKind::Host {
+            self.space.shared.remove(base);
+            if let Err(error) = arena.window.unmap(base - arena.lo, bytes) {
+                tracing::error!(%error, "host-visible pages stay mapped");
+            }
         }
         self.link.post(GiveBack::Unmap { at: DevAddr(base), bytes });
         self.link.post(GiveBack::Free { id });
-        heap.addresses.give(base, bytes);
+        self.space.give(base, bytes);
     }
 
     /// A part of a chunk with room, or of a new one. What the host sees of it is zero, as fresh pages are.
@@ -503,7 +481,7 @@ impl Memory {
             }
             return Ok(base);
         }
-        let own = self.take_memory(arena, heap, LARGE_PAGE_BYTES, (kind, None), place)?;
+        let own = self.take_memory(arena, LARGE_PAGE_BYTES, (kind, None), place)?;
         let mut free = FreeRanges::new(own.base, LARGE_PAGE_BYTES);
         let base = free.take(bytes, ALIGN).ok_or(CudaError::OUT_OF_MEMORY)?;
         heap.chunks.insert(own.base, Chunk { own, free });

@@ -1,7 +1,8 @@
 //! Addresses and memory: what is handed out, and what is known of an address.
 //!
-//! [`addresses`] reserves the range of all GPU addresses; [`heap`] gets memory and gives it back, and where others have it, stands
-//! in [`line`]; [`table`] knows the [`allocation`] around any address. [`pool`]s keep freed blocks in stream order;
+//! [`addresses`] reserves the range of all GPU addresses; [`heap`] gets a GPU's memory and gives it back, and where others have it,
+//! stands in [`line`]; [`memories`] are those of all GPUs;
+//! [`shared`] shows all of them host memory that one has made; [`table`] knows the [`allocation`] around any address. [`pool`]s keep freed blocks in stream order;
 //! [`virtual_memory`] has addresses, memory and mappings apart, as `cuMemMap` and its kin do; [`advice`] remembers what was
 //! said about managed memory.
 
@@ -10,6 +11,8 @@ pub(crate) mod advice;
 pub(crate) mod allocation;
 pub(crate) mod heap;
 pub(crate) mod line;
+pub(crate) mod memories;
 pub(crate) mod pool;
+pub(crate) mod shared;
 pub(crate) mod table;
 pub(crate) mod virtual_memory;

@@ -14,10 +14,10 @@ use crate::memory::allocation::{Allocation, Kind};
 /// What an address is, for a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Residency {
-    /// GPU memory that the host does not see.
-    Device(DevAddr),
-    /// Memory that both see; the address is the GPU's.
-    HostVisible(DevAddr),
+    /// Memory of a GPU, of that ordinal, that the host does not see.
+    Device(DevAddr, u32),
+    /// Memory that that GPU and the host see; the address is the GPU's.
+    HostVisible(DevAddr, u32),
     /// The program's own memory.
     Pageable,
 }
@@ -150,19 +150,20 @@ impl AllocationTable {
             // No bytes need a place, too.
             let range = address..address.checked_add(bytes.max(1)).ok_or(CudaError::INVALID_VALUE)?;
             let (_, first) = tables.by_address.get(address).ok_or(CudaError::INVALID_VALUE)?;
-            let host = first.kind.host_visible();
-            let alike = tables.by_address.overlapping(range.clone()).all(|(_, next)| next.kind.host_visible() == host);
+            let (host, gpu) = (first.kind.host_visible(), first.gpu);
+            let like = |next: &Allocation| next.kind.host_visible() == host && next.gpu == gpu;
+            let alike = tables.by_address.overlapping(range.clone()).all(|(_, next)| like(next));
             if !alike || !tables.by_address.covers(range) {
                 return Err(CudaError::INVALID_VALUE);
             }
             let address = DevAddr(address);
-            return Ok(if host { Residency::HostVisible(address) } else { Residency::Device(address) });
+            return Ok(if host { Residency::HostVisible(address, gpu) } else { Residency::Device(address, gpu) });
         }
         let registered = tables
             .registered(address)
             .filter(|found| found.kind.on_gpu() && bytes <= found.bytes - (address - found.host_address()));
         Ok(match registered {
-            Some(found) => Residency::HostVisible(DevAddr(found.base + (address - found.host_address()))),
+            Some(found) => Residency::HostVisible(DevAddr(found.base + (address - found.host_address())), found.gpu),
             None => Residency::Pageable,
         })
     }

@@ -9,10 +9,10 @@ use intervals::IntervalMap;
 use parking_lot::Mutex;
 
 use crate::error::{CudaError, Result};
-use crate::gpu_link::GpuLink;
 use crate::handle::{self, Physical, Table, Tag};
 use crate::memory::allocation::Kind;
 use crate::memory::heap::Memory;
+use crate::memory::memories::Memories;
 use crate::values::{AccessFlags, Location, MemoryProps};
 
 /// Granularity of sizes, offsets and addresses of memory at a location, bytes: what of it has a page of its own. On the host
@@ -27,10 +27,16 @@ pub(crate) struct PhysicalState {
     id: AllocId,
     bytes: u64,
     props: MemoryProps,
-    link: Arc<GpuLink>,
+    /// The memory of the GPU that has it, or that may see it.
+    owner: Arc<Memory>,
 }
 
 impl PhysicalState {
+    /// Whether it is that device which may have rights to it.
+    fn is_of(&self, device: i32) -> bool {
+        i64::from(self.owner.gpu()) == i64::from(device)
+    }
+
     fn on_host(&self) -> bool {
         !matches!(self.props.location, Location::Device(_))
     }
@@ -43,15 +49,14 @@ impl PhysicalState {
 
 impl Drop for PhysicalState {
     fn drop(&mut self) {
-        self.link.give_back(Request::Free { id: self.id });
+        self.owner.link().give_back(Request::Free { id: self.id });
     }
 }
 
 /// Reservations, physical memory, and what of it is mapped where.
 #[derive(Debug)]
 pub(crate) struct VirtualMemory {
-    link: Arc<GpuLink>,
-    memory: Arc<Memory>,
+    memory: Arc<Memories>,
     physicals: Table<PhysicalState>,
     tables: Mutex<Tables>,
 }
@@ -95,24 +100,43 @@ impl Tables {
 }
 
 /// The host is one node, number 0 (CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID); its nearest to a thread is not asked for here.
-fn supported(props: MemoryProps) -> Result<()> {
+fn supported(memory: &Memories, props: MemoryProps) -> Result<()> {
     match props.location {
         Location::Host if props.handle_types != 0 => Err(CudaError::INVALID_VALUE),
         _ if props.handle_types != 0 => Err(CudaError::NOT_SUPPORTED),
-        Location::Device(0) | Location::Host | Location::HostNuma(0) => Ok(()),
+        Location::Host | Location::HostNuma(0) => Ok(()),
+        Location::Device(device) if memory.has(device) => Ok(()),
         Location::Device(_) => Err(CudaError::INVALID_DEVICE),
         Location::HostNuma(_) | Location::HostNumaCurrent | Location::Invalid => Err(CudaError::INVALID_VALUE),
     }
 }
 
+/// Gives the GPU that has the memory of a mapping these rights to it.
+fn device_access(range: &Range<u64>, mapping: &mut Mapping, flags: AccessFlags) -> Result<()> {
+    if mapping.device == flags {
+        return Ok(());
+    }
+    let owner = Arc::clone(&mapping.memory.owner);
+    let link = owner.link();
+    let (at, bytes) = (DevAddr(range.start), range.end - range.start);
+    if mapping.device != AccessFlags::None {
+        link.request(Request::Unmap { at, bytes })?;
+        mapping.device = AccessFlags::None;
+    }
+    let access = match flags {
+        AccessFlags::None => return Ok(()),
+        AccessFlags::Read => MapAccess::Read,
+        AccessFlags::ReadWrite => MapAccess::ReadWrite,
+    };
+    let (id, offset) = (mapping.memory.id, mapping.offset);
+    link.request(Request::Map { at, id, offset, bytes, access })?;
+    mapping.device = flags;
+    Ok(())
+}
+
 impl VirtualMemory {
-    pub(crate) fn new(link: &Arc<GpuLink>, memory: &Arc<Memory>) -> VirtualMemory {
-        VirtualMemory {
-            link: Arc::clone(link),
-            memory: Arc::clone(memory),
-            physicals: Table::default(),
-            tables: Mutex::default(),
-        }
+    pub(crate) fn new(memory: &Arc<Memories>) -> VirtualMemory {
+        VirtualMemory { memory: Arc::clone(memory), physicals: Table::default(), tables: Mutex::default() }
     }
 
     /// Granularity of sizes and addresses, bytes; `option` is minimum or recommended (with which one entry maps as much as it
@@ -121,7 +145,7 @@ impl VirtualMemory {
     /// # Errors
     /// `INVALID_VALUE`, `INVALID_DEVICE`, `NOT_SUPPORTED` for memory shared between processes.
     pub(crate) fn granularity(&self, props: MemoryProps, option: u32) -> Result<u64> {
-        supported(props)?;
+        supported(&self.memory, props)?;
         match option {
             0 => Ok(minimum_granularity(props.location)),
             1 => Ok(LARGE_PAGE_BYTES),
@@ -140,7 +164,7 @@ impl VirtualMemory {
         }
         let align = alignment.max(LARGE_PAGE_BYTES);
         let wish = (address != 0).then_some(address);
-        let at = self.memory.take_addresses(bytes, align, wish)?;
+        let at = self.memory.space().take(bytes, align, wish)?;
         let fresh = self.tables.lock().reserved.insert(at..at + bytes, ());
         assert_eq!(fresh, Ok(()), "addresses are taken once");
         Ok(DevAddr(at))
@@ -159,27 +183,30 @@ impl VirtualMemory {
             return Err(CudaError::INVALID_VALUE);
         }
         tables.reserved.remove(address.0);
-        self.memory.give_addresses(address.0, bytes);
+        self.memory.space().give(address.0, bytes);
         Ok(())
     }
 
-    /// Allocates physical memory.
+    /// Allocates physical memory; that of the host is for the device `here`.
     ///
     /// # Errors
     /// `INVALID_VALUE` for sizes that are no multiple of the granularity, `NOT_SUPPORTED` for memory shared between
     /// processes, `OUT_OF_MEMORY`.
-    pub(crate) fn create(&self, bytes: u64, props: MemoryProps, flags: u64) -> Result<Physical> {
-        supported(props)?;
+    pub(crate) fn create(&self, here: u32, bytes: u64, props: MemoryProps, flags: u64) -> Result<Physical> {
+        supported(&self.memory, props)?;
         if bytes == 0 || !bytes.is_multiple_of(minimum_granularity(props.location)) || flags != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        self.memory.arena()?;
-        let device = matches!(props.location, Location::Device(_));
-        let kind = if device { MemoryKind::Vram } else { MemoryKind::Host };
-        let mut place = self.memory.place();
+        let (gpu, kind) = match props.location {
+            Location::Device(device) => (device.cast_unsigned(), MemoryKind::Vram),
+            _ => (here, MemoryKind::Host),
+        };
+        let owner = self.memory.of(gpu);
+        owner.arena()?;
+        let mut place = owner.place();
         let id = loop {
             let id = place.allocation(bytes);
-            let answer = self.memory.request(Request::Alloc { id, bytes, kind });
+            let answer = owner.request(Request::Alloc { id, bytes, kind });
             place.asked(id, bytes, &answer);
             match answer {
                 // It is no context's: whatever ends, it is wanted.
@@ -188,7 +215,7 @@ impl VirtualMemory {
             }
         };
         let handle = Physical(handle::fresh(Tag::Physical));
-        let state = PhysicalState { id, bytes, props, link: Arc::clone(&self.link) };
+        let state = PhysicalState { id, bytes, props, owner: Arc::clone(owner) };
         self.physicals.insert(handle.0, Arc::new(state));
         Ok(handle)
     }
@@ -238,10 +265,10 @@ impl VirtualMemory {
     fn withdraw(&self, range: &Range<u64>, mapping: &Mapping) {
         let (at, bytes) = (range.start, range.end - range.start);
         if mapping.device != AccessFlags::None {
-            self.link.give_back(Request::Unmap { at: DevAddr(at), bytes });
+            mapping.memory.owner.link().give_back(Request::Unmap { at: DevAddr(at), bytes });
         }
         if mapping.host != AccessFlags::None
-            && let Ok(arena) = self.memory.arena()
+            && let Ok(arena) = self.memory.space().arena()
             && let Err(error) = arena.window.unmap(at - arena.lo, bytes)
         {
             tracing::error!(%error, "host pages stay mapped");
@@ -261,7 +288,11 @@ impl VirtualMemory {
             let Some((_, mapping)) = tables.mapped.get_mut(range.start) else { continue };
             for &(location, flags) in accesses {
                 match location {
-                    Location::Device(0) => self.device_access(&range, mapping, flags)?,
+                    Location::Device(device) if mapping.memory.is_of(device) => {
+                        device_access(&range, mapping, flags)?;
+                    }
+                    // Others have none, and cannot have any.
+                    Location::Device(device) if self.memory.has(device) && flags == AccessFlags::None => {}
                     Location::Device(_) => return Err(CudaError::INVALID_DEVICE),
                     Location::Invalid => return Err(CudaError::INVALID_VALUE),
                     host if mapping.memory.is_reached_from(host) => self.host_access(&range, mapping, flags)?,
@@ -271,40 +302,21 @@ impl VirtualMemory {
             let kind = if mapping.memory.on_host() { Kind::MappedHost } else { Kind::Mapped };
             self.memory.forget(range.start, |found| matches!(found.kind, Kind::Mapped | Kind::MappedHost));
             if mapping.device != AccessFlags::None {
-                self.memory.announce(range.start, range.end - range.start, kind, ContextId(0));
+                mapping.memory.owner.announce(range.start, range.end - range.start, kind, ContextId(0));
             }
         }
         Ok(())
     }
 
-    fn device_access(&self, range: &Range<u64>, mapping: &mut Mapping, flags: AccessFlags) -> Result<()> {
-        if mapping.device == flags {
-            return Ok(());
-        }
-        let (at, bytes) = (DevAddr(range.start), range.end - range.start);
-        if mapping.device != AccessFlags::None {
-            self.link.request(Request::Unmap { at, bytes })?;
-            mapping.device = AccessFlags::None;
-        }
-        let access = match flags {
-            AccessFlags::None => return Ok(()),
-            AccessFlags::Read => MapAccess::Read,
-            AccessFlags::ReadWrite => MapAccess::ReadWrite,
-        };
-        let (id, offset) = (mapping.memory.id, mapping.offset);
-        self.link.request(Request::Map { at, id, offset, bytes, access })?;
-        mapping.device = flags;
-        Ok(())
-    }
-
     fn host_access(&self, range: &Range<u64>, mapping: &mut Mapping, flags: AccessFlags) -> Result<()> {
-        let arena = self.memory.arena()?;
+        let arena = self.memory.space().arena()?;
         let (at, bytes) = (range.start - arena.lo, range.end - range.start);
         let done = match flags {
             AccessFlags::None if mapping.host == AccessFlags::None => Ok(()),
             AccessFlags::None => arena.window.unmap(at, bytes),
             AccessFlags::Read | AccessFlags::ReadWrite => {
-                let part = self.link.outcome(self.link.gpu().host_memory(mapping.memory.id))?;
+                let link = mapping.memory.owner.link();
+                let part = link.outcome(link.gpu().host_memory(mapping.memory.id))?;
                 let protection = if flags == AccessFlags::Read { Protection::Read } else { Protection::ReadWrite };
                 let offset = part.offset + mapping.offset;
                 arena.window.map(at, &part.file, offset, bytes, protection)
@@ -323,7 +335,8 @@ impl VirtualMemory {
         let tables = self.tables.lock();
         let mapping = tables.around(address.0)?;
         match location {
-            Location::Device(0) => Ok(mapping.device),
+            Location::Device(device) if mapping.memory.is_of(device) => Ok(mapping.device),
+            Location::Device(device) if self.memory.has(device) => Ok(AccessFlags::None),
             Location::Device(_) => Err(CudaError::INVALID_DEVICE),
             Location::Invalid => Err(CudaError::INVALID_VALUE),
             _ => Ok(mapping.host),

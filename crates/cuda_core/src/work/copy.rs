@@ -3,17 +3,20 @@
 //! - Between places that the GPU sees, its copy engine works, in stream order.
 //! - From the program's own memory, a little goes along with the command, and so does somewhat more behind work that is not
 //!   done; the rest is written at once, after the work that must come before.
+//! - Between places of which the stream's GPU does not see one: [`between`](crate::work::between).
 //! - To the program's own memory: read at once, after the work that must come before.
 //!
 //! Thus copies of pageable memory block, as CUDA lets them, and the bytes are moved once.
 
+use std::sync::Arc;
+
 use gpu::{Command, DevAddr, MAX_INLINE_BYTES};
 use hostmem::HostRange;
 
-use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
-use crate::memory::heap::Memory;
+use crate::memory::memories::Memories;
 use crate::memory::table::Residency;
+use crate::work::between::{Line, Site, copy_in_order};
 use crate::work::queues::Length;
 use crate::work::stream::StreamState;
 
@@ -22,12 +25,30 @@ use crate::work::stream::StreamState;
 const AT_ONCE: usize = 16 << 10;
 
 /// One end of a copy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum End<'a> {
-    /// An address the GPU may use; the host may too if `shared`.
+    /// An address that the stream's GPU may use; the host may too if `shared`.
     Gpu { at: DevAddr, shared: bool },
+    /// One that another GPU may use.
+    Away(Site),
     /// The program's own memory.
     Host(HostRange<'a>),
+}
+
+impl End<'_> {
+    /// Where it is, if a GPU sees it.
+    pub(crate) fn site(self, stream: &StreamState) -> Option<Site> {
+        match self {
+            End::Gpu { at, shared } => Some(Site { memory: Arc::clone(stream.core.memory()), at, shared }),
+            End::Away(site) => Some(site),
+            End::Host(_) => None,
+        }
+    }
+
+    /// Whether it is out of the reach of the stream's GPU.
+    pub(crate) fn is_away(&self) -> bool {
+        matches!(self, End::Away(_))
+    }
 }
 
 /// A run of bytes as one line.
@@ -35,27 +56,47 @@ pub(crate) fn run(dst: DevAddr, src: DevAddr, bytes: u64) -> Command<'static> {
     Command::Copy { dst, src, width: bytes, height: 1, dst_pitch: bytes, src_pitch: bytes }
 }
 
-/// Tells by the address what a range is.
-///
-/// # Errors
-/// `INVALID_VALUE` if it is a GPU address, but not all of it allocated.
-pub(crate) fn end_of<'a>(memory: &Memory, range: HostRange<'a>) -> Result<End<'a>> {
-    Ok(match memory.locate(range.address() as u64, range.len() as u64)? {
-        Residency::Device(at) => End::Gpu { at, shared: false },
-        Residency::HostVisible(at) => End::Gpu { at, shared: true },
-        Residency::Pageable => End::Host(range),
+/// What is at an address, as the GPU `here` sees it; `None`: something of the program's own.
+fn found(memory: &Memories, here: u32, residency: Residency, bytes: u64) -> Option<End<'static>> {
+    let (at, gpu, shared) = match residency {
+        Residency::Device(at, gpu) => (at, gpu, false),
+        Residency::HostVisible(at, gpu) => (at, gpu, true),
+        Residency::Pageable => return None,
+    };
+    let away = gpu != here && !(shared && memory.sees(here, at, bytes));
+    Some(if away {
+        End::Away(Site { memory: Arc::clone(memory.of(gpu)), at, shared })
+    } else {
+        End::Gpu { at, shared }
     })
 }
 
-/// An address that must be one the GPU may use; whether the host may too.
+/// Tells by the address what a range is, for a stream of the GPU `here`.
+///
+/// # Errors
+/// `INVALID_VALUE` if it is a GPU address, but not all of it allocated.
+pub(crate) fn end_of<'a>(memory: &Memories, here: u32, range: HostRange<'a>) -> Result<End<'a>> {
+    let bytes = range.len() as u64;
+    let residency = memory.locate(range.address() as u64, bytes)?;
+    Ok(found(memory, here, residency, bytes).unwrap_or(End::Host(range)))
+}
+
+/// An address that must be one that a GPU may use.
 ///
 /// # Errors
 /// `INVALID_VALUE` if not all of it is allocated.
-pub(crate) fn on_gpu(memory: &Memory, address: DevAddr, bytes: u64) -> Result<(DevAddr, bool)> {
-    match memory.locate(address.0, bytes)? {
-        Residency::Device(at) => Ok((at, false)),
-        Residency::HostVisible(at) => Ok((at, true)),
-        Residency::Pageable => Err(CudaError::INVALID_VALUE),
+pub(crate) fn on_some_gpu(memory: &Memories, here: u32, address: DevAddr, bytes: u64) -> Result<End<'static>> {
+    found(memory, here, memory.locate(address.0, bytes)?, bytes).ok_or(CudaError::INVALID_VALUE)
+}
+
+/// An address that must be one the GPU `here` may use; whether the host may too.
+///
+/// # Errors
+/// `INVALID_VALUE` if not all of it is allocated, or only another GPU may use it.
+pub(crate) fn on_gpu(memory: &Memories, here: u32, address: DevAddr, bytes: u64) -> Result<(DevAddr, bool)> {
+    match on_some_gpu(memory, here, address, bytes)? {
+        End::Gpu { at, shared } => Ok((at, shared)),
+        _ => Err(CudaError::INVALID_VALUE),
     }
 }
 
@@ -80,34 +121,32 @@ pub(crate) fn transfer(stream: &StreamState, dst: End<'_>, src: End<'_>, bytes: 
             }
             stream.run_here(length, || {
                 core.check()?;
-                write_now(core, at, range, shared)
+                core.memory().write_now(at, range, shared)
             })
         }
         (End::Host(range), End::Gpu { at, shared }) => stream.run_here(length, || {
             stream.print();
             core.check()?;
-            read_now(core, range, at, shared)
+            core.memory().read_now(range, at, shared)
         }),
+        (End::Away(site), End::Host(range)) => stream.run_here(Length::Long, || {
+            core.check()?;
+            site.write(0, range)
+        }),
+        (End::Host(range), End::Away(site)) => stream.run_here(Length::Long, || {
+            core.check()?;
+            site.read(range, 0)
+        }),
+        (dst @ (End::Away(_) | End::Gpu { .. }), src @ (End::Away(_) | End::Gpu { .. })) => {
+            let lines = std::iter::once(Line { dst: 0, src: 0, bytes });
+            let (Some(dst), Some(src)) = (dst.site(stream), src.site(stream)) else { return Err(CudaError::UNKNOWN) };
+            copy_in_order(stream, dst, src, lines)?;
+            if wait { stream.synchronize() } else { Ok(()) }
+        }
         (End::Host(dst), End::Host(src)) => stream.run_here(length, || {
             core.check()?;
             dst.copy_from(src);
             Ok(())
         }),
     }
-}
-
-/// Copies to GPU memory, here and now.
-pub(crate) fn write_now(core: &ContextCore, dst: DevAddr, src: HostRange<'_>, shared: bool) -> Result<()> {
-    if shared && core.memory().on_host(dst, src.len(), true, |range| range.copy_from(src)) {
-        return Ok(());
-    }
-    core.link().outcome(core.link().gpu().write(dst, src))
-}
-
-/// Copies from GPU memory, here and now.
-pub(crate) fn read_now(core: &ContextCore, dst: HostRange<'_>, src: DevAddr, shared: bool) -> Result<()> {
-    if shared && core.memory().on_host(src, dst.len(), false, |range| dst.copy_from(range)) {
-        return Ok(());
-    }
-    core.link().outcome(core.link().gpu().read(dst, src))
 }

@@ -12,8 +12,10 @@ use parking_lot::Mutex;
 use crate::error::{CudaError, Result};
 use crate::memory::allocation::{Allocation, Kind, Wanted};
 use crate::memory::heap::Memory;
+use crate::memory::memories::Memories;
 use crate::values::{Copy3D, CopyEnd, CopyMemory};
-use crate::work::copy::{End, end_of, on_gpu, read_now, transfer, write_now};
+use crate::work::between::{Line, Site, copy_in_order};
+use crate::work::copy::{End, end_of, on_some_gpu, transfer};
 use crate::work::queues::Length;
 use crate::work::stream::StreamState;
 
@@ -57,14 +59,18 @@ struct Lines {
 }
 
 /// Copies in stream order; `wait` says that host-visible memory must have its content at return.
-pub(crate) fn copy_lines(stream: &StreamState, staging: &Staging, copy: &Copy3D<'_>, wait: bool) -> Result<()> {
-    let memory = stream.core.memory();
+pub(crate) fn copy_lines(
+    stream: &StreamState,
+    memory: &Memories,
+    staging: &Staging,
+    copy: &Copy3D<'_>,
+    wait: bool,
+) -> Result<()> {
     let &Copy3D { width, height, depth, .. } = copy;
     if width == 0 || height == 0 || depth == 0 {
         return Ok(());
     }
-    let src = resolve(memory, &copy.src, width, height, depth)?;
-    let dst = resolve(memory, &copy.dst, width, height, depth)?;
+    let (src, dst) = ends(stream, memory, copy)?;
     // Lines without gaps are one run.
     let dense =
         |end: &CopyEnd<'_>| (height == 1 && depth == 1) || (end.pitch == width && (depth == 1 || end.height == height));
@@ -102,6 +108,22 @@ pub(crate) fn copy_lines(stream: &StreamState, staging: &Staging, copy: &Copy3D<
                 Ok(())
             })
         }),
+        (End::Away(site), End::Host(range)) => stream.run_here(Length::Long, || {
+            stream.core.check()?;
+            each_line(copy, |dst, src| site.write(dst as u64, range.part(src, width as usize)))
+        }),
+        (End::Host(range), End::Away(site)) => stream.run_here(Length::Long, || {
+            stream.core.check()?;
+            each_line(copy, |dst, src| site.read(range.part(dst, width as usize), src as u64))
+        }),
+        (dst @ (End::Away(_) | End::Gpu { .. }), src @ (End::Away(_) | End::Gpu { .. })) => {
+            let (Some(dst), Some(src)) = (dst.site(stream), src.site(stream)) else { return Err(CudaError::UNKNOWN) };
+            let (to, from) = (Lattice::of(&copy.dst), Lattice::of(&copy.src));
+            let all = (0..depth).flat_map(move |slice| (0..height).map(move |line| (line, slice)));
+            let lines = all.map(move |at| Line { dst: to.offset(at), src: from.offset(at), bytes: width });
+            copy_in_order(stream, dst, src, lines)?;
+            if wait { stream.synchronize() } else { Ok(()) }
+        }
         (End::Gpu { at, .. }, End::Host(range)) => {
             stream.run_here(Length::Long, || stage(stream, staging, copy, at, range, true))
         }
@@ -111,8 +133,44 @@ pub(crate) fn copy_lines(stream: &StreamState, staging: &Staging, copy: &Copy3D<
     }
 }
 
-/// What an end is; its base, with all of it checked to be there.
-fn resolve<'a>(memory: &Memory, end: &CopyEnd<'a>, width: u64, height: u64, depth: u64) -> Result<End<'a>> {
+/// Where the lines of an end that has been checked to be there begin.
+#[derive(Clone, Copy)]
+struct Lattice {
+    first: u64,
+    pitch: u64,
+    slice: u64,
+}
+
+impl Lattice {
+    fn of(end: &CopyEnd<'_>) -> Lattice {
+        // What does not fit is multiplied by 0: the last line's end has been computed with checks.
+        let slice = end.pitch.wrapping_mul(end.height);
+        let first = end.z.wrapping_mul(slice).wrapping_add(end.y.wrapping_mul(end.pitch)).wrapping_add(end.x);
+        Lattice { first, pitch: end.pitch, slice }
+    }
+
+    fn offset(&self, (line, slice): (u64, u64)) -> u64 {
+        let lines = line.wrapping_mul(self.pitch).wrapping_add(slice.wrapping_mul(self.slice));
+        self.first.wrapping_add(lines)
+    }
+}
+
+/// What source and destination are; their bases, with all of them checked to be there.
+pub(crate) fn ends<'a>(stream: &StreamState, memory: &Memories, copy: &Copy3D<'a>) -> Result<(End<'a>, End<'a>)> {
+    let &Copy3D { width, height, depth, .. } = copy;
+    let here = stream.core.gpu.ordinal;
+    let src = resolve(memory, here, &copy.src, width, height, depth)?;
+    Ok((src, resolve(memory, here, &copy.dst, width, height, depth)?))
+}
+
+fn resolve<'a>(
+    memory: &Memories,
+    here: u32,
+    end: &CopyEnd<'a>,
+    width: u64,
+    height: u64,
+    depth: u64,
+) -> Result<End<'a>> {
     let lines = height > 1 || depth > 1 || end.y > 0 || end.z > 0;
     let pitched = end.x.checked_add(width).is_some_and(|line| line <= end.pitch);
     let sliced = depth == 1 && end.z == 0 || end.y.checked_add(height).is_some_and(|all| all <= end.height);
@@ -121,12 +179,12 @@ fn resolve<'a>(memory: &Memory, end: &CopyEnd<'a>, width: u64, height: u64, dept
     }
     let extent = end.extent(width, height, depth).ok_or(CudaError::INVALID_VALUE)?;
     match end.memory {
-        CopyMemory::Device(at) => on_gpu(memory, at, extent).map(|(at, shared)| End::Gpu { at, shared }),
+        CopyMemory::Device(at) => on_some_gpu(memory, here, at, extent),
         CopyMemory::Host(range) | CopyMemory::Unified(range) => {
             if (range.len() as u64) < extent {
                 return Err(CudaError::INVALID_VALUE);
             }
-            end_of(memory, range)
+            end_of(memory, here, range)
         }
         CopyMemory::Array(_) => Err(CudaError::NOT_SUPPORTED),
     }
@@ -149,7 +207,7 @@ fn stage(
         return each_line(copy, |dst, src| {
             let (at, offset) = if to_gpu { (dst, src) } else { (src, dst) };
             let (at, part) = (DevAddr(gpu.0 + at as u64), host.part(offset, width as usize));
-            if to_gpu { write_now(core, at, part, false) } else { read_now(core, part, at, false) }
+            if to_gpu { core.memory().write_now(at, part, false) } else { core.memory().read_now(part, at, false) }
         });
     }
     staging.with(core.memory(), |buffer| {
@@ -215,6 +273,9 @@ fn line<'a>(base: End<'a>, end: &CopyEnd<'_>, at: u64, slice: u64, bytes: u64) -
     Ok(match base {
         End::Gpu { at, shared } => {
             End::Gpu { at: DevAddr(at.0.checked_add(offset).ok_or(CudaError::INVALID_VALUE)?), shared }
+        }
+        End::Away(site) => {
+            End::Away(Site { at: DevAddr(site.at.0.checked_add(offset).ok_or(CudaError::INVALID_VALUE)?), ..site })
         }
         End::Host(range) => End::Host(range.part(offset as usize, bytes as usize)),
     })

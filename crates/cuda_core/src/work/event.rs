@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 
 use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
-use crate::gpu_link::slots::{Mark, Slots};
+use crate::gpu_link::slots::Mark;
+use crate::work::queues::Point;
 use crate::work::stream::StreamState;
 
 #[derive(Debug)]
@@ -34,12 +35,18 @@ impl EventState {
     }
 
     /// Where the event was recorded last, if work was before it.
-    pub(crate) fn mark(&self) -> Option<Mark> {
-        self.record.lock().last.as_ref().map(|last| last.0)
+    pub(crate) fn point(&self) -> Option<Point> {
+        self.record.lock().last.as_ref().map(|(mark, stream)| Point { core: Arc::clone(&stream.core), mark: *mark })
     }
 
     /// Records the event behind a stream's work.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` if they are of different devices.
     pub(crate) fn record(&self, stream: &Arc<StreamState>) -> Result<()> {
+        if !Arc::ptr_eq(&self.core.gpu, &stream.core.gpu) {
+            return Err(CudaError::INVALID_HANDLE);
+        }
         let slots = stream.core.slots();
         let mut record = self.record.lock();
         if !self.timing {
@@ -67,7 +74,7 @@ impl EventState {
 
     /// Whether the event was reached, as far as is known here. One that was never recorded was.
     pub(crate) fn reached(&self) -> bool {
-        self.mark().is_none_or(|mark| self.core.slots().reached(&mark))
+        self.record.lock().last.as_ref().is_none_or(|(mark, _)| self.core.slots().reached(mark))
     }
 
     /// Waits for it, and hands over what was printed before it; false if there was nothing to wait for.
@@ -96,9 +103,9 @@ impl EventState {
     }
 
     /// The slot goes back; what waits for it still may.
-    pub(crate) fn retire(&self, slots: &Slots) {
+    pub(crate) fn retire(&self) {
         if let Some((slot, last)) = self.record.lock().slot.take() {
-            slots.give(slot, last);
+            self.core.slots().give(slot, last);
         }
     }
 

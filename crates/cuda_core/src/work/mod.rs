@@ -2,8 +2,9 @@
 //!
 //! [`queue`] is a queue of the GPU; [`queues`] are those of a context, with the order between them; [`stream`] and [`event`]
 //! are what programs name; [`host_queue`] runs their functions in a stream's order; [`launch`], [`copy`] and [`copy_lines`]
-//! make commands.
+//! make commands; [`between`] copies where no GPU sees both ends.
 
+pub(crate) mod between;
 pub(crate) mod copy;
 pub(crate) mod copy_lines;
 pub(crate) mod event;

@@ -59,6 +59,13 @@ enum Turn<R> {
     },
 }
 
+/// A point in the work of a context, which may be another GPU's.
+#[derive(Clone, Debug)]
+pub(crate) struct Point {
+    pub(crate) core: Arc<ContextCore>,
+    pub(crate) mark: Mark,
+}
+
 #[derive(Debug)]
 pub(crate) struct Queues {
     pub(crate) core: Arc<ContextCore>,
@@ -237,11 +244,31 @@ impl Queues {
         })
     }
 
-    /// Makes further work of every stream wait for a mark.
-    pub(crate) fn all_wait_for(&self, mark: Mark) -> Result<()> {
-        self.wait_for(&self.legacy, mark)?;
+    /// Makes further work of a queue wait for a point. What is on another GPU a thread of the queue's waits for.
+    pub(crate) fn wait_for_point(&self, queue: &Queue, point: &Point) -> Result<()> {
+        if Arc::ptr_eq(&self.core.gpu, &point.core.gpu) {
+            return self.wait_for(queue, point.mark);
+        }
+        if point.core.slots().reached(&point.mark) {
+            return Ok(());
+        }
+        // It may still lie in a buffer.
+        point.core.link().flush()?;
+        let Point { core, mark } = point.clone();
+        // If the other context fails, nothing is left to wait for; who uses it is told.
+        self.run_on_host(
+            queue,
+            Box::new(move |_| {
+                let _ = core.wait(&mark, None);
+            }),
+        )
+    }
+
+    /// Makes further work of every stream wait for a point.
+    pub(crate) fn all_wait_for(&self, point: &Point) -> Result<()> {
+        self.wait_for_point(&self.legacy, point)?;
         let others = self.others.lock().clone();
-        others.iter().try_for_each(|other| self.wait_for(other, mark))
+        others.iter().try_for_each(|other| self.wait_for_point(other, point))
     }
 
     /// Runs `function` in a queue's order, with the context's error if it failed before.

@@ -12,7 +12,7 @@ use crate::gpu_link::slots::Mark;
 use crate::handle::{self, Stream, Tag};
 use crate::work::host_queue::HostFunction;
 use crate::work::queue::{LegacyRule, Queue};
-use crate::work::queues::{Length, Queues};
+use crate::work::queues::{Length, Point, Queues};
 
 /// Lowest number, highest urgency.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
@@ -112,9 +112,9 @@ impl StreamState {
         Ok(Mark { context: self.core.id, slot, value })
     }
 
-    /// Makes further work wait for a mark.
-    pub(crate) fn wait_for(&self, mark: Mark) -> Result<()> {
-        self.queues.wait_for(&self.queue, mark)
+    /// Makes further work wait for a point of a stream, of any device.
+    pub(crate) fn wait_for(&self, point: &Point) -> Result<()> {
+        self.queues.wait_for_point(&self.queue, point)
     }
 
     /// Runs `function` in stream order, with the context's error if it failed before.

@@ -4,6 +4,7 @@
 
 mod code;
 mod contexts;
+mod devices;
 mod memory;
 mod streams;
 mod support;

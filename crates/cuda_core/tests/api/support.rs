@@ -38,6 +38,7 @@ struct State {
     text: String,
     stack: u32,
     refuses_contexts: bool,
+    refuses_imports: Option<GpuError>,
 }
 
 /// What orders the work of queues, and the launches that are to be ordered.
@@ -51,6 +52,7 @@ pub(crate) enum Submitted {
 /// The fake. Kernels of a module text: every `.entry NAME`; variables: every `.global NAME`.
 pub(crate) struct FakeGpu {
     toy: ToyGpu,
+    properties: Properties,
     state: Mutex<State>,
 }
 
@@ -69,6 +71,16 @@ impl FakeGpu {
 
     pub(crate) fn stack(&self) -> u32 {
         self.state.lock().stack
+    }
+
+    /// It is lost, with all that it was doing.
+    pub(crate) fn lose(&self) {
+        self.toy.abort();
+    }
+
+    /// The next memory of another GPU's is refused.
+    pub(crate) fn refuse_import(&self, error: GpuError) {
+        self.state.lock().refuses_imports = Some(error);
     }
 
     /// Whether contexts can be made on it.
@@ -183,7 +195,7 @@ impl FakeGpu {
 
 impl Gpu for FakeGpu {
     fn properties(&self) -> &Properties {
-        self.toy.properties()
+        &self.properties
     }
 
     fn request(&self, request: Request) -> Result<Response, GpuError> {
@@ -276,6 +288,13 @@ impl Gpu for FakeGpu {
     fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {
         self.toy.host_memory(id)
     }
+
+    fn import(&self, id: AllocId, memory: &HostMemory, bytes: u64) -> Result<(), GpuError> {
+        match std::mem::take(&mut self.state.lock().refuses_imports) {
+            Some(error) => Err(error),
+            None => self.toy.import(id, memory, bytes),
+        }
+    }
 }
 
 /// What kernels have printed in this test's thread is kept here, and which contexts ended.
@@ -284,15 +303,27 @@ pub(crate) static ENDED: Mutex<Vec<Context>> = Mutex::new(Vec::new());
 
 /// A driver over a fake with so much memory; initialized, without context.
 pub(crate) fn bare(memory_bytes: u64) -> (Driver, Arc<FakeGpu>) {
-    let toy = ToyGpu::new(&Arc::<ToyMachine>::default(), memory_bytes);
-    let fake = Arc::new(FakeGpu { toy, state: Mutex::default() });
+    let (driver, mut fakes) = several(&[memory_bytes]);
+    (driver, fakes.remove(0))
+}
+
+/// A driver over several fakes, with so much memory each; initialized, without context.
+pub(crate) fn several(memory_bytes: &[u64]) -> (Driver, Vec<Arc<FakeGpu>>) {
+    let fake = |(number, bytes): (u32, &u64)| {
+        let toy = ToyGpu::new(&Arc::<ToyMachine>::default(), *bytes);
+        let mut properties = toy.properties().clone();
+        properties.pci[1] += number;
+        properties.uuid[0] += number as u8;
+        Arc::new(FakeGpu { toy, properties, state: Mutex::default() })
+    };
+    let fakes: Vec<Arc<FakeGpu>> = (0..).zip(memory_bytes).map(fake).collect();
     let host = HostServices {
         print: |text| PRINTED.lock().extend_from_slice(text),
         context_destroyed: |context| ENDED.lock().push(context),
     };
-    let driver = Driver::new(Arc::clone(&fake) as Arc<dyn Gpu>, host);
+    let driver = Driver::new(fakes.iter().map(|fake| Arc::clone(fake) as Arc<dyn Gpu>).collect(), host);
     driver.init(0).unwrap();
-    (driver, fake)
+    (driver, fakes)
 }
 
 /// A driver with the primary context current.

@@ -20,7 +20,7 @@ pub(crate) fn start() -> (Driver, Module) {
     let device = gpu_driver::Driver::start(SoftGpu::new(&config).unwrap()).unwrap();
     let client: Arc<dyn Gpu> = device.open(ClientConfig::default()).unwrap();
     let host = HostServices { print: |text| PRINTED.lock().extend_from_slice(text), context_destroyed: |_| () };
-    let driver = Driver::new(client, host);
+    let driver = Driver::new(vec![client], host);
     driver.init(0).unwrap();
     driver.ctx_set_current(driver.device_primary_ctx_retain(Device(0)).unwrap()).unwrap();
     let mut log = JitLog::default();

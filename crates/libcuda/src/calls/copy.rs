@@ -188,7 +188,7 @@ fn slices<'a>(copy: &CUDA_MEMCPY3D) -> Result<Copy3D<'a>, Refusal> {
     Ok(Copy3D { src: end(&src, width, height, depth)?, dst: end(&dst, width, height, depth)?, width, height, depth })
 }
 
-/// The contexts add nothing: all of a process share one address space.
+/// The contexts add nothing: each address names its device.
 fn between(copy: &CUDA_MEMCPY3D_PEER) -> CUDA_MEMCPY3D {
     CUDA_MEMCPY3D {
         src_x_in_bytes: copy.src_x_in_bytes,

@@ -186,7 +186,7 @@ impl Doorman {
             close: Arc::new(move || closed.close()),
             gpu: Arc::new(Fragile { toy, gate: Arc::clone(&self.gate) }),
         };
-        let Ok(session) = Session::begin(socket, None, manner, &backend, charges, &self.monitor) else {
+        let Ok(session) = Session::begin(Arc::new(socket), None, manner, &backend, charges, &self.monitor) else {
             return;
         };
         self.handles.lock().push(session.handle());

@@ -35,11 +35,8 @@ const PROGRAMS: [Program; 5] = [
 type Kind = (&'static str, [(&'static str, &'static [&'static str]); 2]);
 const GPU_BOUND: (&str, &[&str]) = ("binomial_options", &["--repeat", "16"]);
 const CPU_BOUND: (&str, &[&str]) = ("radix_sort", &["--repeat", "1"]);
-const KINDS: [Kind; 3] = [
-    ("gpu-bound", [GPU_BOUND, GPU_BOUND]),
-    ("cpu-bound", [CPU_BOUND, CPU_BOUND]),
-    ("mixed", [GPU_BOUND, CPU_BOUND]),
-];
+const KINDS: [Kind; 3] =
+    [("gpu-bound", [GPU_BOUND, GPU_BOUND]), ("cpu-bound", [CPU_BOUND, CPU_BOUND]), ("mixed", [GPU_BOUND, CPU_BOUND])];
 
 /// Whether the programs are there; says so if not.
 fn are_there(folder: &Path) -> bool {
@@ -118,7 +115,9 @@ pub(super) fn together(stage: &Stage, folder: &Path, tenants: &[u16], rounds: us
         }
     }
     let (gpu, cpu) = (GPU_BOUND.0, CPU_BOUND.0);
-    found.notes.push(format!("gpu-bound: {gpu}; cpu-bound: {cpu}; mixed: both. The software GPU takes the processors itself"));
+    found
+        .notes
+        .push(format!("gpu-bound: {gpu}; cpu-bound: {cpu}; mixed: both. The software GPU takes the processors itself"));
     Ok(())
 }
 

@@ -3,11 +3,13 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use anyhow::{Context, Result, bail};
 use compile_pool::cache::Store;
+use parking_lot::Mutex;
+use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use transport::unix;
 
@@ -22,12 +24,22 @@ pub(super) struct Compilers {
     /// None: nothing is kept.
     store: Option<Store>,
     living: AtomicUsize,
+    /// Our ends of the lifelines of those of this life of the device process.
+    keepers: Mutex<Vec<Weak<OwnedFd>>>,
     quiet: Quiet,
 }
 
 impl Compilers {
     pub(super) fn new(store: Option<Store>) -> Arc<Compilers> {
-        Arc::new(Compilers { store, living: AtomicUsize::new(0), quiet: Quiet::new() })
+        Arc::new(Compilers { store, living: AtomicUsize::new(0), keepers: Mutex::default(), quiet: Quiet::new() })
+    }
+
+    /// Ends those of a device process that is dead, but may have left their lifelines open.
+    pub(super) fn end(&self) {
+        for keeper in self.keepers.lock().drain(..).filter_map(|keeper| keeper.upgrade()) {
+            // Fails only if the other end is closed already.
+            let _ = shutdown(&keeper, Shutdown::Both);
+        }
     }
 
     /// Starts one, or says why not: what the device process is to be told, and to get. To be called by a thread that lives
@@ -58,6 +70,11 @@ impl Compilers {
         let watched = Pid::from_raw(pid).context("a process without a number")?;
         let pidfd = pidfd_open(watched, PidfdFlags::empty()).context("cannot watch a compiler")?;
         // Until the device process closes its end: it has ended the compiler then, or is gone itself.
+        let keeper = Arc::new(keeper);
+        let mut keepers = self.keepers.lock();
+        keepers.retain(|keeper| keeper.strong_count() > 0);
+        keepers.push(Arc::downgrade(&keeper));
+        drop(keepers);
         let work = move || living.keep(&keeper);
         std::thread::Builder::new().name("compiler".into()).spawn(work).context("cannot watch a compiler")?;
         let cached = self.store.is_some();

@@ -1,174 +1,430 @@
-//! Connections that have threads of their own: so many at once, and no place for long for who says nothing.
+//! Connections: so many for each user, and a thread only for those who have said something.
 //!
 //! ```text
-//!            a place                     a first message
-//!   (new) ────────────► silent ──────────────────────────► speaking
-//!     │                   │                                    │
-//!     │ none              │ closed, or cut off: all places     │ closed
-//!     ▼                   ▼ are taken, and it is the next      ▼
-//!   refused              gone ◄────────────────────────────────┘
+//!             a place               a message            a thread
+//!   (comes) ──────────► silent ────────────────► ready ────────────► served ───► gone
+//!      │                  │                        ▲                    │
+//!      │ none             │ too long, or the       └─────── idle ◄──────┤ it may go on
+//!      ▼                  ▼ oldest of too many         a message        ▼
+//!   refused              gone                                        tenant: as idle, and counted elsewhere
 //! ```
-//! When all places are taken, the oldest silent one of whichever process has most makes room for who comes: as soon as it has
-//! been silent for [`GRACE`]. So nobody keeps others out by saying nothing, with however many processes; and who says its hello
-//! at once is never cut off.
+//! Who says nothing costs a descriptor. When a user has all the places that one may have, the oldest of his that says nothing
+//! makes room for the next; when all places of all are taken, that of the user who has most. So nobody keeps others out by
+//! saying nothing, with however many processes; whoever has said something is never cut off; and the administrator (root, and the
+//! daemon's own user) is not counted among the others.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-use rustix::net::{Shutdown, shutdown};
+use anyhow::Result;
+use parking_lot::Mutex;
+use rustix::event::{Timespec, epoll};
+use transport::unix::{self, PeerProcess};
 
-/// Most connections: a loop of them would take all threads.
-const MOST: usize = 256;
-/// Most of one process.
-const MOST_OF_ONE: usize = 32;
-/// So long nobody has to hurry, however many come.
-const GRACE: Duration = Duration::from_millis(250);
+use crate::quiet::Quiet;
 
-/// The connections of one socket.
-#[derive(Default)]
-pub(super) struct Connections {
-    present: Mutex<Present>,
-    /// One is gone.
-    left: Condvar,
+/// Longest time for a first message.
+pub(super) const HELLO_BOUND: Duration = Duration::from_secs(5);
+/// Between two tries to accept where there is no room for a descriptor.
+const PAUSE: Duration = Duration::from_millis(500);
+/// What an event is about, if not a connection.
+const LISTENER: u64 = u64::MAX;
+
+/// How many there may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caps {
+    /// Of all users but the administrator.
+    pub(super) most: usize,
+    /// Of one.
+    pub(super) of_one: usize,
+    /// Threads of one.
+    pub(super) served: usize,
 }
 
-#[derive(Default)]
-struct Present {
+impl Caps {
+    /// For a process that may open so many files: the most of them are others'.
+    pub(super) fn of(files: u64) -> Caps {
+        let part = usize::try_from(files / 16).unwrap_or(usize::MAX);
+        Caps { most: part.clamp(64, 4096), of_one: (part / 2).clamp(32, 1024), served: 32 }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Has said nothing yet.
+    Silent,
+    /// Has said something, and waits for a thread.
+    Ready,
+    Served,
+    /// Has been served, and may go on.
+    Idle,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    user: u32,
+    since: Instant,
+    state: State,
+    /// It is somebody's lifeline: their number is limited elsewhere.
+    tenant: bool,
+}
+
+/// Whether a connection that was served goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Then {
+    Leave,
+    Stay,
+    /// It is somebody's lifeline from now on.
+    Tenant,
+}
+
+/// Who has a place: decides, and does nothing.
+#[derive(Debug)]
+struct Places {
+    caps: Caps,
+    /// The users that are not counted among all.
+    administrators: [u32; 2],
     next: u64,
     /// By number, the oldest first.
-    connections: BTreeMap<u64, Connection>,
+    all: BTreeMap<u64, Place>,
+    counts: HashMap<u32, usize>,
 }
 
-struct Connection {
-    peer: i32,
-    since: Instant,
-    /// To be cut off by, while it is silent.
-    silent: Option<Arc<OwnedFd>>,
-}
+impl Places {
+    fn new(caps: Caps, administrators: [u32; 2]) -> Places {
+        Places { caps, administrators, next: 0, all: BTreeMap::new(), counts: HashMap::new() }
+    }
 
-/// One connection, which has its place until this is dropped.
-pub(super) struct Presence {
-    all: Arc<Connections>,
-    number: u64,
-}
-
-impl Connections {
-    /// A place for a connection of process `peer`, if it may have one; waits a moment if that is needed to make room.
-    pub(super) fn enter(self: &Arc<Connections>, peer: i32, socket: &Arc<OwnedFd>) -> Option<Presence> {
-        let mut present = self.present.lock();
-        if present.counts().get(&peer).is_some_and(|&count| count >= MOST_OF_ONE) {
+    fn is_full(&self, user: u32) -> Option<u32> {
+        let count = |user| self.counts.get(&user).copied().unwrap_or(0);
+        if count(user) >= self.caps.of_one {
+            return Some(user);
+        }
+        let others = || self.counts.iter().filter(|(user, _)| !self.administrators.contains(user));
+        if self.administrators.contains(&user) || others().map(|(_, count)| count).sum::<usize>() < self.caps.most {
             return None;
         }
-        while present.connections.len() >= MOST {
-            let (number, since) = present.first_to_go()?;
-            if since.elapsed() >= GRACE {
-                present.cut_off(number);
-            } else {
-                self.left.wait_until(&mut present, since + GRACE);
+        others().max_by_key(|&(&user, &count)| (count, user)).map(|(&user, _)| user)
+    }
+
+    /// A place for a newcomer, and who makes room for it: the oldest of a user's that says nothing, as `is_silent` finds as well.
+    fn enter(&mut self, user: u32, now: Instant, is_silent: impl Fn(u64) -> bool) -> Option<(u64, Option<u64>)> {
+        let evicted = match self.is_full(user) {
+            None => None,
+            Some(full) => {
+                let quiet = |place: &Place| {
+                    place.user == full && !place.tenant && matches!(place.state, State::Silent | State::Idle)
+                };
+                let mut candidates = self.all.iter().filter(|(_, place)| quiet(place)).map(|(&number, _)| number);
+                Some(candidates.find(|&number| is_silent(number))?)
+            }
+        };
+        if let Some(number) = evicted {
+            self.remove(number);
+        }
+        let number = self.next;
+        self.next += 1;
+        self.all.insert(number, Place { user, since: now, state: State::Silent, tenant: false });
+        *self.counts.entry(user).or_default() += 1;
+        Some((number, evicted))
+    }
+
+    fn remove(&mut self, number: u64) {
+        if let Some(place) = self.all.remove(&number)
+            && !place.tenant
+        {
+            self.uncount(place.user);
+        }
+    }
+
+    fn uncount(&mut self, user: u32) {
+        if let Some(count) = self.counts.get_mut(&user) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&user);
             }
         }
-        let number = present.next;
-        present.next += 1;
-        let connection = Connection { peer, since: Instant::now(), silent: Some(Arc::clone(socket)) };
-        present.connections.insert(number, connection);
-        Some(Presence { all: Arc::clone(self), number })
+    }
+
+    fn served(&self, user: u32) -> usize {
+        self.all.values().filter(|place| place.user == user && place.state == State::Served).count()
+    }
+
+    /// One has said something, or has gone: whether it gets a thread now.
+    fn speaks(&mut self, number: u64) -> bool {
+        let Some(user) = self.all.get(&number).map(|place| place.user) else { return false };
+        let now = self.served(user) < self.caps.served;
+        if let Some(place) = self.all.get_mut(&number) {
+            place.state = if now { State::Served } else { State::Ready };
+        }
+        now
+    }
+
+    /// One has been served: who has its thread next.
+    fn finish(&mut self, number: u64, then: Then, now: Instant) -> Option<u64> {
+        let user = self.all.get(&number)?.user;
+        match (then, self.all.get_mut(&number)) {
+            (Then::Leave, _) | (_, None) => self.remove(number),
+            (then, Some(place)) => {
+                (place.state, place.since) = (State::Idle, now);
+                if then == Then::Tenant && !place.tenant {
+                    place.tenant = true;
+                    self.uncount(user);
+                }
+            }
+        }
+        let next = self.all.iter_mut().find(|(_, place)| place.user == user && place.state == State::Ready);
+        next.map(|(&number, place)| {
+            place.state = State::Served;
+            number
+        })
+    }
+
+    /// Those who have said nothing for too long have no place any more; and when to look again.
+    fn expire(&mut self, now: Instant) -> (Vec<u64>, Option<Instant>) {
+        let ends = |place: &Place| (place.state == State::Silent).then(|| place.since + HELLO_BOUND);
+        let late = self.all.iter().filter(|(_, place)| ends(place).is_some_and(|end| end <= now));
+        let late: Vec<u64> = late.map(|(&number, _)| number).collect();
+        late.iter().for_each(|&number| self.remove(number));
+        (late, self.all.values().find_map(ends))
     }
 }
 
-impl Present {
-    /// Connections of each process.
-    fn counts(&self) -> HashMap<i32, usize> {
-        let mut counts = HashMap::new();
-        for connection in self.connections.values() {
-            *counts.entry(connection.peer).or_default() += 1;
-        }
-        counts
-    }
-
-    /// The silent one that makes room first, and since when it is there.
-    fn first_to_go(&self) -> Option<(u64, Instant)> {
-        let counts = self.counts();
-        let silent = self.connections.iter().filter(|(_, connection)| connection.silent.is_some());
-        let first = silent.max_by_key(|&(&number, connection)| (counts.get(&connection.peer), Reverse(number)))?;
-        Some((*first.0, first.1.since))
-    }
-
-    fn cut_off(&mut self, number: u64) {
-        let gone = self.connections.remove(&number);
-        if let Some(socket) = gone.and_then(|connection| connection.silent) {
-            // Its thread sees the end, whatever this says.
-            let _ = shutdown(&socket, Shutdown::Both);
-        }
-    }
+/// The connections of one socket.
+pub(super) struct Connections {
+    epoll: OwnedFd,
+    present: Mutex<Present>,
+    quiet: Quiet,
 }
 
-impl Presence {
-    /// It has said something: it keeps its place until it goes by itself.
-    pub(super) fn speaks(&self) {
-        if let Some(connection) = self.all.present.lock().connections.get_mut(&self.number) {
-            connection.silent = None;
-        }
-    }
+struct Present {
+    places: Places,
+    sockets: HashMap<u64, (Arc<OwnedFd>, PeerProcess)>,
 }
 
-impl Drop for Presence {
-    fn drop(&mut self) {
-        self.all.present.lock().connections.remove(&self.number);
-        self.all.left.notify_one();
+/// Serves a connection that has said something, once.
+pub(super) trait Serve: Fn(&Arc<OwnedFd>, PeerProcess) -> Then + Send + Sync + 'static {}
+
+impl<F: Fn(&Arc<OwnedFd>, PeerProcess) -> Then + Send + Sync + 'static> Serve for F {}
+
+impl Connections {
+    pub(super) fn new() -> Result<Arc<Connections>> {
+        let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let caps = Caps::of(files.unwrap_or(u64::MAX));
+        Ok(Arc::new(Connections {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            present: Mutex::new(Present {
+                places: Places::new(caps, [0, rustix::process::getuid().as_raw()]),
+                sockets: HashMap::new(),
+            }),
+            quiet: Quiet::new(),
+        }))
+    }
+
+    /// Accepts connections and has them served, for ever.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub(super) fn run(self: &Arc<Connections>, listener: &OwnedFd, serve: &Arc<impl Serve>) -> Result<()> {
+        epoll::add(&self.epoll, listener, epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
+        let mut events = Vec::with_capacity(64);
+        loop {
+            let (late, look) = self.present.lock().places.expire(Instant::now());
+            late.into_iter().for_each(|number| self.close(number));
+            let pause = look.map(|look| look.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+            let pause = pause.and_then(|pause| Timespec::try_from(pause).ok());
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), pause.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    LISTENER => self.accept(listener),
+                    number => self.attend(number, serve),
+                }
+            }
+        }
+    }
+
+    fn accept(&self, listener: &OwnedFd) {
+        let socket = match unix::accept(listener) {
+            Ok(socket) => Arc::new(socket),
+            Err(error) => {
+                tracing::error!(%error, "cannot accept connections");
+                std::thread::sleep(PAUSE);
+                return;
+            }
+        };
+        let Ok(peer) = unix::peer(&*socket) else { return };
+        let mut present = self.present.lock();
+        let Present { places, sockets } = &mut *present;
+        let says_nothing = |number: u64| {
+            let socket = sockets.get(&number).map(|(socket, _)| socket);
+            socket.is_none_or(|socket| !unix::readable(socket, Duration::ZERO).unwrap_or(true))
+        };
+        let Some((number, evicted)) = places.enter(peer.uid, Instant::now(), says_nothing) else {
+            drop(present);
+            if self.quiet.may() {
+                tracing::warn!(user = peer.uid, "too many connections at once");
+            }
+            return;
+        };
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
+        let added = epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(number), flags);
+        sockets.insert(number, (socket, peer));
+        drop(present);
+        for gone in evicted.into_iter().chain(added.is_err().then_some(number)) {
+            self.close(gone);
+        }
+    }
+
+    /// Takes one out of sight, which has no place any more.
+    fn close(&self, number: u64) {
+        let mut present = self.present.lock();
+        present.places.remove(number);
+        if let Some((socket, _)) = present.sockets.remove(&number) {
+            // Others may hold it open. It fails if it was never there.
+            let _ = epoll::delete(&self.epoll, &socket);
+        }
+    }
+
+    /// One has said something.
+    fn attend(self: &Arc<Connections>, number: u64, serve: &Arc<impl Serve>) {
+        if !self.present.lock().places.speaks(number) {
+            return;
+        }
+        let (all, serve) = (Arc::clone(self), Arc::clone(serve));
+        let work = move || {
+            let mut next = Some(number);
+            while let Some(number) = next {
+                next = all.serve(number, &*serve);
+            }
+        };
+        if std::thread::Builder::new().spawn(work).is_err() {
+            // Whoever waits for a thread of this user's, too, waits for another.
+            self.close(number);
+        }
+    }
+
+    /// Serves one, and says who is next.
+    fn serve(&self, number: u64, serve: &impl Serve) -> Option<u64> {
+        let found = self.present.lock().sockets.get(&number).map(|(socket, peer)| (Arc::clone(socket), *peer));
+        let then = found.map_or(Then::Leave, |(socket, peer)| {
+            // What a panic leaves half done is this connection's own.
+            catch_unwind(AssertUnwindSafe(|| serve(&socket, peer))).unwrap_or(Then::Leave)
+        });
+        let mut present = self.present.lock();
+        let next = present.places.finish(number, then, Instant::now());
+        let Present { sockets, .. } = &mut *present;
+        if then == Then::Leave {
+            if let Some((socket, _)) = sockets.remove(&number) {
+                let _ = epoll::delete(&self.epoll, &socket);
+            }
+        } else if let Some((socket, _)) = sockets.get(&number) {
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
+            // It is there: who cannot be heard any more would only stay silent.
+            let _ = epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(number), flags);
+        }
+        next
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use transport::unix;
-
     use super::*;
 
-    /// A connection that has its place, the other end, and ours, as its thread holds it.
-    fn enter(all: &Arc<Connections>, peer: i32) -> Option<(Presence, OwnedFd, Arc<OwnedFd>)> {
-        let (ours, theirs) = unix::pair().unwrap();
-        let ours = Arc::new(ours);
-        Some((all.enter(peer, &ours)?, theirs, ours))
+    const CAPS: Caps = Caps { most: 20, of_one: 8, served: 2 };
+    const ROOT: u32 = 0;
+    const OWN: u32 = 7;
+
+    fn places() -> Places {
+        Places::new(CAPS, [ROOT, OWN])
+    }
+
+    fn enter(places: &mut Places, user: u32) -> Option<(u64, Option<u64>)> {
+        places.enter(user, Instant::now(), |_| true)
     }
 
     #[test]
-    fn one_process_has_some_places_only() {
-        let all = Arc::new(Connections::default());
-        let mut silent: Vec<_> = (0..1000).filter_map(|_| enter(&all, 1)).collect();
-        assert_eq!(silent.len(), MOST_OF_ONE);
-        assert!(enter(&all, 2).is_some());
-        silent.pop();
-        assert!(enter(&all, 1).is_some());
-        drop(silent);
-        assert!(all.present.lock().connections.is_empty());
+    fn the_oldest_of_ones_own_that_says_nothing_makes_room() {
+        let mut places = places();
+        let mine: Vec<u64> = (0..CAPS.of_one).map(|_| enter(&mut places, 1).unwrap().0).collect();
+        let (other, none) = enter(&mut places, 2).unwrap();
+        assert_eq!(none, None, "another user has places of his own");
+        assert!(places.speaks(mine[0]), "it is served, and stays");
+        assert_eq!(enter(&mut places, 1).unwrap().1, Some(mine[1]));
+        // The next has said something of which nobody has heard yet.
+        let newcomer = places.enter(1, Instant::now(), |number| number != mine[2]).unwrap();
+        assert_eq!(newcomer.1, Some(mine[3]));
+        assert!(places.all.contains_key(&other));
+        // When all of one's own have said something, there is no room.
+        let all: Vec<u64> = places.all.iter().filter(|(_, place)| place.user == 1).map(|(&number, _)| number).collect();
+        all.iter().for_each(|&number| _ = places.speaks(number));
+        assert_eq!(enter(&mut places, 1), None);
+        places.finish(mine[0], Then::Leave, Instant::now());
+        assert!(enter(&mut places, 1).is_some());
     }
 
     #[test]
-    fn who_says_nothing_makes_room_the_oldest_of_the_greediest_first() {
-        let all = Arc::new(Connections::default());
-        let start = Instant::now();
-        let quiet = enter(&all, 1).unwrap();
-        let greedy: Vec<_> = (0..MOST - 1).map(|n| enter(&all, 2 + (n / 30) as i32).unwrap()).collect();
-        for (presence, ..) in greedy.iter().skip(1) {
-            presence.speaks();
+    fn all_places_of_others_are_none_of_the_administrators() {
+        let mut places = places();
+        let mut greedy = Vec::new();
+        for user in 10.. {
+            let free = CAPS.most - places.all.len();
+            let count = CAPS.of_one.min(free);
+            greedy.extend((0..count).map(|_| enter(&mut places, user).unwrap().0));
+            if count == free {
+                break;
+            }
         }
-        let newcomer = enter(&all, 1000).unwrap();
-        assert!(start.elapsed() >= GRACE, "nobody has to hurry");
-        assert!(unix::hung_up(&greedy[0].1) && !unix::hung_up(&quiet.1));
-        newcomer.0.speaks();
-        let another = enter(&all, 1001).unwrap();
-        assert!(unix::hung_up(&quiet.1), "all others have spoken");
-        another.0.speaks();
-        assert!(enter(&all, 1002).is_none());
-        assert_eq!(greedy.iter().filter(|(_, theirs, _)| unix::hung_up(theirs)).count(), 1);
-        // Who was cut off has no place to give back.
-        drop(quiet);
-        assert_eq!(all.present.lock().connections.len(), MOST);
-        drop(newcomer);
-        assert!(enter(&all, 1002).is_some());
+        // The one who has most makes room, the one who was there first of those.
+        let (_, evicted) = enter(&mut places, 5).unwrap();
+        assert_eq!(places.counts.values().sum::<usize>(), CAPS.most);
+        assert!(greedy.contains(&evicted.unwrap()) && places.counts[&5] == 1);
+        for administrator in [ROOT, OWN] {
+            for _ in 0..CAPS.of_one {
+                assert_eq!(enter(&mut places, administrator).unwrap().1, None);
+            }
+            assert!(enter(&mut places, administrator).unwrap().1.is_some(), "of his own");
+        }
+    }
+
+    #[test]
+    fn threads_are_for_so_many_of_one_and_the_others_wait_in_order() {
+        let (mut places, now) = (places(), Instant::now());
+        let mine: Vec<u64> = (0..5).map(|_| enter(&mut places, 1).unwrap().0).collect();
+        let served: Vec<bool> = mine.iter().map(|&number| places.speaks(number)).collect();
+        assert_eq!(served, [true, true, false, false, false]);
+        let other = enter(&mut places, 2).unwrap().0;
+        assert!(places.speaks(other));
+        assert_eq!(places.finish(mine[1], Then::Leave, now), Some(mine[2]));
+        assert_eq!(places.finish(mine[0], Then::Stay, now), Some(mine[3]));
+        assert!(!places.speaks(mine[0]), "it goes on, when it is its turn");
+        assert_eq!(places.finish(mine[2], Then::Tenant, now), Some(mine[0]), "the one that is there for longest");
+        assert_eq!(places.counts[&1], 3, "who is a tenant is counted there");
+        assert_eq!(places.finish(mine[3], Then::Leave, now), Some(mine[4]));
+        for number in [mine[0], mine[2], mine[4]] {
+            places.finish(number, Then::Leave, now);
+        }
+        assert!(!places.counts.contains_key(&1));
+    }
+
+    #[test]
+    fn who_says_nothing_for_too_long_goes() {
+        let (mut places, start) = (places(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let first = places.enter(1, at(0), |_| true).unwrap().0;
+        let second = places.enter(1, at(3), |_| true).unwrap().0;
+        let third = places.enter(1, at(3), |_| true).unwrap().0;
+        assert_eq!(places.expire(at(4)), (vec![], Some(at(0) + HELLO_BOUND)));
+        places.speaks(second);
+        assert_eq!(places.expire(at(0) + HELLO_BOUND), (vec![first], Some(at(3) + HELLO_BOUND)));
+        places.finish(second, Then::Stay, at(6));
+        assert_eq!(places.expire(at(1000)), (vec![third], None), "who has been served may be silent");
+        assert_eq!(places.counts[&1], 1);
     }
 }

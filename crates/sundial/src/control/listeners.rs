@@ -8,17 +8,18 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use hostmem::strangers::{self, MOST_STRANGERS};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use session::Manner;
 use tenancy::Terms;
-use transport::unix;
+use transport::unix::{self, PeerProcess};
 use wire::handshake::features;
 use wire::limits::MAX_HELLO_BYTES;
 use wire::{Hello, Reply};
 
 use super::Control;
-use super::connections::{Connections, Presence};
+use super::connections::{Connections, HELLO_BOUND, Serve, Then};
 use super::tenants::Orders;
 use super::vgpus::Wish;
 use crate::admin::{self, AdminReply, AdminRequest, Listing};
@@ -27,8 +28,6 @@ use crate::remoting::Remoting;
 use crate::size::{GpuSpec, Percent};
 use crate::threads;
 
-/// Longest time for a hello: who connects and says nothing holds a thread no longer than this.
-const HELLO_BOUND: Duration = Duration::from_secs(5);
 /// Longest that one who has asked may take to read a part of the answer.
 const ANSWER_BOUND: Duration = Duration::from_secs(5);
 /// Longest wait of a new session for a device process that is being started anew.
@@ -40,47 +39,18 @@ impl Control {
         let sessions = unix::listen(&self.directory.session_socket(), 0o600)?;
         let admin = unix::listen(&self.directory.admin_socket(), 0o600)?;
         let this = Arc::clone(self);
-        let greet =
-            |control: &Arc<Control>, socket: Arc<OwnedFd>, presence: &Presence| control.greet(&socket, presence);
-        threads::essential("sessions", move || this.accept(&sessions, greet))?;
+        let greet = move |socket: &Arc<OwnedFd>, _| {
+            this.greet(socket);
+            Then::Leave
+        };
+        serve("sessions", sessions, greet)?;
         let this = Arc::clone(self);
-        let administer =
-            |control: &Arc<Control>, socket: Arc<OwnedFd>, presence: &Presence| control.administer(socket, presence);
-        threads::essential("admin", move || this.accept(&admin, administer))?;
-        Ok(())
-    }
-
-    fn accept(
-        self: Arc<Control>,
-        listener: &OwnedFd,
-        serve: impl Fn(&Arc<Control>, Arc<OwnedFd>, &Presence) + Copy + Send + 'static,
-    ) {
-        let connections = Arc::new(Connections::default());
-        loop {
-            let socket = match unix::accept(listener) {
-                Ok(socket) => Arc::new(socket),
-                Err(error) => {
-                    tracing::error!(%error, "cannot accept connections");
-                    std::thread::sleep(HELLO_BOUND / 10);
-                    continue;
-                }
-            };
-            let peer = unix::peer(&*socket).ok();
-            let Some(presence) = peer.and_then(|peer| connections.enter(peer.pid, &socket)) else {
-                if self.quiet.may() {
-                    tracing::warn!("too many connections at once");
-                }
-                continue;
-            };
-            let control = Arc::clone(&self);
-            // Without a thread, the connection and its place go.
-            let _ = std::thread::Builder::new().spawn(move || serve(&control, socket, &presence));
-        }
+        serve("admin", admin, move |socket, peer| this.administer(socket, peer))
     }
 
     /// Reads one hello and passes the connection on.
-    fn greet(&self, socket: &OwnedFd, presence: &Presence) {
-        if let Err(reason) = self.pass_on(socket, presence) {
+    fn greet(&self, socket: &OwnedFd) {
+        if let Err(reason) = self.pass_on(socket) {
             if self.quiet.may() {
                 tracing::info!(reason, "session refused");
             }
@@ -89,13 +59,12 @@ impl Control {
         }
     }
 
-    fn pass_on(&self, socket: &OwnedFd, presence: &Presence) -> Result<(), String> {
+    fn pass_on(&self, socket: &OwnedFd) -> Result<(), String> {
         let text = |error: std::io::Error| error.to_string();
         let peer = unix::peer(socket).map_err(text)?;
         unix::set_timeout(socket, Some(HELLO_BOUND)).map_err(text)?;
         let mut buffer = [0; MAX_HELLO_BYTES];
-        let length = unix::receive(socket, &mut buffer).map_err(text)?.length;
-        presence.speaks();
+        let length = unix::receive_bare(socket, &mut buffer).map_err(text)?;
         let hello = Hello::decode(&buffer[..length]).map_err(|error| error.to_string())?;
         if hello.features & features::SHARED_MEMORY == 0 {
             return Err("sessions without shared memory are not served here".into());
@@ -130,62 +99,76 @@ impl Control {
         }
     }
 
-    /// Serves one connection of `run`, `ps` or `vgpu`.
-    fn administer(self: &Arc<Control>, socket: Arc<OwnedFd>, presence: &Presence) {
+    /// Serves one request of `run`, `ps` or `vgpu`.
+    fn administer(self: &Arc<Control>, socket: &Arc<OwnedFd>, peer: PeerProcess) -> Then {
         let own = rustix::process::getuid().as_raw();
-        let Some(user) = unix::peer(&*socket).ok().map(|peer| peer.uid).filter(|&uid| uid == own || uid == 0) else {
-            return;
-        };
-        loop {
-            let (request, fds) = match admin::receive_all(&socket) {
-                Ok(Some(received)) => received,
-                Ok(None) => break,
-                Err(error) => {
-                    tracing::debug!(%error, "admin connection");
-                    break;
-                }
-            };
-            presence.speaks();
-            let reply = match request {
-                AdminRequest::List => match self.device.report() {
-                    Ok(listing) => {
-                        AdminReply::Sessions(Listing { scheduler: self.tenants.lock().scheduler(), ..listing })
-                    }
-                    Err(error) => AdminReply::Refused(format!("{error:#}")),
-                },
-                AdminRequest::Share { tenant, share } => self.reshare(&tenant, share),
-                AdminRequest::Schedule { scheduler } => {
-                    tracing::info!(%scheduler, "scheduler");
-                    self.change(|tenants| (AdminReply::Done, tenants.schedule(scheduler)))
-                }
-                AdminRequest::Register { terms, gpu, profile, remoting, timed } => {
-                    let remoting = self.config.remoting().wanted(remoting, timed);
-                    let registered = remoting
-                        .and_then(|remoting| self.register(&socket, user, terms, gpu, profile.as_deref(), remoting));
-                    or_refused(registered)
-                }
-                AdminRequest::CreateVgpu { terms, gpu, scheme, shadowing, profile, path } => {
-                    let socket = path.zip(fds.into_iter().next());
-                    or_refused(self.create_vgpu(Wish { terms, user, gpu, scheme, shadowing, profile, socket }))
-                }
-                AdminRequest::Usage { since } => or_refused(answer(fds, &self.report_usage(since))),
-                AdminRequest::Snapshot => or_refused(answer(fds, &self.snapshot())),
-                AdminRequest::ListVgpus => or_refused(self.list_vgpus().map(AdminReply::Vgpus)),
-                AdminRequest::ShareVgpu { name, share } => or_refused(self.share_vgpu(&name, share)),
-                AdminRequest::ResizeVgpu { name, bytes } => or_refused(self.resize_vgpu(&name, bytes)),
-                AdminRequest::TraceVgpu { name } => or_refused(self.trace_vgpu(&name, fds)),
-                AdminRequest::ShadowVgpu { name, shadow, rebuild } => {
-                    or_refused(self.shadow_vgpu(&name, shadow, rebuild))
-                }
-                AdminRequest::DestroyVgpu { name } => or_refused(self.destroy_vgpu(&name)),
-            };
-            if admin::send(&socket, &reply).is_err() {
-                break;
-            }
+        if peer.uid != own && peer.uid != 0 {
+            return Then::Leave;
         }
-        // If it was somebody's lifeline, it is cut: our own handles of it do not keep it open for the other side.
-        drop(socket);
+        // It has said something, and takes the answer, or nobody waits for it.
+        let received = unix::set_timeout(socket, Some(ANSWER_BOUND)).and_then(|()| admin::receive_all(socket));
+        let (request, fds) = match received {
+            Ok(Some(received)) => received,
+            Ok(None) => return self.leave(),
+            Err(error) => {
+                tracing::debug!(%error, "admin connection");
+                return self.leave();
+            }
+        };
+        // Sockets are all that anybody has reason to send; nobody waits for what else is sent to be closed.
+        let fds = strangers::sift(fds, peer.uid).filter(|_| strangers::strangers_of(peer.uid) < MOST_STRANGERS);
+        let Some(fds) = fds else { return self.leave() };
+        let reply = self.obey(socket, peer, request, fds);
+        let then = if matches!(reply, AdminReply::Registered { .. }) { Then::Tenant } else { Then::Stay };
+        if admin::send(socket, &reply).is_err() { self.leave() } else { then }
+    }
+
+    /// A connection is over. If it was somebody's lifeline, it is cut.
+    fn leave(&self) -> Then {
         self.change(|tenants| ((), tenants.sweep()));
+        Then::Leave
+    }
+
+    fn obey(
+        self: &Arc<Control>,
+        socket: &Arc<OwnedFd>,
+        peer: PeerProcess,
+        request: AdminRequest,
+        fds: Vec<OwnedFd>,
+    ) -> AdminReply {
+        let user = peer.uid;
+        match request {
+            AdminRequest::List => or_refused(self.device.report().and_then(|listing| {
+                let mut listing = Listing { scheduler: self.tenants.lock().scheduler(), ..listing };
+                if !fds.is_empty() {
+                    return answer(fds, &listing);
+                }
+                admin::fit(&mut listing.sessions);
+                Ok(AdminReply::Sessions(listing))
+            })),
+            AdminRequest::Share { tenant, share } => self.reshare(&tenant, share),
+            AdminRequest::Schedule { scheduler } => {
+                tracing::info!(%scheduler, "scheduler");
+                self.change(|tenants| (AdminReply::Done, tenants.schedule(scheduler)))
+            }
+            AdminRequest::Register { terms, gpu, profile, remoting, timed } => {
+                let remoting = self.config.remoting().wanted(remoting, timed);
+                let register = |remoting| self.register(socket, user, terms, gpu, profile.as_deref(), remoting);
+                or_refused(remoting.and_then(register))
+            }
+            AdminRequest::CreateVgpu { terms, gpu, scheme, shadowing, profile, path } => {
+                let socket = path.zip(fds.into_iter().next());
+                or_refused(self.create_vgpu(Wish { terms, user, gpu, scheme, shadowing, profile, socket }))
+            }
+            AdminRequest::Usage { since } => or_refused(answer(fds, &self.report_usage(since))),
+            AdminRequest::Snapshot => or_refused(answer(fds, &self.snapshot())),
+            AdminRequest::ListVgpus => or_refused(self.list_vgpus().map(AdminReply::Vgpus)),
+            AdminRequest::ShareVgpu { name, share } => or_refused(self.share_vgpu(&name, share)),
+            AdminRequest::ResizeVgpu { name, bytes } => or_refused(self.resize_vgpu(&name, bytes)),
+            AdminRequest::TraceVgpu { name } => or_refused(self.trace_vgpu(&name, fds)),
+            AdminRequest::ShadowVgpu { name, shadow, rebuild } => or_refused(self.shadow_vgpu(&name, shadow, rebuild)),
+            AdminRequest::DestroyVgpu { name } => or_refused(self.destroy_vgpu(&name)),
+        }
     }
 
     fn reshare(&self, tenant: &str, share: Percent) -> AdminReply {
@@ -205,7 +188,7 @@ impl Control {
 
     fn register(
         &self,
-        socket: &OwnedFd,
+        socket: &Arc<OwnedFd>,
         user: u32,
         mut terms: Terms,
         gpu: Option<GpuSpec>,
@@ -214,7 +197,7 @@ impl Control {
     ) -> Result<AdminReply> {
         self.check_gpu(gpu)?;
         self.config.profile(profile)?.fill(&mut terms);
-        let lifeline = socket.try_clone()?;
+        let lifeline = Arc::clone(socket);
         let (name, share) = (terms.name.clone(), terms.share_percent);
         let credential = self.change(|tenants| match tenants.register(terms, user, lifeline) {
             Ok((credential, orders)) => {
@@ -226,6 +209,18 @@ impl Control {
         tracing::info!(tenant = name, share, "tenant registered");
         Ok(AdminReply::Registered { credential: credential.to_hex(), socket: self.directory.session_socket() })
     }
+}
+
+/// Serves those who connect, on threads.
+fn serve(name: &'static str, listener: OwnedFd, serve: impl Serve) -> Result<()> {
+    let connections = Connections::new()?;
+    let serve = Arc::new(serve);
+    threads::essential(name, move || {
+        if let Err(error) = connections.run(&listener, &serve) {
+            tracing::error!("{name}: {error:#}");
+        }
+    })?;
+    Ok(())
 }
 
 /// Writes an answer, however long, into the stream socket that came with its question.

@@ -4,7 +4,7 @@
 //! - `connections`: how many there may be, and who makes room.
 //! - `tenants`: registrations and the terms of those who did not register.
 //! - `vgpus`: virtual GPUs, and the sockets where their guests connect.
-//! - `supervisor`: starts the device process, and another when it dies; `deaths`: how soon.
+//! - `supervisor`: starts the device process, and another when it dies; `deaths`: how soon; `corpses`: not all go.
 //! - `usage`: what tenants have used, and keeping it.
 //! - `compilers`: starts compilers for the device process, and keeps the cache of what they made.
 //!
@@ -12,6 +12,7 @@
 
 mod compilers;
 mod connections;
+mod corpses;
 mod deaths;
 mod listeners;
 mod supervisor;

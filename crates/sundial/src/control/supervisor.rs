@@ -7,6 +7,7 @@
 //!      │    pause        ▼  it ends, or does not read         │
 //!      └───────────── dead ◄──────────────────────────────────┘
 //! ```
+//! One that is killed, but does not go because the kernel waits for somebody, is left behind (`corpses`).
 //!
 //! A life begins with one list of all tenants. Whoever changes the tenants holds their lock until the change is in the
 //! present life's queue ([`Control::change`]), so every life hears of each tenant, in order, from the list or after it.
@@ -24,15 +25,18 @@ use tenancy::TenantId;
 use transport::unix;
 
 use super::Control;
+use super::corpses;
 use super::deaths::Deaths;
 use super::tenants::{Orders, Tenants};
-use crate::admin::Listing;
+use crate::admin::{Listing, SessionLine};
 use crate::link::{self, FromDevice, ToDevice, VgpuStatus};
 use crate::memory_policy::MemoryRules;
 use crate::size::GpuSpec;
 
 /// Longest wait for a report.
 const REPORT_BOUND: Duration = Duration::from_secs(5);
+/// Between two looks at a device process that says nothing.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The connection to the present device process.
 pub(super) struct DeviceLink {
@@ -62,6 +66,8 @@ struct LinkState {
     handed: HashMap<u64, Sender<()>>,
     /// Who waits for a report, in order.
     reports: Vec<Sender<Listing>>,
+    /// As far as the first of them has come.
+    reported: Vec<SessionLine>,
     /// Who waits for a virtual GPU that is being made or ended: it is told why it is not.
     vgpus: HashMap<TenantId, Sender<Option<String>>>,
     /// Who waits for a virtual GPU to have another size: it is told what it has, and why not what was asked for.
@@ -232,7 +238,8 @@ impl Control {
             .spawn()
             .context("cannot start")?;
         let ours = Arc::new(ours);
-        let listened = self.begin_life(&ours).and_then(|()| self.listen_to_device(&ours));
+        let pid = child.id();
+        let listened = self.begin_life(&ours).and_then(|()| self.listen_to_device(&ours, pid));
         {
             let mut state = self.device.state.lock();
             state.queue = None;
@@ -240,16 +247,24 @@ impl Control {
             // Their senders go: who waits is told at once.
             state.handed.clear();
             state.reports.clear();
+            state.reported.clear();
             state.vgpu_reports.clear();
             state.vgpus.clear();
             state.resizes.clear();
         }
         self.usage.device_ended();
+        self.compilers.end();
         // It is gone, or says what nobody understands, or does not listen.
         let _ = child.kill();
-        let status = child.wait()?;
         let sessions = self.tenants.lock().sessions();
-        tracing::error!(%status, sessions, "the device process ended, and its sessions with it");
+        match corpses::reap(child)? {
+            Some(status) => tracing::error!(%status, sessions, "the device process ended, and its sessions with it"),
+            None => tracing::error!(
+                pid,
+                sessions,
+                "the device process was killed, and its sessions with it; but the kernel does not let go of it, with all its memory"
+            ),
+        }
         listened
     }
 
@@ -266,9 +281,15 @@ impl Control {
         Ok(())
     }
 
-    fn listen_to_device(&self, socket: &OwnedFd) -> Result<()> {
+    fn listen_to_device(&self, socket: &OwnedFd, pid: u32) -> Result<()> {
         let mut buffer = Vec::new();
-        while let Some((message, _)) = link::receive(socket, &mut buffer)? {
+        loop {
+            while !unix::readable(socket, LOOK)? {
+                if corpses::is_dying(pid) {
+                    return Ok(());
+                }
+            }
+            let Some((message, _)) = link::receive(socket, &mut buffer)? else { return Ok(()) };
             match message {
                 FromDevice::Ready { name, memory_bytes } => {
                     let mut state = self.device.state.lock();
@@ -283,10 +304,12 @@ impl Control {
                     self.change(|tenants| ((), tenants.close(session)));
                     self.usage.soon();
                 }
-                FromDevice::Report(sessions) => {
+                FromDevice::Report { lines, last } => {
                     let mut state = self.device.state.lock();
                     let device_deaths = state.deaths.ever;
-                    if !state.reports.is_empty() {
+                    state.reported.extend(lines);
+                    if last && !state.reports.is_empty() {
+                        let sessions = std::mem::take(&mut state.reported);
                         // Who no longer waits does not mind.
                         let _ = state.reports.remove(0).send(Listing { sessions, device_deaths, ..Listing::default() });
                     }
@@ -316,7 +339,6 @@ impl Control {
                 }
             }
         }
-        Ok(())
     }
 
     /// Changes something about tenants, and has the device process told of it. If there is none, the next is told

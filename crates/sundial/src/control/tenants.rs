@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use tenancy::{Admission, AdmissionError, Limits, TenantId, Terms};
@@ -41,7 +42,7 @@ pub(super) struct Tenants {
 struct Registration {
     tenant: TenantId,
     /// `run`'s connection, held by the program that it became: closed when the last of its processes ends.
-    lifeline: OwnedFd,
+    lifeline: Arc<OwnedFd>,
     /// How its sessions come here.
     remoting: Remoting,
 }
@@ -92,7 +93,7 @@ impl Tenants {
     ///
     /// # Errors
     /// There is no room for such a tenant, or its name is taken.
-    pub(super) fn register(&mut self, terms: Terms, user: u32, lifeline: OwnedFd) -> Result<(Credential, Orders)> {
+    pub(super) fn register(&mut self, terms: Terms, user: u32, lifeline: Arc<OwnedFd>) -> Result<(Credential, Orders)> {
         // Whose lifeline was cut a moment ago must not be in the way.
         let mut orders = self.sweep();
         self.check_room(false).map_err(anyhow::Error::msg)?;
@@ -122,7 +123,7 @@ impl Tenants {
         let gone: Vec<Credential> = self
             .registered
             .iter()
-            .filter(|(_, registration)| unix::hung_up(&registration.lifeline))
+            .filter(|(_, registration)| unix::hung_up(&*registration.lifeline))
             .map(|(&credential, _)| credential)
             .collect();
         let mut orders = Orders::new();
@@ -289,13 +290,14 @@ mod tests {
     fn a_registration_lasts_as_long_as_its_lifeline() {
         let mut tenants = tenants();
         let (ours, theirs) = unix::pair().unwrap();
-        let (credential, orders) = tenants.register(terms("a", 80.0), 5, ours).unwrap();
+        let (credential, orders) = tenants.register(terms("a", 80.0), 5, Arc::new(ours)).unwrap();
         assert!(
             matches!(&orders[..], [ToDevice::Tenant { share_percent: Some(_), limits, .. }] if limits.vram_bytes == 1 << 28)
         );
         let (session, ..) = tenants.open(credential, 1000).unwrap();
         let (other, _keep) = unix::pair().unwrap();
-        assert!(tenants.register(terms("b", 30.0), 5, other.try_clone().unwrap()).is_err(), "80 % are given");
+        let other = Arc::new(other);
+        assert!(tenants.register(terms("b", 30.0), 5, Arc::clone(&other)).is_err(), "80 % are given");
         drop(theirs);
         let (_, orders) = tenants.register(terms("b", 30.0), 5, other).unwrap();
         assert!(matches!(&orders[..], [ToDevice::Forget { .. }, ToDevice::Tenant { .. }]));

@@ -112,6 +112,7 @@ mod tests {
         for _ in 0..3 {
             let (closing, begun, allow) = client();
             let (ours, theirs) = unix::pair().unwrap();
+            let ours = Arc::new(ours);
             let abort = Arc::clone(&closing);
             watches.push(monitor.watch(&ours, None, move || abort.begin()).unwrap());
             clients.push((closing, begun, allow, theirs));

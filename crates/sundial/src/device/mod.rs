@@ -31,7 +31,7 @@ use transport::unix;
 use wire::Reply;
 use wire::handshake::features;
 
-use crate::admin::{self, SessionLine};
+use crate::admin::SessionLine;
 use crate::confine;
 use crate::link::{self, FromDevice, ToDevice};
 use crate::memory_policy::MemoryRules;
@@ -97,8 +97,8 @@ struct Running {
 
 pub(crate) fn main(args: &Args) -> Result<()> {
     crate::start_log();
-    if let Err(error) = write_trap::prepare() {
-        tracing::warn!(%error, "descriptors of write traps of guests cannot be judged: those guests are compared");
+    if let Err(error) = hostmem::strangers::prepare() {
+        tracing::warn!(%error, "descriptors that guests send cannot be judged: interrupts and write traps are not for them");
     }
     // Opens what tells it, while files can be opened.
     let _ = hostmem::is_crowded();
@@ -211,7 +211,7 @@ impl Device {
                 let (rows, time) = self.metered();
                 link::send_metered(&self.parent, number, rows, time)?;
             }
-            ToDevice::Report => link::send(&self.parent, &FromDevice::Report(self.report()), &[])?,
+            ToDevice::Report => link::send_report(&self.parent, self.report())?,
         }
         Ok(())
     }
@@ -242,7 +242,7 @@ impl Device {
     /// Serves one client to its end.
     fn serve(&self, number: u64, client: (TenantId, i32, Manner), fds: (OwnedFd, Option<OwnedFd>)) {
         let (_, pid, _) = client;
-        let (socket, process) = fds;
+        let (socket, process) = (Arc::new(fds.0), fds.1);
         match self.open(number, client, (&socket, process)) {
             Ok(session) => {
                 let ended = session.run();
@@ -260,7 +260,7 @@ impl Device {
                     tracing::info!(session = number, pid, reason, "session refused");
                 }
                 // A client that is gone already misses nothing.
-                let _ = unix::send(&socket, &Reply::Refused(reason).encode(), &[], false);
+                let _ = unix::send(&*socket, &Reply::Refused(reason).encode(), &[], false);
             }
         }
     }
@@ -269,7 +269,7 @@ impl Device {
         &self,
         number: u64,
         (id, pid, manner): (TenantId, i32, Manner),
-        (socket, process): (&OwnedFd, Option<OwnedFd>),
+        (socket, process): (&Arc<OwnedFd>, Option<OwnedFd>),
     ) -> Result<Session, String> {
         let text = |error: GpuError| error.to_string();
         let known = self.registry.lock().tenants.get(&id).cloned();
@@ -282,7 +282,7 @@ impl Device {
         let aperture = manner.features & features::APERTURE != 0;
         let opened = self.machine.open(&tenant.name, tenant.memory_bytes, host_bytes, budget, aperture);
         let (backend, meter) = opened.map_err(text)?;
-        let socket = socket.try_clone().map_err(|error| error.to_string())?;
+        let socket = Arc::clone(socket);
         link::send(&self.parent, &FromDevice::Taken { number }, &[]).map_err(|error| error.to_string())?;
         let begun = Session::begin(socket, process, manner, &backend, charges, &self.monitor);
         let session = begun.map_err(|error| error.to_string())?;
@@ -343,7 +343,6 @@ impl Device {
         let mut lines: Vec<SessionLine> =
             present.iter().map(|(number, running, tenant)| self.line(*number, running, tenant)).collect();
         lines.sort_by(|a, b| (&a.tenant, a.pid).cmp(&(&b.tenant, b.pid)));
-        admin::fit(&mut lines);
         lines
     }
 
