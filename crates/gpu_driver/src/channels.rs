@@ -256,6 +256,7 @@ impl Client {
         for channel in channels {
             device.contexts.write().remove(&channel.instance.offset);
             context.remove_channel(channel.number);
+            self.signals.forget(channel.number);
             // USERD lies in the block, and the device knows it by its physical address.
             self.give_private(&channel.part, BLOCK_BYTES, let_go);
             self.give_back(&[channel.instance], let_go);

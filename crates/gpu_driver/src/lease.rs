@@ -116,7 +116,7 @@ impl Leased {
             self.others.store(0, Ordering::Relaxed);
             self.mediator.signal();
         }
-        Some(Asleep { payer: self.payer, looks })
+        Some(Asleep { payer: self.payer, looks, waits: true })
     }
 
     pub(crate) fn channel_error(&self) {

@@ -1,14 +1,17 @@
 //! The clients' semaphore areas, and waking those who wait on them.
 //!
-//! The device's interrupt for signals is on only while somebody sleeps ([`SemaphoreArea`] says how that is known):
+//! Work that is done by the time it is submitted, or soon after, is told to who sleeps by the thread that submitted it
+//! ([`Signals::has_signalled`]): no other thread has to run, and it is that client's own time. The device's interrupt for
+//! signals is on only while somebody sleeps ([`SemaphoreArea`] says how that is known) for what is still to come:
 //!
 //! ```text
-//!          somebody is about to sleep
-//!   Off ─────────────────────────────────► On
-//!       ◄─────────────────────────────────
-//!          so many interrupts in a row found nobody asleep
+//!          somebody is about to sleep, and his work is not done
+//!   Off ───────────────────────────────────────────────────────► On
+//!       ◄───────────────────────────────────────────────────────
+//!          so many interrupts in a row found nobody asleep for whom more is to come
 //! ```
-//! The device remembers what it did not tell, so switching on tells at once what came since the sleeper looked.
+//! The device remembers what it did not tell, so switching on tells at once what came since the sleeper looked. Who counts
+//! itself as asleep before they are switched off, and whose work is submitted after that, is heard when it is submitted.
 //!
 //! While one sleeps, everybody's signals interrupt, and that costs everybody. So it has a price: what an interrupt takes is
 //! charged to the tenants that sleep, in equal parts ([`Credit`]). When all that sleep have spent theirs, signals do not
@@ -25,13 +28,13 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use device_io::{DeviceBacking, DmaMemory};
-use gpu::SemaphoreArea;
+use gpu::{SemaphoreArea, SlotId};
 use gpu_spec::regs::{self, vector, vf};
 use parking_lot::Mutex;
 
 use crate::mmio::Mmio;
 
-/// Interrupts without a sleeper after which signals do not interrupt any more. More than one, or clients that sleep now and
+/// Interrupts without a sleeper that waits for more, after which signals do not interrupt any more. More than one, or clients that sleep now and
 /// then would keep switching.
 const IDLE: u32 = 16;
 /// What an interrupt takes of a processor, nanoseconds: the device's thread raises it, ours wakes; and looking at an area.
@@ -48,6 +51,8 @@ pub(crate) struct Asleep {
     pub(crate) payer: u32,
     /// What was looked at to find out whether it was told something, beside an area.
     pub(crate) looks: u32,
+    /// More is to come for it.
+    pub(crate) waits: bool,
 }
 
 /// The semaphore area of one client. The client can write all of it; nothing here trusts a word of it.
@@ -57,8 +62,18 @@ pub(crate) struct Signals {
     pub(crate) area: SemaphoreArea,
     /// The budget of the tenant that pays for its sleepers.
     payer: u32,
+    to_come: Mutex<ToCome>,
     /// The client is being closed, or the device is lost: nobody shall wait any longer.
     ended: AtomicBool,
+}
+
+/// Signals that have been submitted and were not reached yet when somebody looked last.
+#[derive(Debug, Default)]
+struct ToCome {
+    /// The last of each channel, which does its work in order.
+    of_channels: Vec<(u32, SlotId, u64)>,
+    /// Some have been submitted since who sleeps was told last.
+    is_new: bool,
 }
 
 impl Signals {
@@ -66,7 +81,40 @@ impl Signals {
         let dma = Arc::new(backing.alloc_dma(SemaphoreArea::BYTES as u64)?);
         let area = SemaphoreArea::new(Arc::clone(&dma.mapping)).ok_or(io::ErrorKind::InvalidData)?;
         let area = area.woken_by(backing.interrupt_count());
-        Ok(Signals { dma, area, payer, ended: AtomicBool::new(false) })
+        Ok(Signals { dma, area, payer, to_come: Mutex::default(), ended: AtomicBool::new(false) })
+    }
+
+    /// A channel has been given a signal.
+    pub(crate) fn submitted(&self, channel: u32, slot: SlotId, value: u64) {
+        let mut to_come = self.to_come.lock();
+        to_come.is_new = true;
+        match to_come.of_channels.iter_mut().find(|last| last.0 == channel) {
+            Some(last) => *last = (channel, slot, value),
+            None => to_come.of_channels.push((channel, slot, value)),
+        }
+    }
+
+    /// Nothing more comes of a channel.
+    pub(crate) fn forget(&self, channel: u32) {
+        self.to_come.lock().of_channels.retain(|last| last.0 != channel);
+    }
+
+    /// Whether all that was submitted has been signalled, and some of it was submitted since this was so last.
+    fn has_signalled(&self) -> bool {
+        let mut to_come = self.to_come.lock();
+        self.look(&mut to_come);
+        to_come.of_channels.is_empty() && std::mem::take(&mut to_come.is_new)
+    }
+
+    /// Whether something that was submitted is still to be signalled.
+    fn waits(&self) -> bool {
+        let mut to_come = self.to_come.lock();
+        self.look(&mut to_come);
+        !to_come.of_channels.is_empty()
+    }
+
+    fn look(&self, to_come: &mut ToCome) {
+        to_come.of_channels.retain(|&(_, slot, value)| self.area.payload(slot) < value);
     }
 
     /// Lets nobody wait any longer.
@@ -105,7 +153,7 @@ pub(crate) struct Listeners {
 struct Areas {
     of_clients: Vec<Arc<Signals>>,
     on: bool,
-    /// Interrupts since somebody slept.
+    /// Interrupts since somebody slept for whom more was to come.
     idle: u32,
     /// Who pays for these: leases that have listened since signals interrupt.
     callers: Vec<u32>,
@@ -163,9 +211,17 @@ impl Listeners {
         self.areas.lock().of_clients.len()
     }
 
-    /// Makes signals interrupt if somebody sleeps in this area, or is about to and has counted itself.
+    /// If somebody sleeps in this area, or is about to and has counted itself: tells him what has come of his work, or makes
+    /// signals interrupt for what is to come. Who waits for what nobody has submitted asks again, and nothing has come then.
     pub(crate) fn listen(&self, signals: &Signals) {
-        if signals.area.has_sleepers() && !signals.area.is_listening() {
+        // Between what this thread has submitted, and the count of those who sleep.
+        fence(Ordering::SeqCst);
+        if !signals.area.has_sleepers() {
+            return;
+        }
+        if signals.has_signalled() {
+            signals.area.interrupt();
+        } else if !signals.area.is_listening() {
             self.areas.lock().switch(&self.mmio, true);
         }
     }
@@ -188,7 +244,7 @@ impl Listeners {
     pub(crate) fn wake(&self) -> Vec<Asleep> {
         let areas = self.areas.lock();
         let asleep = areas.of_clients.iter().filter(|signals| signals.area.interrupt());
-        asleep.map(|signals| Asleep { payer: signals.payer, looks: 0 }).collect()
+        asleep.map(|signals| Asleep { payer: signals.payer, looks: 0, waits: signals.waits() }).collect()
     }
 
     /// Signals have interrupted, and these sleepers have been woken.
@@ -220,15 +276,15 @@ impl Listeners {
 
 impl Areas {
     fn account(&mut self, mmio: &Mmio, mut asleep: Vec<Asleep>, now: Instant) {
-        self.idle = if asleep.is_empty() { self.idle + 1 } else { 0 };
+        self.idle = if asleep.iter().any(|one| one.waits) { 0 } else { self.idle + 1 };
         if asleep.is_empty() {
-            asleep.extend(self.callers.iter().map(|payer| Asleep { payer: *payer, looks: 0 }));
+            asleep.extend(self.callers.iter().map(|payer| Asleep { payer: *payer, looks: 0, waits: false }));
         }
         if self.on && self.idle >= IDLE {
             self.switch(mmio, false);
             // Who counted itself before it could see that is heard after all.
             fence(Ordering::SeqCst);
-            if self.of_clients.iter().any(|signals| signals.area.has_sleepers()) {
+            if self.of_clients.iter().any(|signals| signals.area.has_sleepers() && signals.waits()) {
                 self.switch(mmio, true);
             }
         }
@@ -276,7 +332,7 @@ impl Areas {
         let credits = &mut self.credits;
         let mut left = |payer: &u32| credits.entry(*payer).or_insert_with(|| Credit::new(now)).look(now);
         let able: Vec<Asleep> = asleep.iter().copied().filter(|one| left(&one.payer) > 0).collect();
-        for Asleep { payer, looks } in &able {
+        for Asleep { payer, looks, .. } in &able {
             if let Some(credit) = self.credits.get_mut(payer) {
                 credit.left -= cost / able.len() as i64 + LOOKING_NS * i64::from(*looks);
             }
@@ -331,7 +387,7 @@ mod tests {
     }
 
     fn of(payers: &[u32]) -> Vec<Asleep> {
-        payers.iter().map(|payer| Asleep { payer: *payer, looks: 0 }).collect()
+        payers.iter().map(|payer| Asleep { payer: *payer, looks: 0, waits: true }).collect()
     }
 
     /// Interrupts of one second of signals, one each microsecond, while these sleep.
@@ -386,10 +442,54 @@ mod tests {
         let mut areas = Areas::default();
         let now = Instant::now();
         // Twice, since something came meanwhile.
-        let asleep = [(1, 0), (2, 100), (2, 100)].map(|(payer, looks)| Asleep { payer, looks });
+        let asleep = [(1, 0), (2, 100), (2, 100)].map(|(payer, looks)| Asleep { payer, looks, waits: true });
         assert_eq!(areas.charge(asleep.to_vec(), WAKING_NS, now), None);
         let spent = |payer| SAVED_NS - areas.credits[&payer].left;
         assert_eq!((spent(1), spent(2)), (WAKING_NS / 2, WAKING_NS / 2 + 200 * LOOKING_NS));
+    }
+
+    fn signals() -> Signals {
+        let file = Arc::new(Memfd::create("area", SemaphoreArea::BYTES as u64).unwrap());
+        let mapping = Arc::new(file.map().unwrap());
+        let area = SemaphoreArea::new(Arc::clone(&mapping)).unwrap();
+        let dma = Arc::new(DmaMemory::contiguous(BusAddr(0), file, mapping));
+        Signals { dma, area, payer: 1, to_come: Mutex::default(), ended: AtomicBool::new(false) }
+    }
+
+    #[test]
+    fn who_sleeps_is_told_by_who_submits_or_by_the_device_and_never_by_nobody() {
+        let signals = Arc::new(signals());
+        let listeners = Listeners::new(Arc::new(Mmio::new(Arc::new(Idle))));
+        listeners.add(Arc::clone(&signals));
+        let area = &signals.area;
+        let told = || {
+            let before = area.interrupts();
+            listeners.listen(&signals);
+            (area.interrupts() != before, listeners.are_on())
+        };
+        signals.submitted(1, SlotId(3), 5);
+        area.raise(SlotId(3), 5);
+        assert_eq!(told(), (false, false), "nobody sleeps");
+        let sleeper = area.sleeper();
+        assert_eq!(told(), (true, false), "all is done");
+        // Who goes on sleeping waits for what nobody has submitted.
+        assert_eq!(told(), (false, true));
+        for _ in 0..IDLE {
+            assert!(listeners.are_on());
+            listeners.account(listeners.wake());
+        }
+        assert!(!listeners.are_on(), "nothing is to come");
+        signals.submitted(1, SlotId(3), 6);
+        signals.submitted(2, SlotId(4), 1);
+        area.raise(SlotId(4), 1);
+        assert_eq!(told(), (false, true), "one of two is to come");
+        for _ in 0..2 * IDLE {
+            listeners.account(listeners.wake());
+        }
+        assert!(listeners.are_on(), "as long as it is");
+        signals.forget(1);
+        assert_eq!(told(), (true, true), "nothing comes of a channel that is gone");
+        drop(sleeper);
     }
 
     #[test]

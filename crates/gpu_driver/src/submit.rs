@@ -58,6 +58,20 @@ impl Client {
         modules: &[Arc<Module>],
         signalled: &mut Vec<SlotId>,
     ) -> Result<usize, GpuError> {
+        let emitted = self.write_out(queue, state, commands, modules, signalled);
+        // What is short is done by now.
+        self.common.listeners.listen(&self.signals);
+        emitted
+    }
+
+    fn write_out(
+        &self,
+        queue: &Arc<Queue>,
+        state: &mut QueueState,
+        commands: &[Command<'_>],
+        modules: &[Arc<Module>],
+        signalled: &mut Vec<SlotId>,
+    ) -> Result<usize, GpuError> {
         self.sync()?;
         let mut modules = modules.iter();
         let mut next = 0;
@@ -192,7 +206,9 @@ impl Client {
             }
             Command::Signal { slot, value } => {
                 let at = slot_address(layout, slot)?;
-                ring.append(|encoder| encoder.signal(at, value, true))
+                ring.append(|encoder| encoder.signal(at, value, true))?;
+                self.signals.submitted(channel.number, slot, value);
+                Ok(())
             }
             Command::Wait { slot, value } => ring.wait(slot_address(layout, slot)?, value),
             Command::WriteValue { at, value, wide } => ring.append(|encoder| encoder.write_value(at.0, value, wide)),
