@@ -24,7 +24,8 @@ pub use command::{Command, Compare};
 pub use error::{ContextError, GpuError};
 use hostmem::{HostRange, Memfd};
 pub use request::{
-    CodeFormat, CodeImage, GiveBack, GlobalInfo, KernelInfo, MapAccess, MemoryKind, ModuleInfo, Request, Response, RuntimeMemory,
+    CodeFormat, CodeImage, GiveBack, GlobalInfo, KernelInfo, MapAccess, MemoryKind, ModuleInfo, Request, Response,
+    RuntimeMemory,
 };
 pub use semaphores::{Look, SEMAPHORE_SLOTS, SemaphoreArea, Sleeper};
 

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpu::{
-    AllocId, Command, ContextError, ContextId, DevAddr, Gpu, GpuError, HostMemory, MemoryKind, QueueId, Request, Response,
-    SlotId,
+    AllocId, Command, ContextError, ContextId, DevAddr, Gpu, GpuError, HostMemory, MemoryKind, QueueId, Request,
+    Response, SlotId,
 };
 use hostmem::Memfd;
 use tenancy::{AccountAccess, Settled};
@@ -352,7 +352,9 @@ impl Session {
             ClientFrame::Get { number, at, bytes } if self.manner.has(features::MESSAGES) => {
                 self.get(number, at, bytes)
             }
-            ClientFrame::Answered { number, .. } | ClientFrame::Put { number, .. } | ClientFrame::Get { number, .. } => {
+            ClientFrame::Answered { number, .. }
+            | ClientFrame::Put { number, .. }
+            | ClientFrame::Get { number, .. } => {
                 Err(WireError::Unknown { what: "frame in a session without such", code: number }.into())
             }
             ClientFrame::Listen => {
@@ -608,8 +610,7 @@ impl Session {
             done += length as u64;
             let header = frame::data_header(number, done == bytes);
             let (gone, socket) = (&self.handle.gone, &self.socket);
-            self.answers
-                .push(&[&header, &self.piece], &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(socket))?;
+            self.answers.push(&[&header, &self.piece], &|| !gone.load(Ordering::Relaxed) && !unix::hung_up(socket))?;
         }
         Ok(())
     }

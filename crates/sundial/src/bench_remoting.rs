@@ -50,7 +50,7 @@ const HELP: &str = "\
 Modes, by the options of `sundial run` that make them:
   native    --native: straight on the GPU; what ratio refers to
   baseline  --transport socket --submission answered --copies staged: a message for each call, on a unix
-            socket, and an answer to each; copies travel in messages and are staged at both ends (gVirtuS)
+            socket, and an answer to each; copies travel in messages of 64k, staged at both ends (gVirtuS)
   mapped    --transport socket --submission answered: the same, but copies go straight to mapped memory
   delayed   --copies staged: calls go into rings and are not answered; copies by shared memory, in blocks
   both      what `sundial run` does
@@ -104,8 +104,7 @@ impl Mode {
 
     /// Options of `sundial run`.
     fn options(self) -> &'static [&'static str] {
-        const SOCKET: [&str; 6] =
-            ["--transport", "socket", "--submission", "answered", "--copies", "staged"];
+        const SOCKET: [&str; 6] = ["--transport", "socket", "--submission", "answered", "--copies", "staged"];
         match self {
             Mode::Native => &["--native", "--gpu", GPU],
             Mode::Baseline => &SOCKET,
@@ -186,7 +185,7 @@ pub(crate) fn run(arguments: &Arguments, folder: &Path, json: bool, rounds: Opti
                 probes::at_once(&stage, arguments.largest.0, &arguments.tenants, rounds, &mut found)?;
             }
             Part::Programs => programs::alone(&stage, folder, arguments.paper, rounds, &mut found)?,
-            Part::Tenants => programs::together(&stage, folder, &arguments.tenants, rounds, &mut found)?,
+            Part::Tenants => programs::together(&stage, folder, &arguments.tenants, &mut found)?,
         }
     }
     drop(stage);
@@ -239,7 +238,17 @@ mod tests {
         let json = serde_json::to_value(row).unwrap();
         let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
         let wanted = [
-            "bytes", "calls", "copy_ms", "cpu_ms", "gpu_ms", "mode", "ms", "ratio", "round_trips", "tenants", "wait_ms",
+            "bytes",
+            "calls",
+            "copy_ms",
+            "cpu_ms",
+            "gpu_ms",
+            "mode",
+            "ms",
+            "ratio",
+            "round_trips",
+            "tenants",
+            "wait_ms",
             "what",
         ];
         assert_eq!(keys, wanted);

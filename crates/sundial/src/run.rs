@@ -78,7 +78,9 @@ pub(crate) fn main(args: Args) -> Result<()> {
     command.env_remove("SUNDIAL_NATIVE").env_remove(VGPU_VARIABLE);
     let comes_to_daemon = args.vgpu.is_none() && !args.native;
     if !comes_to_daemon && (args.timed || args.remoting != remoting::Wish::default()) {
-        bail!("--copies, --submission, --transport, --block-size and --timed are about the way to the daemon: there is none here");
+        bail!(
+            "--copies, --submission, --transport, --block-size and --timed are about the way to the daemon: there is none here"
+        );
     }
     if let Some(place) = &args.vgpu {
         command.env(VGPU_VARIABLE, vgpu(place)?);

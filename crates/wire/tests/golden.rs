@@ -209,11 +209,8 @@ fn handshake() {
         staging_block: 6,
         staging_bytes: wire::limits::STAGING_BYTES as u32,
     };
-    let staging = Welcome {
-        features: features::SHARED_MEMORY | features::STAGING,
-        staging_bytes: 7,
-        ..welcome.clone()
-    };
+    let staging =
+        Welcome { features: features::SHARED_MEMORY | features::STAGING, staging_bytes: 7, ..welcome.clone() };
     let shown = [
         ("Hello", hello.encode()),
         ("Welcome", Reply::Welcome(Box::new(welcome)).encode()),

@@ -253,7 +253,8 @@ fn handshake_names_versions_and_keeps_secrets() {
         staging_block: limits::STAGING_BLOCK as u32,
         staging_bytes: limits::STAGING_BYTES as u32,
     };
-    let larger = Welcome { features: features::ALL, staging_bytes: limits::MAX_STAGING_BYTES as u32, ..welcome.clone() };
+    let larger =
+        Welcome { features: features::ALL, staging_bytes: limits::MAX_STAGING_BYTES as u32, ..welcome.clone() };
     let bytes = Reply::Welcome(Box::new(larger.clone())).encode();
     assert_eq!(Reply::decode(&bytes), Ok(Reply::Welcome(Box::new(larger))));
     assert!(Reply::decode(&bytes[..bytes.len() - 1]).is_err(), "the size of the staging area was promised");

@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use gpu::{AllocId, ContextId, DevAddr, GiveBack, LARGE_PAGE_BYTES, MapAccess, MemoryKind, PAGE_BYTES, Request, Response};
+use gpu::{
+    AllocId, ContextId, DevAddr, GiveBack, LARGE_PAGE_BYTES, MapAccess, MemoryKind, PAGE_BYTES, Request, Response,
+};
 use hostmem::{HostRange, PagesKind, ProgramPages, Protection};
 use intervals::FreeRanges;
 use parking_lot::Mutex;

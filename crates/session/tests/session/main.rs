@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gpu::{
-    AllocId, CodeImage, Command, Compare, ContextError, ContextId, DevAddr, GiveBack, Gpu, GpuError, MapAccess, MemoryKind,
-    ModuleId, QueueId, Request, Response, RuntimeMemory, SlotId,
+    AllocId, CodeImage, Command, Compare, ContextError, ContextId, DevAddr, GiveBack, Gpu, GpuError, MapAccess,
+    MemoryKind, ModuleId, QueueId, Request, Response, RuntimeMemory, SlotId,
 };
 use harness::{BOUND, Daemon};
 use hostmem::{Mapping, Memfd};

@@ -53,7 +53,8 @@ pub(super) fn draw(folder: &Path, rows: &[Row]) -> Result<()> {
         }
         area.present().map_err(explain)?;
     }
-    let others = ["h2d", "d2h", "block-h2d", "block-d2h", "h2d-at-once", "launch", "launch-synchronize", "alloc-free-1048576"];
+    let others =
+        ["h2d", "d2h", "block-h2d", "block-d2h", "h2d-at-once", "launch", "launch-synchronize", "alloc-free-1048576"];
     let programs: Vec<&Row> =
         rows.iter().filter(|row| !others.contains(&row.what.as_str()) && !KINDS.contains(&row.what.as_str())).collect();
     if !programs.is_empty() {

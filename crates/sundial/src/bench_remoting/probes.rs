@@ -12,19 +12,8 @@ const SMALLEST: u64 = 4 << 10;
 /// What is copied until a time can be read off, bytes.
 const ENOUGH: u64 = 16 << 20;
 /// Blocks of staged copies.
-const BLOCKS: [u64; 11] = [
-    128 << 10,
-    256 << 10,
-    512 << 10,
-    1 << 20,
-    2 << 20,
-    4 << 20,
-    8 << 20,
-    16 << 20,
-    32 << 20,
-    64 << 20,
-    128 << 20,
-];
+const BLOCKS: [u64; 11] =
+    [128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20, 64 << 20, 128 << 20];
 /// Single calls, with repetitions.
 const CALLS: [(&str, u32); 3] = [("launch", 256), ("launch-synchronize", 100), ("alloc-free-1048576", 50)];
 
@@ -87,10 +76,8 @@ fn compare(stage: &Stage, probes: &mut [Asked], rounds: usize, name: &str, count
             }
         }
     }
-    let told: String = seen
-        .iter()
-        .map(|(mode, seen)| format!("  {} {:.4}", mode.name(), median(&mut seen.ms.clone())))
-        .collect();
+    let told: String =
+        seen.iter().map(|(mode, seen)| format!("  {} {:.4}", mode.name(), median(&mut seen.ms.clone()))).collect();
     eprintln!("  {name}, ms:{told}");
     Ok(seen)
 }

@@ -78,7 +78,9 @@ fn goals(rows: &[Row]) -> Vec<(String, f64, &'static str, f64)> {
     for direction in ["h2d", "d2h"] {
         let copies = rows.iter().filter(|row| row.what == direction);
         let Some(largest) = copies.map(|row| row.bytes).max() else { continue };
-        if let Some((baseline, mapped)) = ms(direction, largest, Mode::Baseline).zip(ms(direction, largest, Mode::Mapped)) {
+        if let Some((baseline, mapped)) =
+            ms(direction, largest, Mode::Baseline).zip(ms(direction, largest, Mode::Mapped))
+        {
             let what = format!("{direction} of {}: baseline takes as long as so many of mapped", size(largest));
             goals.push((what, baseline / mapped, "", 6.5));
         }

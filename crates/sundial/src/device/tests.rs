@@ -41,7 +41,18 @@ fn open(device: &Arc<Device>, session: u64, tenant: u64) -> OwnedFd {
     let (ours, theirs) = unix::pair().unwrap();
     unix::set_timeout(&ours, Some(Duration::from_secs(20))).unwrap();
     let tenant = TenantId(tenant);
-    device.obey(ToDevice::Open { session, tenant, pid: 1, features: features::ALL & !features::ON_DEMAND, staging_block: 0 }, vec![theirs]).unwrap();
+    device
+        .obey(
+            ToDevice::Open {
+                session,
+                tenant,
+                pid: 1,
+                features: features::ALL & !features::ON_DEMAND,
+                staging_block: 0,
+            },
+            vec![theirs],
+        )
+        .unwrap();
     ours
 }
 
