@@ -149,3 +149,71 @@ fn bench_gmedia_tells_what_each_way_of_following_page_tables_takes() {
     }
     std::fs::remove_dir_all(&pictures).unwrap();
 }
+
+#[test]
+fn bench_remoting_tells_what_the_way_to_the_daemon_takes() {
+    let pictures = std::env::temp_dir().join(format!("e2e-bench-remoting-{}", std::process::id()));
+    let mut command = Command::new(bin_dir().join("sundial"));
+    command.args(["bench", "--json", "--rounds", "1"]);
+    let programs = programs_with("matrix_mul");
+    if let Some(programs) = &programs {
+        command.arg("--programs").arg(programs);
+    }
+    command.args(["remoting", "--largest", "1m", "--tenants", "1,2", "--svg"]).arg(&pictures);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let promised = ["mode", "what", "bytes", "tenants", "ms", "ratio", "calls", "round_trips"];
+    let promised = || promised.into_iter().chain(["cpu_ms", "gpu_ms", "copy_ms", "wait_ms"]);
+    let help = Command::new(bin_dir().join("sundial")).args(["bench", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(promised().all(|key| help.contains(&format!("\"{key}\""))), "{help}");
+    for row in &rows {
+        assert!(promised().all(|key| keys(row).contains(&key)), "{row}");
+        assert!(row["ms"].as_f64().is_some_and(|ms| ms > 0.0) && row["ratio"].is_number(), "{row}");
+        assert!(row["mode"] != "native" || row["ratio"] == 1.0 && row["round_trips"].is_null(), "{row}");
+        assert!(row["mode"] == "native" || row["gpu_ms"].is_number() && row["calls"].is_number(), "{row}");
+    }
+    let find = |what: &str, bytes: u64, mode: &str| {
+        let asked = |row: &&Value| row["what"] == what && row["bytes"] == bytes && row["mode"] == mode;
+        rows.iter().find(asked).unwrap_or_else(|| panic!("no row of {what}, {bytes}, {mode}"))
+    };
+    let trips = |what: &str, bytes: u64, mode: &str| find(what, bytes, mode)["round_trips"].as_f64().unwrap();
+    // Each piece of a copy is answered, each block, or nothing is. Besides, some of the answered modes' calls wait for others.
+    assert!(trips("d2h", 1 << 20, "baseline") >= 16.0 && trips("d2h", 1 << 20, "mapped") < 16.0);
+    assert_eq!((trips("d2h", 1 << 20, "delayed"), trips("d2h", 1 << 20, "both")), (2.0, 0.0));
+    for mode in ["baseline", "mapped"] {
+        assert!(trips("launch", 0, mode) >= 1.0, "each launch is answered");
+    }
+    for mode in ["delayed", "both"] {
+        assert!(trips("launch", 0, mode) < 0.1, "no launch is answered");
+    }
+    assert!(find("d2h", 1 << 20, "both")["copy_ms"].as_f64().unwrap() > 0.0);
+    for block in (17..=27).map(|shift| 1u64 << shift) {
+        assert!(trips("block-d2h", block, "delayed") >= 1.0);
+    }
+    for mode in ["native", "delayed"] {
+        find("h2d-at-once", 1 << 20, mode);
+    }
+    let mut drawn = vec!["copies", "blocks", "copies-at-once"];
+    if programs.is_some() {
+        drawn.extend(["tenants", "programs"]);
+        for program in ["binomial_options", "black_scholes", "matrix_mul", "stereo_disparity", "radix_sort"] {
+            assert!(["native", "baseline", "mapped", "delayed", "both"].iter().all(|mode| {
+                let row = find(program, 0, mode);
+                *mode == "native" || row["gpu_ms"].as_f64().unwrap() > 0.0
+            }));
+            assert!(trips(program, 0, "both") < trips(program, 0, "baseline"), "{program}");
+        }
+        for kind in ["gpu-bound", "cpu-bound", "mixed"] {
+            let tenants: Vec<u64> =
+                rows.iter().filter(|row| row["what"] == kind).map(|row| row["tenants"].as_u64().unwrap()).collect();
+            assert_eq!(tenants, [1, 1, 2, 2], "{kind}");
+        }
+    }
+    for name in drawn {
+        let svg = std::fs::read_to_string(pictures.join(format!("{name}.svg"))).unwrap();
+        assert!(svg.contains("</svg>") && svg.contains("delayed") || name == "tenants", "{name}");
+    }
+    std::fs::remove_dir_all(&pictures).unwrap();
+}

@@ -22,6 +22,10 @@ const BUSY: &str = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .ent
     %p1;\n\t.reg .b64 %rd1;\n\tld.param.u64 %rd1, [rounds];\n$again:\n\tadd.s64 %rd1, %rd1, -1;\n\tsetp.gt.s64 %p1, %rd1, \
     0;\n\t@%p1 bra $again;\n\tret;\n}\n";
 
+/// A kernel that stores where nothing is.
+const FAULT: &str = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry fault()\n{\n\t.reg .b64 %rd1;\n\t\
+    mov.u64 %rd1, 8;\n\tst.global.u32 [%rd1], 1;\n\tret;\n}\n";
+
 /// A context with two kernels, and buffers of the largest size measured.
 struct Probe {
     device: sys::CUdevice,
@@ -120,6 +124,17 @@ impl Probe {
                     self.launch_busy(rounds)?;
                     Self::synchronize()?;
                 }
+            }
+            // No measurement: says by its error where a fault shows.
+            ["fault"] => {
+                let kernel = function(FAULT, c"fault")?;
+                let (none, extra) = (ptr::null_mut(), ptr::null_mut());
+                // SAFETY: the kernel takes no parameters; what it stores faults.
+                unsafe { sys::cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, ptr::null_mut(), none, extra) }
+                    .result()
+                    .context("the fault shows at the launch")?;
+                Self::synchronize().context("the fault shows at the synchronization")?;
+                bail!("the fault does not show");
             }
             ["alloc", "free", bytes] => {
                 let bytes = bytes.parse().context("bytes")?;

@@ -5,10 +5,10 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use gpu::{AllocId, DevAddr, MapAccess, Request, Response};
-use hostmem::{HostRange, Mapping};
+use gpu::{AllocId, DevAddr, HostMemory, MapAccess, Request, Response};
+use hostmem::{HostRange, Mapping, Memfd};
 use intervals::IntervalMap;
 use parking_lot::RwLock;
 
@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 #[derive(Debug, Default)]
 pub(crate) struct Aperture {
     /// Of the whole file: from the first allocation on that is shown; `None` if this process has no room for it.
-    mapping: OnceLock<Option<Mapping>>,
+    mapping: OnceLock<Option<(Arc<Memfd>, Mapping)>>,
     shown: RwLock<Shown>,
 }
 
@@ -52,12 +52,19 @@ impl Aperture {
     }
 
     /// The file has come; without a mapping of it, all copies go through the daemon.
-    pub(crate) fn settle(&self, mapping: Option<Mapping>) {
-        if let Some(mapping) = &mapping {
+    pub(crate) fn settle(&self, mapping: Option<(Arc<Memfd>, Mapping)>) {
+        if let Some((_, mapping)) = &mapping {
             mapping.leave_out_of_dumps();
         }
         // One thread asks at a time.
         let _ = self.mapping.set(mapping);
+    }
+
+    /// Where an allocation lies that is shown.
+    pub(crate) fn place(&self, id: AllocId) -> Option<HostMemory> {
+        let (file, _) = self.mapping.get()?.as_ref()?;
+        let offset = *self.shown.read().allocations.get(&id)?;
+        Some(HostMemory { file: Arc::clone(file), offset })
     }
 
     /// Before a request is sent: addresses that it takes away are shown no more.
@@ -104,7 +111,7 @@ impl Aperture {
 
     /// Calls `f` with each piece of a range, and how many bytes came before it.
     fn with(&self, at: DevAddr, bytes: usize, write: bool, f: impl Fn(usize, HostRange<'_>)) -> bool {
-        let Some(Some(mapping)) = self.mapping.get() else { return false };
+        let Some(Some((_, mapping))) = self.mapping.get() else { return false };
         let Some(end) = at.0.checked_add(bytes as u64) else { return false };
         let whole = at.0..end;
         // Copied outside the lock: who frees other memory does not wait.
@@ -143,7 +150,6 @@ impl Aperture {
 
 #[cfg(test)]
 mod tests {
-    use hostmem::Memfd;
     use proptest::prelude::*;
 
     use super::*;
@@ -151,8 +157,10 @@ mod tests {
     const PAGE: u64 = 4096;
     const PAGES: u64 = 16;
 
-    fn file() -> Mapping {
-        Memfd::create("file", PAGES * PAGE).unwrap().map().unwrap()
+    fn file() -> (Arc<Memfd>, Mapping) {
+        let file = Memfd::create("file", PAGES * PAGE).unwrap();
+        let mapping = file.map().unwrap();
+        (Arc::new(file), mapping)
     }
 
     fn told(aperture: &Aperture, request: Request, response: Response) {
@@ -220,7 +228,7 @@ mod tests {
                     range.zip(offset..).for_each(|(page, offset)| pages[page] = Some(offset));
                 }
             }
-            let mapping = aperture.mapping.get().unwrap().as_ref().unwrap();
+            let (_, mapping) = aperture.mapping.get().unwrap().as_ref().unwrap();
             (0..mapping.len()).for_each(|at| mapping.fill(at, 1, (at / 256 + at) as u8));
             let bytes = bytes.min(PAGES * PAGE - at);
             let expected: Option<Vec<u8>> = (at..at + bytes)

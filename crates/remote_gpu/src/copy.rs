@@ -4,7 +4,7 @@
 //! was announced meanwhile. Reading: announce as many as fit, copy out what has been answered.
 //!
 //! Where frames are messages, there is no shared memory to copy through either: pieces of a copy travel in frames, and only the
-//! last one is answered.
+//! last one is answered, unless everything is: then each waits for its answer.
 
 use gpu::{DevAddr, GpuError};
 use hostmem::HostRange;
@@ -12,6 +12,8 @@ use wire::limits::PIECE_BYTES;
 use wire::{DaemonFrame, Transfer, frame};
 
 use crate::{Caller, RemoteGpu};
+
+type Answer = Result<(), GpuError>;
 
 /// A copy, cut into blocks.
 struct Blocks {
@@ -63,43 +65,48 @@ impl RemoteGpu {
         Ok(number)
     }
 
-    /// Copies to the GPU in frames.
-    fn put(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
-        let whole = self.blocks(dst, src.len())?;
+    /// Copies in frames go in one copy, or where every frame is answered in one for each piece.
+    fn in_frames(&self, at: DevAddr, bytes: usize, copy: impl Fn(DevAddr, usize, usize) -> Answer) -> Answer {
+        let whole = self.blocks(at, bytes)?;
+        let step = if self.answered { PIECE_BYTES } else { whole.bytes.max(1) };
+        (0..whole.bytes).step_by(step).try_for_each(|done| {
+            let length = step.min(whole.bytes - done);
+            copy(DevAddr(at.0 + done as u64), done, length)
+        })
+    }
+
+    /// Copies to the GPU, with one answer.
+    fn put(&self, dst: DevAddr, src: HostRange<'_>) -> Answer {
         let mut caller = self.caller.lock();
         let number = caller.next();
         let mut piece = std::mem::take(&mut caller.frame);
         let mut done = 0;
-        while done < whole.bytes {
-            let length = PIECE_BYTES.min(whole.bytes - done);
+        while done < src.len() {
+            let length = PIECE_BYTES.min(src.len() - done);
             piece.resize(length, 0);
             src.part(done, length).read(&mut piece);
-            let header = frame::put_header(number, done + length == whole.bytes, DevAddr(dst.0 + done as u64));
+            let header = frame::put_header(number, done + length == src.len(), DevAddr(dst.0 + done as u64));
             self.send(&mut self.sender.lock(), &[&header, &piece])?;
             done += length;
         }
         caller.frame = piece;
-        if done == 0 { Ok(()) } else { self.receive(&mut caller, number)?.map(drop) }
+        self.receive(&mut caller, number)?.map(drop)
     }
 
-    /// Copies from the GPU in frames.
-    fn get(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
-        let whole = self.blocks(src, dst.len())?;
-        if whole.bytes == 0 {
-            return Ok(());
-        }
+    /// Copies from the GPU: asks once.
+    fn get(&self, dst: HostRange<'_>, src: DevAddr) -> Answer {
         let mut caller = self.caller.lock();
         self.hear_posted(&mut caller)?;
         let number = caller.next();
-        self.send(&mut self.sender.lock(), &[&frame::get(number, src, whole.bytes as u64)])?;
+        self.send(&mut self.sender.lock(), &[&frame::get(number, src, dst.len() as u64)])?;
         let mut done = 0;
         loop {
             self.pop(&mut caller)?;
             let caller = &mut *caller;
             match wire::parse_daemon_frame(&caller.frame).map_err(|error| self.lose(error))? {
                 DaemonFrame::Data { number: of, last, body } => {
-                    let is_last = done + body.len() == whole.bytes;
-                    if of != number || body.len() > whole.bytes - done || last != is_last || body.is_empty() {
+                    let is_last = done + body.len() == dst.len();
+                    if of != number || body.len() > dst.len() - done || last != is_last || body.is_empty() {
                         return Err(self.lose("the daemon sent other bytes than were asked for"));
                     }
                     dst.part(done, body.len()).write(body);
@@ -122,7 +129,7 @@ impl RemoteGpu {
 
     pub(crate) fn write_blocks(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
         if self.in_frames {
-            return self.put(dst, src);
+            return self.in_frames(dst, src.len(), |at, done, length| self.put(at, src.part(done, length)));
         }
         let blocks = self.blocks(dst, src.len())?;
         let mut caller = self.caller.lock();
@@ -144,7 +151,7 @@ impl RemoteGpu {
 
     pub(crate) fn read_blocks(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
         if self.in_frames {
-            return self.get(dst, src);
+            return self.in_frames(src, dst.len(), |at, done, length| self.get(dst.part(done, length), at));
         }
         let blocks = self.blocks(src, dst.len())?;
         let mut caller = self.caller.lock();

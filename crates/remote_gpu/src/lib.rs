@@ -290,12 +290,13 @@ impl RemoteGpu {
 
     /// Takes the message with the file that shows VRAM, and maps it: `None` if this process has no room for it, or for its
     /// descriptor.
-    fn receive_aperture(&self, id: AllocId) -> Result<Option<Mapping>, GpuError> {
+    fn receive_aperture(&self, id: AllocId) -> Result<Option<(Arc<Memfd>, Mapping)>, GpuError> {
         let (place, file) = self.receive_place(id)?;
         if place.file != HostPlace::APERTURE {
             return Err(self.lose("the daemon sent no file that shows VRAM"));
         }
-        let mapping = file.map(|file| file.map()).transpose().unwrap_or_else(|error| {
+        let map = |file: Memfd| file.map().map(|mapping| (Arc::new(file), mapping));
+        let mapping = file.map(map).transpose().unwrap_or_else(|error| {
             tracing::info!(%error, "there is no room for VRAM in this process: copies go through the daemon");
             None
         });
@@ -444,7 +445,9 @@ impl Gpu for RemoteGpu {
     fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {
         self.alive()?;
         let known = self.caller.lock().host_files.get(id);
-        known.ok_or(GpuError::InvalidId { what: "host allocation".into(), id: id.0.into() })
+        known
+            .or_else(|| self.aperture.place(id))
+            .ok_or(GpuError::InvalidId { what: "allocation that has a file".into(), id: id.0.into() })
     }
 
     fn is_immediate(&self) -> bool {

@@ -50,7 +50,7 @@ const HELP: &str = "\
 Modes, by the options of `sundial run` that make them:
   native    --native: straight on the GPU; what ratio refers to
   baseline  --transport socket --submission answered --copies staged: a message for each call, on a unix
-            socket, and an answer to each; copies travel in messages and are staged at both ends (gVirtuS)
+            socket, and an answer to each; copies travel in messages of 64k, staged at both ends (gVirtuS)
   mapped    --transport socket --submission answered: the same, but copies go straight to mapped memory
   delayed   --copies staged: calls go into rings and are not answered; copies by shared memory, in blocks
   both      what `sundial run` does
@@ -185,7 +185,7 @@ pub(crate) fn run(arguments: &Arguments, folder: &Path, json: bool, rounds: Opti
                 probes::at_once(&stage, arguments.largest.0, &arguments.tenants, rounds, &mut found)?;
             }
             Part::Programs => programs::alone(&stage, folder, arguments.paper, rounds, &mut found)?,
-            Part::Tenants => programs::together(&stage, folder, &arguments.tenants, rounds, &mut found)?,
+            Part::Tenants => programs::together(&stage, folder, &arguments.tenants, &mut found)?,
         }
     }
     drop(stage);

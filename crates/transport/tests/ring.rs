@@ -170,3 +170,57 @@ fn sleepers_learn_that_the_peer_is_gone() {
     let filled = (0..100).find_map(|_| producer.push(&[&[0; 100]], &|| false).err());
     assert_eq!(filled, Some(RingError::PeerGone), "a full ring whose consumer is dead");
 }
+
+/// The other way for frames: a queue, with limits, an end for who waits, and no trust in the peer.
+mod messages {
+    use std::os::fd::OwnedFd;
+
+    use transport::{Messages, Receiver, RingError, Sender, unix};
+
+    const LIMIT: usize = 4096;
+
+    fn ends() -> (Messages, OwnedFd) {
+        let (ours, theirs) = unix::pair().unwrap();
+        (Messages::new(ours, LIMIT).unwrap(), theirs)
+    }
+
+    #[test]
+    fn frames_come_whole_and_in_order() {
+        let (ours, theirs) = ends();
+        let theirs = Messages::new(theirs, LIMIT).unwrap();
+        let (mut sender, mut receiver) = (Sender::Messages(ours), Receiver::Messages(theirs));
+        let mut out = vec![1; 9];
+        assert_eq!(receiver.try_pop(&mut out), Ok(false));
+        assert_eq!((sender.limit(), out.len()), (LIMIT, 0));
+        sender.push(&[b"one ", b"and ", b"the same"], &|| true).unwrap();
+        sender.push(&[&[7; LIMIT]], &|| true).unwrap();
+        assert_eq!(sender.try_push(&[&[7; LIMIT], b"!"]), Err(RingError::TooLong { bytes: LIMIT + 1, limit: LIMIT }));
+        receiver.pop(&mut out, &|| true).unwrap();
+        assert_eq!(out, b"one and the same");
+        assert_eq!((receiver.try_pop(&mut out), out.len()), (Ok(true), LIMIT));
+        // Somebody who takes nothing fills what the system keeps, and nothing of ours.
+        let sent = (0..10_000).take_while(|_| sender.try_push(&[&[7; LIMIT]]).unwrap()).count();
+        assert!(sent > 0 && sent < 10_000, "{sent}");
+        assert_eq!(sender.push(&[&[7; LIMIT]], &|| false), Err(RingError::PeerGone));
+    }
+
+    #[test]
+    fn who_waits_is_ended_and_strangers_are_not_believed() {
+        let (ours, theirs) = ends();
+        let mut receiver = Receiver::Messages(ours);
+        unix::send(&theirs, &[1; LIMIT + 1], &[], true).unwrap();
+        let mut out = Vec::new();
+        assert_eq!(receiver.try_pop(&mut out), Err(RingError::Corrupt));
+        // Descriptors that nobody asked for go, and their message is as any other.
+        unix::send(&theirs, b"with a gift", &[std::os::fd::AsFd::as_fd(&theirs)], true).unwrap();
+        assert_eq!((receiver.try_pop(&mut out), &out[..]), (Ok(true), &b"with a gift"[..]));
+        assert_eq!(receiver.pop(&mut out, &|| false), Err(RingError::PeerGone));
+        let ender = receiver.ender();
+        let waiting = std::thread::spawn(move || receiver.pop(&mut Vec::new(), &|| true));
+        ender.end();
+        assert_eq!(waiting.join().unwrap(), Err(RingError::PeerGone));
+        let (ours, theirs) = ends();
+        drop(theirs);
+        assert_eq!(ours.push(&[b"to nobody"], &|| true), Err(RingError::PeerGone));
+    }
+}

@@ -72,10 +72,16 @@ fn round_trips_and_times_are_counted() {
             assert_eq!(submitted, if manner & features::ANSWERED != 0 { ROUNDS } else { 0 }, "{manner:#x}");
             gpu.wait(CONTEXT, SlotId(1), ROUNDS, Some(BOUND)).unwrap();
             assert_eq!(trips(&|| drop(gpu.request(Request::MemoryInfo))), 1);
-            // Two blocks are two answers; in frames the whole copy has one.
+            // Two blocks are two answers; in frames the whole copy has one, or each piece, if all is answered.
             let bytes = memory(2 * limits::STAGING_BLOCK);
             let copied = trips(&|| gpu.write(DevAddr(LO), bytes.range(0, 2 * limits::STAGING_BLOCK)).unwrap());
-            assert_eq!(copied, if manner & features::MESSAGES != 0 { 1 } else { 2 }, "{manner:#x}");
+            let pieces = 2 * limits::STAGING_BLOCK / limits::PIECE_BYTES;
+            let expected = match (manner & features::MESSAGES != 0, manner & features::ANSWERED != 0) {
+                (true, true) => pieces as u64,
+                (true, false) => 1,
+                (false, _) => 2,
+            };
+            assert_eq!(copied, expected, "{manner:#x}");
             let seen = counted();
             assert_eq!((seen.copy_ns > 0, seen.wait_ns > 0), (timed != 0, timed != 0), "{seen:?}");
         }
