@@ -147,11 +147,11 @@ impl Admission {
         }
     }
 
-    /// Lets a tenant in.
+    /// Whether a tenant would be let in.
     ///
     /// # Errors
-    /// Why not; nothing has changed then.
-    pub fn admit(&mut self, terms: Terms) -> Result<TenantId, AdmissionError> {
+    /// Why not.
+    pub fn check(&self, terms: &Terms) -> Result<(), AdmissionError> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
         if terms.name.is_empty() || terms.name.len() > 64 || !terms.name.chars().all(plain) {
             return Err(AdmissionError::NoName);
@@ -160,7 +160,7 @@ impl Admission {
             return Err(AdmissionError::Full { limit: self.most });
         }
         if self.tenants.values().any(|present| present.name == terms.name) {
-            return Err(AdmissionError::Name { name: terms.name });
+            return Err(AdmissionError::Name { name: terms.name.clone() });
         }
         terms.memory_bytes.map_or(Ok(()), |wanted| check_memory(wanted, self.memory_bytes))?;
         self.check_sum(terms.memory_bytes, None)?;
@@ -173,7 +173,15 @@ impl Admission {
             }
             _ => {}
         }
-        check_share(terms.share_percent, self.shares())?;
+        check_share(terms.share_percent, self.shares())
+    }
+
+    /// Lets a tenant in.
+    ///
+    /// # Errors
+    /// Why not; nothing has changed then.
+    pub fn admit(&mut self, terms: Terms) -> Result<TenantId, AdmissionError> {
+        self.check(&terms)?;
         let id = TenantId(self.next);
         self.next += 1;
         self.tenants.insert(id, terms);
@@ -214,6 +222,13 @@ impl Admission {
     /// The tenants present.
     pub fn tenants(&self) -> impl Iterator<Item = (TenantId, &Terms)> {
         self.tenants.iter().map(|(&id, terms)| (id, terms))
+    }
+
+    /// Limits of GPU memory together, bytes: who has none may use all of it.
+    #[must_use]
+    pub fn promised_bytes(&self) -> u64 {
+        let limits = self.tenants.values().map(|terms| terms.memory_bytes.unwrap_or(self.memory_bytes));
+        limits.fold(0, u64::saturating_add)
     }
 
     /// Given shares together, percent.

@@ -13,6 +13,7 @@
 //! - [`grant`] decides who gets GPU memory where limits together exceed it, and who waits. Accounts take what they charge from
 //!   it ([`GpuMemory`]).
 //!
+//! - [`placement`] says on which GPUs a tenant goes, where there are several.
 //! - [`metering::Ledger`] keeps what tenants have had, and what became of the GPU's time.
 //!
 //! The GPU's driver has limits of its own behind these; this crate is why one tenant's numbers cannot name another's
@@ -22,6 +23,7 @@ mod account;
 mod admission;
 pub mod grant;
 pub mod metering;
+pub mod placement;
 mod session;
 
 pub use account::{

@@ -50,7 +50,7 @@ impl Driver {
             // Two attributes are defined for every address.
             return match attribute {
                 MAPPED => Ok(AttributeValue::Bool(false)),
-                IS_MANAGED => Ok(AttributeValue::Bool(false)),
+                IS_MANAGED => Ok(AttributeValue::U32(0)),
                 _ => Err(CudaError::INVALID_VALUE),
             };
         };
@@ -73,7 +73,8 @@ impl Driver {
             P2P_TOKENS => AttributeValue::Pair(0, 0),
             SYNC_MEMOPS => AttributeValue::Bool(found.sync_memops.load(Ordering::Relaxed)),
             BUFFER_ID => AttributeValue::U64(found.number),
-            IS_MANAGED => AttributeValue::Bool(managed),
+            // NVIDIA's runtime reads a whole word.
+            IS_MANAGED => AttributeValue::U32(managed.into()),
             DEVICE_ORDINAL => AttributeValue::U32(found.gpu),
             IS_LEGACY_IPC_CAPABLE | IS_RDMA_CAPABLE | IS_HW_DECOMPRESS_CAPABLE => AttributeValue::Bool(false),
             RANGE_START | MAPPING_BASE => AttributeValue::U64(found.base),
@@ -94,15 +95,12 @@ impl Driver {
     pub fn pointer_get_attribute_or_default(&self, attribute: i32, address: u64) -> Result<AttributeValue> {
         match self.pointer_get_attribute(attribute, address) {
             Err(CudaError::INVALID_VALUE) => match attribute {
-                MEMORY_TYPE | ACCESS_FLAGS => Ok(AttributeValue::U32(0)),
+                MEMORY_TYPE | ACCESS_FLAGS | IS_MANAGED => Ok(AttributeValue::U32(0)),
                 DEVICE_ORDINAL => Ok(AttributeValue::U32(NO_DEVICE.cast_unsigned())),
                 P2P_TOKENS => Ok(AttributeValue::Pair(0, 0)),
-                SYNC_MEMOPS
-                | IS_MANAGED
-                | IS_LEGACY_IPC_CAPABLE
-                | MAPPED
-                | IS_RDMA_CAPABLE
-                | IS_HW_DECOMPRESS_CAPABLE => Ok(AttributeValue::Bool(false)),
+                SYNC_MEMOPS | IS_LEGACY_IPC_CAPABLE | MAPPED | IS_RDMA_CAPABLE | IS_HW_DECOMPRESS_CAPABLE => {
+                    Ok(AttributeValue::Bool(false))
+                }
                 CONTEXT..=MEMORY_BLOCK_ID => Ok(AttributeValue::U64(0)),
                 _ => Err(CudaError::INVALID_VALUE),
             },

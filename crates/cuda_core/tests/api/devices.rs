@@ -223,7 +223,7 @@ fn a_copy_between_devices_keeps_the_order_of_its_stream() {
 
 #[test]
 fn a_copy_of_a_default_stream_waits_for_both_devices() {
-    let (driver, _, contexts) = two();
+    let (driver, fakes, contexts) = two();
     let src = filled(&driver, contexts[1], &[1; 64]);
     let dst = filled(&driver, contexts[0], &[0; 64]);
     driver.ctx_set_current(contexts[1]).unwrap();
@@ -231,13 +231,17 @@ fn a_copy_of_a_default_stream_waits_for_both_devices() {
     let release = hold(&driver, busy);
     driver.memset_async(src, 7, 1, 64, busy).unwrap();
     driver.ctx_set_current(contexts[0]).unwrap();
+    let waits = fakes[1].waits();
     std::thread::scope(|scope| {
         let copy = scope.spawn(|| {
             driver.ctx_set_current(contexts[0]).unwrap();
             driver.memcpy_peer(dst, contexts[0], src, contexts[1], 64, NULL).unwrap();
             content(&driver, dst, 64)
         });
-        // Whenever the copy's thread looks, the device is busy: nothing else can let it go on.
+        // Until the copy waits for the device, or does not, the device is busy.
+        while fakes[1].waits() == waits && !copy.is_finished() {
+            std::thread::yield_now();
+        }
         drop(release);
         assert_eq!(copy.join().unwrap(), [7; 64]);
     });

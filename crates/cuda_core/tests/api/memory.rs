@@ -637,7 +637,7 @@ fn what_addresses_tell() {
     assert_eq!(get(3, vram + 5), Ok(AttributeValue::U64(vram + 5)));
     assert_eq!(get(4, pinned + 5), Ok(AttributeValue::U64(pinned + 5)));
     assert_eq!(get(4, vram), Err(CudaError::INVALID_VALUE));
-    assert_eq!([get(8, vram), get(8, managed)], [no, yes]);
+    assert_eq!([get(8, vram), get(8, managed), get(8, own)], [0, 1, 0].map(|word| Ok(AttributeValue::U32(word))));
     assert_eq!(get(11, vram + 5), Ok(AttributeValue::U64(vram)));
     assert_eq!(get(12, vram + 5), Ok(AttributeValue::U64(1000)));
     assert_ne!(get(7, vram), get(7, managed));

@@ -37,6 +37,7 @@ struct State {
     /// Text of the last module, and stack of the kernel prepared last.
     text: String,
     stack: u32,
+    waits: u32,
     refuses_contexts: bool,
     refuses_imports: Option<GpuError>,
 }
@@ -71,6 +72,11 @@ impl FakeGpu {
 
     pub(crate) fn stack(&self) -> u32 {
         self.state.lock().stack
+    }
+
+    /// Waits for marks so far.
+    pub(crate) fn waits(&self) -> u32 {
+        self.state.lock().waits
     }
 
     /// It is lost, with all that it was doing.
@@ -274,6 +280,7 @@ impl Gpu for FakeGpu {
     }
 
     fn wait(&self, context: ContextId, slot: SlotId, value: u64, timeout: Option<Duration>) -> Result<(), GpuError> {
+        self.state.lock().waits += 1;
         self.toy.wait(context, slot, value, timeout.or(Some(Duration::from_secs(20))))
     }
 

@@ -1,0 +1,163 @@
+//! On which GPUs a tenant goes: loads and a wish in, numbers of GPUs out.
+
+use std::cmp::Ordering;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::AdmissionError;
+
+/// Who goes where, if it does not matter to him.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Placement {
+    /// To whichever GPU has least: fewest tenants, then least of its memory promised.
+    #[default]
+    Spread,
+    /// To whichever GPU has most, as long as its limit of memory has room there beside the others'; so that whole GPUs stay empty.
+    Pack,
+}
+
+impl FromStr for Placement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Placement, String> {
+        match text {
+            "spread" => Ok(Placement::Spread),
+            "pack" => Ok(Placement::Pack),
+            _ => Err(format!("`{text}` is no placement; write spread or pack")),
+        }
+    }
+}
+
+/// What a GPU has to do already.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Load {
+    /// Tenants on it.
+    pub tenants: usize,
+    /// Its memory, bytes.
+    pub memory_bytes: u64,
+    /// Limits of those tenants together, bytes: may be more than there is.
+    pub promised_bytes: u64,
+    /// Why the tenant in question cannot go there, if it cannot.
+    pub refusal: Option<AdmissionError>,
+}
+
+/// How many GPUs a tenant wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Wish {
+    /// So many, whichever.
+    Any(usize),
+    /// These, in this order.
+    These(Vec<usize>),
+}
+
+/// Why a tenant goes nowhere.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum PlacementError {
+    /// There are not so many GPUs.
+    #[error("the daemon has {there} {}, not {wanted}", if *there == 1 { "GPU" } else { "GPUs" })]
+    TooFew {
+        /// Asked for.
+        wanted: usize,
+        /// That there are.
+        there: usize,
+    },
+    /// None was asked for.
+    #[error("a tenant has at least one GPU")]
+    None,
+    /// One was asked for twice.
+    #[error("GPU {number} is named twice")]
+    Twice {
+        /// Which.
+        number: usize,
+    },
+    /// It can go to fewer than it wants.
+    #[error("GPU {number} has no room for it")]
+    Refused {
+        /// The first of those that refuse it.
+        number: usize,
+        /// Why.
+        #[source]
+        reason: AdmissionError,
+    },
+}
+
+impl Load {
+    /// What has room for a limit of so many bytes (`None`: all of it) beside those that are promised.
+    fn has_room(&self, bytes: Option<u64>) -> bool {
+        self.promised_bytes.saturating_add(bytes.unwrap_or(self.memory_bytes)) <= self.memory_bytes
+    }
+
+    /// Less of a load comes first: in tenants, then in the part of the memory that is promised.
+    fn cmp(&self, other: &Load) -> Ordering {
+        let part = |one: &Load, of: &Load| u128::from(one.promised_bytes) * u128::from(of.memory_bytes);
+        self.tenants.cmp(&other.tenants).then_with(|| part(self, other).cmp(&part(other, self)))
+    }
+}
+
+impl Placement {
+    /// The GPUs, by number, of a tenant with a limit of `memory_bytes` on each.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub fn place(self, wish: &Wish, memory_bytes: Option<u64>, gpus: &[Load]) -> Result<Vec<usize>, PlacementError> {
+        let wanted = match wish {
+            Wish::Any(count) => *count,
+            Wish::These(numbers) => numbers.len(),
+        };
+        let highest = match wish {
+            Wish::Any(count) => *count,
+            Wish::These(numbers) => numbers.iter().map(|number| number + 1).max().unwrap_or(0).max(wanted),
+        };
+        match wanted {
+            0 => return Err(PlacementError::None),
+            _ if highest > gpus.len() && wanted <= gpus.len() && matches!(wish, Wish::These(_)) => {
+                return Err(PlacementError::TooFew { wanted: highest, there: gpus.len() });
+            }
+            _ if wanted > gpus.len() => return Err(PlacementError::TooFew { wanted, there: gpus.len() }),
+            _ => {}
+        }
+        let mut order: Vec<usize> = match wish {
+            Wish::These(numbers) => {
+                for (at, number) in numbers.iter().enumerate() {
+                    if numbers[..at].contains(number) {
+                        return Err(PlacementError::Twice { number: *number });
+                    }
+                }
+                numbers.clone()
+            }
+            Wish::Any(_) => {
+                let mut all: Vec<usize> = (0..gpus.len()).collect();
+                all.sort_by(|&one, &other| self.compare(memory_bytes, &gpus[one], &gpus[other]).then(one.cmp(&other)));
+                all
+            }
+        };
+        let refusal = order.iter().find_map(|&number| Some((number, gpus[number].refusal.clone()?)));
+        order.retain(|&number| gpus[number].refusal.is_none());
+        match refusal {
+            Some((number, reason)) if order.len() < wanted => Err(PlacementError::Refused { number, reason }),
+            _ => {
+                order.truncate(wanted);
+                if matches!(wish, Wish::Any(_)) {
+                    // A program counts its GPUs in one order, whoever was there before.
+                    order.sort_unstable();
+                }
+                Ok(order)
+            }
+        }
+    }
+
+    /// Which of two GPUs is the better place.
+    fn compare(self, memory_bytes: Option<u64>, one: &Load, other: &Load) -> Ordering {
+        // Where there is room, first.
+        let room = other.has_room(memory_bytes).cmp(&one.has_room(memory_bytes));
+        let both_have_it = one.has_room(memory_bytes) && other.has_room(memory_bytes);
+        match self {
+            Placement::Spread => one.cmp(other),
+            Placement::Pack if both_have_it => other.cmp(one),
+            // Where nobody has room, somebody has to share: the least loaded does.
+            Placement::Pack => room.then_with(|| one.cmp(other)),
+        }
+    }
+}
