@@ -35,9 +35,11 @@ mod clock;
 mod files;
 
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
@@ -99,14 +101,36 @@ impl Protection {
     }
 }
 
-/// Closes all inherited descriptors but the standard three. To be called before the process has opened any of its own.
+/// The first descriptor that is not one of the standard three.
+const FIRST: i32 = 3;
+
+/// Takes descriptors that were handed over by whoever started this process: so many from the third on. Only the first call has any. To
+/// be called after [`begin_keeping`] with as many, and before the process has opened any of its own.
+#[must_use]
+pub fn take_inherited(count: usize) -> Vec<OwnedFd> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return Vec::new();
+    }
+    let there = (FIRST..).take(count).filter_map(|number| {
+        // SAFETY: the number of a descriptor, and a request that reads no memory: it fails if there is none.
+        let found = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+        // SAFETY: it is open, and by this function's contract nothing in this process owns it yet; nobody is given it twice.
+        (found == 0).then(|| unsafe { OwnedFd::from_raw_fd(number) })
+    });
+    there.collect()
+}
+
+/// Closes all inherited descriptors but the standard three, and so many that follow them. To be called before the process has opened any
+/// of its own.
 ///
 /// # Errors
 /// The kernel lacks `close_range` (Linux 5.9).
-pub fn close_inherited() -> io::Result<()> {
-    // SAFETY: close_range reads no memory; by this function's contract nothing in this process owns a descriptor above 2.
+fn close_inherited(handed: usize) -> io::Result<()> {
+    let first = FIRST.unsigned_abs() + u32::try_from(handed).unwrap_or(0);
+    // SAFETY: close_range reads no memory; by this function's contract nothing in this process owns a descriptor from there on.
     // A caller that breaks it finds its own files closed, which is an error at their next use.
-    let result = unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0_u32) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -140,8 +164,14 @@ pub enum Writable<'a> {
 /// The first step, to be taken by the first thread before there are others.
 #[must_use]
 pub fn begin(role: Role, writable: &[Writable<'_>]) -> Vec<Protection> {
+    begin_keeping(role, 0, writable)
+}
+
+/// The same, keeping so many descriptors that were handed over, from the third on: for [`take_inherited`].
+#[must_use]
+pub fn begin_keeping(role: Role, handed: usize, writable: &[Writable<'_>]) -> Vec<Protection> {
     vec![
-        Protection::of("descriptors", close_inherited()),
+        Protection::of("descriptors", close_inherited(handed)),
         Protection::of("no core", no_core()),
         Protection::of("not dumpable", rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)),
         Protection::of("no new privileges", rustix::thread::set_no_new_privs(true)),

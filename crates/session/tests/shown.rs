@@ -44,7 +44,7 @@ fn serve(name: &str, shown: bool) -> (Arc<RemoteGpu>, SessionHandle) {
         };
         let charges = Charges::open(&account).unwrap();
         let manner = Manner::usual(features::ALL & !features::ON_DEMAND);
-        let session = Session::begin(socket, None, manner, &backend, charges, &monitor).unwrap();
+        let session = Session::begin(Arc::new(socket), None, manner, &backend, charges, &monitor).unwrap();
         tell.send(session.handle()).unwrap();
         session.run();
     });

@@ -1,4 +1,5 @@
-//! What `run`, `ps`, `set` and `vgpu` say to the daemon: JSON messages on the admin socket, which only its own user can open.
+//! What `run`, `ps`, `set` and `vgpu` say to the daemon: JSON messages on the admin socket, which only its own user can open, or a
+//! group's if it serves several users.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -113,6 +114,8 @@ pub(crate) enum AdminRequest {
         /// Of the device's time, in percent.
         share: Percent,
     },
+    /// Reads the policy file again.
+    Reload,
     /// Shares GPU time in another way from now on.
     Schedule {
         /// The policy from now on.
@@ -132,7 +135,7 @@ pub(crate) enum AdminReply {
     },
     /// To `List`.
     Sessions(Listing),
-    /// To `Usage`, `Snapshot`, `Share`, `ShareVgpu`, `ResizeVgpu`, `ShadowVgpu`, `TraceVgpu` and `Schedule`.
+    /// To `Usage`, `Snapshot`, `Share`, `ShareVgpu`, `ResizeVgpu`, `ShadowVgpu`, `TraceVgpu`, `Reload` and `Schedule`.
     Done,
     /// To `CreateVgpu`: where it is, and to `DestroyVgpu`: where it was.
     Vgpu {
@@ -318,6 +321,15 @@ pub(crate) fn receive_all<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<O
         0 => Ok(None),
         length => Ok(Some((serde_json::from_slice(&buffer[..length])?, fds))),
     }
+}
+
+/// Connects to the daemon that serves this user, wherever it is.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn reach() -> Result<OwnedFd> {
+    let directory = RuntimeDirectory::find()?;
+    connect(&directory).with_context(|| format!("no Sundial daemon is running in {}", directory.path().display()))
 }
 
 /// Connects to the daemon's admin socket.

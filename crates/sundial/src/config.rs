@@ -32,6 +32,12 @@
 //! [metrics]                  # for Prometheus, in its text format
 //! listen = "127.0.0.1:9400"  # or the path of a unix socket; none: nobody is told
 //!
+//! drain_seconds = 30         # how long tenants may finish when the daemon is to end; without it 30 for --system, else 0
+//! [system]                   # of `serve --system`
+//! group = "sundial"          # who may come: the members of a group
+//! [policy.groups.students]   # who may have how much: see the file of policy in this crate
+//! share = "20%"
+//!
 //! [profiles.small]           # terms with a name, for `--profile small` of `run` and `vgpu create`
 //! mem = "512m"
 //! share = "20%"
@@ -58,6 +64,7 @@ use tenancy::Limits;
 use crate::control::UsageTuning;
 use crate::memory_policy::MemoryPolicy;
 use crate::metrics::Listen;
+use crate::policy::Policy;
 use crate::remoting::{BlockSize, Copies, Remoting, Submission, Transport};
 use crate::scheme::Profile;
 use crate::size::{GpuSpec, Scheduler, Size};
@@ -79,6 +86,9 @@ pub(crate) struct Config {
     pub(crate) code_cache: CodeCache,
     pub(crate) usage: Usage,
     pub(crate) metrics: Metrics,
+    pub(crate) drain_seconds: Option<u64>,
+    pub(crate) system: SystemPolicy,
+    pub(crate) policy: Policy,
     pub(crate) profiles: BTreeMap<String, Profile>,
     pub(crate) limits: Limits,
 }
@@ -109,6 +119,14 @@ pub(crate) struct Usage {
     pub(crate) interval_seconds: NonZero<u64>,
 }
 
+/// A daemon for all users of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct SystemPolicy {
+    /// Its name or number.
+    pub(crate) group: Option<String>,
+}
+
 /// For those who watch.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -132,6 +150,9 @@ impl Default for Config {
             code_cache: CodeCache::default(),
             usage: Usage::default(),
             metrics: Metrics::default(),
+            drain_seconds: None,
+            system: SystemPolicy::default(),
+            policy: Policy::default(),
             profiles: BTreeMap::new(),
             limits: Limits::default(),
         }
@@ -184,17 +205,53 @@ impl CodeCache {
 impl Config {
     /// Reads the file at `path`, or the first that exists of the usual ones; built-in values if there is none.
     pub(crate) fn load(path: Option<&Path>) -> Result<Config> {
+        Config::load_from(path, usual_places())
+    }
+
+    /// The same, of a daemon for all users: no user's own counts.
+    pub(crate) fn load_of_system(path: Option<&Path>) -> Result<Config> {
+        let named = std::env::var_os("SUNDIAL_CONFIG").map(PathBuf::from);
+        Config::load_from(path, named.into_iter().chain([PathBuf::from(OF_SYSTEM)]).collect())
+    }
+
+    fn load_from(path: Option<&Path>, usual: Vec<PathBuf>) -> Result<Config> {
         let found = match path {
             Some(path) => Some(path.to_path_buf()),
-            None => usual_places().into_iter().find(|place| place.exists()),
+            None => usual.into_iter().find(|place| place.exists()),
         };
         let Some(path) = found else { return Ok(Config::default()) };
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Config::parse(&text).with_context(|| format!("in {}", path.display()))
     }
 
-    fn parse(text: &str) -> Result<Config> {
-        Ok(toml::from_str(text)?)
+    pub(crate) fn parse(text: &str) -> Result<Config> {
+        toml::from_str(text).map_err(|error| match meant(error.message()) {
+            Some(meant) => anyhow::anyhow!("{error}did you mean `{meant}`?"),
+            None => error.into(),
+        })
+    }
+
+    /// Keys that are different in another, and of which a daemon that runs takes no notice.
+    pub(crate) fn differences(&self, other: &Config) -> Vec<&'static str> {
+        let of = |config: &Config| {
+            let Config { gpu, scheduler, memory, code_cache, usage, metrics, system, .. } = config;
+            let Remoting { copies, submission, transport, block_size, .. } = config.remoting();
+            let (rules, overcommit) = (memory.rules(), memory.overcommit);
+            [
+                ("gpu", format!("{gpu:?}")),
+                ("scheduler", format!("{scheduler:?}")),
+                ("copies", format!("{copies:?}")),
+                ("submission", format!("{submission:?}")),
+                ("transport", format!("{transport:?}")),
+                ("block_size", format!("{block_size:?}")),
+                ("memory", format!("{rules:?} {overcommit}")),
+                ("code_cache", format!("{code_cache:?}")),
+                ("usage", format!("{usage:?}")),
+                ("metrics", format!("{metrics:?}")),
+                ("system", format!("{system:?}")),
+            ]
+        };
+        of(self).into_iter().zip(of(other)).filter(|(a, b)| a != b).map(|((name, _), _)| name).collect()
     }
 
     /// How sessions come to the daemon.
@@ -225,13 +282,51 @@ fn usual_places() -> Vec<PathBuf> {
         .map(PathBuf::from)
         .into_iter()
         .chain(home.map(|home| home.join("sundial/config.toml")))
-        .chain([PathBuf::from("/etc/sundial/config.toml")])
+        .chain([PathBuf::from(OF_SYSTEM)])
         .collect()
+}
+
+/// The policy file of the machine.
+const OF_SYSTEM: &str = "/etc/sundial/config.toml";
+
+/// What somebody may have meant by a key or a word that nobody knows, from what would have been known.
+fn meant(message: &str) -> Option<&str> {
+    let (wrong, known) = message.split_once(", expected ")?;
+    let wrong = wrong.strip_prefix("unknown field `").or_else(|| wrong.strip_prefix("unknown variant `"))?;
+    let wrong = wrong.trim_end_matches('`');
+    let known = known.split('`').skip(1).step_by(2);
+    let near = known.map(|known| (strsim::jaro_winkler(wrong, known), known)).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (near.0 > 0.8).then_some(near.1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_misspells_is_told_where_and_what_may_be_meant() {
+        for (wrong, line, meant) in [
+            ("most_tenant = 3\n", 1, "most_tenants"),
+            ("\n\n[policy.default]\nshares = \"20%\"\n", 4, "share"),
+            ("[policy.users.root]\nquotas = \"1h/day\"\n", 2, "quota"),
+            ("[policy.default]\nsee = \"share\"\n", 2, "shares"),
+            ("[limits]\nqueue = 7\n", 2, "queues"),
+        ] {
+            let told = Config::parse(wrong).unwrap_err().to_string();
+            assert!(told.contains(&format!("line {line}")), "{told}");
+            assert!(told.contains(&format!("did you mean `{meant}`?")), "{told}");
+        }
+        assert!(!Config::parse("xyzzy = 1").unwrap_err().to_string().contains("did you mean"));
+    }
+
+    #[test]
+    fn what_takes_effect_later_is_known() {
+        let config = |text| Config::parse(text).unwrap();
+        let now = config("most_tenants = 5\n[policy.default]\ntenants = 1\n[unregistered]\nallow = false");
+        assert!(now.differences(&config("")).is_empty());
+        let later = config("gpu = \"soft:1g\"\n[usage]\ndays = 1\n[memory]\novercommit = false\n");
+        assert_eq!(later.differences(&now), ["gpu", "memory", "usage"]);
+    }
 
     #[test]
     fn keys_are_known_or_errors() {

@@ -17,6 +17,11 @@ pub(crate) fn begin(role: Role, writable: &[Writable<'_>]) {
     report(role, &sandbox::begin(role, writable));
 }
 
+/// The same, keeping so many descriptors that were handed over, from the third on.
+pub(crate) fn begin_keeping(role: Role, handed: usize, writable: &[Writable<'_>]) {
+    report(role, &sandbox::begin_keeping(role, handed, writable));
+}
+
 /// The second step: no more than the role's system calls, for all threads.
 pub(crate) fn seal(role: Role) {
     report(role, &[sandbox::seal(role)]);

@@ -15,7 +15,7 @@
 //!
 //! Shared by them: [`config`] (`config.toml`), [`runtime_directory`] (sockets and locks), [`size`] (`2g`, `30%`), [`picture`] (of benchmarks), [`admin`]
 //! (what `run`, `ps`, `set` and `vgpu` say to the daemon), [`scheme`] (schemes and profiles), [`shadowing`] (how page tables are shadowed), [`confine`] (what each process gives
-//! up), [`stage`] (a daemon of one's own), [`link`] (what its two processes say to
+//! up), [`policy`] and [`quota`] (who may have how much), [`system`] (service managers), [`stage`] (a daemon of one's own), [`link`] (what its two processes say to
 //! each other), [`remoting`] (how sessions come to the daemon), [`quiet`] (log lines that a tenant can cause), [`metrics`] (for Prometheus).
 
 mod admin;
@@ -39,8 +39,10 @@ mod link;
 mod memory_policy;
 mod metrics;
 mod picture;
+mod policy;
 mod ps;
 mod quiet;
+mod quota;
 mod remoting;
 mod run;
 mod runtime_directory;
@@ -51,6 +53,7 @@ mod shadowing;
 mod size;
 mod stage;
 mod stepped;
+mod system;
 mod threads;
 mod top;
 mod usage;
@@ -77,6 +80,7 @@ Examples:
 
 Environment:
   SUNDIAL_RUNTIME_DIR   where sockets and the daemon's log lie (default: $XDG_RUNTIME_DIR/sundial, /tmp/sundial-UID)
+  SUNDIAL_SYSTEM_DIR    where those of the machine's daemon lie, which is looked for first (default: /run/sundial)
   SUNDIAL_LOG           what to log: error, warn, info, debug, trace
   SUNDIAL_GPU           the default of --gpu";
 
@@ -102,6 +106,8 @@ enum Command {
     Top(top::Args),
     /// Change a tenant's share, or the scheduler, while the daemon runs.
     Set(set::Args),
+    /// Have the daemon read its policy file again; a wrong one changes nothing.
+    Reload,
     /// Virtual GPUs, for virtual machines and for programs with a driver of their own.
     Vgpu(virtual_gpu::Args),
     /// Show three tenants that share one GPU, or virtual GPUs beside a tenant (--vms), and others that misbehave.
@@ -129,6 +135,7 @@ fn main() -> ExitCode {
         Command::Usage(args) => usage::command::main(&args),
         Command::Top(args) => top::main(&args),
         Command::Set(args) => set::main(&args),
+        Command::Reload => set::reload(),
         Command::Vgpu(args) => virtual_gpu::main(args),
         Command::Demo(args) => held(demo::run(&args)),
         Command::Bench(args) => bench::run(&args),

@@ -113,6 +113,13 @@ pub(crate) struct Listener {
     socket: Socket,
 }
 
+impl Listener {
+    /// Whether anybody on this machine may come, or from elsewhere.
+    pub(crate) fn is_public(&self) -> bool {
+        matches!(self.socket, Socket::Tcp(_))
+    }
+}
+
 #[derive(Debug)]
 enum Socket {
     Tcp(TcpListener),

@@ -2,10 +2,9 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::admin::{self, AdminRequest, Listing, SessionLine};
-use crate::runtime_directory::RuntimeDirectory;
 use crate::size::Size;
 
 /// What `sundial ps` takes.
@@ -17,9 +16,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args) -> Result<()> {
-    let directory = RuntimeDirectory::open()?;
-    let socket = admin::connect(&directory)
-        .with_context(|| format!("no Sundial daemon is running in {}", directory.path().display()))?;
+    let socket = admin::reach()?;
     let listing: Listing = admin::fetch(&socket, &AdminRequest::List)?;
     let mut out = std::io::stdout().lock();
     if args.json {

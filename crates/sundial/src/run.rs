@@ -144,7 +144,10 @@ fn register(
 /// A connection to the daemon, which is started if none runs; and a lock, to be held until there is a reason for the daemon to
 /// stay: one that is about to end looks at it, and of two who look for one only one starts it.
 pub(crate) fn reach_daemon(gpu: Option<GpuSpec>) -> Result<(OwnedFd, Option<File>)> {
-    let directory = RuntimeDirectory::open()?;
+    let directory = RuntimeDirectory::find()?;
+    if directory.is_systems() {
+        return Ok((admin::connect(&directory).context("the machine's daemon does not answer")?, None));
+    }
     let starting = directory.lock_start(true)?;
     let connection = match admin::connect(&directory) {
         Ok(connection) => connection,

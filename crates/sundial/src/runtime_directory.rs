@@ -1,7 +1,7 @@
 //! The runtime directory: sockets, locks, the log of a daemon that `run` started.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -19,6 +19,14 @@ pub(crate) fn allow_many_files() -> Result<()> {
 #[derive(Clone, Debug)]
 pub(crate) struct RuntimeDirectory {
     path: PathBuf,
+    /// It is that of the machine's daemon, for all users.
+    is_systems: bool,
+}
+
+/// Where the daemon is that serves all users of this machine.
+fn of_system() -> PathBuf {
+    let named = std::env::var_os("SUNDIAL_SYSTEM_DIR").filter(|value| !value.is_empty());
+    named.map_or_else(|| PathBuf::from("/run/sundial"), PathBuf::from)
 }
 
 impl RuntimeDirectory {
@@ -28,12 +36,42 @@ impl RuntimeDirectory {
         RuntimeDirectory::at(runtime_directory(|name| std::env::var_os(name), uid), uid)
     }
 
+    /// That of the machine's daemon, for the daemon itself.
+    pub(crate) fn of_system() -> Result<RuntimeDirectory> {
+        let uid = rustix::process::getuid().as_raw();
+        let made = RuntimeDirectory::made(of_system(), uid, 0o755)?;
+        // Whatever mask this was started with: others find the sockets there.
+        std::fs::set_permissions(&made.path, std::fs::Permissions::from_mode(0o755))
+            .with_context(|| format!("cannot let others look into {}", made.path.display()))?;
+        Ok(RuntimeDirectory { is_systems: true, ..made })
+    }
+
+    /// That of the daemon to ask: the machine's if there is one and this user may ask it, unless another is named; else the user's own.
+    pub(crate) fn find() -> Result<RuntimeDirectory> {
+        let named = std::env::var_os(wire::place::DIRECTORY_VARIABLE).is_some_and(|value| !value.is_empty());
+        let systems = RuntimeDirectory { path: of_system(), is_systems: true };
+        // To connect is to be let in: what was left there by a daemon that is gone is not asked.
+        if !named && transport::unix::connect(&systems.admin_socket()).is_ok() {
+            return Ok(systems);
+        }
+        RuntimeDirectory::open()
+    }
+
+    /// Whether it is that of the machine's daemon.
+    pub(crate) fn is_systems(&self) -> bool {
+        self.is_systems
+    }
+
     /// A directory; it is made if need be.
     pub(crate) fn at(directory: PathBuf, uid: u32) -> Result<RuntimeDirectory> {
+        RuntimeDirectory::made(directory, uid, 0o700)
+    }
+
+    fn made(directory: PathBuf, uid: u32, mode: u32) -> Result<RuntimeDirectory> {
         let shown = directory.display();
         DirBuilder::new()
             .recursive(true)
-            .mode(0o700)
+            .mode(mode)
             .create(&directory)
             .with_context(|| format!("cannot make the runtime directory {shown}"))?;
         // Not followed: in /tmp somebody may have left a link to a directory of ours.
@@ -46,7 +84,7 @@ impl RuntimeDirectory {
         if found.mode() & 0o022 != 0 {
             bail!("others can write to the runtime directory {shown}; make it private with: chmod 700 {shown}");
         }
-        Ok(RuntimeDirectory { path: directory })
+        Ok(RuntimeDirectory { path: directory, is_systems: false })
     }
 
     pub(crate) fn session_socket(&self) -> PathBuf {
@@ -114,8 +152,6 @@ impl RuntimeDirectory {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]

@@ -11,26 +11,35 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use compile_pool::cache::Store;
+use parking_lot::Mutex;
 use sandbox::{Role, Writable};
 
 use crate::config::Config;
 use crate::confine;
-use crate::control::Control;
+use crate::control::{Control, System};
 use crate::host::Host;
 use crate::metrics::Listen;
+use crate::policy::{Book, Machine};
 use crate::remoting::{Remoting, Wish};
 use crate::runtime_directory::RuntimeDirectory;
 use crate::shadowing::Costs;
 use crate::size::{GpuSpec, Scheduler};
+use crate::system;
 
 /// All of the environment that the daemon looks at.
-const KEPT: [&str; 10] = [
+const KEPT: [&str; 16] = [
     "HOME",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "NOTIFY_SOCKET",
     "NO_COLOR",
     "SUNDIAL_CONFIG",
     "SUNDIAL_GPU",
     "SUNDIAL_LOG",
     "SUNDIAL_RUNTIME_DIR",
+    "SUNDIAL_SYSTEM_DIR",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
     "XDG_CACHE_HOME",
     "XDG_CONFIG_HOME",
     "XDG_RUNTIME_DIR",
@@ -55,6 +64,9 @@ pub(crate) struct Args {
     /// The policy file.
     #[arg(long)]
     config: Option<PathBuf>,
+    /// For all users of this machine: at /run/sundial, with the policy of /etc/sundial/config.toml.
+    #[arg(long, conflicts_with = "detached")]
+    system: bool,
     /// Started by `run`: leaves its terminal, says `ready`, and ends some time after its last tenant.
     #[arg(long, hide = true)]
     detached: bool,
@@ -63,15 +75,21 @@ pub(crate) struct Args {
 pub(crate) fn main(args: Args) -> Result<()> {
     shed_environment()?;
     crate::start_log();
-    let mut config = Config::load(args.config.as_deref())?;
-    config.gpu = args.gpu.unwrap_or(config.gpu);
-    config.scheduler = args.scheduler.unwrap_or(config.scheduler);
-    let Remoting { copies, submission, transport, block_size, .. } = config.remoting().decided(args.remoting);
-    config = Config { copies, submission, transport, block_size, ..config };
-    config.metrics.listen = args.metrics.or(config.metrics.listen);
-    let GpuSpec::Soft { memory } = config.gpu;
-    config.limits = Host::look().limits(&config.limits, memory.0);
-    let directory = RuntimeDirectory::open()?;
+    let (is_system, detached, host) = (args.system, args.detached, Host::look());
+    let load = move || {
+        let path = args.config.as_deref();
+        let mut config = if is_system { Config::load_of_system(path) } else { Config::load(path) }?;
+        config.gpu = args.gpu.unwrap_or(config.gpu);
+        config.scheduler = args.scheduler.unwrap_or(config.scheduler);
+        let Remoting { copies, submission, transport, block_size, .. } = config.remoting().decided(args.remoting);
+        config = Config { copies, submission, transport, block_size, ..config };
+        config.metrics.listen = args.metrics.clone().or(config.metrics.listen);
+        let GpuSpec::Soft { memory } = config.gpu;
+        config.limits = host.limits(&config.limits, memory.0);
+        Ok(config)
+    };
+    let config = load()?;
+    let directory = if is_system { RuntimeDirectory::of_system() } else { RuntimeDirectory::open() }?;
     let cache = config.code_cache.directory();
     let store = cache.as_deref().and_then(|directory| open_store(directory, &config));
     // The cache's directory may be removed, and made again: another, which no rule for this one would cover.
@@ -88,27 +106,41 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let writable: Vec<Writable<'_>> = [Some(runtime), cache, usage, metrics].into_iter().flatten().collect();
     let trap_costs = Costs::measure();
     hostmem::strangers::prepare().context("cannot judge what others send")?;
-    confine::begin(Role::Control, &writable);
+    let handed = if is_system { system::handed() } else { 0 };
+    confine::begin_keeping(Role::Control, handed, &writable);
+    let activated = system::sort(sandbox::take_inherited(handed))?;
     // Before the process may make no more such sockets.
     let metrics = listen.map(|listen| listen.open()).transpose()?;
     confine::seal(Role::Control);
     crate::runtime_directory::allow_many_files()?;
-    if args.detached {
+    if detached {
         // Fails only for the leader of a process group, which has no terminal to lose either.
         let _ = rustix::process::setsid();
     }
     let Some(_lock) = directory.lock_daemon()? else {
         bail!("a daemon is running already in {}", directory.path().display());
     };
-    let linger = args.detached.then(|| Duration::from_secs(config.linger_seconds));
-    let control = Control::start(directory, config, store, trap_costs)?;
+    let linger = detached.then(|| Duration::from_secs(config.linger_seconds));
+    let group = config.system.group.as_deref().filter(|_| is_system).map(group).transpose()?;
+    let sockets_are_ours = activated.is_none();
+    let system = System { is_system, group, activated: Mutex::new(activated), sockets_are_ours, load: Box::new(load) };
+    let control = Control::start(directory, config, system, store, trap_costs)?;
+    system::tell("READY=1");
     if let Some(metrics) = metrics {
         control.tell_metrics(metrics)?;
     }
-    if args.detached {
+    if detached {
         say_ready()?;
     }
     control.watch(linger)
+}
+
+/// The number of a group whose members may come.
+fn group(name: &str) -> Result<u32> {
+    let found = Machine.group(name).map(|(number, _)| number);
+    found.with_context(|| {
+        format!("[system] group = \"{name}\": there is no such group; make it with: groupadd --system {name}")
+    })
 }
 
 /// The cache of compiled code; the daemon works without one.

@@ -1,9 +1,8 @@
 //! `sundial set`: changes what holds while the daemon runs.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::admin::{self, AdminReply, AdminRequest};
-use crate::runtime_directory::RuntimeDirectory;
 use crate::size::{Percent, Scheduler};
 
 /// What `sundial set` takes.
@@ -21,10 +20,13 @@ pub(crate) struct Args {
     share: Option<Percent>,
 }
 
+/// `sundial reload`.
+pub(crate) fn reload() -> Result<()> {
+    admin::ask(&admin::reach()?, &AdminRequest::Reload).map(drop)
+}
+
 pub(crate) fn main(args: &Args) -> Result<()> {
-    let directory = RuntimeDirectory::open()?;
-    let socket = admin::connect(&directory)
-        .with_context(|| format!("no Sundial daemon is running in {}", directory.path().display()))?;
+    let socket = admin::reach()?;
     let share = args.tenant.clone().zip(args.share).map(|(tenant, share)| AdminRequest::Share { tenant, share });
     let schedule = args.scheduler.map(|scheduler| AdminRequest::Schedule { scheduler });
     for request in [share, schedule].into_iter().flatten() {

@@ -48,7 +48,7 @@ fn look(directory: &RuntimeDirectory) -> Result<Snapshot> {
 }
 
 pub(crate) fn main(args: &Args) -> Result<()> {
-    let directory = RuntimeDirectory::open()?;
+    let directory = RuntimeDirectory::find()?;
     let Ok(interval) = Duration::try_from_secs_f64(args.interval.max(LEAST)) else { bail!("--interval is too long") };
     let mut board = Board::new(args.sort, args.filter.clone());
     board.see(look(&directory)?);

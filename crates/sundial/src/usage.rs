@@ -131,7 +131,7 @@ pub(crate) struct Snapshot {
 }
 
 /// A tenant in a [`Snapshot`].
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TenantSnapshot {
     pub(crate) tenant: String,
     pub(crate) user: u32,

@@ -15,7 +15,6 @@ use vfio_user::Listener;
 
 use crate::admin::{self, AdminReply, AdminRequest, VgpuListing};
 use crate::run::reach_daemon;
-use crate::runtime_directory::RuntimeDirectory;
 use crate::scheme::Scheme;
 use crate::shadowing::{Rebuild, Shadow, Trap, Wish};
 use crate::size::{GpuSpec, Percent, Size};
@@ -183,9 +182,7 @@ fn listen(path: &Path) -> Result<Listener> {
 }
 
 fn connect() -> Result<OwnedFd> {
-    let directory = RuntimeDirectory::open()?;
-    admin::connect(&directory)
-        .with_context(|| format!("no Sundial daemon is running in {}", directory.path().display()))
+    admin::reach()
 }
 
 fn list(json: bool) -> Result<()> {

@@ -98,9 +98,10 @@ impl Places {
         Places { caps, administrators, next: 0, all: BTreeMap::new(), counts: HashMap::new() }
     }
 
-    fn is_full(&self, user: u32) -> Option<u32> {
-        let count = |user| self.counts.get(&user).copied().unwrap_or(0);
-        if count(user) >= self.caps.of_one {
+    /// Whose places are all taken that a user would need for one more: of his own there are at most `limit`, if that is said.
+    fn full(&self, user: u32, limit: Option<usize>) -> Option<u32> {
+        let count = self.counts.get(&user).copied().unwrap_or(0);
+        if count >= limit.unwrap_or(self.caps.of_one).min(self.caps.of_one) {
             return Some(user);
         }
         let others = || self.counts.iter().filter(|(user, _)| !self.administrators.contains(user));
@@ -111,8 +112,13 @@ impl Places {
     }
 
     /// A place for a newcomer, and who makes room for it: the oldest of a user's that says nothing, as `is_silent` finds as well.
-    fn enter(&mut self, user: u32, now: Instant, is_silent: impl Fn(u64) -> bool) -> Option<(u64, Option<u64>)> {
-        let evicted = match self.is_full(user) {
+    fn enter(
+        &mut self,
+        (user, limit): (u32, Option<usize>),
+        now: Instant,
+        is_silent: impl Fn(u64) -> bool,
+    ) -> Option<(u64, Option<u64>)> {
+        let evicted = match self.full(user, limit) {
             None => None,
             Some(full) => {
                 let quiet = |place: &Place| {
@@ -197,8 +203,14 @@ impl Places {
 pub(super) struct Connections {
     epoll: OwnedFd,
     present: Mutex<Present>,
+    limit: Box<dyn Limit>,
     quiet: Quiet,
 }
+
+/// How many a user may have, where policy says it.
+pub(super) trait Limit: Fn(PeerProcess) -> Option<usize> + Send + Sync + 'static {}
+
+impl<F: Fn(PeerProcess) -> Option<usize> + Send + Sync + 'static> Limit for F {}
 
 struct Present {
     places: Places,
@@ -211,7 +223,7 @@ pub(super) trait Serve: Fn(&Arc<OwnedFd>, PeerProcess) -> Then + Send + Sync + '
 impl<F: Fn(&Arc<OwnedFd>, PeerProcess) -> Then + Send + Sync + 'static> Serve for F {}
 
 impl Connections {
-    pub(super) fn new() -> Result<Arc<Connections>> {
+    pub(super) fn new(limit: impl Limit) -> Result<Arc<Connections>> {
         let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let caps = Caps::of(files.unwrap_or(u64::MAX));
         Ok(Arc::new(Connections {
@@ -220,6 +232,7 @@ impl Connections {
                 places: Places::new(caps, [0, rustix::process::getuid().as_raw()]),
                 sockets: HashMap::new(),
             }),
+            limit: Box::new(limit),
             quiet: Quiet::new(),
         }))
     }
@@ -260,13 +273,14 @@ impl Connections {
             }
         };
         let Ok(peer) = unix::peer(&*socket) else { return };
+        let limit = (self.limit)(peer);
         let mut present = self.present.lock();
         let Present { places, sockets } = &mut *present;
         let says_nothing = |number: u64| {
             let socket = sockets.get(&number).map(|(socket, _)| socket);
             socket.is_none_or(|socket| !unix::readable(socket, Duration::ZERO).unwrap_or(true))
         };
-        let Some((number, evicted)) = places.enter(peer.uid, Instant::now(), says_nothing) else {
+        let Some((number, evicted)) = places.enter((peer.uid, limit), Instant::now(), says_nothing) else {
             drop(present);
             if self.quiet.may() {
                 tracing::warn!(user = peer.uid, "too many connections at once");
@@ -346,7 +360,7 @@ mod tests {
     }
 
     fn enter(places: &mut Places, user: u32) -> Option<(u64, Option<u64>)> {
-        places.enter(user, Instant::now(), |_| true)
+        places.enter((user, None), Instant::now(), |_| true)
     }
 
     #[test]
@@ -358,7 +372,7 @@ mod tests {
         assert!(places.speaks(mine[0]), "it is served, and stays");
         assert_eq!(enter(&mut places, 1).unwrap().1, Some(mine[1]));
         // The next has said something of which nobody has heard yet.
-        let newcomer = places.enter(1, Instant::now(), |number| number != mine[2]).unwrap();
+        let newcomer = places.enter((1, None), Instant::now(), |number| number != mine[2]).unwrap();
         assert_eq!(newcomer.1, Some(mine[3]));
         assert!(places.all.contains_key(&other));
         // When all of one's own have said something, there is no room.
@@ -367,6 +381,9 @@ mod tests {
         assert_eq!(enter(&mut places, 1), None);
         places.finish(mine[0], Then::Leave, Instant::now());
         assert!(enter(&mut places, 1).is_some());
+        // As policy has it.
+        assert!(places.enter((3, Some(1)), Instant::now(), |_| true).unwrap().1.is_none());
+        assert!(places.enter((3, Some(1)), Instant::now(), |_| true).unwrap().1.is_some());
     }
 
     #[test]
@@ -417,9 +434,9 @@ mod tests {
     fn who_says_nothing_for_too_long_goes() {
         let (mut places, start) = (places(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        let first = places.enter(1, at(0), |_| true).unwrap().0;
-        let second = places.enter(1, at(3), |_| true).unwrap().0;
-        let third = places.enter(1, at(3), |_| true).unwrap().0;
+        let first = places.enter((1, None), at(0), |_| true).unwrap().0;
+        let second = places.enter((1, None), at(3), |_| true).unwrap().0;
+        let third = places.enter((1, None), at(3), |_| true).unwrap().0;
         assert_eq!(places.expire(at(4)), (vec![], Some(at(0) + HELLO_BOUND)));
         places.speaks(second);
         assert_eq!(places.expire(at(0) + HELLO_BOUND), (vec![first], Some(at(3) + HELLO_BOUND)));

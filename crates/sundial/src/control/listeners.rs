@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -19,13 +20,15 @@ use wire::limits::MAX_HELLO_BYTES;
 use wire::{Hello, Reply};
 
 use super::Control;
-use super::connections::{Connections, HELLO_BOUND, Serve, Then};
+use super::connections::{Connections, HELLO_BOUND, Limit, Serve, Then};
+use super::rights::{self, Owner, View};
 use super::tenants::Orders;
 use super::vgpus::Wish;
 use crate::admin::{self, AdminReply, AdminRequest, Listing};
 use crate::link::ToDevice;
 use crate::remoting::Remoting;
 use crate::size::{GpuSpec, Percent};
+use crate::system::Activated;
 use crate::threads;
 
 /// Longest that one who has asked may take to read a part of the answer.
@@ -36,16 +39,40 @@ const RESTART_BOUND: Duration = Duration::from_secs(5);
 impl Control {
     /// Opens both sockets and serves them on threads.
     pub(super) fn listen(self: &Arc<Control>) -> Result<()> {
-        let sessions = unix::listen(&self.directory.session_socket(), 0o600)?;
-        let admin = unix::listen(&self.directory.admin_socket(), 0o600)?;
-        let this = Arc::clone(self);
+        let (sessions, admin) = match self.system.activated.lock().take() {
+            Some(Activated { sessions, admin }) => (sessions, admin),
+            None => (self.open(&self.directory.session_socket())?, self.open(&self.directory.admin_socket())?),
+        };
+        let most = |this: &Arc<Control>| {
+            let this = Arc::clone(this);
+            move |peer: PeerProcess| this.most_connections(peer.into())
+        };
+        let (limit, this) = (most(self), Arc::clone(self));
         let greet = move |socket: &Arc<OwnedFd>, _| {
             this.greet(socket);
             Then::Leave
         };
-        serve("sessions", sessions, greet)?;
-        let this = Arc::clone(self);
-        serve("admin", admin, move |socket, peer| this.administer(socket, peer))
+        serve("sessions", sessions, limit, greet)?;
+        let (limit, this) = (most(self), Arc::clone(self));
+        serve("admin", admin, limit, move |socket, peer| this.administer(socket, peer))
+    }
+
+    /// Listens, for those who may come: the daemon's own user, and those of a group if it serves them.
+    fn open(&self, path: &Path) -> Result<OwnedFd> {
+        let listening = || format!("cannot listen at {}", path.display());
+        let Some(group) = self.system.group else { return unix::listen(path, 0o600).with_context(listening) };
+        let socket = unix::listen(path, 0o660).with_context(listening)?;
+        rustix::fs::chown(path, None, Some(rustix::fs::Gid::from_raw(group)))
+            .with_context(|| format!("cannot give {} to group {group}", path.display()))?;
+        Ok(socket)
+    }
+
+    /// How many connections policy lets a user have.
+    fn most_connections(&self, who: Owner) -> Option<usize> {
+        if who.is_administrator() {
+            return None;
+        }
+        self.settings().rules.of(who.user, who.group).connections.map(|(most, _)| most)
     }
 
     /// Reads one hello and passes the connection on.
@@ -69,9 +96,13 @@ impl Control {
         if hello.features & features::SHARED_MEMORY == 0 {
             return Err("sessions without shared memory are not served here".into());
         }
-        let remoting = self.tenants.lock().remoting(&hello.credential).unwrap_or_else(|| self.config.remoting());
+        let remoting = self.tenants.lock().remoting(&hello.credential);
+        let remoting = remoting.unwrap_or_else(|| self.settings().config.remoting());
         let Manner { features, staging_block } = remoting.manner(hello.features)?;
         unix::set_timeout(socket, None).map_err(text)?;
+        if hello.credential.is_none() {
+            self.note_quota(peer.into());
+        }
         let until = Instant::now() + RESTART_BOUND;
         loop {
             // While the device process is started anew, its next tenant waits.
@@ -81,7 +112,7 @@ impl Control {
             let theirs = socket.try_clone().map_err(text)?;
             let process = Pid::from_raw(peer.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
             let fds = [Some(theirs), process].into_iter().flatten().collect();
-            let (session, taken) = self.change(|tenants| match tenants.open(hello.credential, peer.uid) {
+            let (session, taken) = self.change(|tenants| match tenants.open(hello.credential, peer.into()) {
                 Ok((session, tenant, orders)) => {
                     // To whom was told of the tenant: the next one forgets who has no session.
                     self.tell(orders);
@@ -101,8 +132,7 @@ impl Control {
 
     /// Serves one request of `run`, `ps` or `vgpu`.
     fn administer(self: &Arc<Control>, socket: &Arc<OwnedFd>, peer: PeerProcess) -> Then {
-        let own = rustix::process::getuid().as_raw();
-        if peer.uid != own && peer.uid != 0 {
+        if !self.is_system() && !Owner::from(peer).is_administrator() {
             return Then::Leave;
         }
         // It has said something, and takes the answer, or nobody waits for it.
@@ -136,10 +166,17 @@ impl Control {
         request: AdminRequest,
         fds: Vec<OwnedFd>,
     ) -> AdminReply {
-        let user = peer.uid;
+        let who = Owner::from(peer);
+        let owner_of = |name: &str| self.tenants.lock().owners_by_name().get(name).copied();
+        if let Err(reason) = rights::check(who, &request, owner_of) {
+            return AdminReply::Refused(reason);
+        }
+        let view = || View::of(who, &self.tenants.lock());
         match request {
             AdminRequest::List => or_refused(self.device.report().and_then(|listing| {
-                let mut listing = Listing { scheduler: self.tenants.lock().scheduler(), ..listing };
+                let sessions = view().sessions(listing.sessions);
+                let scheduler = self.tenants.lock().scheduler();
+                let mut listing = Listing { scheduler, sessions, ..listing };
                 if !fds.is_empty() {
                     return answer(fds, &listing);
                 }
@@ -152,17 +189,18 @@ impl Control {
                 self.change(|tenants| (AdminReply::Done, tenants.schedule(scheduler)))
             }
             AdminRequest::Register { terms, gpu, profile, remoting, timed } => {
-                let remoting = self.config.remoting().wanted(remoting, timed);
-                let register = |remoting| self.register(socket, user, terms, gpu, profile.as_deref(), remoting);
+                let remoting = self.settings().config.remoting().wanted(remoting, timed);
+                let register = |remoting| self.register(socket, who, terms, gpu, profile.as_deref(), remoting);
                 or_refused(remoting.and_then(register))
             }
             AdminRequest::CreateVgpu { terms, gpu, scheme, shadowing, profile, path } => {
                 let socket = path.zip(fds.into_iter().next());
-                or_refused(self.create_vgpu(Wish { terms, user, gpu, scheme, shadowing, profile, socket }))
+                or_refused(self.create_vgpu(Wish { terms, owner: who, gpu, scheme, shadowing, profile, socket }))
             }
-            AdminRequest::Usage { since } => or_refused(answer(fds, &self.report_usage(since))),
-            AdminRequest::Snapshot => or_refused(answer(fds, &self.snapshot())),
-            AdminRequest::ListVgpus => or_refused(self.list_vgpus().map(AdminReply::Vgpus)),
+            AdminRequest::Usage { since } => or_refused(answer(fds, &self.report_usage(since, &view()))),
+            AdminRequest::Snapshot => or_refused(answer(fds, &view().snapshot(self.snapshot()))),
+            AdminRequest::Reload => or_refused(self.reload().map(|()| AdminReply::Done)),
+            AdminRequest::ListVgpus => or_refused(self.list_vgpus(&view()).map(AdminReply::Vgpus)),
             AdminRequest::ShareVgpu { name, share } => or_refused(self.share_vgpu(&name, share)),
             AdminRequest::ResizeVgpu { name, bytes } => or_refused(self.resize_vgpu(&name, bytes)),
             AdminRequest::TraceVgpu { name } => or_refused(self.trace_vgpu(&name, fds)),
@@ -174,14 +212,15 @@ impl Control {
     fn reshare(&self, tenant: &str, share: Percent) -> AdminReply {
         self.change(|tenants| match tenants.reshare(tenant, share) {
             Ok(orders) => (AdminReply::Done, orders),
-            Err(error) => (AdminReply::Refused(error.to_string()), Orders::new()),
+            Err(error) => (AdminReply::Refused(format!("{error:#}")), Orders::new()),
         })
     }
 
     /// Whether it is this GPU that somebody wants, if any.
     pub(super) fn check_gpu(&self, wanted: Option<GpuSpec>) -> Result<()> {
-        match wanted.filter(|wanted| *wanted != self.config.gpu) {
-            Some(wanted) => bail!("the daemon serves {}, not {wanted}; stop it, or leave --gpu out", self.config.gpu),
+        let served = self.settings().config.gpu;
+        match wanted.filter(|wanted| *wanted != served) {
+            Some(wanted) => bail!("the daemon serves {served}, not {wanted}; stop it, or leave --gpu out"),
             None => Ok(()),
         }
     }
@@ -189,17 +228,18 @@ impl Control {
     fn register(
         &self,
         socket: &Arc<OwnedFd>,
-        user: u32,
+        owner: Owner,
         mut terms: Terms,
         gpu: Option<GpuSpec>,
         profile: Option<&str>,
         remoting: Remoting,
     ) -> Result<AdminReply> {
         self.check_gpu(gpu)?;
-        self.config.profile(profile)?.fill(&mut terms);
+        self.settings().config.profile(profile)?.fill(&mut terms);
+        self.note_quota(owner);
         let lifeline = Arc::clone(socket);
         let (name, share) = (terms.name.clone(), terms.share_percent);
-        let credential = self.change(|tenants| match tenants.register(terms, user, lifeline) {
+        let credential = self.change(|tenants| match tenants.register(terms, owner, lifeline) {
             Ok((credential, orders)) => {
                 tenants.arrange(&credential, remoting);
                 (Ok(credential), orders)
@@ -212,8 +252,8 @@ impl Control {
 }
 
 /// Serves those who connect, on threads.
-fn serve(name: &'static str, listener: OwnedFd, serve: impl Serve) -> Result<()> {
-    let connections = Connections::new()?;
+fn serve(name: &'static str, listener: OwnedFd, limit: impl Limit, serve: impl Serve) -> Result<()> {
+    let connections = Connections::new(limit)?;
     let serve = Arc::new(serve);
     threads::essential(name, move || {
         if let Err(error) = connections.run(&listener, &serve) {

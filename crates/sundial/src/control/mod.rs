@@ -2,6 +2,9 @@
 //!
 //! - `listeners`: the session socket (reads one hello, passes the connection on) and the admin socket (`run`, `ps`).
 //! - `connections`: how many there may be, and who makes room.
+//! - `quotas`: who has used all the GPU time that he may.
+//! - `rights`: who may ask for what, and what he is told of others.
+//! - `service`: policy read again, and the end, as signals ask for them; what a service manager hears.
 //! - `tenants`: registrations and the terms of those who did not register.
 //! - `vgpus`: virtual GPUs, and the sockets where their guests connect.
 //! - `supervisor`: starts the device process, and another when it dies; `deaths`: how soon; `corpses`: not all go.
@@ -15,6 +18,9 @@ mod connections;
 mod corpses;
 mod deaths;
 mod listeners;
+mod quotas;
+mod rights;
+mod service;
 mod supervisor;
 mod tenants;
 mod usage;
@@ -34,6 +40,7 @@ use crate::runtime_directory::RuntimeDirectory;
 use crate::shadowing::Costs;
 use crate::threads;
 use compilers::Compilers;
+pub(crate) use service::{Settings, System};
 use supervisor::DeviceLink;
 use tenants::Tenants;
 pub(crate) use usage::Tuning as UsageTuning;
@@ -45,7 +52,9 @@ const START_BOUND: Duration = Duration::from_secs(60);
 /// The daemon's state.
 pub(crate) struct Control {
     directory: RuntimeDirectory,
-    config: Config,
+    /// Replaced when policy is read again.
+    settings: Mutex<Arc<Settings>>,
+    system: System,
     device: DeviceLink,
     /// Locked before the link's state, where both are.
     tenants: Mutex<Tenants>,
@@ -63,15 +72,30 @@ impl Control {
     pub(crate) fn start(
         directory: RuntimeDirectory,
         config: Config,
+        system: System,
         store: Option<Store>,
         trap_costs: HashMap<write_trap::Kind, Costs>,
     ) -> Result<Arc<Control>> {
         let device = DeviceLink::new(config.gpu, config.memory.rules());
-        let tenants = Mutex::new(Tenants::new(&config));
+        let settings = Arc::new(Settings::new(config)?);
+        let config = &settings.config;
+        let tenants = Mutex::new(Tenants::new(&settings));
         let (compilers, quiet, seen) = (Compilers::new(store), Quiet::new(), Mutex::new(Instant::now()));
         let usage = Usage::new(config.usage.tuning());
-        let control =
-            Arc::new(Control { directory, config, device, tenants, compilers, usage, trap_costs, quiet, seen });
+        let settings = Mutex::new(settings);
+        let control = Arc::new(Control {
+            directory,
+            settings,
+            system,
+            device,
+            tenants,
+            compilers,
+            usage,
+            trap_costs,
+            quiet,
+            seen,
+        });
+        control.hear_signals()?;
         let supervised = Arc::clone(&control);
         std::thread::Builder::new()
             .name("supervisor".into())
@@ -109,12 +133,7 @@ impl Control {
             let Some(_starting) = self.directory.lock_start(false)? else { continue };
             if self.tenants.lock().is_empty() {
                 tracing::info!("nobody is left; ending");
-                for socket in [self.directory.admin_socket(), self.directory.session_socket()] {
-                    let _ = std::fs::remove_file(socket);
-                }
-                self.close_usage();
-                // The device process ends with us.
-                std::process::exit(0);
+                self.end();
             }
         }
     }

@@ -5,21 +5,23 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use tenancy::{Admission, AdmissionError, Limits, TenantId, Terms};
 use transport::unix;
 use wire::Credential;
 
+use super::Settings;
+use super::rights::Owner;
 use super::vgpus::Vgpu;
-use crate::config::Config;
 use crate::link::ToDevice;
+use crate::policy::{Grant, Held};
 use crate::remoting::Remoting;
 use crate::size::{Percent, Scheduler};
 
 /// All tenants present, and the sessions passed on.
 #[derive(Debug)]
 pub(super) struct Tenants {
-    config: Config,
+    settings: Arc<Settings>,
     memory_bytes: u64,
     pub(super) admission: Admission,
     /// Virtual GPUs: each has a tenant's number, and is that tenant.
@@ -28,7 +30,11 @@ pub(super) struct Tenants {
     pub(super) leaving: BTreeSet<TenantId>,
     registered: HashMap<Credential, Registration>,
     /// Whose tenants are.
-    owners: BTreeMap<TenantId, u32>,
+    owners: BTreeMap<TenantId, Owner>,
+    /// Users who have used all the GPU time that they may, and what they are told of that.
+    exhausted: BTreeMap<u32, String>,
+    /// Nobody comes in any more.
+    draining: bool,
     /// Tenants made for users without a credential.
     users: BTreeMap<u32, TenantId>,
     /// Open sessions: number, tenant.
@@ -47,19 +53,26 @@ struct Registration {
     remoting: Remoting,
 }
 
+/// The share of those who have used all that they may, percent: what nobody else wants, and so little of the rest that nobody misses
+/// it.
+const LEFT_OVER: f64 = 0.1;
+
 /// What the device process must be told.
 pub(super) type Orders = Vec<ToDevice>;
 
 impl Tenants {
-    pub(super) fn new(config: &Config) -> Tenants {
+    pub(super) fn new(settings: &Arc<Settings>) -> Tenants {
+        let config = &settings.config;
         Tenants {
-            config: config.clone(),
+            settings: Arc::clone(settings),
             memory_bytes: 0,
-            admission: Admission::new(0, config.limits.host_bytes, config.most_tenants),
+            admission: Admission::new(0, config.limits.host_bytes, usize::MAX),
             vgpus: BTreeMap::new(),
             leaving: BTreeSet::new(),
             registered: HashMap::new(),
             owners: BTreeMap::new(),
+            exhausted: BTreeMap::new(),
+            draining: false,
             users: BTreeMap::new(),
             sessions: BTreeMap::new(),
             next_number: 1,
@@ -70,8 +83,109 @@ impl Tenants {
     /// The GPU's memory is known.
     pub(super) fn start(&mut self, memory_bytes: u64) {
         self.memory_bytes = memory_bytes;
-        self.admission = Admission::new(memory_bytes, self.config.limits.host_bytes, self.config.most_tenants)
-            .overcommitting(self.config.memory.overcommit);
+        let config = &self.settings.config;
+        self.admission =
+            Admission::new(memory_bytes, config.limits.host_bytes, usize::MAX).overcommitting(config.memory.overcommit);
+    }
+
+    /// Another policy holds from now on, for those who are there as well; nobody has to go.
+    pub(super) fn reconfigure(&mut self, settings: &Arc<Settings>) -> Orders {
+        self.settings = Arc::clone(settings);
+        self.introduce_all()
+    }
+
+    fn introduce_all(&self) -> Orders {
+        self.admission.tenants().flat_map(|(tenant, _)| self.introduce(tenant)).collect()
+    }
+
+    /// Nobody comes in any more. Whether it was so already.
+    pub(super) fn drain(&mut self) -> bool {
+        std::mem::replace(&mut self.draining, true)
+    }
+
+    /// What counts for a user.
+    pub(super) fn grant(&self, owner: Owner) -> Grant {
+        let Owner { user, group } = owner;
+        if owner.is_administrator() { Grant::default() } else { self.settings.rules.of(user, group) }
+    }
+
+    /// What a user's tenants have, but one.
+    fn held(&self, user: u32, but: Option<TenantId>) -> Held {
+        let own = |id: TenantId| self.owners.get(&id).is_some_and(|owner| owner.user == user) && Some(id) != but;
+        self.admission.tenants().filter(|(id, _)| own(*id)).fold(Held::default(), |held, (_, terms)| Held {
+            tenants: held.tenants + 1,
+            share_percent: held.share_percent + terms.share_percent.unwrap_or(0.0),
+            memory_bytes: held.memory_bytes.saturating_add(terms.memory_bytes.unwrap_or(self.memory_bytes)),
+        })
+    }
+
+    /// Lets somebody in, as policy has it.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn admit(&mut self, mut terms: Terms, owner: Owner) -> Result<TenantId> {
+        if self.draining {
+            bail!("the daemon is ending, and lets nobody in any more; try again when another has started");
+        }
+        if let Some(told) = self.exhausted.get(&owner.user) {
+            bail!("{told}");
+        }
+        self.grant(owner).admit(self.held(owner.user, None), &mut terms).map_err(anyhow::Error::msg)?;
+        let limit = self.settings.config.most_tenants;
+        if self.admission.tenants().count() >= limit {
+            return Err(AdmissionError::Full { limit }.into());
+        }
+        let tenant = self.admission.admit(terms)?;
+        self.own(tenant, owner);
+        Ok(tenant)
+    }
+
+    /// Who has used all GPU time that he may, with what he is told; his tenants get what nobody else wants.
+    pub(super) fn hold_back(&mut self, exhausted: BTreeMap<u32, String>) -> Orders {
+        let same = exhausted.keys().eq(self.exhausted.keys());
+        self.exhausted = exhausted;
+        if same { Orders::new() } else { self.introduce_all() }
+    }
+
+    /// Before somebody is let in: what he is told, if he has used all GPU time that he may.
+    pub(super) fn note_exhausted(&mut self, user: u32, told: Option<String>) {
+        match told {
+            Some(told) => drop(self.exhausted.insert(user, told)),
+            None if self.owners.values().any(|owner| owner.user == user) => {}
+            None => drop(self.exhausted.remove(&user)),
+        }
+    }
+
+    /// Users that have tenants here.
+    pub(super) fn users_present(&self) -> Vec<Owner> {
+        let mut all: Vec<Owner> = self.owners.values().copied().collect();
+        all.sort_unstable_by_key(|owner| (owner.user, owner.group));
+        all.dedup();
+        all
+    }
+
+    /// Whose tenants are, by name.
+    pub(super) fn owners_by_name(&self) -> BTreeMap<String, u32> {
+        let owner = |(id, terms): (TenantId, &Terms)| Some((terms.name.clone(), self.owners.get(&id)?.user));
+        self.admission.tenants().filter_map(owner).collect()
+    }
+
+    pub(super) fn owner(&self, tenant: TenantId) -> Option<Owner> {
+        self.owners.get(&tenant).copied()
+    }
+
+    fn named(&self, name: &str) -> Option<(TenantId, Owner)> {
+        let (id, _) = self.admission.tenants().find(|(_, terms)| terms.name == name)?;
+        Some((id, self.owner(id)?))
+    }
+
+    /// Whether policy lets a tenant have so much memory, whoever asks for it.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn check_memory(&self, id: TenantId, bytes: u64) -> Result<(), String> {
+        let Some(owner) = self.owner(id) else { return Ok(()) };
+        self.grant(owner).check_memory(self.held(owner.user, Some(id)).memory_bytes, bytes)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -93,14 +207,18 @@ impl Tenants {
     ///
     /// # Errors
     /// There is no room for such a tenant, or its name is taken.
-    pub(super) fn register(&mut self, terms: Terms, user: u32, lifeline: Arc<OwnedFd>) -> Result<(Credential, Orders)> {
+    pub(super) fn register(
+        &mut self,
+        terms: Terms,
+        owner: Owner,
+        lifeline: Arc<OwnedFd>,
+    ) -> Result<(Credential, Orders)> {
         // Whose lifeline was cut a moment ago must not be in the way.
         let mut orders = self.sweep();
         self.check_room(false).map_err(anyhow::Error::msg)?;
-        let tenant = self.admission.admit(terms)?;
-        self.own(tenant, user);
+        let tenant = self.admit(terms, owner)?;
         let credential = new_credential()?;
-        let remoting = self.config.remoting();
+        let remoting = self.settings.config.remoting();
         self.registered.insert(credential, Registration { tenant, lifeline, remoting });
         orders.extend(self.introduce(tenant));
         Ok((credential, orders))
@@ -140,13 +258,20 @@ impl Tenants {
     ///
     /// # Errors
     /// Why not, for the client.
-    pub(super) fn open(&mut self, credential: Credential, uid: u32) -> Result<(u64, TenantId, Orders), String> {
+    pub(super) fn open(&mut self, credential: Credential, who: Owner) -> Result<(u64, TenantId, Orders), String> {
         let (tenant, orders) = if credential.is_none() {
-            self.user(uid)?
+            self.user(who)?
         } else {
             let known = self.registered.get(&credential);
             (known.ok_or("the credential is not, or no longer, valid")?.tenant, Orders::new())
         };
+        if let Some(owner) = self.owner(tenant) {
+            if owner.user != who.user && !owner.is_administrator() && !who.is_administrator() {
+                return Err("the credential is another user's".into());
+            }
+            let own = |id: &&TenantId| self.owner(**id).is_some_and(|other| other.user == owner.user);
+            self.grant(owner).check_session(self.sessions.values().filter(own).count())?;
+        }
         let number = self.number();
         self.sessions.insert(number, tenant);
         Ok((number, tenant, orders))
@@ -160,24 +285,24 @@ impl Tenants {
     }
 
     /// The tenant of a user without a credential.
-    fn user(&mut self, uid: u32) -> Result<(TenantId, Orders), String> {
+    fn user(&mut self, who: Owner) -> Result<(TenantId, Orders), String> {
+        let uid = who.user;
         if let Some(&tenant) = self.users.get(&uid) {
             return Ok((tenant, Orders::new()));
         }
-        if !self.config.unregistered.allow {
+        if !self.settings.config.unregistered.allow {
             return Err("programs must be started with `sundial run` here".into());
         }
         self.check_room(false)?;
         let terms = Terms {
             name: format!("uid-{uid}"),
-            memory_bytes: self.config.unregistered.memory.map(|size| size.0.min(self.memory_bytes)),
+            memory_bytes: self.settings.config.unregistered.memory.map(|size| size.0.min(self.memory_bytes)),
             host_bytes: None,
             share_percent: None,
             on_full: None,
         };
-        let tenant = self.admission.admit(terms).map_err(|error: AdmissionError| error.to_string())?;
+        let tenant = self.admit(terms, who).map_err(|error| error.to_string())?;
         self.users.insert(uid, tenant);
-        self.own(tenant, uid);
         Ok((tenant, self.introduce(tenant)))
     }
 
@@ -185,7 +310,11 @@ impl Tenants {
     ///
     /// # Errors
     /// There is no such tenant, or its share does not fit beside the others'.
-    pub(super) fn reshare(&mut self, name: &str, share: Percent) -> Result<Orders, AdmissionError> {
+    pub(super) fn reshare(&mut self, name: &str, share: Percent) -> Result<Orders> {
+        if let Some((id, owner)) = self.named(name) {
+            let held = self.held(owner.user, Some(id)).share_percent;
+            self.grant(owner).check_share(held, Some(share.0)).map_err(anyhow::Error::msg)?;
+        }
         let tenant = self.admission.reshare(name, Some(share.0))?;
         Ok(self.introduce(tenant))
     }
@@ -232,27 +361,33 @@ impl Tenants {
     }
 
     /// Notes whose a tenant is.
-    pub(super) fn own(&mut self, tenant: TenantId, user: u32) {
-        self.owners.insert(tenant, user);
+    fn own(&mut self, tenant: TenantId, owner: Owner) {
+        self.owners.insert(tenant, owner);
         let present: BTreeSet<TenantId> = self.admission.tenants().map(|(id, _)| id).collect();
         self.owners.retain(|tenant, _| present.contains(tenant));
     }
 
     pub(super) fn introduce(&self, id: TenantId) -> Orders {
         let found = self.admission.tenants().find(|(tenant, _)| *tenant == id);
+        let owner = self.owner(id).unwrap_or_default();
+        let config = &self.settings.config;
         let order = found.map(|(_, terms)| {
-            let vram_bytes = terms.memory_bytes.unwrap_or(self.memory_bytes).min(self.config.limits.vram_bytes);
+            let vram_bytes = terms.memory_bytes.unwrap_or(self.memory_bytes).min(config.limits.vram_bytes);
             ToDevice::Tenant {
                 id,
                 name: terms.name.clone(),
-                user: self.owners.get(&id).copied().unwrap_or_default(),
+                user: owner.user,
                 limits: Limits {
                     vram_bytes,
-                    host_bytes: terms.host_bytes.unwrap_or(u64::MAX).min(self.config.limits.host_bytes),
-                    ..self.config.limits.clone()
+                    host_bytes: terms.host_bytes.unwrap_or(u64::MAX).min(config.limits.host_bytes),
+                    ..config.limits.clone()
                 },
-                share_percent: terms.share_percent,
-                on_full: terms.on_full.unwrap_or(self.config.memory.on_full.0),
+                share_percent: if self.exhausted.contains_key(&owner.user) {
+                    Some(LEFT_OVER)
+                } else {
+                    terms.share_percent
+                },
+                on_full: terms.on_full.unwrap_or(config.memory.on_full.0),
             }
         });
         order.into_iter().collect()
@@ -269,11 +404,76 @@ fn new_credential() -> Result<Credential> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
-    fn tenants() -> Tenants {
-        let mut tenants = Tenants::new(&Config::default());
+    fn tenants_with(config: &str) -> Tenants {
+        let settings = Settings::new(Config::parse(config).unwrap()).unwrap();
+        let mut tenants = Tenants::new(&Arc::new(settings));
         tenants.start(1 << 30);
         tenants
+    }
+
+    fn tenants() -> Tenants {
+        tenants_with("")
+    }
+
+    fn owner(user: u32) -> Owner {
+        Owner { user, group: user }
+    }
+
+    /// Its other end, which keeps it, and what came of it.
+    fn register(tenants: &mut Tenants, terms: Terms, user: u32) -> Result<OwnedFd, String> {
+        let (ours, theirs) = unix::pair().unwrap();
+        let registered = tenants.register(terms, owner(user), Arc::new(ours));
+        registered.map(|_| theirs).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn policy_holds_for_all_tenants_of_a_user_together() {
+        let mut tenants = tenants_with(
+            "most_tenants = 4\n[policy.default]\ntenants = 2\nshare = \"50%\"\nmem = \"600m\"\nsessions = 1\n",
+        );
+        let user = 4_000_001;
+        let _a = register(&mut tenants, terms("a", 30.0), user).unwrap();
+        assert!(register(&mut tenants, terms("b", 30.0), user).unwrap_err().contains("--share 20%"));
+        let more = Terms { memory_bytes: Some(512 << 20), ..terms("b", 20.0) };
+        assert!(register(&mut tenants, more, user).unwrap_err().contains("--mem 344m"));
+        let _b = register(&mut tenants, Terms { memory_bytes: None, ..terms("b", 20.0) }, user).unwrap();
+        assert!(register(&mut tenants, terms("c", 1.0), user).unwrap_err().contains("`tenants = 2`"));
+        assert!(tenants.reshare("a", Percent(31.0)).is_err() && tenants.reshare("a", Percent(29.0)).is_ok());
+        // The administrator is bound by what there is, and nothing else.
+        let _c = register(&mut tenants, Terms { memory_bytes: Some(1 << 30), ..terms("c", 50.0) }, 0).unwrap();
+        let _d = register(&mut tenants, terms("d", 1.0), 0).unwrap();
+        assert!(register(&mut tenants, terms("e", 1.0), 0).unwrap_err().contains("4 tenants are present"));
+
+        let unregistered = owner(4_000_002);
+        tenants.admission.release(TenantId(4));
+        let (first, ..) = tenants.open(Credential::default(), unregistered).unwrap();
+        assert!(tenants.open(Credential::default(), unregistered).unwrap_err().contains("`sessions = 1`"));
+        tenants.close(first);
+        tenants.drain();
+        assert!(tenants.open(Credential::default(), unregistered).unwrap_err().contains("is ending"));
+        assert!(register(&mut tenants, terms("f", 1.0), 0).is_err());
+    }
+
+    #[test]
+    fn who_has_used_all_that_he_may_gets_what_is_left_over() {
+        let mut tenants = tenants();
+        let _a = register(&mut tenants, terms("a", 30.0), 7).unwrap();
+        let _b = register(&mut tenants, terms("b", 30.0), 8).unwrap();
+        let shares = |orders: Orders| -> Vec<f64> {
+            let share = |order: ToDevice| match order {
+                ToDevice::Tenant { share_percent, .. } => share_percent,
+                _ => None,
+            };
+            orders.into_iter().filter_map(share).collect()
+        };
+        let seven = || BTreeMap::from([(7, "enough".to_owned())]);
+        assert_eq!(shares(tenants.hold_back(seven())), [LEFT_OVER, 30.0]);
+        assert!(tenants.hold_back(seven()).is_empty(), "nothing is new");
+        assert_eq!(register(&mut tenants, terms("c", 1.0), 7).unwrap_err(), "enough");
+        assert_eq!(shares(tenants.restart()), [LEFT_OVER, 30.0], "the next device process is told so, too");
+        assert_eq!(shares(tenants.hold_back(BTreeMap::new())), [30.0, 30.0]);
     }
 
     fn terms(name: &str, share: f64) -> Terms {
@@ -290,19 +490,20 @@ mod tests {
     fn a_registration_lasts_as_long_as_its_lifeline() {
         let mut tenants = tenants();
         let (ours, theirs) = unix::pair().unwrap();
-        let (credential, orders) = tenants.register(terms("a", 80.0), 5, Arc::new(ours)).unwrap();
+        let (credential, orders) = tenants.register(terms("a", 80.0), owner(5), Arc::new(ours)).unwrap();
         assert!(
             matches!(&orders[..], [ToDevice::Tenant { share_percent: Some(_), limits, .. }] if limits.vram_bytes == 1 << 28)
         );
-        let (session, ..) = tenants.open(credential, 1000).unwrap();
+        let (session, ..) = tenants.open(credential, owner(5)).unwrap();
+        assert!(tenants.open(credential, owner(4_000_001)).unwrap_err().contains("another user's"));
         let (other, _keep) = unix::pair().unwrap();
         let other = Arc::new(other);
-        assert!(tenants.register(terms("b", 30.0), 5, Arc::clone(&other)).is_err(), "80 % are given");
+        assert!(tenants.register(terms("b", 30.0), owner(5), Arc::clone(&other)).is_err(), "80 % are given");
         drop(theirs);
-        let (_, orders) = tenants.register(terms("b", 30.0), 5, other).unwrap();
+        let (_, orders) = tenants.register(terms("b", 30.0), owner(5), other).unwrap();
         assert!(matches!(&orders[..], [ToDevice::Forget { .. }, ToDevice::Tenant { .. }]));
-        assert!(tenants.open(credential, 1000).is_err(), "the credential went with its tenant");
-        assert!(tenants.open(Credential([9; 32]), 1000).is_err());
+        assert!(tenants.open(credential, owner(5)).is_err(), "the credential went with its tenant");
+        assert!(tenants.open(Credential([9; 32]), owner(5)).is_err());
         tenants.close(session);
         assert!(!tenants.is_empty());
         let orders = tenants.reshare("b", Percent(100.0)).unwrap();
@@ -322,18 +523,17 @@ mod tests {
     #[test]
     fn users_without_credential_share_one_tenant_each() {
         let mut tenants = tenants();
-        let (first, a, orders) = tenants.open(Credential::default(), 7).unwrap();
+        let (first, a, orders) = tenants.open(Credential::default(), owner(7)).unwrap();
         assert_eq!(orders.len(), 1);
-        let (second, b, orders) = tenants.open(Credential::default(), 7).unwrap();
+        let (second, b, orders) = tenants.open(Credential::default(), owner(7)).unwrap();
         assert!(a == b && orders.is_empty());
-        let (_, c, _) = tenants.open(Credential::default(), 8).unwrap();
+        let (_, c, _) = tenants.open(Credential::default(), owner(8)).unwrap();
         assert_ne!(a, c);
         assert!(tenants.close(first).is_empty());
         assert!(matches!(&tenants.close(second)[..], [ToDevice::Forget { tenant }] if *tenant == a));
         assert!(matches!(&tenants.restart()[..], [ToDevice::Schedule { .. }]) && tenants.is_empty());
 
-        let mut config = Config::default();
-        config.unregistered.allow = false;
-        assert!(Tenants::new(&config).open(Credential::default(), 7).is_err());
+        let mut tenants = tenants_with("[unregistered]\nallow = false");
+        assert!(tenants.open(Credential::default(), owner(7)).is_err());
     }
 }

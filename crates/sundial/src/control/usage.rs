@@ -21,9 +21,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use tenancy::metering::{GpuTime, Meters};
 
 use super::Control;
+use super::rights::View;
 use crate::link::ToDevice;
 use crate::metrics::{self, Listener};
 use crate::quiet::Quiet;
+use crate::quota::Accounts;
 use crate::threads;
 use crate::usage::store::{HOUR, Key, Rows, Store, StoreError, hour_now};
 use crate::usage::{MeteredRow, Present, Report, Snapshot, TenantSnapshot};
@@ -70,10 +72,14 @@ pub(super) struct Usage {
     is_kept: AtomicBool,
     merged: AtomicU64,
     quiet: Quiet,
+    /// For quotas. Locked last.
+    pub(super) accounts: Mutex<Accounts>,
 }
 
 #[derive(Default)]
 struct State {
+    /// GPU time of users that is not in their accounts yet, ns.
+    spent: BTreeMap<u32, u64>,
     pending: Rows,
     /// Since the daemon started.
     tenants: BTreeMap<(String, u32), Known>,
@@ -105,6 +111,8 @@ struct Kept {
     /// Why it could not be written the last time.
     failed: Option<String>,
     forgotten_before: u64,
+    /// What it knows of quotas is in the accounts.
+    has_accounts: bool,
     /// The number of what was added last, and of what may have been.
     number: u64,
     unsure: Option<(u64, Rows)>,
@@ -127,6 +135,7 @@ impl Usage {
             is_kept: AtomicBool::new(false),
             merged: AtomicU64::new(0),
             quiet: Quiet::new(),
+            accounts: Mutex::default(),
         }
     }
 
@@ -146,6 +155,7 @@ impl Usage {
                 let key = state.row(hour, &tenant, user);
                 self.merged.fetch_add(u64::from(key.2 == OTHERS), Ordering::Relaxed);
                 state.pending.add(key, &meters);
+                *state.spent.entry(user).or_default() += meters.gpu_ns;
             }
             let known = state.tenants.entry((tenant, user)).or_default();
             known.meters = known.meters.plus(&meters);
@@ -164,6 +174,11 @@ impl Usage {
             state.forget_left();
             self.changed.notify_all();
         }
+    }
+
+    /// GPU time of users since this was asked last, ns.
+    pub(super) fn take_spent(&self) -> BTreeMap<u32, u64> {
+        std::mem::take(&mut self.state.lock().spent)
     }
 
     /// The device process has died, and nobody is there.
@@ -298,8 +313,24 @@ impl Usage {
         }
         let forget = self.forget_before(hour_now()).filter(|before| *before > kept.forgotten_before);
         store.add((self.daemon, kept.number), rows, forget)?;
+        self.keep_accounts(&store, kept)?;
         kept.forgotten_before = forget.unwrap_or(kept.forgotten_before);
         Ok(())
+    }
+
+    /// Adds what was kept of quotas when that can be read for the first time, and keeps what is known.
+    fn keep_accounts(&self, store: &Store, kept: &mut Kept) -> Result<(), StoreError> {
+        if !kept.has_accounts {
+            let before = store.accounts()?.map(|text| serde_json::from_str(&text)).transpose();
+            match before {
+                Ok(before) => self.accounts.lock().merge(before.unwrap_or_default()),
+                Err(error) => tracing::error!(%error, "what was kept of quotas cannot be read: they begin anew"),
+            }
+            kept.has_accounts = true;
+        }
+        let accounts = self.accounts.lock().clone();
+        let text = serde_json::to_string(&accounts).map_err(|error| StoreError::Other(error.to_string()))?;
+        store.keep_accounts(&text)
     }
 
     /// Before which hour everything is forgotten; nothing, while the wall clock has jumped since the daemon started: by a wrong
@@ -388,13 +419,20 @@ impl State {
 impl Control {
     /// Starts the thread that writes.
     pub(super) fn keep_usage(self: &Arc<Control>) -> std::io::Result<()> {
+        // Nobody is let in before it is known who has used his quota; else nobody waits for what was kept.
+        let at_once = self.settings().rules.have_quotas();
+        if at_once {
+            self.usage.open();
+        }
         let control = Arc::clone(self);
         threads::essential("usage", move || {
-            // So that what was kept is there for whoever asks.
-            control.usage.open();
+            if !at_once {
+                control.usage.open();
+            }
             loop {
                 control.usage.wait();
                 control.refresh_usage(Duration::ZERO);
+                control.account_quotas();
                 control.usage.write();
             }
         })
@@ -402,13 +440,21 @@ impl Control {
 
     /// Tells those who come to `listener` what tenants use.
     pub(crate) fn tell_metrics(self: &Arc<Control>, listener: Listener) -> std::io::Result<()> {
-        let control = Arc::clone(self);
-        threads::essential("metrics", move || listener.serve(move || metrics::render(control.snapshot())))
+        let (control, is_public) = (Arc::clone(self), listener.is_public());
+        let told = move || {
+            let snapshot = control.snapshot();
+            // Of who comes by way of a port nobody knows who it is; of a unix socket, its mode has decided.
+            let strangers = control.is_system() && is_public;
+            let view = strangers.then(|| View::of_strangers(&control.tenants.lock()));
+            metrics::render(view.map_or_else(|| snapshot.clone(), |view| view.snapshot(snapshot.clone())))
+        };
+        threads::essential("metrics", move || listener.serve(told))
     }
 
     /// Writes what there is, at the daemon's end.
     pub(crate) fn close_usage(&self) {
         self.refresh_usage(Duration::ZERO);
+        self.account_quotas();
         self.usage.write();
     }
 
@@ -420,9 +466,10 @@ impl Control {
     }
 
     /// Who has had how much since a moment, seconds since 1970.
-    pub(super) fn report_usage(&self, since: Option<u64>) -> Report {
+    pub(super) fn report_usage(&self, since: Option<u64>, view: &View) -> Report {
         self.refresh_usage(Duration::ZERO);
         let (rows, kept) = self.usage.rows(since.unwrap_or(0) / HOUR);
+        let rows = view.rows(rows);
         let until = self.usage.kept.lock().until;
         let unwritten_seconds = until.map(|until| until.elapsed().as_secs_f64());
         Report { unwritten_seconds, ..Report::of(&rows, since, kept, self.usage.merged.load(Ordering::Relaxed)) }

@@ -18,6 +18,7 @@ use transport::unix;
 use vfio_user::Listener;
 
 use super::Control;
+use super::rights::{Owner, View};
 use super::tenants::{Orders, Tenants};
 use crate::admin::{self, AdminReply, VgpuLine, VgpuListing};
 use crate::link::{ToDevice, VgpuStatus};
@@ -85,7 +86,7 @@ impl AsFd for Door {
 pub(super) struct Wish {
     pub(super) terms: Terms,
     /// Whose it will be.
-    pub(super) user: u32,
+    pub(super) owner: Owner,
     pub(super) gpu: Option<GpuSpec>,
     pub(super) scheme: Option<Scheme>,
     pub(super) shadowing: shadowing::Wish,
@@ -98,8 +99,8 @@ impl Control {
     /// Makes one, and lets guests in.
     pub(super) fn create_vgpu(self: &Arc<Control>, wish: Wish) -> Result<AdminReply> {
         self.check_gpu(wish.gpu)?;
-        let Wish { mut terms, user, scheme, shadowing, profile, socket, .. } = wish;
-        let profile = self.config.profile(profile.as_deref())?;
+        let Wish { mut terms, owner, scheme, shadowing, profile, socket, .. } = wish;
+        let profile = self.settings().config.profile(profile.as_deref())?;
         profile.fill(&mut terms);
         let scheme = scheme.or(profile.scheme).unwrap_or_default();
         if scheme != Scheme::Fv && shadowing.is_some() {
@@ -124,13 +125,14 @@ impl Control {
         if scheme == Scheme::PassThrough {
             self.await_leavers();
         }
+        self.note_quota(owner);
         let (name, share) = (terms.name.clone(), terms.share_percent);
         let door = Arc::new(self.open_door(&name, socket)?);
         let (path, theirs) = (door.path.clone(), door.is_theirs());
         let (vgpu, made) = self.change(|tenants| {
             // Whose lifeline was cut a moment ago must not be in the way.
             let swept = tenants.sweep();
-            let admitted = tenants.admit_vgpu((terms, user), (scheme, shadowing), &door);
+            let admitted = tenants.admit_vgpu((terms, owner), (scheme, shadowing), &door);
             match admitted {
                 // Whoever waits is there before the device process can answer.
                 Ok((vgpu, orders)) => (Ok((vgpu, self.device.expect(vgpu))), swept.into_iter().chain(orders).collect()),
@@ -178,7 +180,8 @@ impl Control {
             bail!("{}", tenancy::AdmissionError::NoName);
         }
         let path = self.directory.vgpu_socket(name);
-        let listener = Listener::bind(&path, 0o600);
+        // Where others may be its guests' users, they are told apart as they come.
+        let listener = Listener::bind(&path, if self.is_system() { 0o666 } else { 0o600 });
         let listener = match listener {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => bail!("a virtual GPU named `{name}` is present"),
             other => other.with_context(|| format!("cannot listen at {}", path.display()))?,
@@ -219,9 +222,9 @@ impl Control {
     }
 
     fn pass_guest(&self, vgpu: TenantId, socket: OwnedFd) -> Result<()> {
-        let own = rustix::process::getuid().as_raw();
         let peer = unix::peer(&socket)?;
-        if peer.uid != own && peer.uid != 0 {
+        let owner = self.tenants.lock().owner(vgpu);
+        if !Owner::from(peer).is_administrator() && owner.is_none_or(|owner| owner.user != peer.uid) {
             bail!("it is of another user");
         }
         let until = Instant::now() + RESTART_BOUND;
@@ -323,6 +326,7 @@ impl Control {
     pub(super) fn resize_vgpu(&self, name: &str, bytes: u64) -> Result<AdminReply> {
         let found = self.tenants.lock().vgpu_named(name);
         let (vgpu, ..) = found.with_context(|| format!("no virtual GPU named `{name}` is present"))?;
+        self.tenants.lock().check_memory(vgpu, bytes).map_err(anyhow::Error::msg)?;
         self.device.wait_ready(RESTART_BOUND)?;
         let waiting = self.device.resize(vgpu, bytes)?;
         let waiting = waiting.with_context(|| format!("the memory of `{name}` is being changed already"))?;
@@ -337,9 +341,9 @@ impl Control {
     }
 
     /// All of them, with what the device process says.
-    pub(super) fn list_vgpus(&self) -> Result<VgpuListing> {
+    pub(super) fn list_vgpus(&self, view: &View) -> Result<VgpuListing> {
         let statuses = self.device.vgpu_report()?;
-        let mut vgpus = self.tenants.lock().vgpu_lines(&statuses);
+        let mut vgpus = view.vgpus(self.tenants.lock().vgpu_lines(&statuses));
         // In the order of the statuses and longer than they are: none is left whose status was left out.
         admin::fit(&mut vgpus);
         Ok(VgpuListing { vgpus })
@@ -350,15 +354,14 @@ impl Tenants {
     /// Lets one in.
     fn admit_vgpu(
         &mut self,
-        (terms, user): (Terms, u32),
+        (terms, owner): (Terms, Owner),
         how: (Scheme, Option<(Shadowing, Costs)>),
         door: &Arc<Door>,
     ) -> Result<(TenantId, Orders)> {
         let (scheme, shadowing) = how;
         let name = terms.name.clone();
         self.check_room(scheme == Scheme::PassThrough).map_err(anyhow::Error::msg)?;
-        let vgpu = self.admission.admit(terms)?;
-        self.own(vgpu, user);
+        let vgpu = self.admit(terms, owner)?;
         let mut orders = self.introduce(vgpu);
         let most_bytes = orders.iter().find_map(limit_of).unwrap_or(0);
         self.vgpus.insert(vgpu, Vgpu { name, scheme, shadowing, most_bytes, door: Arc::clone(door), waiting: None });
@@ -379,6 +382,12 @@ impl Tenants {
             return Err(format!("pass-through takes the whole GPU, and others are on it: {}", others.join(", ")));
         }
         Ok(())
+    }
+
+    /// The names of sockets of ours.
+    pub(super) fn doors(&self) -> Vec<PathBuf> {
+        let own = self.vgpus.values().filter(|vgpu| !vgpu.door.is_theirs());
+        own.map(|vgpu| vgpu.door.path.clone()).collect()
     }
 
     fn vgpu_named(&self, name: &str) -> Option<(TenantId, PathBuf, bool)> {
@@ -403,7 +412,7 @@ impl Tenants {
 
     fn share_vgpu(&mut self, name: &str, share: Percent) -> Result<Orders> {
         self.vgpu_named(name).with_context(|| format!("no virtual GPU named `{name}` is present"))?;
-        Ok(self.reshare(name, share)?)
+        self.reshare(name, share)
     }
 
     fn shadow_vgpu(&mut self, name: &str, shadow: Option<Shadow>, rebuild: Option<Rebuild>) -> Result<Orders> {

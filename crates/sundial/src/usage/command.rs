@@ -79,7 +79,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
 
 /// From the daemon, which alone knows the last seconds and has the database; without one from the database.
 fn report(args: &Args, since: Option<u64>) -> Result<Report> {
-    let directory = RuntimeDirectory::open()?;
+    let directory = RuntimeDirectory::find()?;
     if let Ok(socket) = admin::connect(&directory) {
         return admin::fetch(&socket, &AdminRequest::Usage { since });
     }

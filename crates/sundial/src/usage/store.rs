@@ -33,6 +33,9 @@ const TIME: TableDefinition<'_, u64, (u64, u64, u64)> = TableDefinition::new("gp
 /// What was added last, by which daemon: its start and a number. Whoever does not know whether that came to pass asks again.
 const LAST: TableDefinition<'_, u64, u64> = TableDefinition::new("last");
 
+/// What users have used of their quotas, as text.
+const ACCOUNTS: TableDefinition<'_, (), &str> = TableDefinition::new("quotas");
+
 /// A daemon's start, and a number that grows: rows of a number are added once, however often.
 pub(crate) type Batch = (u64, u64);
 
@@ -219,6 +222,25 @@ impl Store {
     pub(crate) fn last(&self, daemon: u64) -> Result<Option<u64>, StoreError> {
         self.attempt(|database| match database.begin_read()?.open_table(LAST) {
             Ok(last) => Ok(last.get(daemon)?.map(|number| number.value())),
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        })
+    }
+
+    /// Keeps what users have used of their quotas.
+    pub(crate) fn keep_accounts(&self, text: &str) -> Result<(), StoreError> {
+        self.attempt(|database| {
+            let transaction = database.begin_write()?;
+            transaction.open_table(ACCOUNTS)?.insert((), text)?;
+            transaction.commit()?;
+            Ok(())
+        })
+    }
+
+    /// What was kept of that.
+    pub(crate) fn accounts(&self) -> Result<Option<String>, StoreError> {
+        self.attempt(|database| match database.begin_read()?.open_table(ACCOUNTS) {
+            Ok(accounts) => Ok(accounts.get(())?.map(|text| text.value().to_owned())),
             Err(TableError::TableDoesNotExist(_)) => Ok(None),
             Err(error) => Err(error.into()),
         })

@@ -126,6 +126,11 @@ impl Daemon<'_> {
         self.child.wait().unwrap();
     }
 
+    /// Until it has ended by itself.
+    pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
+        until("the daemon to end", || self.child.try_wait().unwrap())
+    }
+
     pub(crate) fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }

@@ -1,0 +1,394 @@
+//! Who may have how much of the GPU: `[policy]` of `config.toml`, for daemons that serve several users.
+//!
+//! ```toml
+//! [policy.default]           # every user
+//! tenants = 4                # at once, virtual GPUs among them
+//! [policy.groups.students]   # each member
+//! share = "20%"              # of GPU time, all tenants of one together
+//! mem = "2g"                 # of GPU memory, the same
+//! sessions = 16              # at once, all tenants of one together
+//! connections = 64           # to the daemon's sockets
+//! quota = "10h/day"          # of GPU time: so much at once, and what was used is forgotten evenly, so much in so much time
+//! quota_together = "50h/day" # of all members together; not for users
+//! see = "shares"             # of others' tenants: nothing, shares (and memory, but neither names nor users), or all
+//! [policy.users.mallory]
+//! allow = false              # not at all
+//! ```
+//! Of each key counts what is said for the user; else the most that is said for one of his groups; else what is said for all. The
+//! administrator (root, and the daemon's user) may do what he likes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+use serde::Deserialize;
+use tenancy::Terms;
+
+use crate::quota::Quota;
+use crate::size::{Percent, Size};
+
+/// What a user sees of others' tenants.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum See {
+    Nothing,
+    /// What they have and get; neither their names nor whose they are.
+    #[default]
+    Shares,
+    All,
+}
+
+/// What is said for a user, a group, or everybody.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Rule {
+    allow: Option<bool>,
+    tenants: Option<usize>,
+    share: Option<Percent>,
+    mem: Option<Size>,
+    sessions: Option<usize>,
+    connections: Option<usize>,
+    quota: Option<Quota>,
+    quota_together: Option<Quota>,
+    see: Option<See>,
+}
+
+/// `[policy]`, as it is written.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Policy {
+    default: Rule,
+    users: BTreeMap<String, Rule>,
+    groups: BTreeMap<String, Rule>,
+}
+
+/// `[policy]`, with users and groups of this machine.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rules {
+    default: Rule,
+    users: BTreeMap<u32, (String, Rule)>,
+    groups: Vec<Group>,
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    name: String,
+    number: u32,
+    members: BTreeSet<u32>,
+    rule: Rule,
+}
+
+/// A value, and where it is said.
+type Said<T> = Option<(T, String)>;
+
+/// What counts for one user.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Grant {
+    allow: Said<bool>,
+    tenants: Said<usize>,
+    share: Said<Percent>,
+    mem: Said<Size>,
+    sessions: Said<usize>,
+    pub(crate) connections: Said<usize>,
+    pub(crate) quota: Said<Quota>,
+    pub(crate) see: See,
+}
+
+/// What the tenants of a user have.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) tenants: usize,
+    pub(crate) share_percent: f64,
+    pub(crate) memory_bytes: u64,
+}
+
+impl Policy {
+    /// Looks users and groups up.
+    ///
+    /// # Errors
+    /// One is not known here, or something is said where it means nothing.
+    pub(crate) fn resolve(&self, book: &impl Book) -> Result<Rules> {
+        let mut rules = Rules { default: self.default.clone(), ..Rules::default() };
+        if rules.default.quota_together.is_some() {
+            bail!("[policy.default] says `quota_together`, which is for groups; say `quota` for each user's own");
+        }
+        for (name, rule) in &self.users {
+            if rule.quota_together.is_some() {
+                bail!("[policy.users.{name}] says `quota_together`, which is for groups; say `quota`");
+            }
+            let Some(number) = name.parse().ok().or_else(|| book.user(name)) else {
+                bail!("[policy.users.{name}]: there is no user `{name}` on this machine");
+            };
+            if let Some((other, _)) = rules.users.insert(number, (name.clone(), rule.clone())) {
+                bail!("[policy.users.{name}] and [policy.users.{other}] are the same user");
+            }
+        }
+        for (name, rule) in &self.groups {
+            let Some((number, members)) = book.group(name) else {
+                bail!("[policy.groups.{name}]: there is no group `{name}` on this machine");
+            };
+            rules.groups.push(Group { name: name.clone(), number, members, rule: rule.clone() });
+        }
+        Ok(rules)
+    }
+}
+
+impl Rules {
+    fn groups_of(&self, user: u32, group: u32) -> impl Iterator<Item = &Group> {
+        self.groups.iter().filter(move |it| it.number == group || it.members.contains(&user))
+    }
+
+    /// What counts for a user, whose own group is `group`.
+    pub(crate) fn of(&self, user: u32, group: u32) -> Grant {
+        Grant {
+            allow: self.said(user, group, |rule| rule.allow, |a, b| a > b),
+            tenants: self.said(user, group, |rule| rule.tenants, |a, b| a > b),
+            share: self.said(user, group, |rule| rule.share, |a, b| a.0 > b.0),
+            mem: self.said(user, group, |rule| rule.mem, |a, b| a > b),
+            sessions: self.said(user, group, |rule| rule.sessions, |a, b| a > b),
+            connections: self.said(user, group, |rule| rule.connections, |a, b| a > b),
+            quota: self.said(user, group, |rule| rule.quota, |a, b| a.is_more_than(b)),
+            see: self.said(user, group, |rule| rule.see, |a, b| a > b).map_or(See::default(), |(see, _)| see),
+        }
+    }
+
+    fn said<T: Copy>(
+        &self,
+        user: u32,
+        group: u32,
+        key: impl Fn(&Rule) -> Option<T>,
+        more: impl Fn(&T, &T) -> bool,
+    ) -> Said<T> {
+        if let Some((name, rule)) = self.users.get(&user)
+            && let Some(value) = key(rule)
+        {
+            return Some((value, format!("[policy.users.{name}]")));
+        }
+        let groups = self.groups_of(user, group).filter_map(|it| Some((key(&it.rule)?, &it.name)));
+        let most = groups.reduce(|most, other| if more(&other.0, &most.0) { other } else { most });
+        let most = most.map(|(value, name)| (value, format!("[policy.groups.{name}]")));
+        most.or_else(|| key(&self.default).map(|value| (value, "[policy.default]".into())))
+    }
+
+    /// Whether anything is said of GPU time over hours.
+    pub(crate) fn have_quotas(&self) -> bool {
+        let users = self.users.values().map(|(_, rule)| rule);
+        let mut rules = users.chain(self.groups.iter().map(|group| &group.rule)).chain([&self.default]);
+        rules.any(|rule| rule.quota.is_some() || rule.quota_together.is_some())
+    }
+
+    /// The groups of a user that have a quota together, by number.
+    pub(crate) fn together(&self, user: u32, group: u32) -> impl Iterator<Item = (u32, Quota, &str)> {
+        self.groups_of(user, group).filter_map(|it| Some((it.number, it.rule.quota_together?, it.name.as_str())))
+    }
+}
+
+impl Grant {
+    /// Lets somebody in beside what the same user has; what his terms leave open of GPU memory is what is left to him.
+    ///
+    /// # Errors
+    /// What forbids it, and what to ask for.
+    pub(crate) fn admit(&self, held: Held, terms: &mut Terms) -> Result<(), String> {
+        if let Some((false, place)) = &self.allow {
+            return Err(format!("{place} does not let you use the GPU (`allow = false`); ask the administrator"));
+        }
+        if let Some((most, place)) = &self.tenants
+            && held.tenants >= *most
+        {
+            let have = held.tenants;
+            return Err(format!(
+                "you have {have} tenants, and {place} allows `tenants = {most}` at once; end one, or ask the administrator"
+            ));
+        }
+        self.check_share(held.share_percent, terms.share_percent)?;
+        let Some((most, _)) = self.mem else { return Ok(()) };
+        let left = most.0.saturating_sub(held.memory_bytes);
+        let wanted = terms.memory_bytes.unwrap_or(left);
+        self.check_memory(held.memory_bytes, wanted)?;
+        terms.memory_bytes = Some(wanted);
+        Ok(())
+    }
+
+    /// Whether a tenant may have a share beside what others of the same user have.
+    ///
+    /// # Errors
+    /// What forbids it, and what to ask for.
+    pub(crate) fn check_share(&self, held: f64, wanted: Option<f64>) -> Result<(), String> {
+        let (Some((most, place)), Some(wanted)) = (&self.share, wanted) else { return Ok(()) };
+        let left = (most.0 - held).max(0.0);
+        if wanted <= left + 1e-9 {
+            return Ok(());
+        }
+        let ask = if left > 0.0 { format!("ask for --share {left}% at most") } else { "leave --share out".into() };
+        Err(format!(
+            "a share of {wanted} % is more than {place} allows: `share = \"{most}\"`, of which you have {held} %; {ask}"
+        ))
+    }
+
+    /// The same for GPU memory, bytes.
+    ///
+    /// # Errors
+    /// What forbids it, and what to ask for.
+    pub(crate) fn check_memory(&self, held: u64, wanted: u64) -> Result<(), String> {
+        let Some((most, place)) = &self.mem else { return Ok(()) };
+        let left = most.0.saturating_sub(held);
+        if wanted <= left && wanted >= tenancy::LEAST_MEMORY {
+            return Ok(());
+        }
+        let (wanted, held) = (Size(wanted), Size(held));
+        let ask = match left >> 20 {
+            0 => "end one of your tenants".into(),
+            left => format!("ask for --mem {left}m at most"),
+        };
+        Err(format!(
+            "{wanted} of GPU memory is more than {place} allows: `mem = \"{most}\"`, of which your tenants have {held}; {ask}"
+        ))
+    }
+
+    /// Whether one more session may be opened.
+    ///
+    /// # Errors
+    /// What forbids it.
+    pub(crate) fn check_session(&self, held: usize) -> Result<(), String> {
+        match &self.sessions {
+            Some((most, place)) if held >= *most => {
+                Err(format!("you have {held} sessions open, and {place} allows `sessions = {most}` at once"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Knows users and groups by name.
+pub(crate) trait Book {
+    fn user(&self, name: &str) -> Option<u32>;
+
+    /// Its number, and those of its members, as far as it is not their own group.
+    fn group(&self, name: &str) -> Option<(u32, BTreeSet<u32>)>;
+}
+
+/// The machine's, files and whatever else its name service knows.
+#[derive(Debug)]
+pub(crate) struct Machine;
+
+impl Machine {
+    /// A line of one of its tables, split.
+    fn entry(table: &str, name: &str) -> Option<Vec<String>> {
+        let split = |line: &str| -> Vec<String> { line.trim_end().split(':').map(str::to_owned).collect() };
+        let named = |line: &&str| line.split(':').next() == Some(name);
+        let file = std::fs::read_to_string(format!("/etc/{table}")).unwrap_or_default();
+        if let Some(line) = file.lines().find(named) {
+            return Some(split(line));
+        }
+        let mut getent = Command::new("getent");
+        let output = getent.args([table, "--", name]).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        text.lines().find(named).map(split)
+    }
+}
+
+impl Book for Machine {
+    fn user(&self, name: &str) -> Option<u32> {
+        Machine::entry("passwd", name)?.get(2)?.parse().ok()
+    }
+
+    fn group(&self, name: &str) -> Option<(u32, BTreeSet<u32>)> {
+        let numbered = || Some((name.parse().ok()?, BTreeSet::new()));
+        let Some(entry) = Machine::entry("group", name) else { return numbered() };
+        let members = entry.get(3).map(|names| names.split(',').filter(|name| !name.is_empty()));
+        let members = members.into_iter().flatten().filter_map(|name| self.user(name)).collect();
+        Some((entry.get(2)?.parse().ok()?, members))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Few;
+
+    impl Book for Few {
+        fn user(&self, name: &str) -> Option<u32> {
+            ["root", "ada", "bob", "eve"].iter().position(|known| *known == name).map(|at| at as u32)
+        }
+
+        fn group(&self, name: &str) -> Option<(u32, BTreeSet<u32>)> {
+            match name {
+                "students" => Some((100, BTreeSet::from([2]))),
+                "staff" => Some((200, BTreeSet::from([2]))),
+                _ => None,
+            }
+        }
+    }
+
+    fn rules(text: &str) -> Rules {
+        toml::from_str::<Policy>(text).unwrap().resolve(&Few).unwrap()
+    }
+
+    fn terms(memory_bytes: Option<u64>, share_percent: Option<f64>) -> Terms {
+        Terms { name: "a".into(), memory_bytes, host_bytes: None, share_percent, on_full: None }
+    }
+
+    #[test]
+    fn a_users_own_counts_first_then_the_most_of_his_groups_then_the_default() {
+        let rules = rules(
+            "[default]\ntenants = 1\nsee = \"nothing\"\n[users.ada]\ntenants = 9\n[users.3]\nallow = false\n\
+             [groups.students]\ntenants = 3\nmem = \"1g\"\nquota = \"1h/day\"\n\
+             [groups.staff]\ntenants = 2\nmem = \"2g\"\nquota = \"24h/week\"\nsee = \"all\"\nquota_together = \"9h/day\"\n",
+        );
+        let tenants = |user, group| rules.of(user, group).tenants.unwrap();
+        assert_eq!(tenants(1, 100), (9, "[policy.users.ada]".into()));
+        assert_eq!(tenants(2, 7), (3, "[policy.groups.students]".into()));
+        assert_eq!(tenants(7, 200), (2, "[policy.groups.staff]".into()), "by his own group");
+        assert_eq!(tenants(7, 7), (1, "[policy.default]".into()));
+        let bob = rules.of(2, 7);
+        assert_eq!((bob.mem.unwrap().0, bob.see), (Size(2 << 30), See::All));
+        assert_eq!(bob.quota.unwrap().1, "[policy.groups.staff]");
+        assert_eq!(rules.of(7, 7).see, See::Nothing);
+        assert_eq!(rules.together(2, 7).map(|(number, ..)| number).collect::<Vec<_>>(), [200]);
+        assert!(
+            rules.of(3, 7).admit(Held::default(), &mut terms(None, None)).unwrap_err().contains("[policy.users.3]")
+        );
+    }
+
+    #[test]
+    fn who_is_refused_is_told_what_forbids_it_and_what_to_ask_for() {
+        let rules = rules("[default]\ntenants = 2\nshare = \"50%\"\nmem = \"1g\"\nsessions = 3\n");
+        let grant = rules.of(5, 5);
+        let held = Held { tenants: 1, share_percent: 20.0, memory_bytes: 768 << 20 };
+        let refused = |memory, share| grant.admit(held, &mut terms(memory, share)).unwrap_err();
+        assert!(refused(None, Some(40.0)).contains("--share 30% at most"), "{}", refused(None, Some(40.0)));
+        assert!(refused(Some(1 << 30), None).contains("--mem 256m at most"), "{}", refused(Some(1 << 30), None));
+        let mut fits = terms(None, Some(30.0));
+        grant.admit(held, &mut fits).unwrap();
+        assert_eq!(fits.memory_bytes, Some(256 << 20), "what is left");
+        let full = Held { tenants: 2, ..held };
+        assert!(grant.admit(full, &mut terms(None, None)).unwrap_err().contains("`tenants = 2`"));
+        let nothing = Held { memory_bytes: 1 << 30, ..held };
+        assert!(grant.admit(nothing, &mut terms(None, None)).unwrap_err().contains("end one"));
+        assert!(grant.check_session(2).is_ok() && grant.check_session(3).unwrap_err().contains("`sessions = 3`"));
+        assert!(Rules::default().of(5, 5).admit(full, &mut terms(None, Some(99.0))).is_ok(), "nothing is said");
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_an_error() {
+        for (bad, what) in [
+            ("[users.nobody-here]\ntenants = 1", "no user `nobody-here`"),
+            ("[groups.nobody-here]\ntenants = 1", "no group `nobody-here`"),
+            ("[users.ada]\ntenants = 1\n[users.1]\ntenants = 2", "the same user"),
+            ("[users.ada]\nquota_together = \"1h/day\"", "for groups"),
+            ("[default]\nquota_together = \"1h/day\"", "for groups"),
+        ] {
+            let error = toml::from_str::<Policy>(bad).unwrap().resolve(&Few).unwrap_err().to_string();
+            assert!(error.contains(what), "{bad}: {error}");
+        }
+        for bad in
+            ["[default]\nsee = \"names\"", "[default]\nshare = \"200%\"", "[defaults]\n", "[default]\nquota = \"5\""]
+        {
+            assert!(toml::from_str::<Policy>(bad).is_err(), "{bad}");
+        }
+        assert_eq!(Machine.user("root"), Some(0));
+        assert_eq!(Machine.group("root").unwrap().0, 0);
+        assert_eq!(Machine.user("nobody-has-this-name"), None);
+    }
+}
