@@ -27,6 +27,6 @@ mod serve;
 mod waits;
 
 pub use broker::{MemoryBroker, reserve};
-pub use holdings::{Charges, OWN, SharedAccount};
+pub use holdings::{Charges, OWN, SessionMemory, SharedAccount};
 pub use monitor::Monitor;
 pub use serve::{Backend, Ended, Session, SessionHandle};
