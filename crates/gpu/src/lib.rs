@@ -225,6 +225,30 @@ pub trait Deferring {
     fn is_wanted(&self) -> bool;
 }
 
+/// What memory of a GPU is taken for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VramUse {
+    /// What the client has asked for: it counts against its limit, and may have to wait.
+    Asked,
+    /// What work of the client needs at once: it counts against the limit, and never waits.
+    Needed,
+    /// What keeping a client takes beside that: page tables, channels, contexts. It has a bound of its own.
+    Upkeep,
+}
+
+/// Who is asked before memory of a GPU is taken for a client, and told when it is free again: whoever divides a GPU between
+/// clients has no other way to know what there is. Called by any thread that serves the client.
+pub trait VramLedger: std::fmt::Debug + Send + Sync {
+    /// Books `bytes`, which are taken next.
+    ///
+    /// # Errors
+    /// `OutOfMemory`; [`GpuError::Deferred`] for what was [asked](VramUse::Asked) for, if it is to wait. Nothing may be taken then.
+    fn take(&self, bytes: u64, what: VramUse) -> Result<(), GpuError>;
+
+    /// `bytes` that were booked are free, or lost, and the client's no more.
+    fn give(&self, bytes: u64, what: VramUse);
+}
+
 /// Asks for a context's error; `None` while it is well.
 ///
 /// # Errors

@@ -13,7 +13,7 @@ use intervals::IntervalMap;
 use parking_lot::Mutex;
 
 use crate::mmio::{Mmio, Stuck};
-use crate::vram::{Run, Vram};
+use crate::vram::{Owner, Run, Vram};
 
 /// Commands in one go: interrupts are not kept waiting for longer.
 const MOST_COMMANDS: usize = 8;
@@ -105,7 +105,7 @@ impl Balloon {
     fn give(&self, state: &mut State, bytes: u64) -> Result<bool, Stuck> {
         let mut most = bytes.min(u64::from(MOST_BLOCKS) * BLOCK_BYTES);
         let run = loop {
-            match self.vram.take_run(most, BLOCK_BYTES) {
+            match self.vram.take_run(most, BLOCK_BYTES, Owner::Device) {
                 Some(run) => break run,
                 None if most <= BLOCK_BYTES => return Ok(false),
                 None => most = (most / 2).next_multiple_of(BLOCK_BYTES),
@@ -117,7 +117,7 @@ impl Balloon {
             let _ = state.given.insert(gone, ());
         }
         if !kept.is_empty() {
-            self.vram.put_clean(&[Run { offset: kept.start, bytes: kept.end - kept.start }]);
+            self.vram.put_clean(&[Run { offset: kept.start, bytes: kept.end - kept.start }], Owner::Device);
         }
         Ok(done > 0)
     }
@@ -129,7 +129,7 @@ impl Balloon {
         let done = self.command(balloon::TAKE, Run { offset: range.start, bytes: most })?;
         if done > 0 {
             state.given.cut(range.start..range.start + done);
-            self.vram.put_clean(&[Run { offset: range.start, bytes: done }]);
+            self.vram.put_clean(&[Run { offset: range.start, bytes: done }], Owner::Device);
         }
         Ok(done > 0)
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use device_io::VramOffset;
-use gpu::{GpuError, PAGE_BYTES};
+use gpu::{GpuError, PAGE_BYTES, VramUse};
 use gpu_spec::mmu::PhysAddr;
 use gpu_spec::ramfc::INSTANCE_BLOCK_BYTES;
 use gpu_spec::regs;
@@ -162,11 +162,11 @@ impl Client {
             self.give_private(&part, BLOCK_BYTES, let_go);
             uncount();
         })?;
-        let instance = device.vram.take_run(INSTANCE_BLOCK_BYTES, INSTANCE_BLOCK_BYTES);
-        let number = instance.and_then(|_| device.scheduler.take_channel());
-        let (Some(instance), Some(number)) = (instance, number) else {
-            if let Some(instance) = instance {
-                device.vram.put(&[instance]);
+        let instance = self.vram.take_run(INSTANCE_BLOCK_BYTES, INSTANCE_BLOCK_BYTES);
+        let number = instance.as_ref().ok().and_then(|_| device.scheduler.take_channel());
+        let (Ok(instance), Some(number)) = (&instance, number) else {
+            if let Ok(instance) = instance {
+                self.vram.put(&[instance], VramUse::Upkeep);
             }
             let unmapped = self.edit(|space| {
                 space.unmap_for_driver(va, &block);
@@ -175,8 +175,9 @@ impl Client {
             let let_go = unmapped.and_then(|()| self.sync());
             self.give_private(&part, BLOCK_BYTES, let_go.map_err(|_| Stuck("the device keeps old translations")));
             uncount();
-            return Err(many(regs::CHANNELS));
+            return Err(instance.err().unwrap_or_else(|| many(regs::CHANNELS)));
         };
+        let instance = *instance;
         let channel = Channel::new(&self.common, context, number, instance, (purpose, priority), &block, &part, va);
         let words = channel.instance_block(layout.root, layout.window, self.budget.number());
         device.vram.backing().write_vram(VramOffset(instance.offset), words.as_bytes());
@@ -259,7 +260,7 @@ impl Client {
             self.signals.forget(channel.number);
             // USERD lies in the block, and the device knows it by its physical address.
             self.give_private(&channel.part, BLOCK_BYTES, let_go);
-            self.give_back(&[channel.instance], let_go);
+            self.give_back(&[channel.instance], VramUse::Upkeep, let_go);
             if let_go.is_ok() {
                 device.scheduler.put_channel(channel.number);
             }
@@ -280,7 +281,7 @@ impl Client {
         }
         let (at, memory) = match workspace.take() {
             Some(there) => there,
-            None => self.place(PAGE_BYTES, false, |_, _| Ok(()))?,
+            None => self.place(self.take_vram(PAGE_BYTES, VramUse::Needed)?, false, |_, _| Ok(()))?,
         };
         *workspace = Some((at, memory));
         drop(workspace);

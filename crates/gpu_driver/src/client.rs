@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use gpu::{
     AllocId, CodeFormat, CodeImage, Command, ContextError, ContextId, DevAddr, Gpu, GpuError, HostMemory, ModuleId,
-    PAGE_BYTES, Properties, QueueId, Request, Response, RuntimeMemory, SemaphoreArea, SlotId,
+    PAGE_BYTES, Properties, QueueId, Request, Response, RuntimeMemory, SemaphoreArea, SlotId, VramLedger, VramUse,
 };
 use gpu_spec::mmu::PhysAddr;
 use hostmem::{HostRange, Memfd};
@@ -28,6 +28,7 @@ use crate::parking::Parking;
 use crate::queues::Queue;
 use crate::signals::Signals;
 use crate::space::{Backing, Memory, Space, invalid, unknown};
+use crate::vram::ClientVram;
 
 /// Most mappings of a client.
 const MAX_MAPPINGS: usize = 1 << 18;
@@ -42,9 +43,11 @@ const TABLE_SHARE: u64 = 64;
 pub struct ClientConfig {
     /// For logs.
     pub name: String,
-    /// Most bytes of VRAM: allocations, module variables and programs. `None`: as much as there is. Page tables do not
-    /// count; they have a bound of their own.
+    /// Most bytes of VRAM: allocations, module variables and programs. `None`: as much as there is. Page tables, contexts and
+    /// channels do not count; they have bounds of their own.
     pub memory_limit: Option<u64>,
+    /// Who is asked before VRAM is taken for the client, for whatever purpose. `None`: nobody.
+    pub vram: Option<Arc<dyn VramLedger>>,
     /// Most bytes of host memory shared with the GPU. `None`: no limit.
     pub host_limit: Option<u64>,
     /// Time slice of each of its contexts while others wait.
@@ -64,6 +67,7 @@ impl Default for ClientConfig {
         ClientConfig {
             name: String::new(),
             memory_limit: None,
+            vram: None,
             host_limit: None,
             time_slice: Duration::from_nanos(1_048_576),
             budget: None,
@@ -103,6 +107,8 @@ pub struct Client {
     driver: Arc<Driver>,
     name: String,
     pub(crate) limit: u64,
+    /// All VRAM that is taken for it comes from here.
+    pub(crate) vram: ClientVram,
     pub(crate) host_limit: u64,
     properties: Properties,
     pub(crate) budget: Arc<Budget>,
@@ -168,6 +174,7 @@ impl Client {
         let client = Client {
             name: config.name,
             limit,
+            vram: ClientVram::new(&device.vram, config.vram),
             host_limit: config.host_limit.unwrap_or(u64::MAX),
             properties: Properties { memory_bytes: limit, ..device.properties.clone() },
             host: Mutex::new(HostPool::new(&device.mmio, &budget)),
@@ -267,7 +274,7 @@ impl Client {
         for memory in memory {
             self.free_memory(&memory, forgotten);
         }
-        self.give_back(&tables, forgotten.and(stopped));
+        self.give_back(&tables, VramUse::Upkeep, forgotten.and(stopped));
         self.host.lock().dissolve(forgotten);
         self.private_host.lock().dissolve(forgotten);
         if forgotten.is_ok() {
@@ -325,14 +332,14 @@ impl Client {
             return Err(invalid("the address range has been announced already".into()));
         }
         let bound = TABLE_BYTES + self.limit / TABLE_SHARE;
-        let mut space = Space::new(&device.vram, device.hypercalls.as_ref(), &self.budget, (lo, bytes), bound)?;
+        let mut space = Space::new(&self.vram, device.hypercalls.as_ref(), &self.budget, (lo, bytes), bound)?;
         let area = HostPart { dma: Arc::clone(&self.signals.dma), offset: 0 };
         let area_bytes = (SemaphoreArea::BYTES as u64).next_multiple_of(PAGE_BYTES);
         let memory = Arc::new(Memory { bytes: area_bytes, backing: Backing::Host(area) });
         let semaphores = match space.map_for_driver(&memory, true) {
             Ok(at) => at,
             Err(error) => {
-                device.vram.put(&space.dissolve().1);
+                self.vram.put(&space.dissolve().1, VramUse::Upkeep);
                 return Err(error);
             }
         };
@@ -362,16 +369,27 @@ impl Client {
             let space = space.as_ref().ok_or_else(|| invalid("no address range has been announced".into()))?;
             parsed.client_ranges()?.into_iter().try_for_each(|(at, bytes)| space.check_mapped(at, bytes))?;
         }
-        let variables = match parsed.image_bytes {
+        // Addresses do not change how long it is.
+        let container = parsed.container(0)?;
+        let sizes = [parsed.image_bytes, container.len() as u64];
+        let [variables, code] = self.take_vram_for(sizes, VramUse::Asked)?;
+        let variables = match variables.bytes {
             0 => None,
-            bytes => Some(self.place(bytes, false, |base, write| {
-                parsed.image(base, write);
-                Ok(())
-            })?),
+            _ => {
+                let placed = self.place(variables, false, |base, write| {
+                    parsed.image(base, write);
+                    Ok(())
+                });
+                Some(placed.inspect_err(|_| self.free_memory(&code, Ok(())))?)
+            }
         };
-        let base = variables.as_ref().map_or(0, |(base, _)| *base);
-        let placed = parsed.container(base).and_then(|container| {
-            self.place(container.len() as u64, true, |_, write| {
+        let container = match &variables {
+            None => Ok(container),
+            Some((base, _)) => parsed.container(*base),
+        };
+        let placed = container.inspect_err(|_| self.free_memory(&code, Ok(())));
+        let placed = placed.and_then(|container| {
+            self.place(code, true, |_, write| {
                 write(0, &container);
                 Ok(())
             })

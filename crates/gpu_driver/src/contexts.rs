@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use gpu::{ContextId, GpuError, PAGE_BYTES};
+use gpu::{ContextId, GpuError, PAGE_BYTES, VramUse};
 use gpu_spec::notifier;
 use gpu_spec::regs::accounting;
 use parking_lot::{Mutex, RwLockWriteGuard};
@@ -85,11 +85,7 @@ impl Client {
         let number = objects.next_context;
         let Entry::Vacant(place) = objects.contexts.entry(id) else { return Err(unknown("context", id.0)) };
         let device = self.device();
-        let notifier = device.vram.take_run(notifier::BYTES, PAGE_BYTES).ok_or_else(|| GpuError::OutOfMemory {
-            wanted: notifier::BYTES,
-            free: device.vram.free(),
-            limit: device.vram.total(),
-        })?;
+        let notifier = self.vram.take_run(notifier::BYTES, PAGE_BYTES)?;
         let schedule = *self.schedule.lock();
         let tsg = device.scheduler.take_tsg(schedule.time_slice_ns, schedule.runnable);
         let base = tsg.map(|tsg| {
@@ -100,7 +96,7 @@ impl Client {
             if let Some(tsg) = tsg {
                 device.scheduler.put_tsg(tsg, true);
             }
-            device.vram.put(&[notifier]);
+            self.vram.put(&[notifier], VramUse::Upkeep);
             return Err(GpuError::TooMany { what: "contexts on the device".into(), limit: accounting::TSGS.into() });
         };
         let context = Arc::new(Context::new(tsg, area, Arc::clone(&self.signals), notifier));
@@ -162,7 +158,7 @@ impl Client {
             }
         }
         device.scheduler.put_tsg(context.tsg, stopped.is_ok());
-        self.give_back(&[context.notifier], stopped);
+        self.give_back(&[context.notifier], VramUse::Upkeep, stopped);
         stopped
     }
 

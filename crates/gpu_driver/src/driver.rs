@@ -26,7 +26,7 @@ use crate::mmio::{Mmio, Stuck};
 use crate::paging::Hypercalls;
 use crate::scheduling::Scheduler;
 use crate::signals::Listeners;
-use crate::vram::{Run, Vram};
+use crate::vram::{Owner, Run, Vram};
 
 /// Packets in the fault buffer.
 const FAULT_PACKETS: u32 = 1024;
@@ -71,6 +71,8 @@ pub struct Counts {
     pub vram_total: u64,
     /// VRAM that counts against the limits of clients, bytes.
     pub vram_of_clients: u64,
+    /// VRAM that is taken for clients beside that, bytes: page tables, contexts, channels.
+    pub vram_upkeep: u64,
     /// VRAM that leases hold, bytes.
     pub vram_of_leases: u64,
     /// VRAM lost because the device did not let go of it, bytes.
@@ -148,7 +150,7 @@ impl Driver {
         let vram = Arc::new(Vram::new(Arc::clone(&backing), is_zero));
         let scheduler = Scheduler::new(&mmio, &vram).ok_or(StartError::TooLittleVram { bytes: vram.total() })?;
         let hypercalls = Hypercalls::take(&mmio, &vram).map_err(|_| StartError::NoDevice)?;
-        let faults = vram.take_run(u64::from(FAULT_PACKETS) * PACKET_BYTES, SMALL_PAGE);
+        let faults = vram.take_run(u64::from(FAULT_PACKETS) * PACKET_BYTES, SMALL_PAGE, Owner::Device);
         let faults = faults.ok_or(StartError::TooLittleVram { bytes: vram.total() })?;
         let clients = Arc::new(Listeners::new(Arc::clone(&mmio)));
         let balloon = Balloon::take(&mmio, &vram).map_err(|_| StartError::NoDevice)?;
@@ -202,10 +204,12 @@ impl Driver {
     #[must_use]
     pub fn counts(&self) -> Counts {
         let (channels, tsgs) = self.device.scheduler.in_use();
+        let (vram_of_clients, vram_upkeep) = self.device.vram.of_clients();
         Counts {
             vram_free: self.device.vram.free(),
             vram_total: self.device.vram.total(),
-            vram_of_clients: self.device.vram.charged(),
+            vram_of_clients,
+            vram_upkeep,
             vram_of_leases: self.device.leases.read().iter().map(|lease| lease.vram_bytes()).sum(),
             vram_quarantined: self.device.vram.quarantined(),
             channels,
@@ -214,12 +218,10 @@ impl Driver {
         }
     }
 
-    /// Bytes of VRAM that are not free and count against no client's limit: what leases hold, what is lost, and the driver's
-    /// own, its tables and channels for clients included.
+    /// Bytes of VRAM that are not free and no client's: what leases hold, what is lost, and the driver's own.
     #[must_use]
     pub fn vram_beside_clients(&self) -> u64 {
-        let vram = &self.device.vram;
-        vram.total().saturating_sub(vram.free()).saturating_sub(vram.charged())
+        self.device.vram.beside_clients()
     }
 
     /// True once the device was found gone or stuck. Nothing brings it back; a new driver on a reset device does.

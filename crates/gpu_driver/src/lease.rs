@@ -27,7 +27,7 @@ use crate::metering::{Metered, Readings};
 use crate::mmio::{Mmio, Stuck};
 use crate::scheduling::Listed;
 use crate::signals::Asleep;
-use crate::vram::Run;
+use crate::vram::{Owner, Run};
 
 /// The device has not let go of something in time: what it is about is not used again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -227,7 +227,7 @@ impl Lease {
     /// Takes `bytes` (whole pages) of VRAM in one run, aligned to `align`; all zero.
     #[must_use]
     pub fn take_vram(&self, bytes: u64, align: u64) -> Option<VramRange> {
-        let Run { offset, bytes } = self.driver.device.vram.take_run(bytes, align)?;
+        let Run { offset, bytes } = self.driver.device.vram.take_run(bytes, align, Owner::Device)?;
         // Nobody else has what the allocator has just given.
         let _ = self.leased.vram.lock().insert(offset..offset + bytes, ());
         self.vram.fetch_add(bytes, Ordering::Relaxed);
@@ -237,14 +237,14 @@ impl Lease {
     /// Gives a run, or a part of one, back; it is scrubbed. The device must have no translation to it any more.
     pub fn put_vram(&self, range: VramRange) {
         if self.forget(range) {
-            self.driver.device.vram.put(&[Run { offset: range.offset, bytes: range.bytes }]);
+            self.driver.device.vram.put(&[Run { offset: range.offset, bytes: range.bytes }], Owner::Device);
         }
     }
 
     /// Gives a run up for good, because the device may still use it.
     pub fn quarantine_vram(&self, range: VramRange) {
         if self.forget(range) {
-            self.driver.device.vram.quarantine(&[Run { offset: range.offset, bytes: range.bytes }]);
+            self.driver.device.vram.quarantine(&[Run { offset: range.offset, bytes: range.bytes }], Owner::Device);
         }
     }
 
@@ -543,11 +543,11 @@ impl Drop for Lease {
         match stopped {
             Ok(()) => {
                 held.channels.iter().for_each(|channel| device.scheduler.put_channel(*channel));
-                device.vram.put(&runs);
+                device.vram.put(&runs, Owner::Device);
             }
             Err(stuck) => {
                 log_limit::error!(%stuck, "what a virtual GPU used is not used again");
-                device.vram.quarantine(&runs);
+                device.vram.quarantine(&runs, Owner::Device);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use device_io::VramOffset;
-use gpu::{AllocId, GpuError, HostMemory, MAX_RANGE_BYTES, MemoryKind, PAGE_BYTES, Response};
+use gpu::{AllocId, GpuError, HostMemory, MAX_RANGE_BYTES, MemoryKind, PAGE_BYTES, Response, VramUse};
 
 use crate::aperture::Aperture;
 use crate::client::Client;
@@ -17,22 +17,14 @@ use crate::vram::Run;
 const MAX_ALLOCATIONS: usize = 1 << 18;
 
 impl Client {
-    /// Books `bytes` of VRAM against the limit.
-    fn charge(&self, bytes: u64) -> Result<(), GpuError> {
+    /// Books `bytes` of VRAM: with whoever divides it, and against the limit.
+    fn charge(&self, bytes: u64, what: VramUse) -> Result<(), GpuError> {
+        self.vram.book(bytes, what)?;
         let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
-        match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
-            Ok(_) => {
-                self.device().vram.charge(bytes);
-                Ok(())
-            }
-            Err(used) => Err(self.out_of_memory(bytes, self.limit - used)),
-        }
-    }
-
-    /// Undoes [`Client::charge`].
-    fn refund(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
-        self.device().vram.refund(bytes);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).map(drop).map_err(|used| {
+            self.vram.unbook(bytes, what);
+            self.out_of_memory(bytes, self.limit.saturating_sub(used))
+        })
     }
 
     fn out_of_memory(&self, wanted: u64, free: u64) -> GpuError {
@@ -40,16 +32,38 @@ impl Client {
     }
 
     /// VRAM that counts against the limit: zero-filled, whole pages.
-    pub(crate) fn take_vram(&self, bytes: u64) -> Result<Memory, GpuError> {
-        let bytes = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or_else(|| self.out_of_memory(bytes, 0))?;
-        self.charge(bytes)?;
-        match self.device().vram.take(bytes) {
-            Some(runs) => Ok(Memory { bytes, backing: Backing::Vram(runs, None) }),
-            None => {
-                self.refund(bytes);
-                Err(self.out_of_memory(bytes, self.device().vram.free()))
-            }
+    pub(crate) fn take_vram(&self, bytes: u64, what: VramUse) -> Result<Memory, GpuError> {
+        self.take_vram_for([bytes], what).map(|[memory]| memory)
+    }
+
+    /// VRAM for several things that are of use together only: asked for at once.
+    pub(crate) fn take_vram_for<const N: usize>(
+        &self,
+        bytes: [u64; N],
+        what: VramUse,
+    ) -> Result<[Memory; N], GpuError> {
+        let whole = bytes.map(|bytes| bytes.checked_next_multiple_of(PAGE_BYTES));
+        let sum = whole.iter().try_fold(0, |sum: u64, bytes| sum.checked_add((*bytes)?));
+        let sum = sum.ok_or_else(|| self.out_of_memory(bytes.iter().fold(0, |sum, it| sum.saturating_add(*it)), 0))?;
+        self.charge(sum, what)?;
+        let mut taken = whole.map(|bytes| {
+            let bytes = bytes.unwrap_or(0);
+            let runs = self.vram.take_booked(bytes, what)?;
+            Some(Memory { bytes, backing: Backing::Vram(runs, None) })
+        });
+        if taken.iter().all(Option::is_some) {
+            return Ok(
+                taken.map(|memory| memory.unwrap_or(Memory { bytes: 0, backing: Backing::Vram(Vec::new(), None) }))
+            );
         }
+        let mut missing = sum;
+        for memory in taken.iter_mut().filter_map(Option::take) {
+            missing -= memory.bytes;
+            self.free_memory(&memory, Ok(()));
+        }
+        self.used.fetch_sub(missing, Ordering::Relaxed);
+        self.vram.unbook(missing, what);
+        Err(self.out_of_memory(sum, self.vram.free()))
     }
 
     /// Host memory that counts against the limit: taken from the client's pool, or by `take`.
@@ -91,9 +105,9 @@ impl Client {
             Backing::Vram(runs, shown) => {
                 match (shown, self.existing_aperture()) {
                     (Some(offset), Some(aperture)) => self.give_back_shown(runs, *offset, aperture, let_go),
-                    _ => self.give_back(runs, let_go),
+                    _ => self.give_back(runs, VramUse::Asked, let_go),
                 }
-                self.refund(memory.bytes);
+                self.used.fetch_sub(memory.bytes, Ordering::Relaxed);
             }
             Backing::Host(part) => {
                 self.host.lock().give(part, memory.bytes, let_go);
@@ -118,16 +132,16 @@ impl Client {
 
     fn give_back_shown(&self, runs: &[Run], offset: u64, aperture: &Aperture, let_go: Result<(), Stuck>) {
         match let_go.and_then(|()| aperture.hide(self.device().mmio.backing().as_ref(), runs, offset)) {
-            Ok(()) => self.device().vram.put_clean(runs),
-            Err(_) => self.device().vram.quarantine(runs),
+            Ok(()) => self.vram.put_clean(runs, VramUse::Asked),
+            Err(_) => self.vram.quarantine(runs, VramUse::Asked),
         }
     }
 
-    /// Gives VRAM back that does not count against the limit.
-    pub(crate) fn give_back(&self, runs: &[Run], let_go: Result<(), Stuck>) {
+    /// Gives VRAM back.
+    pub(crate) fn give_back(&self, runs: &[Run], what: VramUse, let_go: Result<(), Stuck>) {
         match let_go {
-            Ok(()) => self.device().vram.put(runs),
-            Err(_) => self.device().vram.quarantine(runs),
+            Ok(()) => self.vram.put(runs, what),
+            Err(_) => self.vram.quarantine(runs, what),
         }
     }
 
@@ -135,7 +149,7 @@ impl Client {
     pub(crate) fn alloc(&self, id: AllocId, bytes: u64, kind: MemoryKind) -> Result<Option<u64>, GpuError> {
         self.check_new(id, bytes)?;
         let memory = match kind {
-            MemoryKind::Vram => self.show(self.take_vram(bytes)?)?,
+            MemoryKind::Vram => self.show(self.take_vram(bytes, VramUse::Asked)?)?,
             MemoryKind::Host => self.take_host(bytes, |pool| pool.take(bytes))?,
         };
         let shown = match memory.backing {
@@ -199,14 +213,14 @@ impl Client {
         synced
     }
 
-    /// Allocates VRAM, maps it in the driver's part of the address space, and lets `fill` write it.
+    /// Maps VRAM in the driver's part of the address space, and lets `fill` write it. It is free if that fails.
     pub(crate) fn place(
         &self,
-        bytes: u64,
+        memory: Memory,
         private: bool,
         fill: impl FnOnce(u64, &mut dyn FnMut(u64, &[u8])) -> Result<(), GpuError>,
     ) -> Result<(u64, Arc<Memory>), GpuError> {
-        let memory = Arc::new(self.take_vram(bytes)?);
+        let memory = Arc::new(memory);
         let at = match self.edit(|space| space.map_for_driver(&memory, private)) {
             Ok(at) => at,
             Err(error) => {

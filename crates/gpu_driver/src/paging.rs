@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 use crate::mmio::{Mmio, Stuck};
 use crate::scheduling::Scheduler;
 use crate::tables::Tables;
-use crate::vram::{Run, Vram};
+use crate::vram::{ClientVram, Owner, Run, Vram};
 
 /// The device's offer of hypercalls, taken.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Hypercalls {
         if mmio.read(mailbox(pv::OFFER))? != pv::MAGIC {
             return Ok(None);
         }
-        let Some(area) = vram.take_run(pv::AREA_BYTES, TABLE_BYTES) else { return Ok(None) };
+        let Some(area) = vram.take_run(pv::AREA_BYTES, TABLE_BYTES, Owner::Device) else { return Ok(None) };
         mmio.write(mailbox(pv::AREA_LO), area.offset as u32);
         mmio.write(mailbox(pv::AREA_HI), (area.offset >> 32) as u32);
         Ok(Some(Arc::new(Hypercalls { mmio: Arc::clone(mmio), area: Mutex::new(area) })))
@@ -84,17 +84,17 @@ pub(crate) enum Paging {
 impl Paging {
     /// No page is mapped. Own tables take at most `bound` bytes.
     pub(crate) fn new(
-        vram: &Arc<Vram>,
+        vram: &ClientVram,
         hypercalls: Option<&Arc<Hypercalls>>,
         bound: u64,
         (lo, bytes): (u64, u64),
     ) -> Result<Paging, EditError> {
         if let Some(hypercalls) = hypercalls {
-            let root = vram.take_run(TABLE_BYTES, TABLE_BYTES).ok_or(EditError::NoMemory)?;
+            let root = vram.take_run(TABLE_BYTES, TABLE_BYTES).map_err(|_| EditError::NoMemory)?;
             let call = Call { code: pv::CREATE, root: root.offset, va: lo, bytes, ..Call::default() };
             return Ok(Paging::Host { hypercalls: Arc::clone(hypercalls), root, calls: vec![call] });
         }
-        let mut tables = Tables::new(Arc::clone(vram), bound);
+        let mut tables = Tables::new(vram.clone(), bound);
         let pages = AddressSpace::create(&mut tables)?;
         Ok(Paging::Own { tables, pages })
     }

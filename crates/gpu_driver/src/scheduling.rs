@@ -39,7 +39,7 @@ use parking_lot::{Mutex, MutexGuard};
 use zerocopy::IntoBytes;
 
 use crate::mmio::{Mmio, Stuck};
-use crate::vram::{Run, Vram};
+use crate::vram::{Owner, Run, Vram};
 
 /// How long what runs may take to stop. Kernels yield at loop back-edges, copies at lines.
 const STOP_BOUND: Duration = Duration::from_secs(2);
@@ -119,7 +119,7 @@ impl Scheduler {
     const LIST_BYTES: u64 = regs::CHANNELS as u64 * 2 * RunlistEntry::BYTES;
 
     pub(crate) fn new(mmio: &Arc<Mmio>, vram: &Arc<Vram>) -> Option<Scheduler> {
-        let list = || vram.take_run(Self::LIST_BYTES, 4096);
+        let list = || vram.take_run(Self::LIST_BYTES, 4096, Owner::Device);
         let table = Table {
             channels: Numbers::new(regs::CHANNELS),
             tsgs: Numbers::new(regs::accounting::TSGS),

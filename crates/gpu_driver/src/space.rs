@@ -25,7 +25,7 @@ use crate::host::HostPart;
 use crate::mmio::Stuck;
 use crate::paging::{Hypercalls, Paging};
 use crate::scheduling::Scheduler;
-use crate::vram::{Run, Vram};
+use crate::vram::{ClientVram, Run, Vram};
 
 /// Most invalidations remembered one by one; more become one that covers all.
 const MAX_PENDING: usize = 16;
@@ -158,7 +158,7 @@ pub(crate) struct Allocation {
 /// The address space of one client.
 #[derive(Debug)]
 pub(crate) struct Space {
-    vram: Arc<Vram>,
+    vram: ClientVram,
     budget: Arc<Budget>,
     /// Entries of the host's memory map that are charged to the budget for this space.
     map_entries: u32,
@@ -179,7 +179,7 @@ pub(crate) struct Space {
 impl Space {
     /// An empty address space for `bytes` at `lo`; `table_bound` bounds its page tables.
     pub(crate) fn new(
-        vram: &Arc<Vram>,
+        vram: &ClientVram,
         hypercalls: Option<&Arc<Hypercalls>>,
         budget: &Arc<Budget>,
         (lo, bytes): (u64, u64),
@@ -195,7 +195,7 @@ impl Space {
         let paging =
             Paging::new(vram, hypercalls, table_bound, (lo, bytes)).map_err(|error| edit_error(error, vram))?;
         Ok(Space {
-            vram: Arc::clone(vram),
+            vram: vram.clone(),
             budget: Arc::clone(budget),
             map_entries: 0,
             paging,

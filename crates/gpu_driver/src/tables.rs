@@ -5,14 +5,14 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 use device_io::VramOffset;
 use gmmu::{BadAddress, PhysMem, TableMemory};
+use gpu::VramUse;
 use gpu_spec::mmu::{Aperture, BIG_TABLE_BYTES, PhysAddr, TABLE_BYTES};
 use parking_lot::Mutex;
 
-use crate::vram::{Run, Vram};
+use crate::vram::{ClientVram, Run};
 
 /// Pages taken from VRAM at once, bytes: fewer visits to the common allocator.
 const CHUNK_BYTES: u64 = 64 << 10;
@@ -24,7 +24,7 @@ const CHUNK_BYTES: u64 = 64 << 10;
 /// mappings could else turn a little memory into gigabytes of tables.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    vram: Arc<Vram>,
+    vram: ClientVram,
     chunks: Vec<Run>,
     /// Most bytes of all chunks.
     bound: u64,
@@ -41,7 +41,7 @@ type PageCopy = [u8; TABLE_BYTES as usize];
 
 impl Tables {
     /// No tables yet, and never more than `bound` bytes of them.
-    pub(crate) fn new(vram: Arc<Vram>, bound: u64) -> Tables {
+    pub(crate) fn new(vram: ClientVram, bound: u64) -> Tables {
         let copies = vram.backing().vram_mapping().is_none().then(Mutex::default);
         Tables {
             vram,
@@ -82,7 +82,8 @@ impl Tables {
         if self.bytes + bytes > self.bound {
             return None;
         }
-        let run = self.vram.take_run(bytes, TABLE_BYTES).or_else(|| self.vram.take_run(TABLE_BYTES, TABLE_BYTES))?;
+        let run =
+            self.vram.take_run(bytes, TABLE_BYTES).or_else(|_| self.vram.take_run(TABLE_BYTES, TABLE_BYTES)).ok()?;
         self.bytes += run.bytes;
         self.chunks.push(run);
         self.free_pages.extend((0..run.bytes / TABLE_BYTES).rev().map(|page| run.offset + page * TABLE_BYTES));
@@ -103,6 +104,13 @@ impl Tables {
         let offset = VramOffset(at.address);
         let inside = at.aperture == Aperture::Vram && self.vram.backing().has_vram(offset, len);
         if inside { Ok(offset) } else { Err(BadAddress(at)) }
+    }
+}
+
+impl Drop for Tables {
+    /// Of what is still there the device has never heard.
+    fn drop(&mut self) {
+        self.vram.put(&self.chunks, VramUse::Upkeep);
     }
 }
 

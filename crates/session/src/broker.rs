@@ -7,18 +7,19 @@
 //!
 //! No session's thread waits here. Accounts are locked before this, never within.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use gpu::GpuError;
 use hostmem::Mapping;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use tenancy::grant::{Grants, Kind, OnFull, Rules, Ticket};
+use tenancy::grant::{Declined, Grants, Kind, MOST_WAITS, OnFull, Rules, Ticket};
 use tenancy::{GpuMemory, NotNow, TenantId};
 
-/// The part of a GPU that is kept for what is charged to nobody, while somebody may wait: tables, channels, what programs take
-/// beside their text.
+/// The part of a GPU that is kept for what counts against no limit, while somebody may wait: page tables, channels, the driver's own.
 const RESERVE_SHARE: u64 = 64;
 /// And so much more, bytes.
 const RESERVE_BYTES: u64 = 4 << 20;
@@ -33,7 +34,9 @@ pub fn reserve(total: u64) -> u64 {
 pub struct MemoryBroker {
     state: Mutex<State>,
     changed: Condvar,
-    /// Bytes that are not free on the GPU and charged to no session.
+    /// The longest that anybody waits.
+    longest_wait: Duration,
+    /// Bytes that are not free on the GPU and that no client has asked for.
     beside: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
@@ -41,6 +44,8 @@ struct State {
     grants: Grants,
     patience: HashMap<TenantId, Duration>,
     waits: HashMap<Ticket, Wait>,
+    /// When those end that have not been granted.
+    deadlines: BTreeSet<(Instant, Ticket)>,
     listeners: Vec<Weak<Notices>>,
     /// What the listeners have been told: that somebody waits.
     wanted: bool,
@@ -52,7 +57,7 @@ struct Wait {
     tenant: TenantId,
     bytes: u64,
     deadline: Option<Instant>,
-    /// Its time is over.
+    /// It has ended in vain.
     expired: bool,
     notices: Arc<Notices>,
 }
@@ -98,23 +103,31 @@ impl std::fmt::Debug for MemoryBroker {
 }
 
 impl MemoryBroker {
-    /// For a GPU with `total` bytes, of which `beside` says how many are taken and charged to no session at the moment.
+    /// For a GPU with `total` bytes, of which `beside` says how many are taken at the moment and were asked for by no client: what
+    /// virtual GPUs have, what is lost, and the driver's own. Nobody waits for longer than `longest_wait`.
     #[must_use]
-    pub fn new(total: u64, rules: Rules, beside: impl Fn() -> u64 + Send + Sync + 'static) -> Arc<MemoryBroker> {
+    pub fn new(
+        total: u64,
+        rules: Rules,
+        longest_wait: Duration,
+        beside: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Arc<MemoryBroker> {
         let state = State {
             grants: Grants::new(total, reserve(total), rules),
             patience: HashMap::new(),
             waits: HashMap::new(),
+            deadlines: BTreeSet::new(),
             listeners: Vec::new(),
             wanted: false,
             ended: false,
         };
-        Arc::new(MemoryBroker { state: Mutex::new(state), changed: Condvar::new(), beside: Box::new(beside) })
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Arc::new(MemoryBroker { state, changed, longest_wait, beside: Box::new(beside) })
     }
 
     /// A tenant is there, or its terms have changed: the most that it may have, and what becomes of requests that do not fit.
     pub fn set(&self, id: TenantId, most: u64, on_full: OnFull) {
-        let mut state = self.state.lock();
+        let mut state = self.turn();
         let kind = match on_full {
             // One that is fixed stays so, whatever else becomes of it.
             _ if state.grants.kind(id) == Some(Kind::Fixed) => Kind::Fixed,
@@ -126,22 +139,18 @@ impl MemoryBroker {
             _ => state.patience.remove(&id),
         };
         state.grants.set(id, most, kind);
-        self.done(state);
     }
 
     /// A tenant has, from now on, what it has asked for once: a virtual GPU.
     pub fn fix(&self, id: TenantId, most: u64) {
-        let mut state = self.state.lock();
-        state.grants.set(id, most, Kind::Fixed);
-        self.done(state);
+        self.turn().grants.set(id, most, Kind::Fixed);
     }
 
     /// A tenant has gone; all that it had was given back.
     pub fn leave(&self, id: TenantId) {
-        let mut state = self.state.lock();
+        let mut state = self.turn();
         state.patience.remove(&id);
         state.grants.leave(id);
-        self.done(state);
     }
 
     /// Bytes that a tenant has been granted.
@@ -158,25 +167,34 @@ impl MemoryBroker {
 
     /// Ends waits in time, and tells clients whether others wait, until [`MemoryBroker::end`]: the work of a thread.
     pub fn attend(&self) {
-        let mut state = self.state.lock();
-        while !state.ended {
-            let now = Instant::now();
-            let next = self.expire(&mut state, now);
+        loop {
+            let mut state = self.state.lock();
+            if state.ended {
+                return;
+            }
+            let (over, told) = state.expire(Instant::now());
             let wanted = state.grants.has_waiters();
-            if state.wanted != wanted {
-                state.wanted = wanted;
-                state.listeners.retain(|listener| listener.strong_count() > 0);
-                let listeners: Vec<Arc<Notices>> = state.listeners.iter().filter_map(Weak::upgrade).collect();
-                // Many may have to be woken.
-                drop(state);
-                listeners.iter().for_each(|listener| listener.say(wanted));
-                state = self.state.lock();
+            let listeners = if state.wanted == wanted { Vec::new() } else { state.listeners() };
+            state.wanted = wanted;
+            if over.is_empty() && told.is_empty() && listeners.is_empty() {
+                match state.deadlines.first().copied() {
+                    Some((next, _)) => drop(self.changed.wait_until(&mut state, next)),
+                    None => self.changed.wait(&mut state),
+                }
                 continue;
             }
-            match next {
-                Some(next) => drop(self.changed.wait_until(&mut state, next)),
-                None => self.changed.wait(&mut state),
+            // Writing takes long, and many may have to be woken.
+            drop(state);
+            for Over { tenant, wanted, free } in over {
+                log_limit::warn!(
+                    tenant = tenant.0,
+                    wanted,
+                    free,
+                    "GPU memory did not become free in time: out of memory"
+                );
             }
+            listeners.iter().for_each(|listener| listener.say(wanted));
+            told.iter().for_each(|notices| notices.tell());
         }
     }
 
@@ -184,36 +202,6 @@ impl MemoryBroker {
     pub fn end(&self) {
         self.state.lock().ended = true;
         self.changed.notify_all();
-    }
-
-    /// Ends what has waited long enough; when the next one will have.
-    fn expire(&self, state: &mut State, now: Instant) -> Option<Instant> {
-        let over = |wait: &Wait| wait.deadline.is_some_and(|deadline| deadline <= now);
-        let due = state.waits.iter().filter(|(_, wait)| !wait.expired && over(wait));
-        let due: Vec<Ticket> = due.map(|(ticket, _)| *ticket).collect();
-        for ticket in due {
-            if state.grants.is_granted(ticket) {
-                // Its client has only to ask.
-                continue;
-            }
-            state.grants.cancel(ticket);
-            let free = state.grants.free();
-            if let Some(wait) = state.waits.get_mut(&ticket) {
-                wait.expired = true;
-                log_limit::warn!(
-                    tenant = wait.tenant.0,
-                    wanted = wait.bytes,
-                    free,
-                    "GPU memory did not become free in time: out of memory"
-                );
-                wait.notices.tell();
-            }
-            for wait in state.granted() {
-                wait.tell();
-            }
-        }
-        let waiting = state.waits.iter().filter(|(ticket, wait)| !wait.expired && !state.grants.is_granted(**ticket));
-        waiting.filter_map(|(_, wait)| wait.deadline).min()
     }
 
     /// Has a client told what is new from now on.
@@ -227,17 +215,35 @@ impl MemoryBroker {
     }
 
     /// Puts a request in line.
-    pub(crate) fn wait(&self, id: TenantId, bytes: u64, notices: &Arc<Notices>) -> Result<Ticket, u64> {
-        let mut state = self.state.lock();
+    ///
+    /// # Errors
+    /// `OutOfMemory`, with this `limit`, or `TooMany`.
+    pub(crate) fn wait(
+        &self,
+        id: TenantId,
+        bytes: u64,
+        limit: u64,
+        notices: &Arc<Notices>,
+    ) -> Result<Ticket, GpuError> {
+        let mut state = self.turn();
         self.look_beside(&mut state);
-        let ticket = state.grants.wait(id, bytes).map_err(|refused| refused.free)?;
-        let patience = state.patience.get(&id).copied();
-        let deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
+        let ticket = state.grants.wait(id, bytes).map_err(|declined| match declined {
+            Declined::Never(refused) => GpuError::OutOfMemory { wanted: bytes, free: refused.free, limit },
+            Declined::TooMany => {
+                GpuError::TooMany { what: "requests of a tenant that wait for memory".into(), limit: MOST_WAITS as u64 }
+            }
+        })?;
+        let patience = state.patience.get(&id).map_or(self.longest_wait, |patience| self.longest_wait.min(*patience));
+        let deadline = Instant::now().checked_add(patience);
         let notices = Arc::clone(notices);
         state.waits.insert(ticket, Wait { tenant: id, bytes, deadline, expired: false, notices });
-        // Its time counts from now.
-        self.changed.notify_all();
-        self.done(state);
+        if let Some(deadline) = deadline {
+            state.deadlines.insert((deadline, ticket));
+            if state.deadlines.first() == Some(&(deadline, ticket)) {
+                // Its time counts from now.
+                self.changed.notify_all();
+            }
+        }
         Ok(ticket)
     }
 
@@ -250,16 +256,15 @@ impl MemoryBroker {
             () if state.grants.claim(ticket) => Standing::Granted,
             () => return Standing::InLine,
         };
-        state.waits.remove(&ticket);
+        state.forget(ticket);
         standing
     }
 
     /// Ends a wait, and gives back what it has been granted.
     pub(crate) fn cancel(&self, ticket: Ticket) {
-        let mut state = self.state.lock();
-        state.waits.remove(&ticket);
+        let mut state = self.turn();
+        state.forget(ticket);
         state.grants.cancel(ticket);
-        self.done(state);
     }
 
     /// What is taken beside the ledger counts where somebody may wait.
@@ -270,19 +275,99 @@ impl MemoryBroker {
         }
     }
 
-    /// Tells those who have been granted something.
-    fn done(&self, mut state: MutexGuard<'_, State>) {
+    /// The ledger, to change it.
+    fn turn(&self) -> Turn<'_> {
+        Turn { broker: self, state: Some(self.state.lock()) }
+    }
+
+    /// All bytes, and of those: kept for upkeep and what no client has asked for, held by virtual GPUs, held by others, free.
+    #[must_use]
+    pub fn sums(&self) -> [u64; 5] {
+        self.state.lock().grants.sums()
+    }
+}
+
+/// The ledger while it is changed: who has been granted something, or refused, is told at the end, however that comes.
+struct Turn<'a> {
+    broker: &'a MemoryBroker,
+    /// `None` only while being dropped.
+    state: Option<MutexGuard<'a, State>>,
+}
+
+impl Deref for Turn<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        let Some(state) = &self.state else { unreachable!("taken out only while being dropped") };
+        state
+    }
+}
+
+impl DerefMut for Turn<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        let Some(state) = &mut self.state else { unreachable!("taken out only while being dropped") };
+        state
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let Some(mut state) = self.state.take() else { return };
         let told = state.granted();
         let changed = state.wanted != state.grants.has_waiters();
         drop(state);
         if changed {
-            self.changed.notify_all();
+            self.broker.changed.notify_all();
         }
         told.iter().for_each(|notices| notices.tell());
     }
 }
 
+/// A wait that has ended in vain, for the log.
+struct Over {
+    tenant: TenantId,
+    wanted: u64,
+    free: u64,
+}
+
 impl State {
+    /// Ends what has waited long enough; says what that was, and who is to be told.
+    fn expire(&mut self, now: Instant) -> (Vec<Over>, Vec<Arc<Notices>>) {
+        let (mut over, mut told) = (Vec::new(), Vec::new());
+        while let Some((deadline, ticket)) = self.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now) {
+            self.deadlines.remove(&(deadline, ticket));
+            self.grants.cancel(ticket);
+            let free = self.grants.free();
+            if let Some(wait) = self.waits.get_mut(&ticket) {
+                wait.expired = true;
+                over.push(Over { tenant: wait.tenant, wanted: wait.bytes, free });
+                told.push(Arc::clone(&wait.notices));
+            }
+            // What is granted by that has no deadline any more.
+            told.extend(self.granted());
+        }
+        (over, told)
+    }
+
+    /// Those who are to be told whether memory is wanted.
+    fn listeners(&mut self) -> Vec<Arc<Notices>> {
+        self.listeners.retain(|listener| listener.strong_count() > 0);
+        self.listeners.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// A wait is over.
+    fn forget(&mut self, ticket: Ticket) {
+        self.end_deadline(ticket);
+        self.waits.remove(&ticket);
+    }
+
+    fn end_deadline(&mut self, ticket: Ticket) {
+        if let Some(deadline) = self.waits.get_mut(&ticket).and_then(|wait| wait.deadline.take()) {
+            self.deadlines.remove(&(deadline, ticket));
+        }
+    }
+
+    /// Who is to be told of what has been granted and refused. Their time does not run any more: their clients have only to ask.
     fn granted(&mut self) -> Vec<Arc<Notices>> {
         let refused = self.grants.refusals();
         for ticket in &refused {
@@ -291,6 +376,7 @@ impl State {
             }
         }
         let news = [refused, self.grants.news()].concat();
+        news.iter().for_each(|ticket| self.end_deadline(*ticket));
         news.iter().filter_map(|ticket| self.waits.get(ticket)).map(|wait| Arc::clone(&wait.notices)).collect()
     }
 }
@@ -304,19 +390,29 @@ struct TenantMemory {
 
 impl GpuMemory for TenantMemory {
     fn take(&self, bytes: u64) -> Result<(), NotNow> {
-        let mut state = self.broker.state.lock();
+        let mut state = self.broker.turn();
         self.broker.look_beside(&mut state);
         let taken = state.grants.take(self.id, bytes);
         let may_wait = taken.is_err() && state.grants.kind(self.id) == Some(Kind::Waits);
-        self.broker.done(state);
         taken.map_err(|refused| NotNow { free: refused.free, may_wait })
     }
 
     fn give(&self, bytes: u64) {
-        let mut state = self.broker.state.lock();
+        let mut state = self.broker.turn();
         self.broker.look_beside(&mut state);
         state.grants.give(self.id, bytes);
-        self.broker.done(state);
+    }
+
+    fn keep(&self, bytes: u64) -> Result<(), NotNow> {
+        let mut state = self.broker.turn();
+        self.broker.look_beside(&mut state);
+        state.grants.keep(self.id, bytes).map_err(|refused| NotNow { free: refused.free, may_wait: false })
+    }
+
+    fn unkeep(&self, bytes: u64) {
+        let mut state = self.broker.turn();
+        self.broker.look_beside(&mut state);
+        state.grants.unkeep(self.id, bytes);
     }
 
     fn obtainable(&self, on_gpu: u64) -> u64 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpu::{Gpu, SemaphoreArea};
+use gpu::{Gpu, GpuError, SemaphoreArea, VramLedger, VramUse};
 use parking_lot::Mutex;
 use tenancy::metering::Level;
 use tenancy::{Account, AccountAccess, TenantId, Used};
@@ -88,12 +88,87 @@ impl AccountAccess for SharedAccount {
     }
 }
 
+/// Memory of the GPU that is taken for a session, in its tenant's account: whoever takes some asks here first, for whatever purpose.
+#[derive(Debug)]
+pub struct SessionMemory {
+    account: Arc<SharedAccount>,
+    /// Locked before the account.
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    /// What counts against the limit, bytes.
+    bytes: u64,
+    /// Granted by the ledger after a wait, for the request that is being served.
+    credit: u64,
+    /// What was refused last because it has to wait.
+    deferred: u64,
+}
+
+impl SessionMemory {
+    /// What counts against its tenant's limit, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.taken.lock().bytes
+    }
+
+    /// What the last request that was deferred would have taken.
+    pub(crate) fn deferred(&self) -> u64 {
+        self.taken.lock().deferred
+    }
+
+    /// A request is served now that has waited for so many bytes.
+    pub(crate) fn lend(&self, credit: u64) {
+        self.taken.lock().credit = credit;
+    }
+
+    /// It was; what is left goes back.
+    pub(crate) fn take_back(&self) {
+        let credit = std::mem::take(&mut self.taken.lock().credit);
+        if credit > 0 {
+            self.account.with(|account| account.give_credit(credit));
+        }
+    }
+}
+
+impl VramLedger for SessionMemory {
+    fn take(&self, bytes: u64, what: VramUse) -> Result<(), GpuError> {
+        if what == VramUse::Upkeep {
+            return self.account.with(|account| account.take_upkeep(bytes));
+        }
+        let mut taken = self.taken.lock();
+        let none = &mut 0;
+        let credit = if what == VramUse::Asked { &mut taken.credit } else { none };
+        let charged = self.account.with(|account| account.take_vram(bytes, credit));
+        match charged {
+            Ok(()) => taken.bytes += bytes,
+            Err(GpuError::Deferred) if what == VramUse::Asked => taken.deferred = bytes,
+            Err(GpuError::Deferred) => {
+                let limit = self.account.with(|account| account.limits().vram_bytes);
+                return Err(GpuError::OutOfMemory { wanted: bytes, free: 0, limit });
+            }
+            Err(_) => {}
+        }
+        charged
+    }
+
+    fn give(&self, bytes: u64, what: VramUse) {
+        if what == VramUse::Upkeep {
+            return self.account.with(|account| account.give_upkeep(bytes));
+        }
+        self.taken.lock().bytes -= bytes;
+        self.account.with(|account| account.give_vram(bytes));
+    }
+}
+
 /// A session's place in its tenant's account.
 #[derive(Debug)]
 pub struct Charges {
     /// `None` only while being dropped.
     tables: Option<tenancy::Session>,
     account: Arc<SharedAccount>,
+    vram: Arc<SessionMemory>,
 }
 
 impl Charges {
@@ -101,7 +176,7 @@ impl Charges {
     ///
     /// # Errors
     /// `TooMany` or `OutOfMemory`.
-    pub fn open(account: &Arc<SharedAccount>) -> Result<Charges, gpu::GpuError> {
+    pub fn open(account: &Arc<SharedAccount>) -> Result<Charges, GpuError> {
         Charges::hold(account, OWN)
     }
 
@@ -109,16 +184,23 @@ impl Charges {
     ///
     /// # Errors
     /// `TooMany` or `OutOfMemory`.
-    pub fn hold(account: &Arc<SharedAccount>, own: Used) -> Result<Charges, gpu::GpuError> {
+    pub fn hold(account: &Arc<SharedAccount>, own: Used) -> Result<Charges, GpuError> {
         let tables = tenancy::Session::open(&**account, own)?;
-        Ok(Charges { tables: Some(tables), account: Arc::clone(account) })
+        let vram = SessionMemory { account: Arc::clone(account), taken: Mutex::default() };
+        Ok(Charges { tables: Some(tables), account: Arc::clone(account), vram: Arc::new(vram) })
+    }
+
+    /// What is asked before memory of the GPU is taken for the session.
+    #[must_use]
+    pub fn vram(&self) -> &Arc<SessionMemory> {
+        &self.vram
     }
 
     /// Charges `after` bytes of GPU memory in place of `before`.
     ///
     /// # Errors
     /// `OutOfMemory`; what was charged before stays.
-    pub fn resize(&mut self, before: u64, after: u64) -> Result<(), gpu::GpuError> {
+    pub fn resize(&mut self, before: u64, after: u64) -> Result<(), GpuError> {
         let (tables, account) = self.parts();
         tables.resize(account, before, after)
     }
@@ -141,6 +223,7 @@ impl Charges {
 
 impl Drop for Charges {
     fn drop(&mut self) {
+        self.vram.take_back();
         if let Some(tables) = self.tables.take() {
             tables.close(&*self.account);
         }

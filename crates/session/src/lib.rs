@@ -30,7 +30,7 @@ mod serve;
 mod waits;
 
 pub use broker::{MemoryBroker, reserve};
-pub use holdings::{Charges, OWN, SharedAccount};
+pub use holdings::{Charges, OWN, SessionMemory, SharedAccount};
 pub use manner::Manner;
 pub use memory::Remoting;
 pub use monitor::Monitor;

@@ -472,13 +472,14 @@ impl Session {
             Next::Serve(credit) => credit,
             Next::Answer(answer) => return Ok(answer.map(|()| Response::Done)),
         };
-        let ticket = match tables.check_with(account, &request, credit) {
+        let ticket = match tables.check(account, &request) {
             Ok(ticket) => ticket,
-            Err(GpuError::Deferred) => {
-                return Ok(Err(self.waits.put(Name::of(&request), tables.memory_wanted(&request), &limit)));
+            Err(error) => {
+                account.with(|account| account.give_credit(credit));
+                return Ok(Err(error));
             }
-            Err(error) => return Ok(Err(error)),
         };
+        let name = Name::of(&request);
         let allocated = match request {
             Request::Alloc { id, kind, .. } => Some((id, kind)),
             _ => None,
@@ -496,8 +497,17 @@ impl Session {
         if let Request::DestroyContext { id } = request {
             self.failed.remove(&id);
         }
-        let answer = self.lost(self.holdings.gpu.request(request))?;
+        self.holdings.charges.vram().lend(credit);
+        let answer = self.holdings.gpu.request(request);
+        self.holdings.charges.vram().take_back();
+        let answer = self.lost(answer)?;
         let answer = self.settle(ticket, answer);
+        if let Err(GpuError::Deferred) = answer {
+            let wanted = self.holdings.charges.vram().deferred();
+            let account = self.holdings.charges.parts().1;
+            let limit = || account.with(|account| account.limits().vram_bytes);
+            return Ok(Err(self.waits.put(name, wanted, &limit)));
+        }
         if let (Some(id), Ok(_)) = (freed, &answer) {
             self.host_files.remove(id);
         }
@@ -533,20 +543,17 @@ impl Session {
     fn settle(&mut self, ticket: tenancy::Ticket, answer: Result<Response, GpuError>) -> Result<Response, GpuError> {
         let (tables, account) = self.holdings.charges.parts();
         let settled = tables.settle(account, ticket, answer);
-        self.handle.memory_bytes.store(tables.charged().vram_bytes, Ordering::Relaxed);
-        match settled {
+        let answer = match settled {
             Settled::Answer(answer) => answer,
-            Settled::Undo(request, error) => {
+            Settled::Undo(request, error, cost) => {
                 self.undo(request);
+                let (tables, account) = self.holdings.charges.parts();
+                tables.undone(account, cost);
                 Err(error)
             }
-            Settled::Defer(id, bytes) => {
-                self.undo(Request::UnloadModule { id });
-                let account = self.holdings.charges.parts().1;
-                let limit = || account.with(|account| account.limits().vram_bytes);
-                Err(self.waits.put(Some(Name::Module(id)), bytes, &limit))
-            }
-        }
+        };
+        self.handle.memory_bytes.store(self.holdings.charges.vram().bytes(), Ordering::Relaxed);
+        answer
     }
 
     fn undo(&self, request: Request) {

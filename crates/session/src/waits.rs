@@ -11,10 +11,6 @@ use tenancy::grant::Ticket;
 
 use crate::broker::{MemoryBroker, Notices, Standing};
 
-/// Most requests of a session that wait at once. Each is an entry in a few tables; a client has as many threads at least, so
-/// without it the tables are as large as it wishes.
-const MOST: usize = 64;
-
 /// What a request that waits is about to name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Name {
@@ -101,18 +97,16 @@ impl Waits {
 
     /// Has a request wait for `wanted` bytes; the answer for now.
     pub(crate) fn put(&mut self, name: Option<Name>, wanted: u64, limit: &dyn Fn() -> u64) -> GpuError {
-        let refused = |free| GpuError::OutOfMemory { wanted, free, limit: limit() };
-        let (Some((broker, tenant, notices)), Some(name)) = (&self.line, name) else { return refused(0) };
-        if self.waiting.len() >= MOST {
-            return GpuError::TooMany { what: "requests that wait for memory".into(), limit: MOST as u64 };
-        }
-        match broker.wait(*tenant, wanted, notices) {
+        let (Some((broker, tenant, notices)), Some(name)) = (&self.line, name) else {
+            return GpuError::OutOfMemory { wanted, free: 0, limit: limit() };
+        };
+        match broker.wait(*tenant, wanted, limit(), notices) {
             Ok(ticket) => {
                 self.waiting.insert(name, Waiting { ticket, bytes: wanted, since: Instant::now() });
                 self.show();
                 GpuError::Deferred
             }
-            Err(free) => refused(free),
+            Err(refused) => refused,
         }
     }
 

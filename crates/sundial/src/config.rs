@@ -17,6 +17,7 @@
 //! [memory]                   # where limits together exceed the GPU
 //! overcommit = true          # they may; false: who would exceed it is not let in
 //! on_full = "fail"           # a request that does not fit: fail, wait, wait:30s (and out of memory then)
+//! longest_wait = "10m"       # nobody waits for longer, whatever it says
 //! order = "first-come"       # who goes next of those who wait: first-come, best-fit, recent-use, random
 //!
 //! [code_cache]               # compiled code in $XDG_CACHE_HOME/sundial (or ~/.cache/sundial)
@@ -347,11 +348,19 @@ mod tests {
         for bad in ["[profiles.small]\nmemory = \"1g\"", "[profiles.small]\nscheme = \"best\""] {
             assert!(Config::parse(bad).is_err(), "{bad}");
         }
-        let memory =
-            Config::parse("[memory]\novercommit = false\non_full = \"wait:2s\"\norder = \"best-fit\"").unwrap().memory;
+        let memory = Config::parse(
+            "[memory]\novercommit = false\non_full = \"wait:2s\"\norder = \"best-fit\"\nlongest_wait = \"1h\"",
+        )
+        .unwrap()
+        .memory;
         assert_eq!((memory.overcommit, memory.on_full.to_string().as_str()), (false, "wait:2000ms"));
         assert_eq!(memory.rules().to_string(), "best-fit");
-        for bad in ["[memory]\norder = \"best\"", "[memory]\non_full = \"wait:x\"", "[memory]\novercomit = true"] {
+        for bad in [
+            "[memory]\nlongest_wait = \"x\"",
+            "[memory]\norder = \"best\"",
+            "[memory]\non_full = \"wait:x\"",
+            "[memory]\novercomit = true",
+        ] {
             assert!(Config::parse(bad).is_err(), "{bad}");
         }
         let config = Config::parse("submission = \"immediate\"\ntransport = \"socket\"\nblock_size = \"1m\"").unwrap();

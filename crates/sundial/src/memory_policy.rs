@@ -16,20 +16,28 @@ pub(crate) struct MemoryPolicy {
     /// For tenants that do not say themselves.
     pub(crate) on_full: OnFull,
     pub(crate) order: Order,
+    /// Nobody waits for longer, whatever it says itself.
+    pub(crate) longest_wait: Wait,
     /// Whether requests wait that could leave tenants waiting for each other for ever. Off, they do so: for tests.
     pub(crate) avoid_deadlock: bool,
 }
 
 impl Default for MemoryPolicy {
     fn default() -> MemoryPolicy {
-        MemoryPolicy { overcommit: true, on_full: OnFull::default(), order: Order::default(), avoid_deadlock: true }
+        MemoryPolicy {
+            overcommit: true,
+            on_full: OnFull::default(),
+            order: Order::default(),
+            longest_wait: Wait::default(),
+            avoid_deadlock: true,
+        }
     }
 }
 
 impl MemoryPolicy {
     /// What is decided by.
     pub(crate) fn rules(&self) -> MemoryRules {
-        MemoryRules { order: self.order, avoid_deadlock: self.avoid_deadlock }
+        MemoryRules { order: self.order, longest_wait: self.longest_wait, avoid_deadlock: self.avoid_deadlock }
     }
 }
 
@@ -37,10 +45,16 @@ impl MemoryPolicy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct MemoryRules {
     order: Order,
+    longest_wait: Wait,
     avoid_deadlock: bool,
 }
 
 impl MemoryRules {
+    /// The longest that anybody waits.
+    pub(crate) fn longest_wait(self) -> Duration {
+        self.longest_wait.0
+    }
+
     /// As the broker takes it.
     pub(crate) fn rules(self) -> Rules {
         Rules { order: self.order.0, avoid_deadlock: self.avoid_deadlock, seed: u64::from(std::process::id()) }
@@ -50,16 +64,43 @@ impl MemoryRules {
 /// As one word, for the device process's command line.
 impl fmt::Display for MemoryRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.order, if self.avoid_deadlock { "" } else { "/deadlocks" })
+        write!(f, "{}/{}{}", self.order, self.longest_wait, if self.avoid_deadlock { "" } else { "/deadlocks" })
     }
 }
 
 impl FromStr for MemoryRules {
-    type Err = UnknownOrder;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<MemoryRules, UnknownOrder> {
-        let (order, avoid_deadlock) = text.strip_suffix("/deadlocks").map_or((text, true), |order| (order, false));
-        Ok(MemoryRules { order: order.parse()?, avoid_deadlock })
+    fn from_str(text: &str) -> Result<MemoryRules, String> {
+        let (rest, avoid_deadlock) = text.strip_suffix("/deadlocks").map_or((text, true), |rest| (rest, false));
+        let (order, longest_wait) = rest.split_once('/').ok_or("an order, and the longest wait: first-come/10m")?;
+        let order = order.parse().map_err(|error: UnknownOrder| error.to_string())?;
+        Ok(MemoryRules { order, longest_wait: longest_wait.parse()?, avoid_deadlock })
+    }
+}
+
+/// A time to wait: `30s`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wait(Duration);
+
+impl Default for Wait {
+    /// Long enough for a job before it to end, and not for ever: who waits holds others off.
+    fn default() -> Wait {
+        Wait(Duration::from_secs(600))
+    }
+}
+
+impl FromStr for Wait {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Wait, String> {
+        duration(text).map(Wait).ok_or_else(|| format!("`{text}` is no time, as 30s or 10m"))
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ms", self.0.as_millis())
     }
 }
 
@@ -123,7 +164,7 @@ impl fmt::Display for Order {
     }
 }
 
-crate::size::by_text!(OnFull, Order);
+crate::size::by_text!(OnFull, Order, Wait);
 
 #[cfg(test)]
 mod tests {
@@ -142,9 +183,12 @@ mod tests {
         for bad in ["", "waits", "wait:", "wait:x", "wait:5d", "fail:3s", "wait:-1s"] {
             assert!(bad.parse::<OnFull>().is_err(), "{bad}");
         }
-        for text in ["first-come", "random/deadlocks"] {
+        for text in ["first-come/600000ms", "random/250ms/deadlocks"] {
             assert_eq!(text.parse::<MemoryRules>().map(|it| it.to_string()).as_deref(), Ok(text));
         }
-        assert!("last-come".parse::<MemoryRules>().is_err());
+        assert_eq!(MemoryPolicy::default().rules().to_string().parse(), Ok(MemoryPolicy::default().rules()));
+        for bad in ["first-come", "last-come/1s", "first-come/ever", "/1s"] {
+            assert!(bad.parse::<MemoryRules>().is_err(), "{bad}");
+        }
     }
 }

@@ -117,6 +117,15 @@ pub trait GpuMemory: std::fmt::Debug + Send {
     /// Gives back what was taken.
     fn give(&self, bytes: u64);
 
+    /// Takes so many bytes for what keeping the tenant takes beside that, or none.
+    ///
+    /// # Errors
+    /// They are others', or promised.
+    fn keep(&self, bytes: u64) -> Result<(), NotNow>;
+
+    /// Gives back what was taken for that.
+    fn unkeep(&self, bytes: u64);
+
     /// Bytes that could be had, now or, if requests wait, at last; `on_gpu` are free on the GPU.
     fn obtainable(&self, on_gpu: u64) -> u64;
 }
@@ -148,15 +157,26 @@ impl AccountAccess for RefCell<Account> {
 pub struct Account {
     limits: Limits,
     used: Used,
+    /// Bytes of GPU memory that keeping its sessions takes.
+    upkeep: u64,
     device: Box<dyn DeviceCosts>,
     memory: Option<Box<dyn GpuMemory>>,
+}
+
+/// Most bytes of GPU memory that keeping a tenant's sessions may take beside its limit: page tables, channels, contexts. Sparse
+/// mappings could else turn a little memory into gigabytes of tables. A small limit allows little, a large one what tables of
+/// that much and of pinned memory beside it may take.
+#[must_use]
+pub fn most_upkeep(vram_limit: u64) -> u64 {
+    let little = (2 << 20) + vram_limit / 16;
+    little.min((16 << 20) + vram_limit / 64)
 }
 
 impl Account {
     /// An account to which nothing is charged.
     #[must_use]
     pub fn new(limits: Limits, device: Box<dyn DeviceCosts>) -> Account {
-        let account = Account { limits, used: Used::default(), device, memory: None };
+        let account = Account { limits, used: Used::default(), upkeep: 0, device, memory: None };
         account.limit_device(&account.used);
         account
     }
@@ -210,8 +230,58 @@ impl Account {
         self.memory.as_ref().map_or(on_gpu, |memory| memory.obtainable(on_gpu)).min(left)
     }
 
+    /// Bytes of GPU memory that keeping its sessions takes.
+    #[must_use]
+    pub fn upkeep(&self) -> u64 {
+        self.upkeep
+    }
+
+    /// Charges GPU memory that is taken next. What the ledger has granted already is taken from `credit`.
+    ///
+    /// # Errors
+    /// `OutOfMemory`; `Deferred` if others have it now.
+    pub fn take_vram(&mut self, bytes: u64, credit: &mut u64) -> Result<(), GpuError> {
+        self.charge_with(Used { vram_bytes: bytes, ..Used::default() }, credit)
+    }
+
+    /// Undoes [`Account::take_vram`]: it is free.
+    ///
+    /// # Panics
+    /// If it was not charged.
+    pub fn give_vram(&mut self, bytes: u64) {
+        self.refund(Used { vram_bytes: bytes, ..Used::default() });
+    }
+
+    /// Charges GPU memory for keeping a session.
+    ///
+    /// # Errors
+    /// `OutOfMemory`.
+    pub fn take_upkeep(&mut self, bytes: u64) -> Result<(), GpuError> {
+        let limit = most_upkeep(self.limits.vram_bytes);
+        let out_of_memory = |free| GpuError::OutOfMemory { wanted: bytes, free, limit };
+        let free = limit.saturating_sub(self.upkeep);
+        if bytes > free {
+            return Err(out_of_memory(free));
+        }
+        self.memory.as_ref().map_or(Ok(()), |memory| memory.keep(bytes)).map_err(|no| out_of_memory(no.free))?;
+        self.upkeep += bytes;
+        Ok(())
+    }
+
+    /// Undoes [`Account::take_upkeep`].
+    ///
+    /// # Panics
+    /// If it was not charged.
+    pub fn give_upkeep(&mut self, bytes: u64) {
+        assert!(self.upkeep >= bytes, "refund of more upkeep than was charged");
+        self.upkeep -= bytes;
+        if let Some(memory) = &self.memory {
+            memory.unkeep(bytes);
+        }
+    }
+
     /// Gives credit back that was not used up.
-    pub(crate) fn give_credit(&self, bytes: u64) {
+    pub fn give_credit(&self, bytes: u64) {
         if let Some(memory) = self.memory.as_ref().filter(|_| bytes > 0) {
             memory.give(bytes);
         }

@@ -9,7 +9,8 @@
 //!   must be free or known, ranges inside the announced addresses, and what is asked for is charged to the tenant's
 //!   account *before* it is given, so that two sessions at once cannot exceed a limit. [`Session::settle`] then keeps the
 //!   charge or takes it back, as the GPU answered. [`Session::close`] ends the charges, when the GPU has given back and
-//!   scrubbed what they were for.
+//!   scrubbed what they were for. Only memory of the GPU is charged by whoever takes it ([`gpu::VramLedger`],
+//!   [`Account::take_vram`]), since nobody else knows how much that is.
 //! - [`grant`] decides who gets GPU memory where limits together exceed it, and who waits. Accounts take what they charge from
 //!   it ([`GpuMemory`]).
 //!
@@ -28,6 +29,7 @@ mod session;
 
 pub use account::{
     Account, AccountAccess, DeviceCosts, GpuMemory, HostCost, Limits, NoDeviceCosts, NotNow, TenantId, Used,
+    most_upkeep,
 };
 pub use admission::{Admission, AdmissionError, LEAST_HOST_MEMORY, LEAST_MEMORY, Terms};
 pub use session::{Session, Settled, Ticket};

@@ -62,8 +62,6 @@ pub struct Session {
 pub struct Ticket {
     request: Kept,
     cost: Used,
-    /// GPU memory that was granted for it and is not charged yet.
-    credit: u64,
 }
 
 /// What settling needs to know of a request.
@@ -89,10 +87,9 @@ enum Kept {
 pub enum Settled {
     /// With this answer.
     Answer(Result<Response, GpuError>),
-    /// The GPU gave more than the tenant may have: this must be undone, then the error is the answer.
-    Undo(Request, GpuError),
-    /// It gave more than the tenant may have now: the module must be unloaded, and loading it wait until there are so many bytes.
-    Defer(ModuleId, u64),
+    /// The GPU gave more than the tenant may have: this must be undone, then what is left of the charge given back
+    /// ([`Session::undone`]); then the error is the answer.
+    Undo(Request, GpuError, Used),
 }
 
 fn invalid<T>(what: impl Into<String>) -> Result<T, GpuError> {
@@ -101,10 +98,6 @@ fn invalid<T>(what: impl Into<String>) -> Result<T, GpuError> {
 
 fn unknown(what: &str, id: u32) -> GpuError {
     GpuError::InvalidId { what: what.into(), id: id.into() }
-}
-
-fn pages(bytes: u64) -> u64 {
-    bytes.div_ceil(PAGE_BYTES).saturating_mul(PAGE_BYTES)
 }
 
 impl Session {
@@ -133,45 +126,15 @@ impl Session {
         self.charged
     }
 
-    /// Decides whether the GPU may see a request, and charges its cost.
+    /// Decides whether the GPU may see a request, and charges its cost, but for memory of the GPU.
     ///
     /// # Errors
     /// The answer to the client; nothing has changed then.
     pub fn check(&mut self, account: &impl AccountAccess, request: &Request) -> Result<Ticket, GpuError> {
-        self.check_with(account, request, 0)
-    }
-
-    /// The same, for a request that has waited for `credit` bytes of GPU memory, and has them now: they are charged or given
-    /// back.
-    ///
-    /// # Errors
-    /// The answer to the client; nothing has changed then. `Deferred`: it would have to wait for [`Session::memory_wanted`].
-    pub fn check_with(
-        &mut self,
-        account: &impl AccountAccess,
-        request: &Request,
-        mut credit: u64,
-    ) -> Result<Ticket, GpuError> {
-        let charged = self.judge(request).and_then(|(request, cost)| {
-            account.with(|account| account.charge_with(cost, &mut credit))?;
-            Ok((request, cost))
-        });
-        match charged {
-            Ok((request, cost)) => {
-                self.charged = self.charged.combine(&cost, |a, b| a + b);
-                Ok(Ticket { request, cost, credit })
-            }
-            Err(error) => {
-                account.with(|account| account.give_credit(credit));
-                Err(error)
-            }
-        }
-    }
-
-    /// GPU memory that is charged for a request before the GPU sees it, bytes.
-    #[must_use]
-    pub fn memory_wanted(&self, request: &Request) -> u64 {
-        self.judge(request).map_or(0, |(_, cost)| cost.vram_bytes)
+        let (request, cost) = self.judge(request)?;
+        account.with(|account| account.charge(cost))?;
+        self.charged = self.charged.combine(&cost, |a, b| a + b);
+        Ok(Ticket { request, cost })
     }
 
     fn judge(&self, request: &Request) -> Result<(Kept, Used), GpuError> {
@@ -257,7 +220,7 @@ impl Session {
                 let code = code.bytes.len() as u64;
                 // The device reads it once more, to compile it.
                 let host_bytes = object::MODULE + code + object::ENTRY * placed.len() as u64;
-                (Kept::LoadModule { id }, Used { modules: 1, vram_bytes: pages(code), host_bytes, ..none })
+                (Kept::LoadModule { id }, Used { modules: 1, host_bytes, ..none })
             }
             Request::UnloadModule { id } => {
                 self.modules.get(&id).ok_or(unknown("module", id.0))?;
@@ -281,19 +244,17 @@ impl Session {
         ticket: Ticket,
         answer: Result<Response, GpuError>,
     ) -> Settled {
-        let Ticket { request, cost, credit } = ticket;
+        let Ticket { request, cost } = ticket;
         let response = match answer {
             Ok(response) => response,
             Err(error) => {
-                account.with(|account| account.give_credit(credit));
                 self.refund(account, cost);
                 return Settled::Answer(Err(error));
             }
         };
         if let Kept::LoadModule { id } = request {
-            return self.settle_module(account, id, (cost, credit), response);
+            return self.settle_module(account, id, cost, response);
         }
-        account.with(|account| account.give_credit(credit));
         match request {
             Kept::SetAddressRange { lo, bytes } => self.range = Some((lo, bytes)),
             Kept::MemoryInfo => return Settled::Answer(Ok(self.memory_info(account, response))),
@@ -344,39 +305,25 @@ impl Session {
         Settled::Answer(Ok(response))
     }
 
-    /// A module's variables are known only now; they count as well.
-    fn settle_module(
-        &mut self,
-        account: &impl AccountAccess,
-        id: ModuleId,
-        (cost, mut credit): (Used, u64),
-        response: Response,
-    ) -> Settled {
+    /// How much there is to describe is known only now; it counts as well.
+    fn settle_module(&mut self, account: &impl AccountAccess, id: ModuleId, cost: Used, response: Response) -> Settled {
         let Response::Module(info) = &response else {
-            account.with(|account| account.give_credit(credit));
             self.refund(account, cost);
             return Settled::Answer(Err(GpuError::Lost { reason: "unexpected answer to LoadModule".into() }));
         };
-        // Those that the client has placed lie in memory that is counted already.
-        let own = info.globals.iter().filter(|global| !self.is_client_address(global.address));
-        let globals = own.fold(0u64, |sum, global| sum.saturating_add(global.bytes));
-        let more = Used { vram_bytes: pages(globals), host_bytes: described(info), ..Used::default() };
-        let charged = account.with(|account| {
-            let charged = account.charge_with(more, &mut credit);
-            account.give_credit(credit);
-            charged
-        });
-        if let Err(error) = charged {
-            self.refund(account, cost);
-            return match error {
-                GpuError::Deferred => Settled::Defer(id, cost.vram_bytes.saturating_add(more.vram_bytes)),
-                error => Settled::Undo(Request::UnloadModule { id }, error),
-            };
+        let more = Used { host_bytes: described(info), ..Used::default() };
+        if let Err(error) = account.with(|account| account.charge(more)) {
+            return Settled::Undo(Request::UnloadModule { id }, error, cost);
         }
         self.charged = self.charged.combine(&more, |a, b| a + b);
         let kernels = u32::try_from(info.kernels.len()).unwrap_or(u32::MAX);
         self.modules.insert(id, Module { kernels, charge: cost.combine(&more, |a, b| a + b) });
         Settled::Answer(Ok(response))
+    }
+
+    /// Gives back what was charged for a request that has been [undone](Settled::Undo).
+    pub fn undone(&mut self, account: &impl AccountAccess, cost: Used) {
+        self.refund(account, cost);
     }
 
     /// Free memory is what the tenant could have ([`GpuMemory::obtainable`](crate::GpuMemory::obtainable)), and its limit allows.
@@ -549,7 +496,7 @@ fn described(info: &ModuleInfo) -> u64 {
 fn memory_cost(bytes: u64, kind: MemoryKind) -> Used {
     let one = Used { allocations: 1, host_bytes: object::ALLOCATION, ..Used::default() };
     match kind {
-        MemoryKind::Vram => Used { vram_bytes: bytes, ..one },
+        MemoryKind::Vram => one,
         MemoryKind::Host => Used { host_bytes: bytes.saturating_add(object::ALLOCATION), ..one },
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use gpu::{Command, Compare, ContextError, ContextId, DevAddr, GpuError, QueueId, SemaphoreArea, SlotId};
+use gpu::{Command, Compare, ContextError, ContextId, DevAddr, GpuError, QueueId, SemaphoreArea, SlotId, VramLedger};
 
 use crate::ToyMachine;
 use crate::memory::Memory;
@@ -37,9 +37,9 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(machine: Arc<ToyMachine>) -> Engine {
+    pub(crate) fn new(machine: Arc<ToyMachine>, ledger: Option<Arc<dyn VramLedger>>) -> Engine {
         Engine {
-            memory: Memory::new(machine),
+            memory: Memory::new(machine, ledger),
             aborted: false,
             ended: false,
             contexts: HashMap::new(),
@@ -48,12 +48,15 @@ impl Engine {
         }
     }
 
-    pub(crate) fn create_context(&mut self, id: ContextId) {
+    pub(crate) fn create_context(&mut self, id: ContextId) -> Result<(), GpuError> {
+        self.memory.add_context(id)?;
         self.contexts.insert(id, None);
+        Ok(())
     }
 
     pub(crate) fn destroy_context(&mut self, id: ContextId) {
         self.contexts.remove(&id);
+        self.memory.remove_context(id);
         self.queues.retain(|_, queue| queue.context != id);
     }
 

@@ -4,6 +4,7 @@
 //! mapped fail their context as on a GPU. [`ToyMachine`] counts what all clients hold, so that a test can see leaks.
 
 mod engine;
+mod line;
 mod memory;
 
 use std::sync::Arc;
@@ -11,19 +12,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gpu::{
-    AllocId, Command, ContextId, DevAddr, Gpu, GpuError, HostMemory, KernelInfo, Look, ModuleInfo, Properties, QueueId,
-    Request, Response, SemaphoreArea, SlotId,
+    AllocId, Command, ContextId, Deferring, DevAddr, Gpu, GpuError, HostMemory, KernelInfo, Look, ModuleInfo,
+    Properties, QueueId, Request, Response, SemaphoreArea, SlotId, VramLedger,
 };
 use hostmem::{HostRange, Memfd};
 use parking_lot::{Condvar, Mutex};
 
 use crate::engine::Engine;
+pub use crate::line::ToyLine;
 
 /// What all clients of the toy hold.
 #[derive(Debug, Default)]
 pub struct ToyMachine {
     /// Memory allocated, bytes.
     pub bytes: AtomicU64,
+    /// Memory of the machine's own that is taken, bytes: allocations, the text of modules, a page for each context.
+    pub vram: AtomicU64,
     /// Clients.
     pub clients: AtomicU64,
 }
@@ -35,6 +39,8 @@ pub struct ToyGpu {
     properties: Properties,
     semaphore_file: Arc<Memfd>,
     worker: Arc<Worker>,
+    /// Where requests wait for memory.
+    line: Option<Arc<ToyLine>>,
 }
 
 /// What executes the client's commands, on a thread of its own.
@@ -53,6 +59,28 @@ impl ToyGpu {
     /// A client that may use `memory_bytes`.
     #[must_use]
     pub fn new(machine: &Arc<ToyMachine>, memory_bytes: u64) -> ToyGpu {
+        ToyGpu::with(machine, memory_bytes, None, None)
+    }
+
+    /// One that asks somebody before it takes memory.
+    #[must_use]
+    pub fn asking(machine: &Arc<ToyMachine>, memory_bytes: u64, ledger: Arc<dyn VramLedger>) -> ToyGpu {
+        ToyGpu::with(machine, memory_bytes, Some(ledger), None)
+    }
+
+    /// One whose requests wait for memory that others have.
+    #[must_use]
+    pub fn waiting(machine: &Arc<ToyMachine>, line: &Arc<ToyLine>) -> ToyGpu {
+        let ledger = Arc::clone(line) as Arc<dyn VramLedger>;
+        ToyGpu::with(machine, line.capacity(), Some(ledger), Some(Arc::clone(line)))
+    }
+
+    fn with(
+        machine: &Arc<ToyMachine>,
+        memory_bytes: u64,
+        ledger: Option<Arc<dyn VramLedger>>,
+        line: Option<Arc<ToyLine>>,
+    ) -> ToyGpu {
         let properties = Properties {
             name: "Toy".into(),
             uuid: *b"toy toy toy toy ",
@@ -73,11 +101,11 @@ impl ToyGpu {
         // Every signal of the toy interrupts.
         semaphores.set_listening(true);
         machine.clients.fetch_add(1, Ordering::SeqCst);
-        let engine = Mutex::new(Engine::new(Arc::clone(machine)));
+        let engine = Mutex::new(Engine::new(Arc::clone(machine), ledger));
         let worker = Arc::new(Worker { semaphores, engine, work: Condvar::new() });
         let running = Arc::clone(&worker);
         std::thread::Builder::new().name("toy".into()).spawn(move || running.run()).expect("a thread");
-        ToyGpu { machine: Arc::clone(machine), properties, semaphore_file, worker }
+        ToyGpu { machine: Arc::clone(machine), properties, semaphore_file, worker, line }
     }
 
     /// The file of the semaphore area.
@@ -108,6 +136,47 @@ impl ToyGpu {
             self.worker.work.wait(&mut engine);
         }
         Ok(())
+    }
+}
+
+impl ToyGpu {
+    fn serve(&self, request: Request) -> Result<Response, GpuError> {
+        if let Request::DestroyQueue { id } = request {
+            self.drain(id)?;
+        }
+        let mut engine = self.worker.engine.lock();
+        match request {
+            Request::SetAddressRange { lo, bytes } => engine.memory.reserve(lo, bytes)?,
+            Request::MemoryInfo => {
+                let total = self.properties.memory_bytes;
+                return Ok(Response::Memory { free: total - engine.memory.vram_bytes().min(total), total });
+            }
+            Request::Alloc { id, bytes, kind } => {
+                engine.memory.allocate(id, bytes, kind, self.properties.memory_bytes)?
+            }
+            Request::Free { id } => engine.memory.free(id)?,
+            Request::Map { at, id, offset, bytes, access } => engine.memory.map(at, id, offset, bytes, access)?,
+            Request::Unmap { at, bytes } => engine.memory.unmap(at, bytes)?,
+            Request::CreateContext { id, .. } => engine.create_context(id)?,
+            Request::DestroyContext { id } => engine.destroy_context(id),
+            Request::CreateQueue { id, context, .. } => engine.create_queue(id, context),
+            Request::DestroyQueue { id } => engine.destroy_queue(id),
+            Request::LoadModule { id, code, .. } => {
+                engine.memory.load(id, code.bytes.len() as u64)?;
+                let kernel = |name: &str| KernelInfo { name: name.into(), ..KernelInfo::default() };
+                return Ok(Response::Module(ModuleInfo {
+                    kernels: vec![kernel("nothing"), kernel("endless")],
+                    globals: Vec::new(),
+                    log: format!("{} bytes", code.bytes.len()),
+                }));
+            }
+            Request::UnloadModule { id } => engine.memory.unload(id),
+            Request::PrepareKernel { .. } => return Ok(Response::Kernel(KernelInfo::default())),
+            Request::ContextError { id } => return Ok(Response::ContextError(engine.error(id))),
+        };
+        self.worker.work.notify_all();
+        let () = ();
+        Ok(Response::Done)
     }
 }
 
@@ -144,41 +213,17 @@ impl Gpu for ToyGpu {
     }
 
     fn request(&self, request: Request) -> Result<Response, GpuError> {
-        if let Request::DestroyQueue { id } = request {
-            self.drain(id)?;
+        let Some(line) = &self.line else { return self.serve(request) };
+        if line.gives_up(&request) {
+            return Ok(Response::Done);
         }
-        let mut engine = self.worker.engine.lock();
-        match request {
-            Request::SetAddressRange { lo, bytes } => engine.memory.reserve(lo, bytes)?,
-            Request::MemoryInfo => {
-                let total = self.properties.memory_bytes;
-                return Ok(Response::Memory { free: total - engine.memory.vram_bytes().min(total), total });
-            }
-            Request::Alloc { id, bytes, kind } => {
-                engine.memory.allocate(id, bytes, kind, self.properties.memory_bytes)?
-            }
-            Request::Free { id } => engine.memory.free(id)?,
-            Request::Map { at, id, offset, bytes, access } => engine.memory.map(at, id, offset, bytes, access)?,
-            Request::Unmap { at, bytes } => engine.memory.unmap(at, bytes)?,
-            Request::CreateContext { id, .. } => engine.create_context(id),
-            Request::DestroyContext { id } => engine.destroy_context(id),
-            Request::CreateQueue { id, context, .. } => engine.create_queue(id, context),
-            Request::DestroyQueue { id } => engine.destroy_queue(id),
-            Request::LoadModule { code, .. } => {
-                let kernel = |name: &str| KernelInfo { name: name.into(), ..KernelInfo::default() };
-                return Ok(Response::Module(ModuleInfo {
-                    kernels: vec![kernel("nothing"), kernel("endless")],
-                    globals: Vec::new(),
-                    log: format!("{} bytes", code.bytes.len()),
-                }));
-            }
-            Request::UnloadModule { .. } => (),
-            Request::PrepareKernel { .. } => return Ok(Response::Kernel(KernelInfo::default())),
-            Request::ContextError { id } => return Ok(Response::ContextError(engine.error(id))),
-        };
-        self.worker.work.notify_all();
-        let () = ();
-        Ok(Response::Done)
+        let answer = self.serve(request.clone());
+        line.asked(&request, &answer);
+        answer
+    }
+
+    fn deferring(&self) -> Option<&dyn Deferring> {
+        self.line.as_deref().map(|line| line as &dyn Deferring)
     }
 
     fn submit(&self, queue: QueueId, commands: &[Command<'_>]) -> Result<(), GpuError> {

@@ -1,10 +1,12 @@
 //! The toy's memory: a file for each allocation, mapped into a window as the client asks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gpu::{AllocId, DevAddr, GpuError, HostMemory, MapAccess, MemoryKind};
+use gpu::{
+    AllocId, ContextId, DevAddr, GpuError, HostMemory, MapAccess, MemoryKind, ModuleId, PAGE_BYTES, VramLedger, VramUse,
+};
 use hostmem::{HostRange, Memfd, Protection, Window};
 
 use crate::ToyMachine;
@@ -68,13 +70,64 @@ impl File {
 #[derive(Debug)]
 pub(crate) struct Memory {
     machine: Arc<ToyMachine>,
+    /// Who is asked first.
+    ledger: Option<Arc<dyn VramLedger>>,
     space: Option<Space>,
     files: HashMap<AllocId, File>,
+    /// Bytes of modules, and contexts, of which each takes a page.
+    modules: HashMap<ModuleId, u64>,
+    contexts: HashSet<ContextId>,
 }
 
 impl Memory {
-    pub(crate) fn new(machine: Arc<ToyMachine>) -> Memory {
-        Memory { machine, space: None, files: HashMap::new() }
+    pub(crate) fn new(machine: Arc<ToyMachine>, ledger: Option<Arc<dyn VramLedger>>) -> Memory {
+        let (modules, contexts) = (HashMap::new(), HashSet::new());
+        Memory { machine, ledger, space: None, files: HashMap::new(), modules, contexts }
+    }
+
+    /// Takes memory of the machine.
+    fn take(&self, bytes: u64, what: VramUse) -> Result<(), GpuError> {
+        if let Some(ledger) = &self.ledger {
+            ledger.take(bytes, what)?;
+        }
+        self.machine.vram.fetch_add(bytes, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn give(&self, bytes: u64, what: VramUse) {
+        self.machine.vram.fetch_sub(bytes, Ordering::SeqCst);
+        if let Some(ledger) = &self.ledger {
+            ledger.give(bytes, what);
+        }
+    }
+
+    /// A module whose text has so many bytes is there.
+    pub(crate) fn load(&mut self, id: ModuleId, bytes: u64) -> Result<(), GpuError> {
+        let bytes = bytes.next_multiple_of(PAGE_BYTES);
+        self.take(bytes, VramUse::Asked)?;
+        self.unload(id);
+        self.modules.insert(id, bytes);
+        Ok(())
+    }
+
+    pub(crate) fn unload(&mut self, id: ModuleId) {
+        if let Some(bytes) = self.modules.remove(&id) {
+            self.give(bytes, VramUse::Asked);
+        }
+    }
+
+    pub(crate) fn add_context(&mut self, id: ContextId) -> Result<(), GpuError> {
+        self.take(PAGE_BYTES, VramUse::Upkeep)?;
+        if !self.contexts.insert(id) {
+            self.give(PAGE_BYTES, VramUse::Upkeep);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_context(&mut self, id: ContextId) {
+        if self.contexts.remove(&id) {
+            self.give(PAGE_BYTES, VramUse::Upkeep);
+        }
     }
 
     pub(crate) fn window(&self) -> Result<Space, GpuError> {
@@ -97,6 +150,9 @@ impl Memory {
             return Err(GpuError::OutOfMemory { wanted: bytes, free, limit });
         }
         let file = Memfd::create("toy-memory", bytes).map_err(invalid)?;
+        if kind == MemoryKind::Vram {
+            self.take(bytes, VramUse::Asked)?;
+        }
         self.machine.bytes.fetch_add(file.bytes(), Ordering::SeqCst);
         self.files.insert(id, File { file: Arc::new(file), kind, imported: None });
         Ok(())
@@ -112,16 +168,26 @@ impl Memory {
     }
 
     pub(crate) fn free(&mut self, id: AllocId) -> Result<(), GpuError> {
-        let bytes = self.file(id)?.bytes();
-        self.files.remove(&id);
-        self.machine.bytes.fetch_sub(bytes, Ordering::SeqCst);
+        self.file(id)?;
+        self.remove(id);
         Ok(())
     }
 
-    pub(crate) fn clear(&mut self) {
-        for (_, file) in self.files.drain() {
-            self.machine.bytes.fetch_sub(file.bytes(), Ordering::SeqCst);
+    fn remove(&mut self, id: AllocId) {
+        let Some(file) = self.files.remove(&id) else { return };
+        self.machine.bytes.fetch_sub(file.bytes(), Ordering::SeqCst);
+        if file.kind == MemoryKind::Vram {
+            self.give(file.bytes(), VramUse::Asked);
         }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        let files: Vec<AllocId> = self.files.keys().copied().collect();
+        files.into_iter().for_each(|id| self.remove(id));
+        let modules: Vec<ModuleId> = self.modules.keys().copied().collect();
+        modules.into_iter().for_each(|id| self.unload(id));
+        let contexts: Vec<ContextId> = self.contexts.iter().copied().collect();
+        contexts.into_iter().for_each(|id| self.remove_context(id));
     }
 
     pub(crate) fn map(

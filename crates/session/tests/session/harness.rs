@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use gpu::{
     AllocId, Command, ContextId, DevAddr, Gpu, GpuError, HostMemory, Properties, QueueId, Request, Response,
-    SemaphoreArea, SlotId,
+    SemaphoreArea, SlotId, VramLedger,
 };
 use hostmem::{HostRange, Mapping, Memfd};
 use parking_lot::{Condvar, Mutex};
@@ -135,8 +135,12 @@ impl Daemon {
     pub(crate) fn settle(&self) {
         until("all memory is back", || {
             self.machine.bytes.load(Ordering::SeqCst) == 0
+                && self.machine.vram.load(Ordering::SeqCst) == 0
                 && self.machine.clients.load(Ordering::SeqCst) == 0
-                && self.accounts.iter().all(|account| account.with(|account| account.used()) == Used::default())
+                && self
+                    .accounts
+                    .iter()
+                    .all(|account| account.with(|account| (account.used(), account.upkeep())) == (Used::default(), 0))
         });
     }
 }
@@ -177,7 +181,7 @@ impl Doorman {
             Ok(charges) => charges,
             Err(error) => return refuse(error.to_string()),
         };
-        let toy = Arc::new(ToyGpu::new(&self.machine, 1 << 30));
+        let toy = Arc::new(ToyGpu::asking(&self.machine, 1 << 30, Arc::clone(charges.vram()) as Arc<dyn VramLedger>));
         let (aborted, closed) = (Arc::clone(&toy), Arc::clone(&toy));
         let backend = Backend {
             aperture: false,

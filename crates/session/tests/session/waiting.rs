@@ -20,7 +20,7 @@ const MIB: u64 = 1 << 20;
 const TOTAL: u64 = 64 * MIB;
 
 fn broker() -> Arc<MemoryBroker> {
-    MemoryBroker::new(TOTAL, Rules::default(), || 0)
+    MemoryBroker::new(TOTAL, Rules::default(), Duration::from_secs(3600), || 0)
 }
 
 /// What there is for tenants.

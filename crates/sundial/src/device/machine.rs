@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use device_io::DeviceBacking;
-use gpu::GpuError;
+use gpu::{GpuError, VramLedger};
 use gpu_driver::{Budget, Client, ClientConfig, Driver, Metered, Unused, Usage};
 use parking_lot::RwLock;
 use session::Backend;
@@ -44,10 +44,16 @@ impl Machine {
         self.facts.clone()
     }
 
-    /// What says how much of its memory is taken, and charged to no session, bytes.
+    /// What says how much of its memory is taken and no session's, bytes: as of the last time, while the device changes hands.
     pub(super) fn vram_beside_clients(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
-        let driver = Arc::clone(&self.driver);
-        move || driver.read().as_ref().map_or(0, |driver| driver.vram_beside_clients())
+        let (driver, last) = (Arc::clone(&self.driver), AtomicU64::new(0));
+        move || {
+            // Never waits: who asks may be a session whose end is waited for there.
+            if let Some(driver) = driver.try_read() {
+                last.store(driver.as_ref().map_or(0, |driver| driver.vram_beside_clients()), Ordering::Relaxed);
+            }
+            last.load(Ordering::Relaxed)
+        }
     }
 
     fn driver(&self) -> Result<Arc<Driver>, GpuError> {
@@ -115,15 +121,15 @@ impl Machine {
         vgpu::Vgpu::sized(&driver, config, bytes).map_err(|error| error.to_string())
     }
 
-    /// A new client that may use `memory_bytes` of the GPU's memory and pin `host_bytes` of the host's; for the rest its
-    /// tenant's budget counts. With `aperture` it may be shown its VRAM.
+    /// A new client that may use `memory_bytes` of the GPU's memory, asking `vram` first, and pin `host_bytes` of the host's; for
+    /// the rest its tenant's budget counts. With `aperture` it may be shown its VRAM.
     ///
     /// # Errors
     /// Why there is none.
     pub(super) fn open(
         &self,
         name: &str,
-        memory_bytes: u64,
+        (memory_bytes, vram): (u64, Arc<dyn VramLedger>),
         host_bytes: u64,
         budget: &Arc<Budget>,
         aperture: bool,
@@ -131,6 +137,7 @@ impl Machine {
         let config = ClientConfig {
             name: name.to_owned(),
             memory_limit: Some(memory_bytes),
+            vram: Some(vram),
             host_limit: Some(host_bytes),
             budget: Some(Arc::clone(budget)),
             aperture,

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use compile_pool::Pool;
 use fair_share::Means;
-use gpu::GpuError;
+use gpu::{GpuError, VramLedger};
 use gpu_driver::Budget;
 use parking_lot::Mutex;
 use sandbox::Role;
@@ -130,7 +130,7 @@ impl Device {
     fn new(machine: Machine, compilers: Pool, parent: Arc<OwnedFd>, memory: MemoryRules) -> Result<Arc<Device>> {
         let (_, bytes) = machine.facts();
         Ok(Arc::new(Device {
-            broker: MemoryBroker::new(bytes, memory.rules(), machine.vram_beside_clients()),
+            broker: MemoryBroker::new(bytes, memory.rules(), memory.longest_wait(), machine.vram_beside_clients()),
             machine,
             parent,
             compilers,
@@ -280,7 +280,8 @@ impl Device {
         let charges = Charges::hold(&tenant.account, manner.own()).map_err(text)?;
         let host_bytes = tenant.account.with(|account| account.limits().host_bytes);
         let aperture = manner.features & features::APERTURE != 0;
-        let opened = self.machine.open(&tenant.name, tenant.memory_bytes, host_bytes, budget, aperture);
+        let memory = (tenant.memory_bytes, Arc::clone(charges.vram()) as Arc<dyn VramLedger>);
+        let opened = self.machine.open(&tenant.name, memory, host_bytes, budget, aperture);
         let (backend, meter) = opened.map_err(text)?;
         let socket = Arc::clone(socket);
         link::send(&self.parent, &FromDevice::Taken { number }, &[]).map_err(|error| error.to_string())?;
@@ -314,6 +315,12 @@ impl Device {
     /// Forgets a tenant that has left and to which nothing is charged any more.
     fn sweep(&self, id: TenantId) {
         let mut registry = self.registry.lock();
+        if !registry.tenants.contains_key(&id) {
+            drop(registry);
+            // There was no budget for it, but it may have been told of there.
+            self.shares.remove(id);
+            return self.broker.leave(id);
+        }
         let gone = registry.tenants.get(&id).is_some_and(|tenant| {
             tenant.left.load(Ordering::Relaxed) && tenant.account.with(|account| account.used()) == Used::default()
         });

@@ -11,25 +11,33 @@
 //! - A **fixed** one, a virtual GPU, keeps what it has. It gets it if all who wait can still reach their limits then, and those
 //!   who have declared one that is less than the GPU need not be content with less.
 //!
-//! What the driver takes beside what is charged (tables, channels, what is lost) is told with [`Grants::overhead`]. A reserve is
-//! kept for it as long as there is anybody who may wait; what goes beyond shrinks what there is to be had.
+//! What the driver takes for a tenant beside what counts against its limit (page tables, channels) is its *upkeep*
+//! ([`Grants::keep`]); what nobody asked for (what is lost, the driver's own) is told with [`Grants::overhead`]. A reserve is kept for
+//! both as long as there is anybody who may wait; what goes beyond shrinks what there is to be had. That passes: nobody is refused
+//! for good because of it.
 //!
-//! Who goes next is the [`Order`]. With `first-come` nobody starves: who has waited longest is passed only by tenants that hold
-//! something, since he may wait for what they cannot finish without. So he is served when each of those who held memory when he
-//! came to the front has given all of it back once, at the latest. The other orders promise no bound: whatever fits goes ahead.
-//! Fixed ones are an administrator's wish, and pass everybody.
+//! Who goes next is the [`Order`]. With `first-come` nobody starves: who has waited longest, the *front*, is passed by those who
+//! wait and hold something, since he may wait for what they cannot finish without; and by others as far as he is served all the
+//! same when those have gone who held something when he came to the front. Of who may wait that is his whole limit, of who fails
+//! what he asks for. So the front is served when each of those who held memory when he came there has given all of it back once, at
+//! the latest. Whose wait ended in vain at the front holds nobody off by another one, until a wait of his has been granted.
+//! The other orders promise no bound: whatever fits goes ahead. Fixed ones are an administrator's wish, and pass everybody.
 //!
 //! Events in, decisions out: no clock, no thread. While nobody may wait, or all limits fit together, a request costs a few
-//! additions.
+//! additions. What is given back is decided upon in one pass over the tenants that wait.
 
 mod line;
 mod order;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::TenantId;
 use line::Line;
 pub use order::{OnFull, Order, UnknownOrder};
+
+/// Most requests of a tenant that wait at once: all others are decided upon with them.
+pub const MOST_WAITS: usize = 64;
 
 /// What is decided on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +78,15 @@ pub struct Refused {
     pub free: u64,
 }
 
+/// A request that may not wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Declined {
+    /// Its turn would never come.
+    Never(Refused),
+    /// [`MOST_WAITS`] of its tenant wait.
+    TooMany,
+}
+
 /// A request that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Waiter {
@@ -83,10 +100,17 @@ struct Tenant {
     kind: Kind,
     most: u64,
     held: u64,
-    /// Wanted by its waiting requests.
+    /// Taken for it beside that.
+    upkeep: u64,
+    /// Its waiting requests, what they want together, and the least of them.
+    waits: BTreeMap<Ticket, u64>,
     waiting: u64,
-    /// When it was last granted something or gave something back.
+    least: u64,
+    /// It has held others off for nothing.
+    in_vain: bool,
+    /// When it was last granted something or gave something back, and since when it has held something.
     used_at: u64,
+    since: u64,
     /// In line with this need and this held.
     listed: bool,
     stale: bool,
@@ -104,6 +128,21 @@ impl Tenant {
     fn need(&self, capacity: u64) -> u64 {
         self.claim(capacity) - self.held
     }
+
+    fn add_wait(&mut self, ticket: Ticket, bytes: u64) {
+        self.waits.insert(ticket, bytes);
+        self.follow_waits();
+    }
+
+    fn remove_wait(&mut self, ticket: Ticket) {
+        self.waits.remove(&ticket);
+        self.follow_waits();
+    }
+
+    fn follow_waits(&mut self) {
+        self.waiting = self.waits.values().sum();
+        self.least = self.waits.values().min().copied().unwrap_or(0);
+    }
 }
 
 /// Memory of a GPU between its tenants.
@@ -112,6 +151,8 @@ pub struct Grants {
     total: u64,
     reserve: u64,
     overhead: u64,
+    /// What is taken for all tenants beside what they hold.
+    upkeep: u64,
     rules: Rules,
     numbers: HashMap<TenantId, u32>,
     tenants: Vec<Option<Tenant>>,
@@ -125,6 +166,9 @@ pub struct Grants {
     /// Those who stand in line with old numbers: looked at only where the line is.
     stale: Vec<u32>,
     waiters: BTreeMap<Ticket, Waiter>,
+    /// Who has waited longest and holds others off, and when he came there.
+    front: Option<Ticket>,
+    front_since: u64,
     granted: HashMap<Ticket, Waiter>,
     /// Granted since somebody last asked, and refused.
     news: Vec<Ticket>,
@@ -142,6 +186,7 @@ impl Grants {
             total,
             reserve: reserve.min(total),
             overhead: 0,
+            upkeep: 0,
             rules,
             numbers: HashMap::new(),
             tenants: Vec::new(),
@@ -152,6 +197,8 @@ impl Grants {
             line: Line::new(),
             stale: Vec::new(),
             waiters: BTreeMap::new(),
+            front: None,
+            front_since: 0,
             granted: HashMap::new(),
             news: Vec::new(),
             refused: Vec::new(),
@@ -180,18 +227,57 @@ impl Grants {
         let before = self.capacity();
         self.waiters.retain(|_, waiter| waiter.tenant != number);
         self.granted.retain(|_, waiter| waiter.tenant != number);
-        self.change(number, |tenant| (tenant.held, tenant.waiting, tenant.kind) = (0, 0, Kind::Fails));
+        self.change(number, |tenant| (tenant.held, tenant.kind) = (0, Kind::Fails));
         self.follow(number);
+        self.stale.retain(|stale| *stale != number);
+        self.upkeep -= self.tenant(number).upkeep;
         self.tenants[number as usize] = None;
         self.unused.push(number);
         self.follow_capacity(before);
         self.decide();
     }
 
-    /// What the driver has taken beside what is charged, bytes.
+    /// What is taken and nobody's, bytes.
     pub fn overhead(&mut self, bytes: u64) {
         let before = self.capacity();
         self.overhead = bytes;
+        self.follow_capacity(before);
+        if self.capacity() != before {
+            self.decide();
+        }
+    }
+
+    /// Takes `bytes` for a tenant's upkeep, which neither waits nor counts against its limit.
+    ///
+    /// # Errors
+    /// What is kept for that is used up, and the rest promised.
+    pub fn keep(&mut self, id: TenantId, bytes: u64) -> Result<(), Refused> {
+        let Some(&number) = self.numbers.get(&id) else { return Err(Refused { free: 0 }) };
+        let before = self.capacity();
+        if self.patient > 0 {
+            let kept = self.overhead.saturating_add(self.upkeep).saturating_add(bytes);
+            let (more, free) = (kept.saturating_sub(self.kept()), self.free());
+            if more > 0 && (more > free || !self.may_fix(more)) {
+                return Err(Refused { free });
+            }
+        }
+        self.upkeep += bytes;
+        self.tenant_mut(number).upkeep += bytes;
+        self.follow_capacity(before);
+        Ok(())
+    }
+
+    /// Gives back what was taken for upkeep.
+    ///
+    /// # Panics
+    /// If it was not.
+    pub fn unkeep(&mut self, id: TenantId, bytes: u64) {
+        let Some(&number) = self.numbers.get(&id) else { return };
+        let before = self.capacity();
+        let tenant = self.tenant_mut(number);
+        assert!(tenant.upkeep >= bytes, "more upkeep is given back than was taken");
+        tenant.upkeep -= bytes;
+        self.upkeep -= bytes;
         self.follow_capacity(before);
         if self.capacity() != before {
             self.decide();
@@ -207,7 +293,7 @@ impl Grants {
         // Nobody waits, and nobody will: whether it fits is seen where it is taken.
         if self.patient > 0 && bytes > 0 {
             self.straighten();
-            if !self.may(number, bytes, None) {
+            if !self.may_now(number, bytes) {
                 return Err(Refused { free: self.free() });
             }
         }
@@ -235,16 +321,21 @@ impl Grants {
     /// Has a request wait for its turn, which may come at once.
     ///
     /// # Errors
-    /// Its turn would never come: with what its tenant holds and waits for it is above the limit, or more than there is.
-    pub fn wait(&mut self, id: TenantId, bytes: u64) -> Result<Ticket, Refused> {
-        let refused = Refused { free: self.free() };
-        let number = *self.numbers.get(&id).ok_or(refused)?;
-        if bytes == 0 || !self.is_possible(self.tenant(number), bytes) {
-            return Err(refused);
+    /// Its turn would never come: with what its tenant holds and waits for it is above the limit, or more than there is at best. Or
+    /// too many of its tenant wait.
+    pub fn wait(&mut self, id: TenantId, bytes: u64) -> Result<Ticket, Declined> {
+        let never = Declined::Never(Refused { free: self.free() });
+        let number = *self.numbers.get(&id).ok_or(never)?;
+        let tenant = self.tenant(number);
+        if bytes == 0 || !is_within(tenant, bytes, self.best_capacity()) {
+            return Err(never);
+        }
+        if tenant.waits.len() >= MOST_WAITS {
+            return Err(Declined::TooMany);
         }
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        self.tenant_mut(number).waiting += bytes;
+        self.tenant_mut(number).add_wait(ticket, bytes);
         self.waiters.insert(ticket, Waiter { tenant: number, bytes });
         self.decide();
         Ok(ticket)
@@ -253,7 +344,10 @@ impl Grants {
     /// Ends a wait, and gives back what was granted by it. False if there is none.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         if let Some(waiter) = self.waiters.remove(&ticket) {
-            self.tenant_mut(waiter.tenant).waiting -= waiter.bytes;
+            let in_vain = self.front == Some(ticket);
+            let tenant = self.tenant_mut(waiter.tenant);
+            tenant.remove_wait(ticket);
+            tenant.in_vain |= in_vain;
             // Who stood behind it may go now.
             self.decide();
             return true;
@@ -319,8 +413,7 @@ impl Grants {
         match tenant.kind {
             Kind::Waits => Some(tenant.most.min(capacity).saturating_sub(tenant.held + tenant.waiting)),
             _ if self.patient == 0 => None,
-            _ if !self.may_pass(number) => Some(0),
-            _ => Some(free.min(tenant.most.saturating_sub(tenant.held))),
+            _ => Some(free.min(tenant.most.saturating_sub(tenant.held)).min(self.passing(number, self.room()))),
         }
     }
 
@@ -330,12 +423,18 @@ impl Grants {
         self.capacity().saturating_sub(self.held[Kind::Fails as usize]).saturating_sub(self.held[Kind::Waits as usize])
     }
 
-    /// All bytes, and of those: kept for what is not charged, held by fixed ones, held by others, free. They add up, as long as
-    /// no more is held than there is.
+    /// All bytes, and of those: kept for upkeep and what is nobody's, held by fixed ones, held by others, free. They add up, as long
+    /// as no more is held than there is.
     #[must_use]
     pub fn sums(&self) -> [u64; 5] {
         let [fails, waits, fixed] = self.held;
-        [self.total, self.reserve.max(self.overhead), fixed, fails + waits, self.free()]
+        [self.total, self.kept(), fixed, fails + waits, self.free()]
+    }
+
+    /// Bytes that are taken for tenants' upkeep.
+    #[must_use]
+    pub fn upkeep(&self) -> u64 {
+        self.upkeep
     }
 
     /// Whether all who may wait can reach their limits in some order.
@@ -347,8 +446,16 @@ impl Grants {
 
     /// What there is for tenants that come and go.
     fn capacity(&self) -> u64 {
-        let kept = self.reserve.max(self.overhead);
-        self.total.saturating_sub(kept).saturating_sub(self.held[Kind::Fixed as usize])
+        self.total.saturating_sub(self.kept()).saturating_sub(self.held[Kind::Fixed as usize])
+    }
+
+    /// What there may be at best, when nothing is taken beyond the reserve.
+    fn best_capacity(&self) -> u64 {
+        self.total.saturating_sub(self.reserve).saturating_sub(self.held[Kind::Fixed as usize])
+    }
+
+    fn kept(&self) -> u64 {
+        self.reserve.max(self.overhead.saturating_add(self.upkeep))
     }
 
     /// What is free when those have gone who wait for nobody: less than nothing, where memory was lost that others hold.
@@ -375,8 +482,21 @@ impl Grants {
     }
 
     fn add(&mut self, id: TenantId) -> u32 {
-        let tenant =
-            Tenant { id, kind: Kind::Fails, most: 0, held: 0, waiting: 0, used_at: 0, listed: false, stale: false };
+        let tenant = Tenant {
+            id,
+            kind: Kind::Fails,
+            most: 0,
+            held: 0,
+            upkeep: 0,
+            waits: BTreeMap::new(),
+            waiting: 0,
+            least: 0,
+            in_vain: false,
+            used_at: 0,
+            since: 0,
+            listed: false,
+            stale: false,
+        };
         let number = self.unused.pop().unwrap_or_else(|| {
             self.tenants.push(None);
             (self.tenants.len() - 1) as u32
@@ -430,9 +550,6 @@ impl Grants {
                 self.stale.push(number);
             }
         }
-        if capacity < before {
-            self.refuse_hopeless();
-        }
     }
 
     /// Whether all limits fit together: then nobody has to be put in line.
@@ -464,31 +581,55 @@ impl Grants {
         }
     }
 
-    /// Whether a request may be granted: `ticket` is where it waits. The line is straight.
-    fn may(&self, number: u32, bytes: u64, ticket: Option<Ticket>) -> bool {
+    /// Whether a request that has just come may be granted. The line is straight.
+    fn may_now(&self, number: u32, bytes: u64) -> bool {
+        let tenant = self.tenant(number);
+        // What it is promised ends here, what it waits for included.
+        let promised = tenant.kind != Kind::Waits || is_within(tenant, bytes, self.capacity());
+        promised && self.may(number, bytes, || bytes <= self.passing(number, self.room()))
+    }
+
+    fn may(&self, number: u32, bytes: u64, passes: impl FnOnce() -> bool) -> bool {
         if bytes > self.free() {
             return false;
         }
-        let tenant = self.tenant(number);
-        match tenant.kind {
-            Kind::Fixed => return self.may_fix(bytes),
-            // What it is promised ends here, what it waits for included.
-            Kind::Waits if ticket.is_none() && !self.is_possible(tenant, bytes) => return false,
-            Kind::Waits | Kind::Fails => {}
+        match self.tenant(number).kind {
+            Kind::Fixed => self.may_fix(bytes),
+            Kind::Fails => passes(),
+            Kind::Waits => passes() && self.is_safe_with(number, bytes),
         }
-        let in_front = ticket.is_some() && ticket == self.waiters.keys().next().copied();
-        (in_front || self.may_pass(number)) && (tenant.kind == Kind::Fails || self.is_safe_with(number, bytes))
     }
 
-    /// Whether a tenant could have `bytes` more than it holds and waits for, if it were alone.
-    fn is_possible(&self, tenant: &Tenant, bytes: u64) -> bool {
-        let all = tenant.held.saturating_add(tenant.waiting).saturating_add(bytes);
-        all <= tenant.most.min(self.capacity())
+    /// Bytes that the front leaves to those who came later, if it holds anybody off: so much is left when those have gone who were
+    /// there when it came.
+    fn room(&self) -> Option<u64> {
+        let front = self.front.filter(|_| self.rules.order == Order::FirstCome)?;
+        let front = self.waiters.get(&front)?;
+        let capacity = self.capacity();
+        let of_later = (0..).zip(&self.tenants).filter_map(|(number, tenant)| {
+            let tenant = tenant.as_ref().filter(|tenant| number != front.tenant && tenant.kind != Kind::Fixed)?;
+            let later = tenant.held > 0 && tenant.since > self.front_since;
+            later.then(|| tenant.claim(capacity))
+        });
+        let ahead = self.tenant(front.tenant).held.saturating_add(front.bytes);
+        Some(capacity.saturating_sub(of_later.fold(ahead, u64::saturating_add)))
     }
 
-    /// Whether a tenant that asks now, or has come later, may be served before the one who has waited longest.
-    fn may_pass(&self, number: u32) -> bool {
-        self.rules.order != Order::FirstCome || self.waiters.is_empty() || self.tenant(number).held > 0
+    /// Bytes that a tenant may have before the front.
+    fn passing(&self, number: u32, room: Option<u64>) -> u64 {
+        let Some(room) = room else { return u64::MAX };
+        let tenant = self.tenant(number);
+        let front = self.front.and_then(|front| self.waiters.get(&front));
+        match tenant.kind {
+            // He may wait for what it cannot finish without.
+            Kind::Waits if tenant.held > 0 => u64::MAX,
+            // Once it holds something it must be able to have all that it may come to need.
+            Kind::Waits if front.is_some_and(|front| front.tenant != number) => {
+                if tenant.claim(self.capacity()) <= room { u64::MAX } else { 0 }
+            }
+            Kind::Fails if tenant.held > 0 && tenant.since <= self.front_since => u64::MAX,
+            _ => room,
+        }
     }
 
     /// Whether everybody can still reach his limit when tenant `number`, who waits, has `bytes` more. What is before him in line
@@ -523,61 +664,104 @@ impl Grants {
         let before = self.capacity();
         let uses = self.count_use();
         self.change(number, |tenant| {
+            if tenant.held == 0 {
+                tenant.since = uses;
+            }
             tenant.held += bytes;
             tenant.used_at = uses;
         });
         self.follow_capacity(before);
+        if self.tenant(number).kind == Kind::Fixed {
+            self.refuse_hopeless();
+        }
     }
 
-    /// Refuses what tenants could not have any more if they were alone, the latest first: it would be in others' way.
+    /// Refuses what tenants could never have any more, the latest first: it would be in others' way.
     fn refuse_hopeless(&mut self) {
-        let capacity = self.capacity();
+        let most = self.best_capacity();
         let tickets: Vec<Ticket> = self.waiters.keys().rev().copied().collect();
         for ticket in tickets {
-            let Some(Waiter { tenant: number, bytes }) = self.waiters.get(&ticket).copied() else { continue };
-            let tenant = self.tenant_mut(number);
-            if tenant.held.saturating_add(tenant.waiting) > tenant.most.min(capacity) {
-                tenant.waiting -= bytes;
+            let Some(Waiter { tenant: number, .. }) = self.waiters.get(&ticket).copied() else { continue };
+            if !is_within(self.tenant(number), 0, most) {
+                self.tenant_mut(number).remove_wait(ticket);
                 self.waiters.remove(&ticket);
                 self.refused.push(ticket);
             }
         }
+        self.look_in_front();
     }
 
     /// Grants what can be granted, one after the other.
+    ///
+    /// In one pass: a grant makes nothing possible that was not before, but that others pass another front.
     fn decide(&mut self) {
+        self.look_in_front();
         while !self.waiters.is_empty() && self.free() > 0 {
+            let front = self.front;
             self.straighten();
-            let Some(ticket) = self.next() else { return };
-            let Some(waiter) = self.waiters.get(&ticket).copied() else { return };
-            self.grant(waiter.tenant, waiter.bytes);
-            self.waiters.remove(&ticket);
-            self.tenant_mut(waiter.tenant).waiting -= waiter.bytes;
-            self.granted.insert(ticket, waiter);
-            self.news.push(ticket);
+            let mut room = self.room();
+            for ticket in self.candidates(room) {
+                let Some(waiter) = self.waiters.get(&ticket).copied() else { continue };
+                let in_front = self.front == Some(ticket);
+                if self
+                    .may(waiter.tenant, waiter.bytes, || in_front || waiter.bytes <= self.passing(waiter.tenant, room))
+                {
+                    self.grant(waiter.tenant, waiter.bytes);
+                    self.waiters.remove(&ticket);
+                    let tenant = self.tenant_mut(waiter.tenant);
+                    tenant.remove_wait(ticket);
+                    tenant.in_vain = false;
+                    self.granted.insert(ticket, waiter);
+                    self.news.push(ticket);
+                    self.look_in_front();
+                    self.straighten();
+                    room = self.room();
+                }
+            }
+            if self.front == front {
+                return;
+            }
         }
     }
 
-    /// Who of those who may be served now is.
-    fn next(&mut self) -> Option<Ticket> {
-        let mut served = self.waiters.iter().filter(|(ticket, waiter)| {
-            let Waiter { tenant, bytes } = **waiter;
-            self.may(tenant, bytes, Some(**ticket))
-        });
-        let chosen = match self.rules.order {
-            Order::FirstCome => served.next(),
-            Order::BestFit => served.reduce(|best, one| if one.1.bytes > best.1.bytes { one } else { best }),
-            Order::RecentUse => {
-                let used_at = |waiter: &Waiter| self.tenant(waiter.tenant).used_at;
-                served.reduce(|best, one| if used_at(one.1) > used_at(best.1) { one } else { best })
-            }
-            Order::Random => {
-                let all: Vec<(&Ticket, &Waiter)> = served.collect();
-                self.random = self.random.wrapping_add(1);
-                let at = line::mix(self.random).checked_rem(all.len() as u64);
-                at.and_then(|at| all.get(at as usize).copied())
-            }
-        };
-        chosen.map(|(ticket, _)| *ticket)
+    /// Looks who is in front.
+    fn look_in_front(&mut self) {
+        let holds_off = |waiter: &Waiter| !self.tenant(waiter.tenant).in_vain;
+        let front = self.waiters.iter().find(|(_, waiter)| holds_off(waiter)).map(|(ticket, _)| *ticket);
+        if front != self.front {
+            (self.front, self.front_since) = (front, self.uses);
+        }
     }
+
+    /// Who may be served, in the order of the rules. Of tenants that could not have the least that they wait for, only the front.
+    fn candidates(&mut self, room: Option<u64>) -> Vec<Ticket> {
+        let mut found: Vec<(u64, Ticket)> = Vec::new();
+        let free = self.free();
+        for (number, tenant) in (0..).zip(&self.tenants) {
+            let Some(tenant) = tenant.as_ref().filter(|tenant| !tenant.waits.is_empty()) else { continue };
+            let some = self.may(number, tenant.least, || tenant.least <= self.passing(number, room));
+            let waits =
+                tenant.waits.iter().filter(|(ticket, bytes)| **bytes <= free && (some || Some(**ticket) == self.front));
+            found.extend(waits.map(|(ticket, bytes)| match self.rules.order {
+                Order::BestFit => (*bytes, *ticket),
+                Order::RecentUse => (tenant.used_at, *ticket),
+                Order::FirstCome | Order::Random => (0, *ticket),
+            }));
+        }
+        found.sort_unstable_by_key(|(most, ticket)| (Reverse(*most), *ticket));
+        if self.rules.order == Order::Random {
+            for (place, _) in &mut found {
+                self.random = self.random.wrapping_add(1);
+                *place = line::mix(self.random);
+            }
+            found.sort_unstable();
+        }
+        found.into_iter().map(|(_, ticket)| ticket).collect()
+    }
+}
+
+/// Whether a tenant could have `bytes` more than it holds and waits for, if it were alone with so much memory.
+fn is_within(tenant: &Tenant, bytes: u64, there_is: u64) -> bool {
+    let all = tenant.held.saturating_add(tenant.waiting).saturating_add(bytes);
+    all <= tenant.most.min(there_is)
 }

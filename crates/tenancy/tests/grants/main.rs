@@ -4,12 +4,12 @@
 mod model;
 mod script;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::Model;
 use proptest::prelude::*;
 use tenancy::TenantId;
-use tenancy::grant::{Grants, Kind, Order, Rules, Ticket};
+use tenancy::grant::{Declined, Grants, Kind, MOST_WAITS, Order, Rules, Ticket};
 
 #[test]
 fn scripts() {
@@ -39,6 +39,8 @@ enum Event {
     Cancel(usize),
     Claim(usize),
     Overhead(u64),
+    Keep(u64, u64),
+    Unkeep(u64, u64),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -54,6 +56,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<usize>().prop_map(Event::Cancel),
         2 => any::<usize>().prop_map(Event::Claim),
         1 => (0..3u64).prop_map(Event::Overhead),
+        1 => (0..7u64, 1..3u64).prop_map(|(tenant, bytes)| Event::Keep(tenant, bytes)),
+        1 => (0..7u64, 1..3u64).prop_map(|(tenant, bytes)| Event::Unkeep(tenant, bytes)),
     ]
 }
 
@@ -69,6 +73,10 @@ struct World {
     order: Order,
     waiting: BTreeMap<Ticket, (u64, u64)>,
     granted: Vec<(Ticket, u64, u64)>,
+    /// Who has waited longest and holds others off, who held something when he came there, and who did that in vain.
+    front: Option<Ticket>,
+    seniors: BTreeSet<u64>,
+    in_vain: BTreeSet<u64>,
     /// A limit was raised, or memory lost, since all were well: that nobody can be left waiting is not promised until it is so again.
     disturbed: bool,
 }
@@ -81,12 +89,42 @@ impl World {
             order: rules.order,
             waiting: BTreeMap::new(),
             granted: Vec::new(),
+            front: None,
+            seniors: BTreeSet::new(),
+            in_vain: BTreeSet::new(),
             disturbed: false,
         }
     }
 
+    fn look_in_front(&mut self) {
+        let (model, in_vain) = (&self.model, &self.in_vain);
+        self.seniors.retain(|tenant| model.tenants.get(tenant).is_some_and(|known| known.held > 0));
+        let front = self.waiting.iter().find(|(_, (tenant, _))| !in_vain.contains(tenant)).map(|(ticket, _)| *ticket);
+        if front != self.front {
+            self.front = front;
+            self.seniors = model.tenants.iter().filter(|(_, known)| known.held > 0).map(|(id, _)| *id).collect();
+        }
+    }
+
+    /// Whether a tenant may have so much before the front.
+    fn passes(&self, tenant: u64, bytes: u64) -> bool {
+        let known = &self.model.tenants[&tenant];
+        let front = self.front.filter(|_| self.order == Order::FirstCome && known.kind != Kind::Fixed);
+        let Some(&(of, wanted)) = front.and_then(|front| self.waiting.get(&front)) else { return true };
+        if known.held > 0 && (known.kind == Kind::Waits || self.seniors.contains(&tenant)) {
+            return true;
+        }
+        // When all have gone who were there, he fits beside all who came later and whatever they may come to.
+        let later = self.model.tenants.iter().filter(|(id, known)| {
+            **id != of && known.held > 0 && known.kind != Kind::Fixed && !self.seniors.contains(id)
+        });
+        let later: u64 = later.map(|(id, _)| self.model.claim(*id)).sum();
+        let own = if known.kind == Kind::Waits && tenant != of { self.model.claim(tenant) } else { bytes };
+        self.model.tenants[&of].held + wanted + later + own <= self.model.capacity()
+    }
+
     fn hear(&mut self) {
-        let (capacity, mut wanted) = (self.model.capacity(), BTreeMap::<u64, u64>::new());
+        let (capacity, mut wanted) = (self.model.best_capacity(), BTreeMap::<u64, u64>::new());
         for (tenant, bytes) in self.waiting.values() {
             *wanted.entry(*tenant).or_insert(self.model.tenants[tenant].held) += bytes;
         }
@@ -102,9 +140,12 @@ impl World {
                 wanted <= self.model.tenants[&tenant].most.min(capacity) || wanted == self.model.tenants[&tenant].held
             );
         }
+        self.look_in_front();
         for ticket in self.grants.news() {
             let (tenant, bytes) = self.waiting.remove(&ticket).unwrap();
             self.model.tenant(tenant).held += bytes;
+            self.in_vain.remove(&tenant);
+            self.look_in_front();
             self.granted.push((ticket, tenant, bytes));
         }
     }
@@ -119,8 +160,7 @@ impl World {
             // Whoever charges looks at this first.
             return;
         }
-        let passes = self.order != Order::FirstCome || self.waiting.is_empty() || known.held > 0;
-        let passes = passes || known.kind == Kind::Fixed;
+        let passes = self.passes(tenant, bytes);
         let possible = known.held + waiting + bytes <= known.most.min(self.model.capacity());
         let possible = possible || known.kind != Kind::Waits;
         let expect = self.model.may_take(tenant, bytes, &self.waiting) && passes && possible;
@@ -133,7 +173,7 @@ impl World {
         if taken {
             self.model.tenant(tenant).held += bytes;
         } else if known.kind == Kind::Waits {
-            let possible = known.held + waiting + bytes <= known.most.min(self.model.capacity());
+            let possible = known.held + waiting + bytes <= known.most.min(self.model.best_capacity());
             match self.grants.wait(TenantId(tenant), bytes) {
                 Ok(ticket) => {
                     assert!(possible);
@@ -147,6 +187,8 @@ impl World {
     fn leave(&mut self, tenant: u64) {
         self.grants.leave(TenantId(tenant));
         self.model.tenants.remove(&tenant);
+        self.model.upkeep.remove(&tenant);
+        self.in_vain.remove(&tenant);
         self.waiting.retain(|_, (of, _)| *of != tenant);
         self.granted.retain(|(_, of, _)| *of != tenant);
     }
@@ -177,7 +219,11 @@ impl World {
                 let tickets: Vec<Ticket> =
                     self.waiting.keys().copied().chain(self.granted.iter().map(|(ticket, ..)| *ticket)).collect();
                 let Some(ticket) = at.checked_rem(tickets.len()).map(|at| tickets[at]) else { return };
-                self.waiting.remove(&ticket);
+                if let Some((tenant, _)) = self.waiting.remove(&ticket)
+                    && self.front == Some(ticket)
+                {
+                    self.in_vain.insert(tenant);
+                }
                 if let Some(at) = self.granted.iter().position(|(granted, ..)| *granted == ticket) {
                     let (_, tenant, bytes) = self.granted.remove(at);
                     self.model.tenant(tenant).held -= bytes;
@@ -195,6 +241,25 @@ impl World {
                 self.model.overhead = bytes;
                 self.disturbed = true;
             }
+            Event::Keep(tenant, bytes) => {
+                let expect =
+                    self.model.tenants.contains_key(&tenant) && self.model.may_keep(tenant, bytes, &self.waiting);
+                let safe = self.model.is_safe();
+                let kept = self.grants.keep(TenantId(tenant), bytes).is_ok();
+                if safe || !self.model.anybody_waits() {
+                    assert_eq!(kept, expect, "{bytes} for {tenant}: {:?}, {:?}", self.model, self.waiting);
+                }
+                if kept {
+                    *self.model.upkeep.entry(tenant).or_default() += bytes;
+                }
+            }
+            Event::Unkeep(tenant, bytes) => {
+                let Some(upkeep) = self.model.upkeep.get_mut(&tenant) else { return };
+                let bytes = bytes.min(*upkeep);
+                *upkeep -= bytes;
+                self.grants.unkeep(TenantId(tenant), bytes);
+                self.disturbed = true;
+            }
         }
     }
 
@@ -203,6 +268,7 @@ impl World {
         let [total, kept, fixed, held, free] = self.grants.sums();
         let all: u64 = self.model.tenants.values().map(|tenant| tenant.held).sum();
         assert_eq!(fixed + held, all);
+        assert_eq!(kept, self.model.kept());
         assert_eq!(free, self.model.free());
         if kept + fixed + held <= total {
             assert_eq!(kept + fixed + held + free, total, "all of it is somebody's");
@@ -216,10 +282,8 @@ impl World {
         }
         // Nobody waits who could be served.
         if self.model.anybody_waits() && self.model.is_safe() {
-            let mut front = true;
             for (ticket, (tenant, bytes)) in &self.waiting {
-                let passes = front || self.order != Order::FirstCome || self.model.tenants[tenant].held > 0;
-                front = false;
+                let passes = self.front == Some(*ticket) || self.passes(*tenant, *bytes);
                 let may = passes && self.model.may_take(*tenant, *bytes, &self.waiting);
                 assert!(!may, "{ticket:?} waits for what it could have: {:?}, {:?}", self.model, self.waiting);
             }
@@ -315,4 +379,46 @@ fn thousands_of_tenants() {
     assert!(granted > count && granted < 4 * count, "{granted}");
     (0..count).for_each(|tenant| grants.leave(TenantId(tenant)));
     assert_eq!(grants.sums(), [1 << 40, 0, 0, 0, 1 << 40]);
+}
+
+/// Tenants that wait for as much as they may, in each order: one gives back, and each of them is looked at a few times, not each of
+/// their requests for each that is granted.
+#[test]
+fn thousands_of_requests_wait() {
+    for order in Order::ALL {
+        let mut grants = Grants::new(1 << 40, 0, Rules { order, ..Rules::default() });
+        let (tenants, all) = (100, TenantId(1 << 20));
+        grants.set(all, 1 << 40, Kind::Fails);
+        grants.take(all, 1 << 40).unwrap();
+        let mut waiting = 0;
+        for tenant in 0..tenants {
+            grants.set(TenantId(tenant), 1 << 30, Kind::Waits);
+            for request in 0..MOST_WAITS as u64 {
+                grants.wait(TenantId(tenant), 4096 * (1 + (request * 7 + tenant) % 50)).unwrap();
+                waiting += 1;
+            }
+            assert_eq!(grants.wait(TenantId(tenant), 4096), Err(Declined::TooMany));
+        }
+        let mut granted = 0;
+        while granted < waiting {
+            grants.give(all, 1 << 22);
+            let news = grants.news();
+            assert!(!news.is_empty(), "{order}: nobody could have 4 MiB");
+            granted += news.len();
+            news.into_iter().for_each(|ticket| assert!(grants.claim(ticket)));
+        }
+        assert!(!grants.has_waiters());
+    }
+}
+
+/// A tenant that goes leaves nothing behind, also while nobody has to be put in line.
+#[test]
+fn who_goes_is_forgotten() {
+    let mut grants = Grants::new(1 << 40, 0, Rules::default());
+    let empty = format!("{grants:?}").len();
+    for tenant in 0..1000 {
+        grants.set(TenantId(tenant), 1 << 20, Kind::Waits);
+        grants.leave(TenantId(tenant));
+    }
+    assert!(format!("{grants:?}").len() < empty + 200, "{grants:?}");
 }

@@ -16,12 +16,13 @@ pub(crate) struct Model {
     total: u64,
     reserve: u64,
     pub(crate) overhead: u64,
+    pub(crate) upkeep: BTreeMap<u64, u64>,
     pub(crate) tenants: BTreeMap<u64, Tenant>,
 }
 
 impl Model {
     pub(crate) fn new(total: u64, reserve: u64) -> Model {
-        Model { total, reserve, overhead: 0, tenants: BTreeMap::new() }
+        Model { total, reserve, overhead: 0, upkeep: BTreeMap::new(), tenants: BTreeMap::new() }
     }
 
     pub(crate) fn set(&mut self, id: u64, most: u64, kind: Kind) {
@@ -43,8 +44,23 @@ impl Model {
 
     /// What there is beside the reserve and what is fixed.
     pub(crate) fn capacity(&self) -> u64 {
-        let kept = self.reserve.max(self.overhead) + self.held(|kind| kind == Kind::Fixed);
+        let kept = self.kept() + self.held(|kind| kind == Kind::Fixed);
         self.total.saturating_sub(kept)
+    }
+
+    pub(crate) fn kept(&self) -> u64 {
+        self.reserve.max(self.overhead + self.upkeep.values().sum::<u64>())
+    }
+
+    /// What there may be at best.
+    pub(crate) fn best_capacity(&self) -> u64 {
+        self.total.saturating_sub(self.reserve + self.held(|kind| kind == Kind::Fixed))
+    }
+
+    /// The most that a tenant may come to have.
+    pub(crate) fn claim(&self, id: u64) -> u64 {
+        let tenant = &self.tenants[&id];
+        if tenant.kind == Kind::Waits { tenant.most.min(self.capacity()).max(tenant.held) } else { tenant.held }
     }
 
     pub(crate) fn free(&self) -> u64 {
@@ -74,7 +90,20 @@ impl Model {
         }
         let mut after = self.clone();
         after.tenant(id).held += bytes;
-        let keeps = self.tenants[&id].kind != Kind::Fixed
+        self.is_kept_in(&after, self.tenants[&id].kind != Kind::Fixed, waiting)
+    }
+
+    /// Whether so much may be taken for a tenant's upkeep.
+    pub(crate) fn may_keep(&self, id: u64, bytes: u64, waiting: &BTreeMap<Ticket, (u64, u64)>) -> bool {
+        let mut after = self.clone();
+        *after.upkeep.entry(id).or_default() += bytes;
+        let more = after.kept() - self.kept();
+        !self.anybody_waits() || more == 0 || more <= self.free() && self.is_kept_in(&after, false, waiting)
+    }
+
+    /// Whether all can be served in `after`, and, unless it comes back, have what they were promised.
+    fn is_kept_in(&self, after: &Model, comes_back: bool, waiting: &BTreeMap<Ticket, (u64, u64)>) -> bool {
+        let keeps = comes_back
             || self.tenants.iter().filter(|(_, tenant)| tenant.kind == Kind::Waits).all(|(id, tenant)| {
                 let wanted: u64 = waiting.values().filter(|(of, _)| of == id).map(|(_, bytes)| bytes).sum();
                 let declared = if tenant.most < self.total { tenant.most } else { 0 };

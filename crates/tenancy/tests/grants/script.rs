@@ -9,6 +9,8 @@
 //! a leaves [-> b]
 //! a cancels [-> b]                     # its first wait
 //! overhead 2 [-> b]
+//! a keeps 1 -> ok|no                   # upkeep
+//! a unkeeps 1 [-> b]
 //! free 3 | safe yes|no | a may have 3|all | waiting b c
 //! ```
 
@@ -100,6 +102,15 @@ impl Player {
                 if self.grants.take(id, number(bytes)).is_ok() { "ok".into() } else { "no".into() }
             }
             [name, "wants", bytes] => self.wants(name, number(bytes)),
+            [name, "keeps", bytes] => {
+                let id = self.id(name);
+                if self.grants.keep(id, number(bytes)).is_ok() { "ok".into() } else { "no".into() }
+            }
+            [name, "unkeeps", bytes] => {
+                let id = self.id(name);
+                self.grants.unkeep(id, number(bytes));
+                self.served()
+            }
             [name, "gives", bytes] => {
                 let id = self.id(name);
                 self.grants.give(id, number(bytes));
