@@ -19,13 +19,14 @@ const MAX_ALLOCATIONS: usize = 1 << 18;
 impl Client {
     /// Books `bytes` of VRAM against the limit.
     fn charge(&self, bytes: u64) -> Result<(), GpuError> {
-        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        let limit = self.limit();
+        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
         match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
             Ok(_) => {
                 self.device().vram.charge(bytes);
                 Ok(())
             }
-            Err(used) => Err(self.out_of_memory(bytes, self.limit - used)),
+            Err(used) => Err(self.out_of_memory(bytes, limit.saturating_sub(used))),
         }
     }
 
@@ -36,7 +37,7 @@ impl Client {
     }
 
     fn out_of_memory(&self, wanted: u64, free: u64) -> GpuError {
-        GpuError::OutOfMemory { wanted, free, limit: self.limit }
+        GpuError::OutOfMemory { wanted, free, limit: self.limit() }
     }
 
     /// VRAM that counts against the limit: zero-filled, whole pages.
@@ -228,7 +229,8 @@ impl Client {
 
     pub(crate) fn memory_info(&self) -> Response {
         let used = self.used.load(Ordering::Relaxed);
-        let free = self.limit.saturating_sub(used).min(self.device().vram.free());
-        Response::Memory { free, total: self.limit }
+        let limit = self.limit();
+        let free = limit.saturating_sub(used).min(self.device().vram.free());
+        Response::Memory { free, total: limit }
     }
 }

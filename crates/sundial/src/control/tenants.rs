@@ -303,6 +303,21 @@ impl Tenants {
         Ok(self.introduce(tenant))
     }
 
+    /// Changes the limit of GPU memory of a tenant that is no virtual GPU.
+    ///
+    /// # Errors
+    /// There is no such tenant, or it cannot have that.
+    pub(super) fn resize(&mut self, name: &str, bytes: u64) -> Result<Orders> {
+        let found = self.admission.tenants().find(|(_, terms)| terms.name == name);
+        let (tenant, _) = found.ok_or_else(|| AdmissionError::Nobody { name: name.into() })?;
+        if self.vgpus.contains_key(&tenant) {
+            bail!("`{name}` is a virtual GPU, whose guest has to do its part; say: sundial vgpu set {name} --mem ...");
+        }
+        self.check_memory(tenant, bytes).map_err(anyhow::Error::msg)?;
+        self.admission.resize(tenant, bytes)?;
+        Ok(self.introduce(tenant))
+    }
+
     /// How GPU time is shared.
     pub(super) fn scheduler(&self) -> Scheduler {
         self.scheduler
@@ -424,6 +439,14 @@ mod tests {
         assert!(register(&mut tenants, more, user).unwrap_err().contains("--mem 344m"));
         let _b = register(&mut tenants, Terms { memory_bytes: None, ..terms("b", 20.0) }, user).unwrap();
         assert!(register(&mut tenants, terms("c", 1.0), user).unwrap_err().contains("`tenants = 2`"));
+        assert!(tenants.resize("a", 600 << 20).unwrap_err().to_string().contains("--mem 256m"));
+        assert!(tenants.resize("nobody", 1 << 20).is_err());
+        let limit = |orders: &Orders| match &orders[..] {
+            [ToDevice::Tenant { limits, .. }] => limits.vram_bytes,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(limit(&tenants.resize("a", 100 << 20).unwrap()), 100 << 20);
+        assert_eq!(limit(&tenants.resize("a", 256 << 20).unwrap()), 256 << 20);
         assert!(tenants.reshare("a", Percent(31.0)).is_err() && tenants.reshare("a", Percent(29.0)).is_ok());
         // The administrator is bound by what there is, and nothing else.
         let _c = register(&mut tenants, Terms { memory_bytes: Some(1 << 30), ..terms("c", 50.0) }, 0).unwrap();
