@@ -32,6 +32,8 @@ pub(super) struct Tenants {
     owners: BTreeMap<TenantId, Owner>,
     /// Users who have used all the GPU time that they may, and what they are told of that.
     exhausted: BTreeMap<u32, String>,
+    /// What newcomers of those users are told, as of when they were looked at last: whether they have tenants here or not.
+    refused: BTreeMap<u32, String>,
     /// Nobody comes in any more.
     draining: bool,
     /// Tenants made for users without a credential.
@@ -69,6 +71,7 @@ impl Tenants {
             registered: HashMap::new(),
             owners: BTreeMap::new(),
             exhausted: BTreeMap::new(),
+            refused: BTreeMap::new(),
             draining: false,
             users: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -124,7 +127,7 @@ impl Tenants {
         if self.draining {
             bail!("the daemon is ending, and lets nobody in any more; try again when another has started");
         }
-        if let Some(told) = self.exhausted.get(&owner.user) {
+        if let Some(told) = self.refused.get(&owner.user).or_else(|| self.exhausted.get(&owner.user)) {
             bail!("{told}");
         }
         self.grant(owner).admit(self.held(owner.user, None), &mut terms).map_err(anyhow::Error::msg)?;
@@ -147,10 +150,9 @@ impl Tenants {
     /// Before somebody is let in: what he is told, if he has used all GPU time that he may.
     pub(super) fn note_exhausted(&mut self, user: u32, told: Option<String>) {
         match told {
-            Some(told) => drop(self.exhausted.insert(user, told)),
-            None if self.owners.values().any(|owner| owner.user == user) => {}
-            None => drop(self.exhausted.remove(&user)),
-        }
+            Some(told) => self.refused.insert(user, told),
+            None => self.refused.remove(&user),
+        };
     }
 
     /// Users that have tenants here.
@@ -476,7 +478,10 @@ mod tests {
             orders.into_iter().filter_map(share).collect()
         };
         let seven = || BTreeMap::from([(7, "enough".to_owned())]);
+        // Who has been refused meanwhile is held back all the same.
+        tenants.note_exhausted(7, Some("enough".into()));
         assert_eq!(shares(tenants.hold_back(seven())), [LEFT_OVER, 30.0]);
+        tenants.note_exhausted(7, None);
         assert!(tenants.hold_back(seven()).is_empty(), "nothing is new");
         assert_eq!(register(&mut tenants, terms("c", 1.0), 7).unwrap_err(), "enough");
         assert_eq!(shares(tenants.restart()), [LEFT_OVER, 30.0], "the next device process is told so, too");
