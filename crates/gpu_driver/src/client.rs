@@ -106,7 +106,8 @@ pub(crate) struct Schedule {
 pub struct Client {
     driver: Arc<Driver>,
     name: String,
-    pub(crate) limit: u64,
+    /// Changed by [`Client::set_memory_limit`].
+    limit: AtomicU64,
     /// All VRAM that is taken for it comes from here.
     pub(crate) vram: ClientVram,
     pub(crate) host_limit: u64,
@@ -173,7 +174,7 @@ impl Client {
         let limit = config.memory_limit.unwrap_or(total).min(total);
         let client = Client {
             name: config.name,
-            limit,
+            limit: AtomicU64::new(limit),
             vram: ClientVram::new(&device.vram, config.vram),
             host_limit: config.host_limit.unwrap_or(u64::MAX),
             properties: Properties { memory_bytes: limit, ..device.properties.clone() },
@@ -219,6 +220,17 @@ impl Client {
         &self.name
     }
 
+    /// Most bytes of VRAM that may count against it.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes that. It keeps what it has beyond, and gets no more; what was shown of its memory to its program, and how much may be, stays
+    /// as it was.
+    pub fn set_memory_limit(&self, bytes: u64) {
+        self.limit.store(bytes.min(self.driver.device.vram.total()), Ordering::Relaxed);
+    }
+
     /// The memory file of the semaphore area, for another process to map.
     #[must_use]
     pub fn semaphore_file(&self) -> &Arc<Memfd> {
@@ -233,7 +245,7 @@ impl Client {
 
     /// The file that shows its allocations, if it has one.
     pub(crate) fn aperture(&self) -> Option<&Aperture> {
-        self.aperture.get_or_init(|| Aperture::new(self.limit, &self.budget)).as_ref()
+        self.aperture.get_or_init(|| Aperture::new(self.limit(), &self.budget)).as_ref()
     }
 
     /// The file that shows its allocations, if there is one already.
@@ -331,7 +343,7 @@ impl Client {
         if slot.is_some() || self.layout.get().is_some() {
             return Err(invalid("the address range has been announced already".into()));
         }
-        let bound = TABLE_BYTES + self.limit / TABLE_SHARE;
+        let bound = TABLE_BYTES + self.limit() / TABLE_SHARE;
         let mut space = Space::new(&self.vram, device.hypercalls.as_ref(), &self.budget, (lo, bytes), bound)?;
         let area = HostPart { dma: Arc::clone(&self.signals.dma), offset: 0 };
         let area_bytes = (SemaphoreArea::BYTES as u64).next_multiple_of(PAGE_BYTES);

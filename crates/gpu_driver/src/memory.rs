@@ -20,15 +20,16 @@ impl Client {
     /// Books `bytes` of VRAM: with whoever divides it, and against the limit.
     fn charge(&self, bytes: u64, what: VramUse) -> Result<(), GpuError> {
         self.vram.book(bytes, what)?;
-        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        let limit = self.limit();
+        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).map(drop).map_err(|used| {
             self.vram.unbook(bytes, what);
-            self.out_of_memory(bytes, self.limit.saturating_sub(used))
+            self.out_of_memory(bytes, limit.saturating_sub(used))
         })
     }
 
     fn out_of_memory(&self, wanted: u64, free: u64) -> GpuError {
-        GpuError::OutOfMemory { wanted, free, limit: self.limit }
+        GpuError::OutOfMemory { wanted, free, limit: self.limit() }
     }
 
     /// VRAM that counts against the limit: zero-filled, whole pages.
@@ -270,7 +271,8 @@ impl Client {
 
     pub(crate) fn memory_info(&self) -> Response {
         let used = self.used.load(Ordering::Relaxed);
-        let free = self.limit.saturating_sub(used).min(self.device().vram.free());
-        Response::Memory { free, total: self.limit }
+        let limit = self.limit();
+        let free = limit.saturating_sub(used).min(self.device().vram.free());
+        Response::Memory { free, total: limit }
     }
 }

@@ -114,6 +114,13 @@ pub(crate) enum AdminRequest {
         /// Of the device's time, in percent.
         share: Percent,
     },
+    /// Changes the limit of GPU memory of a tenant that is there.
+    Memory {
+        /// Its name.
+        tenant: String,
+        /// All its sessions together, in bytes.
+        bytes: u64,
+    },
     /// Reads the policy file again.
     Reload,
     /// Shares GPU time in another way from now on.
@@ -137,6 +144,11 @@ pub(crate) enum AdminReply {
     Sessions(Listing),
     /// To `Usage`, `Snapshot`, `Share`, `ShareVgpu`, `ResizeVgpu`, `ShadowVgpu`, `TraceVgpu`, `Reload` and `Schedule`.
     Done,
+    /// To `Memory`.
+    Limit {
+        /// What it came to, in bytes: no less than what the tenant has.
+        bytes: u64,
+    },
     /// To `CreateVgpu`: where it is, and to `DestroyVgpu`: where it was.
     Vgpu {
         /// The path of its socket.

@@ -36,7 +36,7 @@
 //! drain_seconds = 30         # how long tenants may finish when the daemon is to end; without it 30 for --system, else 0
 //! [system]                   # of `serve --system`
 //! group = "sundial"          # who may come: the members of a group
-//! [policy.groups.students]   # who may have how much: see the file of policy in this crate
+//! [policy.groups.students]   # who may have how much: see `policy.rs`
 //! share = "20%"
 //!
 //! [profiles.small]           # terms with a name, for `--profile small` of `run` and `vgpu create`

@@ -1,9 +1,11 @@
 //! `sundial set`: changes what holds while the daemon runs.
 
+use std::io::Write;
+
 use anyhow::{Result, bail};
 
 use crate::admin::{self, AdminReply, AdminRequest};
-use crate::size::{Percent, Scheduler};
+use crate::size::{Percent, Scheduler, Size};
 
 /// What `sundial set` takes.
 #[derive(Debug, clap::Args)]
@@ -12,12 +14,16 @@ pub(crate) struct Args {
     /// How GPU time is shared: default, fifo, credit, band.
     #[arg(long)]
     scheduler: Option<Scheduler>,
-    /// The tenant whose share is to change, by its name in `ps`.
-    #[arg(requires = "share")]
+    /// The tenant that is to have something else, by its name in `ps`.
+    #[arg(requires = "else")]
     tenant: Option<String>,
     /// Its share of GPU time while others want it, as 30%.
-    #[arg(long, requires = "tenant")]
+    #[arg(long, requires = "tenant", group = "else")]
     share: Option<Percent>,
+    /// Its limit of GPU memory, as 512m: more, or less, down to what it has. What its programs were told of the GPU when they began
+    /// stays; `cuMemGetInfo` and what they get is as it is now.
+    #[arg(long, requires = "tenant", group = "else")]
+    mem: Option<Size>,
 }
 
 /// `sundial reload`.
@@ -28,6 +34,15 @@ pub(crate) fn reload() -> Result<()> {
 pub(crate) fn main(args: &Args) -> Result<()> {
     let socket = admin::reach()?;
     let share = args.tenant.clone().zip(args.share).map(|(tenant, share)| AdminRequest::Share { tenant, share });
+    if let Some((tenant, Size(bytes))) = args.tenant.clone().zip(args.mem) {
+        let request = AdminRequest::Memory { tenant: tenant.clone(), bytes };
+        let AdminReply::Limit { bytes: came_to } = admin::ask(&socket, &request)? else {
+            bail!("the daemon gave an unexpected answer");
+        };
+        if came_to != bytes {
+            writeln!(std::io::stdout(), "{tenant} has {}, and may not have less than that now", Size(came_to))?;
+        }
+    }
     let schedule = args.scheduler.map(|scheduler| AdminRequest::Schedule { scheduler });
     for request in [share, schedule].into_iter().flatten() {
         let AdminReply::Done = admin::ask(&socket, &request)? else {

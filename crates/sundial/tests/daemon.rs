@@ -75,6 +75,45 @@ fn tenants_are_registered_listed_and_limited() {
 }
 
 #[test]
+fn memory_is_given_and_taken_while_a_tenant_runs() {
+    let installation = Installation::new("");
+    let _daemon = installation.serve();
+    let (tenant, gpu) = installation.tenant(&["--name", "alice", "--mem", "64m"]);
+    gpu.request(Request::SetAddressRange { lo: LO, bytes: 1 << 30 }).unwrap();
+    let alloc = |id, bytes| gpu.request(Request::Alloc { id: AllocId(id), bytes, kind: MemoryKind::Vram });
+    let set = |size: &str| {
+        let output = installation.output(&["set", "alice", "--mem", size]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    alloc(1, 48 << 20).unwrap();
+    assert!(matches!(alloc(2, 32 << 20), Err(GpuError::OutOfMemory { .. })));
+    assert_eq!(set("100m"), "");
+    alloc(2, 32 << 20).unwrap();
+    let Ok(Response::Memory { total, .. }) = gpu.request(Request::MemoryInfo) else { panic!() };
+    assert_eq!(total, 100 << 20);
+    assert_eq!(installation.sessions().unwrap()[0]["memory_limit"], 100 << 20);
+    // Not below what it has, and that is said.
+    let told = set("16m");
+    assert!(told.starts_with("alice has 80 MiB"), "{told}");
+    assert!(matches!(alloc(3, 1 << 20), Err(GpuError::OutOfMemory { .. })));
+    gpu.request(Request::Free { id: AllocId(1) }).unwrap();
+    alloc(3, 40 << 20).unwrap();
+    gpu.request(Request::Free { id: AllocId(3) }).unwrap();
+    set("40m");
+    assert!(matches!(alloc(3, 16 << 20), Err(GpuError::OutOfMemory { .. })));
+    let other = tenant.connect().unwrap();
+    assert_eq!(other.properties().memory_bytes, 40 << 20, "who comes now is told how much there is now");
+    for (size, why) in [("1g", "is more than the GPU's"), ("1k", "too small")] {
+        // Less than the least there is comes to what it has.
+        let output = installation.output(&["set", "alice", "--mem", size]);
+        assert_eq!(output.status.success(), size == "1k", "{why}: {}", stderr(&output));
+    }
+    let nobody = installation.output(&["set", "nobody", "--mem", "1g"]);
+    assert!(!nobody.status.success() && stderr(&nobody).contains("no tenant named `nobody`"), "{}", stderr(&nobody));
+}
+
+#[test]
 fn kernels_run_and_endless_ones_end_with_their_client() {
     let installation = Installation::new("");
     let _daemon = installation.serve();

@@ -199,6 +199,7 @@ impl Control {
             }
             AdminRequest::Usage { since } => or_refused(answer(fds, &self.report_usage(since, &view()))),
             AdminRequest::Snapshot => or_refused(answer(fds, &view().snapshot(self.snapshot()))),
+            AdminRequest::Memory { tenant, bytes } => or_refused(self.resize_tenant(&tenant, bytes)),
             AdminRequest::Reload => or_refused(self.reload().map(|()| AdminReply::Done)),
             AdminRequest::ListVgpus => or_refused(self.list_vgpus(&view()).map(AdminReply::Vgpus)),
             AdminRequest::ShareVgpu { name, share } => or_refused(self.share_vgpu(&name, share)),
@@ -214,6 +215,19 @@ impl Control {
             Ok(orders) => (AdminReply::Done, orders),
             Err(error) => (AdminReply::Refused(format!("{error:#}")), Orders::new()),
         })
+    }
+
+    /// Changes a tenant's limit of GPU memory, down to what it has at least.
+    fn resize_tenant(&self, name: &str, bytes: u64) -> Result<AdminReply> {
+        let lines = self.device.report()?.sessions;
+        let has = lines.iter().filter(|line| line.tenant == name).map(|line| line.memory_reserved).max().unwrap_or(0);
+        let bytes = bytes.max(has);
+        self.change(|tenants| match tenants.resize(name, bytes) {
+            Ok(orders) => (Ok(()), orders),
+            Err(error) => (Err(error), Orders::new()),
+        })?;
+        tracing::info!(tenant = name, bytes, "limit of GPU memory");
+        Ok(AdminReply::Limit { bytes })
     }
 
     /// Whether it is this GPU that somebody wants, if any.

@@ -50,7 +50,7 @@ pub(super) fn check(who: Owner, request: &AdminRequest, owner_of: impl Fn(&str) 
         | AdminRequest::ListVgpus
         | AdminRequest::Usage { .. }
         | AdminRequest::Snapshot => Ok(()),
-        AdminRequest::Share { tenant, .. } => own("tenant", tenant),
+        AdminRequest::Share { tenant, .. } | AdminRequest::Memory { tenant, .. } => own("tenant", tenant),
         AdminRequest::ShareVgpu { name, .. }
         | AdminRequest::ResizeVgpu { name, .. }
         | AdminRequest::TraceVgpu { name }

@@ -33,6 +33,8 @@ pub(super) struct Tenants {
     owners: BTreeMap<TenantId, Owner>,
     /// Users who have used all the GPU time that they may, and what they are told of that.
     exhausted: BTreeMap<u32, String>,
+    /// What newcomers of those users are told, as of when they were looked at last: whether they have tenants here or not.
+    refused: BTreeMap<u32, String>,
     /// Nobody comes in any more.
     draining: bool,
     /// Tenants made for users without a credential.
@@ -72,6 +74,7 @@ impl Tenants {
             registered: HashMap::new(),
             owners: BTreeMap::new(),
             exhausted: BTreeMap::new(),
+            refused: BTreeMap::new(),
             draining: false,
             users: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -127,7 +130,7 @@ impl Tenants {
         if self.draining {
             bail!("the daemon is ending, and lets nobody in any more; try again when another has started");
         }
-        if let Some(told) = self.exhausted.get(&owner.user) {
+        if let Some(told) = self.refused.get(&owner.user).or_else(|| self.exhausted.get(&owner.user)) {
             bail!("{told}");
         }
         self.grant(owner).admit(self.held(owner.user, None), &mut terms).map_err(anyhow::Error::msg)?;
@@ -150,10 +153,9 @@ impl Tenants {
     /// Before somebody is let in: what he is told, if he has used all GPU time that he may.
     pub(super) fn note_exhausted(&mut self, user: u32, told: Option<String>) {
         match told {
-            Some(told) => drop(self.exhausted.insert(user, told)),
-            None if self.owners.values().any(|owner| owner.user == user) => {}
-            None => drop(self.exhausted.remove(&user)),
-        }
+            Some(told) => self.refused.insert(user, told),
+            None => self.refused.remove(&user),
+        };
     }
 
     /// Users that have tenants here.
@@ -319,6 +321,21 @@ impl Tenants {
         Ok(self.introduce(tenant))
     }
 
+    /// Changes the limit of GPU memory of a tenant that is no virtual GPU.
+    ///
+    /// # Errors
+    /// There is no such tenant, or it cannot have that.
+    pub(super) fn resize(&mut self, name: &str, bytes: u64) -> Result<Orders> {
+        let found = self.admission.tenants().find(|(_, terms)| terms.name == name);
+        let (tenant, _) = found.ok_or_else(|| AdmissionError::Nobody { name: name.into() })?;
+        if self.vgpus.contains_key(&tenant) {
+            bail!("`{name}` is a virtual GPU, whose guest has to do its part; say: sundial vgpu set {name} --mem ...");
+        }
+        self.check_memory(tenant, bytes).map_err(anyhow::Error::msg)?;
+        self.admission.resize(tenant, bytes)?;
+        Ok(self.introduce(tenant))
+    }
+
     /// How GPU time is shared.
     pub(super) fn scheduler(&self) -> Scheduler {
         self.scheduler
@@ -440,6 +457,14 @@ mod tests {
         assert!(register(&mut tenants, more, user).unwrap_err().contains("--mem 344m"));
         let _b = register(&mut tenants, Terms { memory_bytes: None, ..terms("b", 20.0) }, user).unwrap();
         assert!(register(&mut tenants, terms("c", 1.0), user).unwrap_err().contains("`tenants = 2`"));
+        assert!(tenants.resize("a", 600 << 20).unwrap_err().to_string().contains("--mem 256m"));
+        assert!(tenants.resize("nobody", 1 << 20).is_err());
+        let limit = |orders: &Orders| match &orders[..] {
+            [ToDevice::Tenant { limits, .. }] => limits.vram_bytes,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(limit(&tenants.resize("a", 100 << 20).unwrap()), 100 << 20);
+        assert_eq!(limit(&tenants.resize("a", 256 << 20).unwrap()), 256 << 20);
         assert!(tenants.reshare("a", Percent(31.0)).is_err() && tenants.reshare("a", Percent(29.0)).is_ok());
         // The administrator is bound by what there is, and nothing else.
         let _c = register(&mut tenants, Terms { memory_bytes: Some(1 << 30), ..terms("c", 50.0) }, 0).unwrap();
@@ -469,7 +494,10 @@ mod tests {
             orders.into_iter().filter_map(share).collect()
         };
         let seven = || BTreeMap::from([(7, "enough".to_owned())]);
+        // Who has been refused meanwhile is held back all the same.
+        tenants.note_exhausted(7, Some("enough".into()));
         assert_eq!(shares(tenants.hold_back(seven())), [LEFT_OVER, 30.0]);
+        tenants.note_exhausted(7, None);
         assert!(tenants.hold_back(seven()).is_empty(), "nothing is new");
         assert_eq!(register(&mut tenants, terms("c", 1.0), 7).unwrap_err(), "enough");
         assert_eq!(shares(tenants.restart()), [LEFT_OVER, 30.0], "the next device process is told so, too");

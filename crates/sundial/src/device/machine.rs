@@ -198,6 +198,11 @@ impl Meter {
         self.kernels.load(Ordering::Relaxed)
     }
 
+    /// Changes how much GPU memory it may have.
+    pub(super) fn set_memory_limit(&self, bytes: u64) {
+        self.client.set_memory_limit(bytes);
+    }
+
     /// What it has had of the GPU.
     pub(super) fn usage(&self) -> Usage {
         self.client.usage()

@@ -16,7 +16,7 @@ mod vgpus;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use compile_pool::Pool;
@@ -79,12 +79,19 @@ struct Registry {
 
 struct Tenant {
     name: String,
-    memory_bytes: u64,
+    memory_bytes: AtomicU64,
     account: Arc<SharedAccount>,
     /// `None` if it has the whole device, whose budgets are its own.
     budget: Option<Arc<Budget>>,
     /// Its registration is over; it goes with its last session.
     left: AtomicBool,
+}
+
+impl Tenant {
+    /// Most GPU memory that it may have.
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Clone)]
@@ -153,7 +160,7 @@ impl Device {
         let limits = before.account.with(|account| account.limits().clone());
         let tenant = Arc::new(Tenant {
             name: before.name.clone(),
-            memory_bytes: before.memory_bytes,
+            memory_bytes: AtomicU64::new(before.memory_bytes()),
             account: SharedAccount::new(Account::new(limits, Box::new(NoDeviceCosts))),
             budget: None,
             left: AtomicBool::new(false),
@@ -224,6 +231,10 @@ impl Device {
         let known = self.registry.lock().tenants.get(&id).cloned();
         if let Some(known) = known {
             self.books.admit(id, &name, user, reserved);
+            known.memory_bytes.store(limits.vram_bytes, Ordering::Relaxed);
+            for running in self.registry.lock().sessions.values().filter(|running| running.tenant == id) {
+                running.meter.set_memory_limit(limits.vram_bytes);
+            }
             return known.account.with(|account| account.set_limits(limits));
         }
         let budget = match self.machine.budget() {
@@ -232,7 +243,7 @@ impl Device {
             Err(error) => return tracing::error!(%error, name, "no budget for a tenant"),
         };
         self.books.admit(id, &name, user, reserved);
-        let memory_bytes = limits.vram_bytes;
+        let memory_bytes = AtomicU64::new(limits.vram_bytes);
         let account = Account::new(limits, Box::new(TenantBudget(Arc::clone(&budget))));
         let account = SharedAccount::sharing(account, &self.broker, id);
         let tenant = Tenant { name, memory_bytes, account, budget: Some(budget), left: AtomicBool::new(false) };
@@ -280,7 +291,7 @@ impl Device {
         let charges = Charges::hold(&tenant.account, manner.own()).map_err(text)?;
         let host_bytes = tenant.account.with(|account| account.limits().host_bytes);
         let aperture = manner.features & features::APERTURE != 0;
-        let memory = (tenant.memory_bytes, Arc::clone(charges.vram()) as Arc<dyn VramLedger>);
+        let memory = (tenant.memory_bytes(), Arc::clone(charges.vram()) as Arc<dyn VramLedger>);
         let opened = self.machine.open(&tenant.name, memory, host_bytes, budget, aperture);
         let (backend, meter) = opened.map_err(text)?;
         let socket = Arc::clone(socket);
@@ -289,7 +300,10 @@ impl Device {
         let session = begun.map_err(|error| error.to_string())?;
         let running = Running { tenant: id, pid, handle: session.handle(), meter: Arc::new(meter) };
         self.books.with(|ledger| ledger.begin(number, id));
+        let running_meter = Arc::clone(&running.meter);
         self.registry.lock().sessions.insert(number, running);
+        // It may have changed meanwhile.
+        running_meter.set_memory_limit(tenant.memory_bytes());
         self.shares.wake();
         #[cfg(test)]
         tests::maybe_panic(&tenant.name);
@@ -371,7 +385,7 @@ impl Device {
             tenant: tenant.name.clone(),
             pid: running.pid,
             memory_used: running.handle.memory_bytes(),
-            memory_limit: tenant.memory_bytes.min(total),
+            memory_limit: tenant.memory_bytes().min(total),
             memory_reserved: self.broker.held(running.tenant),
             memory_waiting_bytes: waiting.map_or(0, |(bytes, _)| bytes),
             memory_waiting_seconds: waiting.map_or(0.0, |(_, since)| since.as_secs_f64()),
