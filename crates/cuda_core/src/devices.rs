@@ -3,14 +3,13 @@
 //! Below it everything is of one GPU ([`GpuCore`]), or of the process ([`Memories`]).
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use gpu::{Gpu, Properties};
 
 use crate::context::primary::Primary;
 use crate::context_core::GpuCore;
 use crate::error::{CudaError, Result};
-use crate::gpu_link::GpuLink;
+use crate::gpu_link::{Common, GpuLink};
 use crate::handle::Device;
 use crate::memory::addresses::Space;
 use crate::memory::memories::Memories;
@@ -35,15 +34,18 @@ impl DeviceState {
 
 /// All devices, by ordinal.
 #[derive(Debug)]
-pub(crate) struct Devices(Vec<DeviceState>);
+pub(crate) struct Devices {
+    all: Vec<DeviceState>,
+    common: Arc<Common>,
+}
 
 impl Devices {
     /// Devices over GPUs, in this order, and the memory of all of them.
     pub(crate) fn new(gpus: Vec<Arc<dyn Gpu>>, host: HostServices) -> (Devices, Arc<Memories>) {
         let space = Arc::new(Space::new(gpus.len()));
-        let ids = Arc::new(AtomicU32::new(1));
+        let common = Common::new(u32::try_from(gpus.len()).unwrap_or(u32::MAX));
         let device = |(ordinal, gpu)| {
-            let link = Arc::new(GpuLink::new(gpu, &ids));
+            let link = Arc::new(GpuLink::new(gpu, &common));
             let core = Arc::new(GpuCore::new(&link, ordinal, &space, host));
             DeviceState {
                 pools: Pools::new(&link, &core.memory, &core.slots),
@@ -54,40 +56,40 @@ impl Devices {
         };
         let all: Vec<DeviceState> = (0..).zip(gpus).map(device).collect();
         let memories = all.iter().map(|device| Arc::clone(&device.core.memory)).collect();
-        (Devices(all), Arc::new(Memories::new(&space, memories)))
+        (Devices { all, common }, Arc::new(Memories::new(&space, memories)))
     }
 
     pub(crate) fn all(&self) -> &[DeviceState] {
-        &self.0
+        &self.all
     }
 
-    /// Refuses once there is no device to ask.
+    /// Refuses once there is no device to ask: one load, as long as there is.
     ///
     /// # Errors
     /// `NO_DEVICE` if there never was one; `DEINITIALIZED` after the end; `DEVICE_UNAVAILABLE` if all are lost.
     pub(crate) fn usable(&self) -> Result<()> {
-        let (first, others) = self.0.split_first().ok_or(CudaError::NO_DEVICE)?;
-        let usable = |device: &DeviceState| device.core.link.usable();
-        usable(first)
-            .or_else(|error| if others.iter().any(|other| usable(other).is_ok()) { Ok(()) } else { Err(error) })
+        if self.common.any_is_usable() {
+            return Ok(());
+        }
+        self.all.first().map_or(Err(CudaError::NO_DEVICE), |first| first.core.link.usable())
     }
 
     /// # Errors
     /// `INVALID_DEVICE` if there is none with this ordinal; `DEVICE_UNAVAILABLE` if it is lost.
     pub(crate) fn get(&self, device: Device) -> Result<&DeviceState> {
         let at = usize::try_from(device.0).map_err(|_| CudaError::INVALID_DEVICE)?;
-        let found = self.0.get(at).ok_or(CudaError::INVALID_DEVICE)?;
+        let found = self.all.get(at).ok_or(CudaError::INVALID_DEVICE)?;
         found.core.link.usable()?;
         Ok(found)
     }
 
     /// The device of a GPU.
     pub(crate) fn of(&self, gpu: &GpuCore) -> &DeviceState {
-        &self.0[gpu.ordinal as usize]
+        &self.all[gpu.ordinal as usize]
     }
 
     /// The compute capability that all of them have.
     pub(crate) fn least_capability(&self) -> [u32; 2] {
-        self.0.iter().map(|device| device.properties().compute_capability).min().unwrap_or([0, 0])
+        self.all.iter().map(|device| device.properties().compute_capability).min().unwrap_or([0, 0])
     }
 }

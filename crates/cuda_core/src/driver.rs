@@ -111,11 +111,17 @@ impl Driver {
         self.devices.of(&context.core.gpu)
     }
 
-    /// The current context, whatever its health.
+    /// The current context, whatever its health; its device is there.
     pub(crate) fn current_any(&self) -> Result<Arc<ContextState>> {
+        let context = self.top()?;
+        context.core.link().usable()?;
+        Ok(context)
+    }
+
+    /// The current context, whatever its health, and whether its device is there or not.
+    fn top(&self) -> Result<Arc<ContextState>> {
         self.ready()?;
         let top = with_stack(|stack| stack.last().cloned())?.ok_or(CudaError::INVALID_CONTEXT)?;
-        top.core.link().usable()?;
         if !top.dead() {
             return Ok(top);
         }
@@ -131,7 +137,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_CONTEXT` if there is none; else what is wrong with it.
     pub(crate) fn current(&self) -> Result<Arc<ContextState>> {
-        let context = self.current_any()?;
+        let context = self.top()?;
         context.check()?;
         Ok(context)
     }

@@ -33,18 +33,19 @@ impl Driver {
         };
         let (dst, src) = (find(dst)?, find(src)?);
         if wait {
-            self.others_come_first([&dst, &src])?;
+            self.others_come_first([dst, src])?;
         }
         transfer(&stream, dst, src, bytes, wait)
     }
 
     /// A copy of a default stream begins when all devices that it concerns have done what they were told before. The stream's own
     /// order says so for its device; this waits for the others.
-    fn others_come_first(&self, ends: [&End<'_>; 2]) -> Result<()> {
+    fn others_come_first(&self, ends: [End<'_>; 2]) -> Result<()> {
         if !ends.iter().any(|end| end.is_away()) {
             return Ok(());
         }
-        let concerned = |gpu: u32| ends.iter().any(|end| matches!(end, End::Away(site) if site.memory.gpu() == gpu));
+        let concerned =
+            |gpu: u32| ends.iter().any(|end| matches!(end, End::Away { memory, .. } if memory.gpu() == gpu));
         let contexts = self.contexts.all();
         for context in contexts.iter().filter(|context| concerned(context.core.gpu.ordinal) && !context.dead()) {
             // A context that failed runs nothing any more.
@@ -162,7 +163,7 @@ impl Driver {
     pub fn memcpy_3d(&self, copy: &Copy3D<'_>, stream: Stream) -> Result<()> {
         let stream = self.stream(stream)?;
         let (src, dst) = ends(&stream, &self.memory, copy)?;
-        self.others_come_first([&dst, &src])?;
+        self.others_come_first([dst, src])?;
         copy_lines(&stream, &self.memory, &self.devices.of(&stream.core.gpu).staging, copy, true)
     }
 

@@ -3,34 +3,57 @@
 pub(crate) mod slots;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use gpu::{GiveBack, Gpu, GpuError, Properties, Request, Response};
 
 use crate::error::{CudaError, Result};
 
+/// What all GPUs of a process have in common.
+#[derive(Debug)]
+pub(crate) struct Common {
+    /// The next name: it tells objects of one GPU from those of another.
+    next_id: AtomicU32,
+    /// GPUs that may be asked.
+    usable: AtomicU32,
+}
+
+impl Common {
+    /// For so many GPUs.
+    pub(crate) fn new(gpus: u32) -> Arc<Common> {
+        Arc::new(Common { next_id: AtomicU32::new(1), usable: AtomicU32::new(gpus) })
+    }
+
+    /// Whether there is any GPU to ask.
+    pub(crate) fn any_is_usable(&self) -> bool {
+        self.usable.load(Ordering::Acquire) != 0
+    }
+}
+
+/// Whether the GPU may be asked: states of [`GpuLink`], which only grow.
+const USABLE: u8 = 0;
+const LOST: u8 = 1;
+const SHUT_DOWN: u8 = 2;
+
 /// The GPU, and what this process has learned of its being there.
 pub(crate) struct GpuLink {
     gpu: Arc<dyn Gpu>,
-    /// Of all GPUs of the process: a name tells objects of one from those of another.
-    next_id: Arc<AtomicU32>,
-    lost: AtomicBool,
-    shut_down: AtomicBool,
+    common: Arc<Common>,
+    state: AtomicU8,
     /// Work is waited for where it is submitted.
     immediate: AtomicBool,
 }
 
 impl std::fmt::Debug for GpuLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GpuLink").field("lost", &self.lost).field("shut_down", &self.shut_down).finish_non_exhaustive()
+        f.debug_struct("GpuLink").field("state", &self.state).finish_non_exhaustive()
     }
 }
 
 impl GpuLink {
-    pub(crate) fn new(gpu: Arc<dyn Gpu>, next_id: &Arc<AtomicU32>) -> GpuLink {
+    pub(crate) fn new(gpu: Arc<dyn Gpu>, common: &Arc<Common>) -> GpuLink {
         let immediate = AtomicBool::new(gpu.is_immediate());
-        let [lost, shut_down] = [false; 2].map(AtomicBool::new);
-        GpuLink { gpu, next_id: Arc::clone(next_id), lost, shut_down, immediate }
+        GpuLink { gpu, common: Arc::clone(common), state: AtomicU8::new(USABLE), immediate }
     }
 
     /// From now on work is waited for where it is submitted.
@@ -53,12 +76,12 @@ impl GpuLink {
 
     /// A number for a new object on the GPU, never given before.
     pub(crate) fn fresh_id(&self) -> u32 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
+        self.common.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The process ends: nothing is asked of the GPU any more.
     pub(crate) fn shut_down(&self) {
-        self.shut_down.store(true, Ordering::Release);
+        self.change(SHUT_DOWN);
     }
 
     /// Refuses once there is no GPU to ask.
@@ -66,20 +89,25 @@ impl GpuLink {
     /// # Errors
     /// `DEINITIALIZED` after `shut_down`, `DEVICE_UNAVAILABLE` once the GPU is lost.
     pub(crate) fn usable(&self) -> Result<()> {
-        if self.shut_down.load(Ordering::Acquire) {
-            return Err(CudaError::DEINITIALIZED);
+        match self.state.load(Ordering::Acquire) {
+            USABLE => Ok(()),
+            LOST => Err(CudaError::DEVICE_UNAVAILABLE),
+            _ => Err(CudaError::DEINITIALIZED),
         }
-        if self.lost.load(Ordering::Acquire) {
-            return Err(CudaError::DEVICE_UNAVAILABLE);
+    }
+
+    /// The only place where the state changes.
+    fn change(&self, to: u8) {
+        if self.state.fetch_max(to, Ordering::AcqRel) == USABLE && to != USABLE {
+            self.common.usable.fetch_sub(1, Ordering::AcqRel);
         }
-        Ok(())
     }
 
     /// Turns the GPU's answer into CUDA's, remembering that the GPU is lost if it is.
     pub(crate) fn outcome<T>(&self, answer: std::result::Result<T, GpuError>) -> Result<T> {
         answer.map_err(|error| {
             if matches!(error, GpuError::Lost { .. }) {
-                self.lost.store(true, Ordering::Release);
+                self.change(LOST);
             }
             tracing::debug!(%error, "refused by the GPU");
             error.into()

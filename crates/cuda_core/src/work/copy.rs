@@ -14,6 +14,7 @@ use gpu::{Command, DevAddr, MAX_INLINE_BYTES};
 use hostmem::HostRange;
 
 use crate::error::{CudaError, Result};
+use crate::memory::heap::Memory;
 use crate::memory::memories::Memories;
 use crate::memory::table::Residency;
 use crate::work::between::{Line, Site, copy_in_order};
@@ -25,12 +26,12 @@ use crate::work::stream::StreamState;
 const AT_ONCE: usize = 16 << 10;
 
 /// One end of a copy.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum End<'a> {
     /// An address that the stream's GPU may use; the host may too if `shared`.
     Gpu { at: DevAddr, shared: bool },
-    /// One that another GPU may use.
-    Away(Site),
+    /// One that another GPU may use, whose memory this is.
+    Away { memory: &'a Arc<Memory>, at: DevAddr, shared: bool },
     /// The program's own memory.
     Host(HostRange<'a>),
 }
@@ -40,14 +41,14 @@ impl End<'_> {
     pub(crate) fn site(self, stream: &StreamState) -> Option<Site> {
         match self {
             End::Gpu { at, shared } => Some(Site { memory: Arc::clone(stream.core.memory()), at, shared }),
-            End::Away(site) => Some(site),
+            End::Away { memory, at, shared } => Some(Site { memory: Arc::clone(memory), at, shared }),
             End::Host(_) => None,
         }
     }
 
     /// Whether it is out of the reach of the stream's GPU.
     pub(crate) fn is_away(&self) -> bool {
-        matches!(self, End::Away(_))
+        matches!(self, End::Away { .. })
     }
 }
 
@@ -57,25 +58,21 @@ pub(crate) fn run(dst: DevAddr, src: DevAddr, bytes: u64) -> Command<'static> {
 }
 
 /// What is at an address, as the GPU `here` sees it; `None`: something of the program's own.
-fn found(memory: &Memories, here: u32, residency: Residency, bytes: u64) -> Option<End<'static>> {
+fn found(memory: &Memories, here: u32, residency: Residency, bytes: u64) -> Option<End<'_>> {
     let (at, gpu, shared) = match residency {
         Residency::Device(at, gpu) => (at, gpu, false),
         Residency::HostVisible(at, gpu) => (at, gpu, true),
         Residency::Pageable => return None,
     };
     let away = gpu != here && !(shared && memory.sees(here, at, bytes));
-    Some(if away {
-        End::Away(Site { memory: Arc::clone(memory.of(gpu)), at, shared })
-    } else {
-        End::Gpu { at, shared }
-    })
+    Some(if away { End::Away { memory: memory.of(gpu), at, shared } } else { End::Gpu { at, shared } })
 }
 
 /// Tells by the address what a range is, for a stream of the GPU `here`.
 ///
 /// # Errors
 /// `INVALID_VALUE` if it is a GPU address, but not all of it allocated.
-pub(crate) fn end_of<'a>(memory: &Memories, here: u32, range: HostRange<'a>) -> Result<End<'a>> {
+pub(crate) fn end_of<'a>(memory: &'a Memories, here: u32, range: HostRange<'a>) -> Result<End<'a>> {
     let bytes = range.len() as u64;
     let residency = memory.locate(range.address() as u64, bytes)?;
     Ok(found(memory, here, residency, bytes).unwrap_or(End::Host(range)))
@@ -85,7 +82,7 @@ pub(crate) fn end_of<'a>(memory: &Memories, here: u32, range: HostRange<'a>) -> 
 ///
 /// # Errors
 /// `INVALID_VALUE` if not all of it is allocated.
-pub(crate) fn on_some_gpu(memory: &Memories, here: u32, address: DevAddr, bytes: u64) -> Result<End<'static>> {
+pub(crate) fn on_some_gpu(memory: &Memories, here: u32, address: DevAddr, bytes: u64) -> Result<End<'_>> {
     found(memory, here, memory.locate(address.0, bytes)?, bytes).ok_or(CudaError::INVALID_VALUE)
 }
 
@@ -129,15 +126,15 @@ pub(crate) fn transfer(stream: &StreamState, dst: End<'_>, src: End<'_>, bytes: 
             core.check()?;
             core.memory().read_now(range, at, shared)
         }),
-        (End::Away(site), End::Host(range)) => stream.run_here(Length::Long, || {
+        (End::Away { memory, at, shared }, End::Host(range)) => stream.run_here(Length::Long, || {
             core.check()?;
-            site.write(0, range)
+            memory.write_now(at, range, shared)
         }),
-        (End::Host(range), End::Away(site)) => stream.run_here(Length::Long, || {
+        (End::Host(range), End::Away { memory, at, shared }) => stream.run_here(Length::Long, || {
             core.check()?;
-            site.read(range, 0)
+            memory.read_now(range, at, shared)
         }),
-        (dst @ (End::Away(_) | End::Gpu { .. }), src @ (End::Away(_) | End::Gpu { .. })) => {
+        (dst @ (End::Away { .. } | End::Gpu { .. }), src @ (End::Away { .. } | End::Gpu { .. })) => {
             let lines = std::iter::once(Line { dst: 0, src: 0, bytes });
             let (Some(dst), Some(src)) = (dst.site(stream), src.site(stream)) else { return Err(CudaError::UNKNOWN) };
             copy_in_order(stream, dst, src, lines)?;

@@ -14,7 +14,7 @@ use crate::memory::allocation::{Allocation, Kind, Wanted};
 use crate::memory::heap::Memory;
 use crate::memory::memories::Memories;
 use crate::values::{Copy3D, CopyEnd, CopyMemory};
-use crate::work::between::{Line, Site, copy_in_order};
+use crate::work::between::{Line, copy_in_order};
 use crate::work::copy::{End, end_of, on_some_gpu, transfer};
 use crate::work::queues::Length;
 use crate::work::stream::StreamState;
@@ -108,15 +108,17 @@ pub(crate) fn copy_lines(
                 Ok(())
             })
         }),
-        (End::Away(site), End::Host(range)) => stream.run_here(Length::Long, || {
+        (away @ End::Away { .. }, End::Host(range)) => stream.run_here(Length::Long, || {
             stream.core.check()?;
+            let site = away.site(stream).ok_or(CudaError::UNKNOWN)?;
             each_line(copy, |dst, src| site.write(dst as u64, range.part(src, width as usize)))
         }),
-        (End::Host(range), End::Away(site)) => stream.run_here(Length::Long, || {
+        (End::Host(range), away @ End::Away { .. }) => stream.run_here(Length::Long, || {
             stream.core.check()?;
+            let site = away.site(stream).ok_or(CudaError::UNKNOWN)?;
             each_line(copy, |dst, src| site.read(range.part(dst, width as usize), src as u64))
         }),
-        (dst @ (End::Away(_) | End::Gpu { .. }), src @ (End::Away(_) | End::Gpu { .. })) => {
+        (dst @ (End::Away { .. } | End::Gpu { .. }), src @ (End::Away { .. } | End::Gpu { .. })) => {
             let (Some(dst), Some(src)) = (dst.site(stream), src.site(stream)) else { return Err(CudaError::UNKNOWN) };
             let (to, from) = (Lattice::of(&copy.dst), Lattice::of(&copy.src));
             let all = (0..depth).flat_map(move |slice| (0..height).map(move |line| (line, slice)));
@@ -156,7 +158,7 @@ impl Lattice {
 }
 
 /// What source and destination are; their bases, with all of them checked to be there.
-pub(crate) fn ends<'a>(stream: &StreamState, memory: &Memories, copy: &Copy3D<'a>) -> Result<(End<'a>, End<'a>)> {
+pub(crate) fn ends<'a>(stream: &StreamState, memory: &'a Memories, copy: &Copy3D<'a>) -> Result<(End<'a>, End<'a>)> {
     let &Copy3D { width, height, depth, .. } = copy;
     let here = stream.core.gpu.ordinal;
     let src = resolve(memory, here, &copy.src, width, height, depth)?;
@@ -164,7 +166,7 @@ pub(crate) fn ends<'a>(stream: &StreamState, memory: &Memories, copy: &Copy3D<'a
 }
 
 fn resolve<'a>(
-    memory: &Memories,
+    memory: &'a Memories,
     here: u32,
     end: &CopyEnd<'a>,
     width: u64,
@@ -274,8 +276,8 @@ fn line<'a>(base: End<'a>, end: &CopyEnd<'_>, at: u64, slice: u64, bytes: u64) -
         End::Gpu { at, shared } => {
             End::Gpu { at: DevAddr(at.0.checked_add(offset).ok_or(CudaError::INVALID_VALUE)?), shared }
         }
-        End::Away(site) => {
-            End::Away(Site { at: DevAddr(site.at.0.checked_add(offset).ok_or(CudaError::INVALID_VALUE)?), ..site })
+        End::Away { memory, at, shared } => {
+            End::Away { memory, at: DevAddr(at.0.checked_add(offset).ok_or(CudaError::INVALID_VALUE)?), shared }
         }
         End::Host(range) => End::Host(range.part(offset as usize, bytes as usize)),
     })

@@ -89,6 +89,7 @@ fn contexts_streams_and_events_are_of_one_device() {
     assert_eq!([here, there].map(|stream| driver.stream_get_device(stream)), [Ok(Device(0)), Ok(Device(1))]);
     let there_event = driver.event_create(0).unwrap();
     assert_eq!(driver.event_record(here_event, there), Err(CudaError::INVALID_HANDLE));
+    assert_eq!(driver.ctx_record_event(contexts[1], here_event), Err(CudaError::INVALID_HANDLE));
     driver.event_record(here_event, here).unwrap();
     driver.event_record(there_event, there).unwrap();
     driver.event_synchronize(here_event).unwrap();
