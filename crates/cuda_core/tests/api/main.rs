@@ -7,3 +7,4 @@ mod contexts;
 mod memory;
 mod streams;
 mod support;
+mod waiting;

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use cuda_core::{Context, Device, Driver, HostServices};
 use gpu::{
-    AllocId, Command, ContextId, DevAddr, GlobalInfo, Gpu, GpuError, HostMemory, KernelInfo, MapAccess, MemoryKind,
-    ModuleId, ModuleInfo, Properties, QueueId, Request, Response, SemaphoreArea, SlotId, client_bytes,
+    AllocId, CodeImage, Command, ContextId, Deferring, DevAddr, GlobalInfo, Gpu, GpuError, HostMemory, KernelInfo,
+    MapAccess, MemoryKind, ModuleId, ModuleInfo, Properties, QueueId, Request, Response, SemaphoreArea, SlotId,
+    client_bytes,
 };
 use hostmem::{HostRange, Mapping, Memfd, ProgramPages};
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags};
-use toy_gpu::{ToyGpu, ToyMachine};
+use toy_gpu::{ToyGpu, ToyLine, ToyMachine};
 
 /// A launch as it arrived.
 #[derive(Clone, PartialEq, Debug)]
@@ -129,6 +130,7 @@ impl FakeGpu {
         if text.contains("nonsense") {
             return Err(GpuError::InvalidPtx { log: "line 3: nonsense".into(), unsupported: false });
         }
+        self.toy.request(Request::LoadModule { id, code: CodeImage::ptx(ptx), placed: Vec::new() })?;
         let words: Vec<&str> = text.split([' ', '\n', ';', '(', ')']).collect();
         let named = |what| words.windows(2).filter(move |pair| pair[0] == what).map(|pair| pair[1]);
         let kernels: Vec<KernelInfo> = named(".entry").map(FakeGpu::kernel).collect();
@@ -276,6 +278,10 @@ impl Gpu for FakeGpu {
     fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {
         self.toy.host_memory(id)
     }
+
+    fn deferring(&self) -> Option<&dyn Deferring> {
+        self.toy.deferring()
+    }
 }
 
 /// What kernels have printed in this test's thread is kept here, and which contexts ended.
@@ -284,7 +290,18 @@ pub(crate) static ENDED: Mutex<Vec<Context>> = Mutex::new(Vec::new());
 
 /// A driver over a fake with so much memory; initialized, without context.
 pub(crate) fn bare(memory_bytes: u64) -> (Driver, Arc<FakeGpu>) {
-    let toy = ToyGpu::new(&Arc::<ToyMachine>::default(), memory_bytes);
+    over(ToyGpu::new(&Arc::<ToyMachine>::default(), memory_bytes))
+}
+
+/// A driver whose program waits for memory that others have, with the primary context current.
+pub(crate) fn waiting(line: &Arc<ToyLine>) -> Driver {
+    let (driver, _) = over(ToyGpu::waiting(&Arc::<ToyMachine>::default(), line));
+    let context = driver.device_primary_ctx_retain(Device(0)).unwrap();
+    driver.ctx_set_current(context).unwrap();
+    driver
+}
+
+fn over(toy: ToyGpu) -> (Driver, Arc<FakeGpu>) {
     let fake = Arc::new(FakeGpu { toy, state: Mutex::default() });
     let host = HostServices {
         print: |text| PRINTED.lock().extend_from_slice(text),
