@@ -30,6 +30,9 @@ pub fn reserve(total: u64) -> u64 {
     (total / RESERVE_SHARE + RESERVE_BYTES).min(total)
 }
 
+/// While somebody waits, the ledger looks so often at what lies beside it: nobody tells when that falls.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Memory of one GPU, between all who have some of it.
 pub struct MemoryBroker {
     state: Mutex<State>,
@@ -172,13 +175,19 @@ impl MemoryBroker {
             if state.ended {
                 return;
             }
-            let (over, told) = state.expire(Instant::now());
+            if state.grants.has_waiters() {
+                self.look_beside(&mut state);
+            }
+            let (over, mut told) = state.expire(Instant::now());
+            told.extend(state.granted());
             let wanted = state.grants.has_waiters();
             let listeners = if state.wanted == wanted { Vec::new() } else { state.listeners() };
             state.wanted = wanted;
             if over.is_empty() && told.is_empty() && listeners.is_empty() {
-                match state.deadlines.first().copied() {
-                    Some((next, _)) => drop(self.changed.wait_until(&mut state, next)),
+                let look = wanted.then(|| Instant::now() + LOOK);
+                let next = state.deadlines.first().map(|(next, _)| *next).into_iter().chain(look).min();
+                match next {
+                    Some(next) => drop(self.changed.wait_until(&mut state, next)),
                     None => self.changed.wait(&mut state),
                 }
                 continue;

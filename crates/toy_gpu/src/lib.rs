@@ -39,8 +39,8 @@ pub struct ToyGpu {
     properties: Properties,
     semaphore_file: Arc<Memfd>,
     worker: Arc<Worker>,
-    /// Where requests wait for memory.
-    line: Option<Arc<ToyLine>>,
+    /// Where requests wait for memory, and under which number.
+    line: Option<(Arc<ToyLine>, u64)>,
 }
 
 /// What executes the client's commands, on a thread of its own.
@@ -105,7 +105,13 @@ impl ToyGpu {
         let worker = Arc::new(Worker { semaphores, engine, work: Condvar::new() });
         let running = Arc::clone(&worker);
         std::thread::Builder::new().name("toy".into()).spawn(move || running.run()).expect("a thread");
-        ToyGpu { machine: Arc::clone(machine), properties, semaphore_file, worker, line }
+        ToyGpu {
+            machine: Arc::clone(machine),
+            properties,
+            semaphore_file,
+            worker,
+            line: line.map(|line| (Arc::clone(&line), line.join())),
+        }
     }
 
     /// The file of the semaphore area.
@@ -213,17 +219,17 @@ impl Gpu for ToyGpu {
     }
 
     fn request(&self, request: Request) -> Result<Response, GpuError> {
-        let Some(line) = &self.line else { return self.serve(request) };
-        if line.gives_up(&request) {
+        let Some((line, client)) = &self.line else { return self.serve(request) };
+        if line.gives_up(*client, &request) {
             return Ok(Response::Done);
         }
         let answer = self.serve(request.clone());
-        line.asked(&request, &answer);
+        line.asked(*client, &request, &answer);
         answer
     }
 
     fn deferring(&self) -> Option<&dyn Deferring> {
-        self.line.as_deref().map(|line| line as &dyn Deferring)
+        self.line.as_ref().map(|(line, _)| &**line as &dyn Deferring)
     }
 
     fn submit(&self, queue: QueueId, commands: &[Command<'_>]) -> Result<(), GpuError> {

@@ -17,7 +17,9 @@ pub struct ToyLine {
 #[derive(Debug, Default)]
 struct State {
     taken: u64,
-    standing: HashSet<Name>,
+    /// Of which client.
+    standing: HashSet<(u64, Name)>,
+    clients: u64,
     news: u32,
 }
 
@@ -52,6 +54,13 @@ impl ToyLine {
         self.state.lock().standing.len()
     }
 
+    /// A number for one more client.
+    pub(crate) fn join(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.clients += 1;
+        state.clients
+    }
+
     /// Tells everybody that there is something new.
     fn tell(&self, state: &mut State) {
         state.news = state.news.wrapping_add(1);
@@ -59,14 +68,14 @@ impl ToyLine {
     }
 
     /// Whether a request gives another up that waits.
-    pub(crate) fn gives_up(&self, request: &Request) -> bool {
+    pub(crate) fn gives_up(&self, client: u64, request: &Request) -> bool {
         let name = match *request {
             Request::Free { id } => Name::Allocation(id),
             Request::UnloadModule { id } => Name::Module(id),
             _ => return false,
         };
         let mut state = self.state.lock();
-        let did = state.standing.remove(&name);
+        let did = state.standing.remove(&(client, name));
         if did {
             self.tell(&mut state);
         }
@@ -74,7 +83,7 @@ impl ToyLine {
     }
 
     /// Notes whether a request waits from now on.
-    pub(crate) fn asked(&self, request: &Request, answer: &Result<Response, GpuError>) {
+    pub(crate) fn asked(&self, client: u64, request: &Request, answer: &Result<Response, GpuError>) {
         let name = match *request {
             Request::Alloc { id, .. } => Name::Allocation(id),
             Request::LoadModule { id, .. } => Name::Module(id),
@@ -82,8 +91,8 @@ impl ToyLine {
         };
         let mut state = self.state.lock();
         let changed = match answer {
-            Err(GpuError::Deferred) => state.standing.insert(name),
-            _ => state.standing.remove(&name),
+            Err(GpuError::Deferred) => state.standing.insert((client, name)),
+            _ => state.standing.remove(&(client, name)),
         };
         if changed {
             self.tell(&mut state);

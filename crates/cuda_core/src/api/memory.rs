@@ -96,6 +96,7 @@ impl Driver {
         self.quiesce(&current, found.context)?;
         let found = self.memory.forget(address.0, freeable).ok_or(CudaError::INVALID_VALUE)?;
         self.memory.recycle(&found);
+        self.pools_of(&found).begin_to_attend();
         Ok(())
     }
 

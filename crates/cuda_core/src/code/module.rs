@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpu::{CodeImage, DevAddr, GpuError, KernelInfo, ModuleId, ModuleInfo, Request, Response};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::code::function::FunctionState;
 use crate::code::managed_variables::ManagedVariables;
@@ -50,9 +50,42 @@ pub(crate) struct ModuleState {
     texts: Arc<[Text]>,
     /// It is a library's, with which its managed variables and the module itself go.
     pub(crate) of_library: bool,
-    parts: Mutex<Vec<Option<Part>>>,
+    parts: Mutex<Vec<Stage>>,
+    /// Some part was loaded, or could not be, or the module goes.
+    changed: Condvar,
     functions: Mutex<HashMap<(usize, u32), Arc<FunctionState>>>,
     unloaded: AtomicBool,
+}
+
+/// How far a text is.
+///
+/// ```text
+///            first use               it is on the GPU
+/// Absent ──────────────► Loading ──────────────────────► Loaded
+///    ▲                      │                              │
+///    └──── that failed ─────┴────────── unload ────────────┘
+/// ```
+/// Loading may wait for memory that another thread of the program has, so nothing is locked meanwhile.
+#[derive(Debug)]
+enum Stage {
+    Absent,
+    /// One thread does it; others that need it wait for that.
+    Loading,
+    Loaded(Arc<Part>),
+}
+
+/// A part that is being loaded: absent, if nothing is made of it.
+struct Loading<'a> {
+    module: &'a ModuleState,
+    index: usize,
+    next: Stage,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        self.module.parts.lock()[self.index] = std::mem::replace(&mut self.next, Stage::Absent);
+        self.module.changed.notify_all();
+    }
 }
 
 /// A text as the GPU has it.
@@ -64,42 +97,60 @@ struct Part {
 
 impl ModuleState {
     pub(crate) fn new(core: &Arc<ContextCore>, texts: Arc<[Text]>, of_library: bool) -> Self {
-        let parts = Mutex::new((0..texts.len()).map(|_| None).collect());
+        let parts = Mutex::new((0..texts.len()).map(|_| Stage::Absent).collect());
         ModuleState {
             handle: Module(handle::fresh(Tag::Module)),
             core: Arc::clone(core),
             texts,
             of_library,
             parts,
+            changed: Condvar::new(),
             functions: Mutex::default(),
             unloaded: AtomicBool::new(false),
         }
     }
 
-    /// Calls `f` with a part, loaded now if it was not; what the compiler says goes to `log`.
-    fn with_part<R>(&self, index: usize, log: &mut JitLog, f: impl FnOnce(&Part) -> R) -> Result<R> {
+    /// A part, loaded now if it was not; what the compiler says goes to `log`.
+    fn part(&self, index: usize, log: &mut JitLog) -> Result<Arc<Part>> {
         let mut parts = self.parts.lock();
-        if self.unloaded.load(Ordering::Acquire) {
-            return Err(CudaError::INVALID_HANDLE);
+        loop {
+            if self.unloaded.load(Ordering::Acquire) {
+                return Err(CudaError::INVALID_HANDLE);
+            }
+            match parts.get_mut(index).ok_or(CudaError::NOT_FOUND)? {
+                Stage::Loaded(part) => return Ok(Arc::clone(part)),
+                Stage::Loading => self.changed.wait(&mut parts),
+                absent => {
+                    *absent = Stage::Loading;
+                    break;
+                }
+            }
         }
-        let part = parts.get_mut(index).ok_or(CudaError::NOT_FOUND)?;
-        if part.is_none() {
-            let made = load(&self.core, &self.texts[index], log).map_err(|error| match error {
-                // One text of several refers to another: that is linking.
-                CudaError::INVALID_PTX if self.texts.len() > 1 => CudaError::NOT_SUPPORTED,
-                other => other,
-            })?;
-            *part = Some(made);
-        }
-        part.as_ref().map(f).ok_or(CudaError::UNKNOWN)
+        drop(parts);
+        let mut loading = Loading { module: self, index, next: Stage::Absent };
+        let gone = || self.core.dead() || self.unloaded.load(Ordering::Acquire);
+        let part = load(&self.core, &self.texts[index], log, &gone).map_err(|error| match error {
+            _ if self.unloaded.load(Ordering::Acquire) => CudaError::INVALID_HANDLE,
+            // One text of several refers to another: that is linking.
+            CudaError::INVALID_PTX if self.texts.len() > 1 => CudaError::NOT_SUPPORTED,
+            other => other,
+        })?;
+        let part = Arc::new(part);
+        loading.next = Stage::Loaded(Arc::clone(&part));
+        Ok(part)
+    }
+
+    fn loaded(&self) -> Vec<Arc<Part>> {
+        let loaded = |stage: &Stage| if let Stage::Loaded(part) = stage { Some(Arc::clone(part)) } else { None };
+        self.parts.lock().iter().filter_map(loaded).collect()
     }
 
     /// Loads every text. A kernel that the GPU cannot run is no error here: a program may have one among hundreds, and never
     /// launch it. Who asks for the compiler's log is told.
     pub(crate) fn load_all(&self, log: &mut JitLog) -> Result<()> {
-        (0..self.texts.len()).try_for_each(|index| self.with_part(index, log, |_| ()))?;
+        (0..self.texts.len()).try_for_each(|index| self.part(index, log).map(drop))?;
         if log.ask {
-            self.parts.lock().iter().flatten().for_each(|part| self.ask_about_kernels(part, log));
+            self.loaded().iter().for_each(|part| self.ask_about_kernels(part, log));
         }
         Ok(())
     }
@@ -122,12 +173,9 @@ impl ModuleState {
     pub(crate) fn function(&self, functions: &Table<FunctionState>, name: &str) -> Result<Arc<FunctionState>> {
         let holds = |text: &Text| text.kernels.iter().any(|kernel| kernel == name);
         let index = self.texts.iter().position(holds).ok_or(CudaError::NOT_FOUND)?;
-        let found = self.with_part(index, &mut JitLog::default(), |part| {
-            let at = part.info.kernels.iter().position(|kernel| kernel.name == name)?;
-            Some((part.id, at as u32, part.info.kernels[at].clone()))
-        })?;
-        let (module, kernel, info) = found.ok_or(CudaError::NOT_FOUND)?;
-        self.make_function(functions, (index, kernel), module, info)
+        let part = self.part(index, &mut JitLog::default())?;
+        let at = part.info.kernels.iter().position(|kernel| kernel.name == name).ok_or(CudaError::NOT_FOUND)?;
+        self.make_function(functions, (index, at as u32), part.id, part.info.kernels[at].clone())
     }
 
     fn make_function(
@@ -150,19 +198,16 @@ impl ModuleState {
     /// Address and size of a variable.
     pub(crate) fn global(&self, name: &str) -> Result<(DevAddr, u64)> {
         // Parts that are loaded already are the likely ones.
-        let loaded: Vec<bool> = self.parts.lock().iter().map(Option::is_some).collect();
+        let loaded: Vec<bool> = self.parts.lock().iter().map(|stage| matches!(stage, Stage::Loaded(_))).collect();
         let order = (0..loaded.len()).filter(|&at| loaded[at]).chain((0..loaded.len()).filter(|&at| !loaded[at]));
         for index in order {
             let text = &self.texts[index].ptx;
             if !text.windows(name.len().max(1)).any(|window| window == name.as_bytes()) {
                 continue;
             }
-            let found = self.with_part(index, &mut JitLog::default(), |part| {
-                let global = part.info.globals.iter().find(|global| global.name == name);
-                global.map(|global| (global.address, global.bytes))
-            })?;
-            if let Some(found) = found {
-                return Ok(found);
+            let part = self.part(index, &mut JitLog::default())?;
+            if let Some(global) = part.info.globals.iter().find(|global| global.name == name) {
+                return Ok((global.address, global.bytes));
             }
         }
         Err(CudaError::NOT_FOUND)
@@ -178,7 +223,16 @@ impl ModuleState {
         self.unloaded.store(true, Ordering::Release);
         self.functions.lock().clear();
         let memory = self.core.memory();
-        for part in self.parts.lock().iter_mut().filter_map(Option::take) {
+        let mut parts = self.parts.lock();
+        self.changed.notify_all();
+        // Whoever loads one sees that it is of no use, even if it waits for memory.
+        while parts.iter().any(|stage| matches!(stage, Stage::Loading)) {
+            self.changed.wait(&mut parts);
+        }
+        let loaded: Vec<Stage> = parts.iter_mut().map(|stage| std::mem::replace(stage, Stage::Absent)).collect();
+        drop(parts);
+        for stage in loaded {
+            let Stage::Loaded(part) = stage else { continue };
             for global in &part.info.globals {
                 memory.forget(global.address.0, |found| found.kind == Kind::Variable);
             }
@@ -190,8 +244,8 @@ impl ModuleState {
     }
 }
 
-/// Loads a text.
-fn load(core: &ContextCore, text: &Text, log: &mut JitLog) -> Result<Part> {
+/// Loads a text; waits for memory that others have, until it is of no use any more (`gone`).
+fn load(core: &ContextCore, text: &Text, log: &mut JitLog, gone: &dyn Fn() -> bool) -> Result<Part> {
     core.check()?;
     let (link, memory) = (core.link(), core.memory());
     memory.arena()?;
@@ -201,20 +255,18 @@ fn load(core: &ContextCore, text: &Text, log: &mut JitLog) -> Result<Part> {
     let mut place = memory.place();
     let answer = loop {
         place.look();
-        let (code, placed) = (CodeImage::ptx(text.ptx.clone()), placed.clone());
-        let answer = link.gpu().request(Request::LoadModule { id, code, placed });
-        if let Err(GpuError::InvalidPtx { log: error, .. }) = &answer {
-            log.error.push_str(error);
-            tracing::warn!(error, "PTX rejected");
-        }
-        let answer = link.outcome(answer);
-        // What is kept for allocations to come goes first.
-        if matches!(answer, Err(CudaError::OUT_OF_MEMORY)) && memory.trim() {
-            continue;
-        }
+        let answer = memory.ask(|| {
+            let (code, placed) = (CodeImage::ptx(text.ptx.clone()), placed.clone());
+            let answer = link.gpu().request(Request::LoadModule { id, code, placed });
+            if let Err(GpuError::InvalidPtx { log: error, .. }) = &answer {
+                log.error.push_str(error);
+                tracing::warn!(error, "PTX rejected");
+            }
+            link.outcome(answer)
+        });
         place.asked_to_load(id, &answer);
         match answer {
-            Err(CudaError::NOT_READY) => place.wait(&|| core.dead())?,
+            Err(CudaError::NOT_READY) => place.wait(gone)?,
             other => break other?,
         }
     };

@@ -175,9 +175,24 @@ impl ContextCore {
         if self.on_gpu() {
             return Ok(());
         }
+        let memory = &self.gpu.memory;
+        let heap_bytes = self.limits.lock().heap_bytes;
+        // A tenant with next to no memory can still run kernels that do not call malloc. It may be waited for: where nothing is
+        // locked, so that other threads go on that could give some back.
+        let heap = memory.alloc_internal(self.id, heap_bytes, &|| self.dead() || self.on_gpu()).ok();
+        let begun = self.begin_on_gpu(heap, heap_bytes);
+        if !matches!(begun, Ok(true)) {
+            // Others were here first, or the next try makes its own.
+            heap.into_iter().for_each(|base| memory.free(base));
+        }
+        begun.map(drop)
+    }
+
+    /// Makes it exist there with this heap, unless it does.
+    fn begin_on_gpu(self: &Arc<Self>, heap: Option<u64>, heap_bytes: u64) -> Result<bool> {
         let mut fifo = self.fifo.lock();
         if self.on_gpu() {
-            return Ok(());
+            return Ok(false);
         }
         if self.dead() {
             return Err(CudaError::CONTEXT_IS_DESTROYED);
@@ -185,16 +200,14 @@ impl ContextCore {
         let limits = *self.limits.lock();
         let memory = &self.gpu.memory;
         let made = PrintFifo::new(memory, self.id, limits.printf_bytes)?;
-        // A tenant with next to no memory can still run kernels that do not call malloc.
-        let heap = memory.alloc_internal(self.id, limits.heap_bytes, &|| self.dead()).ok();
         let runtime = RuntimeMemory {
             printf: made.address(),
             heap: heap.unwrap_or(0),
-            heap_bytes: if heap.is_some() { limits.heap_bytes } else { 0 },
+            heap_bytes: if heap.is_some() { heap_bytes } else { 0 },
         };
         self.link().request(Request::CreateContext { id: self.id, runtime }).inspect_err(|_| {
             // The next try makes its own.
-            heap.into_iter().chain([made.address()]).for_each(|base| memory.free(base));
+            memory.free(made.address());
         })?;
         *fifo = Some(made);
         let mut contexts = self.gpu.contexts.write();
@@ -202,7 +215,7 @@ impl ContextCore {
         contexts.push(Arc::downgrade(self));
         drop(contexts);
         self.on_gpu.store(true, Ordering::Release);
-        Ok(())
+        Ok(true)
     }
 
     /// An error in this context's work: what comes while the context ends meets queues that are no more.

@@ -34,6 +34,11 @@ pub(crate) const ALIGN: u64 = 512;
 /// Larger allocations have memory of their own, bytes.
 const SMALL: u64 = 1 << 20;
 
+/// Whether what is kept for later may help.
+fn is_short(error: CudaError) -> bool {
+    matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY)
+}
+
 /// The memory of a process on one GPU, and memory of the host's that it sees.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -182,8 +187,7 @@ impl Memory {
             _ => {
                 let whole = host.map_or(bytes, |pages| pages.covering().1 as u64);
                 let own = self.take_memory(arena, whole, (memory_kind, host), place).or_else(|error| {
-                    let short = matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY);
-                    if short && self.give_spare(arena, heap) {
+                    if is_short(error) && self.give_spare(arena, heap) {
                         return self.take_memory(arena, whole, (memory_kind, host), place);
                     }
                     Err(error)
@@ -279,9 +283,10 @@ impl Memory {
         self.give(allocation, false);
     }
 
-    /// As [`Memory::give_back`], from somebody who may soon allocate again.
+    /// As [`Memory::give_back`], from somebody who may soon allocate again: unless others wait, something may be kept for that.
     pub(crate) fn recycle(&self, allocation: &Allocation) {
-        self.give(allocation, true);
+        let wanted = self.link.gpu().deferring().is_some_and(|deferring| deferring.is_wanted());
+        self.give(allocation, !wanted);
     }
 
     fn give(&self, allocation: &Allocation, keep: bool) {
@@ -333,11 +338,15 @@ impl Memory {
     /// # Errors
     /// As of the request.
     pub(crate) fn request(&self, request: Request) -> Result<Response> {
-        self.link.request(request.clone()).or_else(|error| {
-            let short = matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY);
-            let again = short && self.trim();
-            if again { self.link.request(request) } else { Err(error) }
-        })
+        self.ask(|| self.link.request(request.clone()))
+    }
+
+    /// The same, for whoever asks in another way.
+    ///
+    /// # Errors
+    /// As of what is asked.
+    pub(crate) fn ask<T>(&self, mut ask: impl FnMut() -> Result<T>) -> Result<T> {
+        ask().or_else(|error| if is_short(error) && self.trim() { ask() } else { Err(error) })
     }
 
     /// Device memory that is kept for allocations to come, bytes.

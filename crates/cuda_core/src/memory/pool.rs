@@ -3,7 +3,7 @@
 //! A freed block stays in its pool with the point in its stream up to which it may be in use. It is given out again in the
 //! same stream at once (order protects it), in other streams when the point has passed. Synchronizations give what lies
 //! above the pool's release threshold back to the GPU. While other programs wait for memory nothing is kept: a thread that is there
-//! from the first freed block on, and sleeps else, gives free blocks back, whatever the program is busy with.
+//! from the first freed memory on, and sleeps else, gives back what is free, whatever the program is busy with.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -288,9 +288,10 @@ impl Pools {
         if over { self.end(&pool) } else { Ok(()) }
     }
 
-    /// Starts the thread that gives free blocks back while others wait for memory. Without one they stay until a synchronization.
-    fn begin_to_attend(&self) {
-        if self.attended.swap(true, Ordering::Relaxed) {
+    /// Starts the thread that gives back what is kept for later while others wait for memory. Without one that stays until a
+    /// synchronization.
+    pub(crate) fn begin_to_attend(&self) {
+        if self.attended.load(Ordering::Relaxed) || self.attended.swap(true, Ordering::Relaxed) {
             return;
         }
         let (pools, link) = (Weak::clone(&self.itself), Arc::clone(&self.link));

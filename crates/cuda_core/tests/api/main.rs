@@ -8,3 +8,4 @@ mod devices;
 mod memory;
 mod streams;
 mod support;
+mod waiting;

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use cuda_core::{Context, Device, Driver, HostServices};
 use gpu::{
-    AllocId, Command, ContextId, DevAddr, GlobalInfo, Gpu, GpuError, HostMemory, KernelInfo, MapAccess, MemoryKind,
-    ModuleId, ModuleInfo, Properties, QueueId, Request, Response, SemaphoreArea, SlotId, client_bytes,
+    AllocId, CodeImage, Command, ContextId, Deferring, DevAddr, GlobalInfo, Gpu, GpuError, HostMemory, KernelInfo,
+    MapAccess, MemoryKind, ModuleId, ModuleInfo, Properties, QueueId, Request, Response, SemaphoreArea, SlotId,
+    client_bytes,
 };
 use hostmem::{HostRange, Mapping, Memfd, ProgramPages};
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags};
-use toy_gpu::{ToyGpu, ToyMachine};
+use toy_gpu::{ToyGpu, ToyLine, ToyMachine};
 
 /// A launch as it arrived.
 #[derive(Clone, PartialEq, Debug)]
@@ -147,6 +148,7 @@ impl FakeGpu {
         if text.contains("nonsense") {
             return Err(GpuError::InvalidPtx { log: "line 3: nonsense".into(), unsupported: false });
         }
+        self.toy.request(Request::LoadModule { id, code: CodeImage::ptx(ptx), placed: Vec::new() })?;
         let words: Vec<&str> = text.split([' ', '\n', ';', '(', ')']).collect();
         let named = |what| words.windows(2).filter(move |pair| pair[0] == what).map(|pair| pair[1]);
         let kernels: Vec<KernelInfo> = named(".entry").map(FakeGpu::kernel).collect();
@@ -302,6 +304,10 @@ impl Gpu for FakeGpu {
             None => self.toy.import(id, memory, bytes),
         }
     }
+
+    fn deferring(&self) -> Option<&dyn Deferring> {
+        self.toy.deferring()
+    }
 }
 
 /// What kernels have printed in this test's thread is kept here, and which contexts ended.
@@ -316,14 +322,25 @@ pub(crate) fn bare(memory_bytes: u64) -> (Driver, Arc<FakeGpu>) {
 
 /// A driver over several fakes, with so much memory each; initialized, without context.
 pub(crate) fn several(memory_bytes: &[u64]) -> (Driver, Vec<Arc<FakeGpu>>) {
-    let fake = |(number, bytes): (u32, &u64)| {
-        let toy = ToyGpu::new(&Arc::<ToyMachine>::default(), *bytes);
+    over(memory_bytes.iter().map(|bytes| ToyGpu::new(&Arc::<ToyMachine>::default(), *bytes)).collect())
+}
+
+/// A driver whose program waits for memory that others have, with the primary context current.
+pub(crate) fn waiting(line: &Arc<ToyLine>) -> Driver {
+    let (driver, _) = over(vec![ToyGpu::waiting(&Arc::<ToyMachine>::default(), line)]);
+    let context = driver.device_primary_ctx_retain(Device(0)).unwrap();
+    driver.ctx_set_current(context).unwrap();
+    driver
+}
+
+fn over(toys: Vec<ToyGpu>) -> (Driver, Vec<Arc<FakeGpu>>) {
+    let fake = |(number, toy): (u32, ToyGpu)| {
         let mut properties = toy.properties().clone();
         properties.pci[1] += number;
         properties.uuid[0] += number as u8;
         Arc::new(FakeGpu { toy, properties, state: Mutex::default() })
     };
-    let fakes: Vec<Arc<FakeGpu>> = (0..).zip(memory_bytes).map(fake).collect();
+    let fakes: Vec<Arc<FakeGpu>> = (0..).zip(toys).map(fake).collect();
     let host = HostServices {
         print: |text| PRINTED.lock().extend_from_slice(text),
         context_destroyed: |context| ENDED.lock().push(context),

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test whose ground gives way has failed")]
 
 mod aperture;
+mod books;
 mod device;
 mod host_costs;
 mod metering;

@@ -1,7 +1,7 @@
 //! Sessions that wait for memory of others.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpu::{
@@ -215,7 +215,7 @@ fn who_fails_is_told_what_it_could_have() {
 }
 
 #[test]
-fn a_client_may_have_so_many_waits_and_no_more() {
+fn a_tenant_may_have_so_many_waits_and_no_more() {
     let broker = broker();
     let daemon = Daemon::sharing(&broker, [capacity(); 2], OnFull::Wait(None));
     let one = connect(&daemon, 1);
@@ -229,12 +229,62 @@ fn a_client_may_have_so_many_waits_and_no_more() {
         }
     };
     assert!(matches!(refused, Err(GpuError::TooMany { .. })) && waits == 64, "{refused:?} after {waits}");
+    // All sessions of its tenant together.
+    let again = connect(&daemon, 2);
+    assert!(matches!(again.request(alloc(1, 4096)), Err(GpuError::TooMany { .. })));
+    drop(again);
     assert_eq!(one.request(free(1)), Ok(Response::Done));
     for id in 0..waits {
         assert_eq!(insist(&two, &alloc(100 + id, 4096)), Ok(Response::Done));
     }
     assert_eq!(daemon.machine.bytes.load(Ordering::SeqCst), u64::from(waits) * 4096);
     assert_eq!(daemon.accounts[1].with(|account| account.used().vram_bytes), u64::from(waits) * 4096);
+    drop((one, two));
+    daemon.settle();
+    broker.end();
+}
+
+/// What is taken beside the ledger comes and goes while memory is asked for: nobody is refused for a moment's sake, and who waits is
+/// served.
+#[test]
+fn what_lies_beside_the_ledger_only_delays() {
+    let beside = Arc::new(AtomicU64::new(0));
+    let read = Arc::clone(&beside);
+    let broker =
+        MemoryBroker::new(TOTAL, Rules::default(), Duration::from_secs(3600), move || read.load(Ordering::SeqCst));
+    let daemon = Daemon::sharing(&broker, [capacity(); 2], OnFull::Wait(None));
+    let (one, two) = (connect(&daemon, 1), connect(&daemon, 2));
+    // All of the GPU is lost, for now: what would fit an empty one waits.
+    beside.store(TOTAL, Ordering::SeqCst);
+    assert_eq!(one.request(alloc(1, 50 * MIB)), Err(GpuError::Deferred));
+    assert_eq!(two.request(alloc(1, 4096)), Err(GpuError::Deferred));
+    assert_eq!(two.request(free(1)), Ok(Response::Done));
+    assert_eq!(
+        one.request(alloc(1, 50 * MIB)),
+        Err(GpuError::Deferred),
+        "and is not refused by what is asked meanwhile"
+    );
+    beside.store(0, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| insist(&one, &alloc(1, 50 * MIB)));
+        assert_eq!(waits.join().unwrap(), Ok(Response::Done), "nobody else asks for anything");
+    });
+    assert_eq!(one.request(free(1)), Ok(Response::Done));
+    // The same while it changes all the time.
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::SeqCst) {
+                beside.store(40 * MIB, Ordering::SeqCst);
+                beside.store(0, Ordering::SeqCst);
+            }
+        });
+        for round in 0..200 {
+            assert_eq!(insist(&two, &alloc(10 + round, MIB)), Ok(Response::Done));
+            assert_eq!(two.request(free(10 + round)), Ok(Response::Done));
+        }
+        done.store(true, Ordering::SeqCst);
+    });
     drop((one, two));
     daemon.settle();
     broker.end();
