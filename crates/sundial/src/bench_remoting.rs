@@ -41,6 +41,10 @@ pub(crate) struct Arguments {
     /// Largest copy, as 64m.
     #[arg(long, default_value = "64m", value_name = "SIZE")]
     largest: crate::size::Size,
+    /// Which programs, alone.
+    #[arg(long, value_delimiter = ',', default_values_t = programs::names().map(String::from),
+        value_parser = clap::builder::PossibleValuesParser::new(programs::names()))]
+    programs: Vec<String>,
     /// Programs with the data sizes of vmCUDA's paper, but for stereo disparity: minutes, and some GiB of memory.
     #[arg(long)]
     paper: bool,
@@ -184,7 +188,9 @@ pub(crate) fn run(arguments: &Arguments, folder: &Path, json: bool, rounds: Opti
                 probes::blocks(&stage, arguments.largest.0, rounds, &mut found.rows)?;
                 probes::at_once(&stage, arguments.largest.0, &arguments.tenants, rounds, &mut found)?;
             }
-            Part::Programs => programs::alone(&stage, folder, arguments.paper, rounds, &mut found)?,
+            Part::Programs => {
+                programs::alone(&stage, folder, &arguments.programs, arguments.paper, rounds, &mut found)?;
+            }
             Part::Tenants => programs::together(&stage, folder, &arguments.tenants, &mut found)?,
         }
     }
