@@ -61,8 +61,8 @@ Modes, by the options of `sundial run` that make them:
 
 Rows, of one copy, one call or one program (ms: the middle of the rounds; native has no daemon to count):
   what    h2d, d2h (copies of `bytes` of pageable memory); launch, launch-synchronize, alloc-free-1048576;
-          block-h2d, block-d2h (copies of `--largest` by blocks of `bytes`); h2d-at-once; programs by name;
-          gpu-bound, cpu-bound, mixed (programs of `tenants` at once)
+          block-h2d, block-d2h (copies of `--largest` by blocks of `bytes`, 128k to 128m, at most twice
+          that); h2d-at-once; programs by name; gpu-bound, cpu-bound, mixed (`tenants` programs at once)
   ratio   of ms, to native       calls        of the CUDA driver API       round_trips  answers waited for
   cpu_ms  of the process         gpu_ms       had of the GPU, as metered
   copy_ms copying, in its library             wait_ms  waiting there, for answers and for the GPU";
