@@ -159,7 +159,7 @@ fn bench_remoting_tells_what_the_way_to_the_daemon_takes() {
     if let Some(programs) = &programs {
         command.arg("--programs").arg(programs);
     }
-    command.args(["remoting", "--largest", "1m", "--tenants", "1,2", "--svg"]).arg(&pictures);
+    command.args(["remoting", "--largest", "1m", "--tenants", "2", "--programs", "matrix_mul", "--svg"]).arg(&pictures);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
@@ -189,7 +189,7 @@ fn bench_remoting_tells_what_the_way_to_the_daemon_takes() {
         assert!(trips("launch", 0, mode) < 0.1, "no launch is answered");
     }
     assert!(find("d2h", 1 << 20, "both")["copy_ms"].as_f64().unwrap() > 0.0);
-    for block in (17..=27).map(|shift| 1u64 << shift) {
+    for block in (17..=21).map(|shift| 1u64 << shift) {
         assert!(trips("block-d2h", block, "delayed") >= 1.0);
     }
     for mode in ["native", "delayed"] {
@@ -198,17 +198,15 @@ fn bench_remoting_tells_what_the_way_to_the_daemon_takes() {
     let mut drawn = vec!["copies", "blocks", "copies-at-once"];
     if programs.is_some() {
         drawn.extend(["tenants", "programs"]);
-        for program in ["binomial_options", "black_scholes", "matrix_mul", "stereo_disparity", "radix_sort"] {
-            assert!(["native", "baseline", "mapped", "delayed", "both"].iter().all(|mode| {
-                let row = find(program, 0, mode);
-                *mode == "native" || row["gpu_ms"].as_f64().unwrap() > 0.0
-            }));
-            assert!(trips(program, 0, "both") < trips(program, 0, "baseline"), "{program}");
-        }
+        assert!(["native", "baseline", "mapped", "delayed", "both"].iter().all(|mode| {
+            let row = find("matrix_mul", 0, mode);
+            *mode == "native" || row["gpu_ms"].as_f64().unwrap() > 0.0
+        }));
+        assert!(trips("matrix_mul", 0, "both") < trips("matrix_mul", 0, "baseline"));
         for kind in ["gpu-bound", "cpu-bound", "mixed"] {
             let tenants: Vec<u64> =
                 rows.iter().filter(|row| row["what"] == kind).map(|row| row["tenants"].as_u64().unwrap()).collect();
-            assert_eq!(tenants, [1, 1, 2, 2], "{kind}");
+            assert_eq!(tenants, [2, 2], "{kind}");
         }
     }
     for name in drawn {

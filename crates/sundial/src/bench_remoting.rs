@@ -41,6 +41,10 @@ pub(crate) struct Arguments {
     /// Largest copy, as 64m.
     #[arg(long, default_value = "64m", value_name = "SIZE")]
     largest: crate::size::Size,
+    /// Which programs, alone.
+    #[arg(long, value_delimiter = ',', default_values_t = programs::names().map(String::from),
+        value_parser = clap::builder::PossibleValuesParser::new(programs::names()))]
+    programs: Vec<String>,
     /// Programs with the data sizes of vmCUDA's paper, but for stereo disparity: minutes, and some GiB of memory.
     #[arg(long)]
     paper: bool,
@@ -57,8 +61,8 @@ Modes, by the options of `sundial run` that make them:
 
 Rows, of one copy, one call or one program (ms: the middle of the rounds; native has no daemon to count):
   what    h2d, d2h (copies of `bytes` of pageable memory); launch, launch-synchronize, alloc-free-1048576;
-          block-h2d, block-d2h (copies of `--largest` by blocks of `bytes`); h2d-at-once; programs by name;
-          gpu-bound, cpu-bound, mixed (programs of `tenants` at once)
+          block-h2d, block-d2h (copies of `--largest` by blocks of `bytes`, 128k to 128m, at most twice
+          that); h2d-at-once; programs by name; gpu-bound, cpu-bound, mixed (`tenants` programs at once)
   ratio   of ms, to native       calls        of the CUDA driver API       round_trips  answers waited for
   cpu_ms  of the process         gpu_ms       had of the GPU, as metered
   copy_ms copying, in its library             wait_ms  waiting there, for answers and for the GPU";
@@ -184,7 +188,9 @@ pub(crate) fn run(arguments: &Arguments, folder: &Path, json: bool, rounds: Opti
                 probes::blocks(&stage, arguments.largest.0, rounds, &mut found.rows)?;
                 probes::at_once(&stage, arguments.largest.0, &arguments.tenants, rounds, &mut found)?;
             }
-            Part::Programs => programs::alone(&stage, folder, arguments.paper, rounds, &mut found)?,
+            Part::Programs => {
+                programs::alone(&stage, folder, &arguments.programs, arguments.paper, rounds, &mut found)?;
+            }
             Part::Tenants => programs::together(&stage, folder, &arguments.tenants, &mut found)?,
         }
     }

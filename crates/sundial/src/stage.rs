@@ -12,7 +12,7 @@ use crate::admin::{self, AdminReply, AdminRequest, Listing, VgpuListing};
 use crate::runtime_directory::RuntimeDirectory;
 use crate::scheme::Scheme;
 use crate::size::Scheduler;
-use crate::usage::Snapshot;
+use crate::usage::Report;
 
 /// Longest that the daemon may take to start.
 const START_BOUND: Duration = Duration::from_secs(20);
@@ -80,10 +80,10 @@ impl Stage {
         }
     }
 
-    /// What has been used since it started.
-    pub(crate) fn snapshot(&self) -> Result<Snapshot> {
+    /// What has been used since it started, until now.
+    pub(crate) fn usage(&self) -> Result<Report> {
         let directory = RuntimeDirectory::at(self.folder.clone(), rustix::process::getuid().as_raw())?;
-        admin::fetch(&admin::connect(&directory)?, &AdminRequest::Snapshot)
+        admin::fetch(&admin::connect(&directory)?, &AdminRequest::Usage { since: None })
     }
 
     /// What the daemon says of its virtual GPUs.

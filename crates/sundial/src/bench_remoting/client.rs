@@ -1,16 +1,13 @@
 //! A process that is measured, and what was counted of it: by its library, by the daemon, by the system.
 
 use std::ops::Sub;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use crate::admin::SessionLine;
 use crate::bench::median;
 use crate::stage::Stage;
-
-/// How old the daemon's meters may be that it tells.
-const METERED_WITHIN: Duration = Duration::from_millis(120);
 
 /// What was counted of one process; what nobody counts is none.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Serialize)]
@@ -29,24 +26,35 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// What was counted until now. A tenant's name; none of a process straight on the GPU.
-    pub(super) fn of(stage: &Stage, tenant: Option<&str>, pid: u32) -> Result<Counts> {
-        let mut counts = Counts { cpu_ms: cpu_ms(pid), ..Counts::default() };
-        let Some(tenant) = tenant else { return Ok(counts) };
-        // Meters are told as they were a moment ago: that moment must lie behind what is measured.
-        std::thread::sleep(METERED_WITHIN);
-        let listing = stage.listing()?;
-        let lines = || listing.sessions.iter().filter(|line| line.tenant == tenant);
-        lines().next().with_context(|| format!("{tenant} has no session any more"))?;
-        let sum = |of: &dyn Fn(&crate::admin::SessionLine) -> f64| Some(lines().map(of).sum::<f64>());
-        counts.calls = sum(&|line| (line.calls_local + line.calls_sent) as f64);
-        counts.round_trips = sum(&|line| line.round_trips as f64);
-        counts.copy_ms = sum(&|line| line.copy_seconds * 1e3);
-        counts.wait_ms = sum(&|line| line.wait_seconds * 1e3);
-        let metered = stage.snapshot()?;
-        let meters = metered.tenants.iter().find(|known| known.tenant == tenant).map(|known| known.meters);
-        counts.gpu_ms = meters.map(|meters| meters.gpu_ns as f64 / 1e6);
-        Ok(counts)
+    /// What was counted until now of each of some processes: a tenant's name, none of one straight on the GPU, and its number.
+    /// The daemon reads what it tells when it is asked: of the sessions' shared memory, and of the device.
+    pub(super) fn of<'a>(
+        stage: &Stage,
+        processes: impl IntoIterator<Item = (Option<&'a str>, u32)>,
+    ) -> Result<Vec<Counts>> {
+        let mut told = None;
+        let mut all = Vec::new();
+        for (tenant, pid) in processes {
+            let mut counts = Counts { cpu_ms: cpu_ms(pid), ..Counts::default() };
+            if let Some(tenant) = tenant {
+                let (listing, report) = match &mut told {
+                    Some(told) => told,
+                    none => none.insert((stage.listing()?, stage.usage()?)),
+                };
+                let lines = || listing.sessions.iter().filter(|line| line.tenant == tenant);
+                lines().next().with_context(|| format!("{tenant} has no session any more"))?;
+                let sum = |of: &dyn Fn(&SessionLine) -> f64| Some(lines().map(of).sum::<f64>());
+                counts.calls = sum(&|line| (line.calls_local + line.calls_sent) as f64);
+                counts.round_trips = sum(&|line| line.round_trips as f64);
+                counts.copy_ms = sum(&|line| line.copy_seconds * 1e3);
+                counts.wait_ms = sum(&|line| line.wait_seconds * 1e3);
+                // Who has had nothing yet has no line there.
+                let used = report.tenants.iter().filter(|used| used.tenant == tenant);
+                counts.gpu_ms = Some(used.map(|used| used.gpu_seconds * 1e3).sum());
+            }
+            all.push(counts);
+        }
+        Ok(all)
     }
 
     fn all(&self) -> [Option<f64>; 6] {

@@ -41,15 +41,17 @@ impl Asked {
     fn time(&mut self, name: &str, count: u32) -> Result<f64> {
         Ok(self.probe.measure(name, count)? * 1e3)
     }
+}
 
-    /// The same, and its counts.
-    fn measure(&mut self, stage: &Stage, name: &str, count: u32) -> Result<(f64, Counts)> {
-        let pid = self.probe.pid();
-        let before = Counts::of(stage, self.tenant.as_deref(), pid)?;
-        let ms = self.time(name, count)?;
-        let counts = Counts::of(stage, self.tenant.as_deref(), pid)? - before;
-        Ok((ms, counts.each(count)))
-    }
+/// What was counted of each until now.
+fn counts(stage: &Stage, probes: &[Asked]) -> Result<Vec<Counts>> {
+    Counts::of(stage, probes.iter().map(|asked| (asked.tenant.as_deref(), asked.probe.pid())))
+}
+
+/// What was counted of each since then, of each of so many repetitions.
+fn counts_since(stage: &Stage, probes: &[Asked], before: Vec<Counts>, repetitions: u32) -> Result<Vec<Counts>> {
+    let now = counts(stage, probes)?;
+    Ok(now.into_iter().zip(before).map(|(now, before)| (now - before).each(repetitions)).collect())
 }
 
 /// One of each mode.
@@ -63,18 +65,18 @@ fn compare(stage: &Stage, probes: &mut [Asked], rounds: usize, name: &str, count
     for asked in probes.iter_mut() {
         asked.probe.measure(name, count.min(2))?;
     }
+    // Each does nothing while another one does: it is enough to count before the rounds and behind them.
+    let before = counts(stage, probes)?;
     for round in 0..rounds {
         let order: Vec<usize> =
             if round % 2 == 0 { (0..probes.len()).collect() } else { (0..probes.len()).rev().collect() };
         for at in order {
-            // To count takes longer than most of what is measured.
-            if round == 0 {
-                let (ms, counts) = probes[at].measure(stage, name, count)?;
-                seen[at].1.add(ms, counts);
-            } else {
-                seen[at].1.ms.push(probes[at].time(name, count)?);
-            }
+            seen[at].1.ms.push(probes[at].time(name, count)?);
         }
+    }
+    let repetitions = count.saturating_mul(u32::try_from(rounds)?);
+    for ((_, seen), counts) in seen.iter_mut().zip(counts_since(stage, probes, before, repetitions)?) {
+        seen.counts.push(counts);
     }
     let told: String =
         seen.iter().map(|(mode, seen)| format!("  {} {:.4}", mode.name(), median(&mut seen.ms.clone()))).collect();
@@ -113,7 +115,8 @@ pub(super) fn calls(stage: &Stage, rounds: usize, all: &mut Vec<Row>) -> Result<
 /// Staged copies by the size of their blocks.
 pub(super) fn blocks(stage: &Stage, largest: u64, rounds: usize, all: &mut Vec<Row>) -> Result<()> {
     let mut native = Asked::start(stage, Mode::Native, 0, &[])?;
-    for block in BLOCKS {
+    // Of a block that has room for the copy twice, nothing more can be said.
+    for block in BLOCKS.into_iter().filter(|block| *block <= largest.saturating_mul(2).max(BLOCKS[0])) {
         let size = block.to_string();
         let asked = Asked::start(stage, Mode::Delayed, 0, &["--block-size", &size])?;
         // Both are compared, one after the other.
@@ -128,11 +131,6 @@ pub(super) fn blocks(stage: &Stage, largest: u64, rounds: usize, all: &mut Vec<R
         native = first;
     }
     Ok(())
-}
-
-/// What was counted of each until now.
-fn counts(stage: &Stage, probes: &[Asked]) -> Result<Vec<Counts>> {
-    probes.iter().map(|asked| Counts::of(stage, asked.tenant.as_deref(), asked.probe.pid())).collect()
 }
 
 /// Several tenants that copy at once: how long each takes, and whether their blocks take turns.
@@ -155,8 +153,7 @@ pub(super) fn at_once(stage: &Stage, largest: u64, tenants: &[u16], rounds: usiz
                         probes.iter_mut().map(|asked| scope.spawn(|| asked.time(&name, COPIES))).collect();
                     measured.into_iter().map(|one| one.join().expect("no panic")).collect::<Result<Vec<f64>>>()
                 })?;
-                let after = counts(stage, &probes)?;
-                let counts = after.into_iter().zip(before).map(|(after, before)| (after - before).each(COPIES));
+                let counts = counts_since(stage, &probes, before, COPIES)?;
                 let told: Vec<(f64, Counts)> = times.into_iter().zip(counts).collect();
                 let times = || told.iter().map(|(ms, _)| *ms);
                 spread.push(times().fold(0.0, f64::max) / times().fold(f64::INFINITY, f64::min));
