@@ -282,9 +282,10 @@ impl Areas {
         }
         if self.on && self.idle >= IDLE {
             self.switch(mmio, false);
-            // Who counted itself before it could see that is heard after all.
+            // Who counted itself before it could see that is woken, and asks again; what has come for it meanwhile may not have
+            // interrupted any more.
             fence(Ordering::SeqCst);
-            if self.of_clients.iter().any(|signals| signals.area.has_sleepers() && signals.waits()) {
+            if self.of_clients.iter().filter(|signals| signals.area.interrupt()).any(|signals| signals.waits()) {
                 self.switch(mmio, true);
             }
         }

@@ -112,11 +112,21 @@ pub fn sift(fds: Vec<OwnedFd>, user: u32) -> Option<Vec<OwnedFd>> {
         return Some(plain);
     }
     let count = strange.len();
+    aside(strange, count, user);
+    None
+}
+
+/// Drops something of a user's of which closing may take for ever. Nobody waits for that.
+pub fn drop_aside(thing: impl Send + 'static, user: u32) {
+    aside(thing, 1, user);
+}
+
+fn aside(thing: impl Send + 'static, count: usize, user: u32) {
     *closing().entry(user).or_default() += count;
     // Without a thread they stay open, and counted: the closure goes, and they do not go with it.
-    let strange = ManuallyDrop::new(strange);
+    let thing = ManuallyDrop::new(thing);
     let close = move || {
-        drop(ManuallyDrop::into_inner(strange));
+        drop(ManuallyDrop::into_inner(thing));
         let mut closing = closing();
         if let Some(left) = closing.get_mut(&user) {
             *left -= count;
@@ -126,7 +136,6 @@ pub fn sift(fds: Vec<OwnedFd>, user: u32) -> Option<Vec<OwnedFd>> {
         }
     };
     let _ = std::thread::Builder::new().name("closing aside".into()).stack_size(STACK).spawn(close);
-    None
 }
 
 #[cfg(test)]

@@ -354,7 +354,7 @@ mod tests {
         .unwrap()
         .memory;
         assert_eq!((memory.overcommit, memory.on_full.to_string().as_str()), (false, "wait:2000ms"));
-        assert_eq!(memory.rules().to_string(), "best-fit");
+        assert_eq!(memory.rules().to_string(), "best-fit/3600000ms");
         for bad in [
             "[memory]\nlongest_wait = \"x\"",
             "[memory]\norder = \"best\"",

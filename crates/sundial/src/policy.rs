@@ -275,7 +275,11 @@ impl Machine {
     /// A line of one of its tables, split.
     fn entry(table: &str, name: &str) -> Option<Vec<String>> {
         let split = |line: &str| -> Vec<String> { line.trim_end().split(':').map(str::to_owned).collect() };
-        let named = |line: &&str| line.split(':').next() == Some(name);
+        // By name, or by number: the third field of both tables.
+        let named = |line: &&str| {
+            let mut fields = line.split(':');
+            fields.next() == Some(name) || fields.nth(1) == Some(name)
+        };
         let file = std::fs::read_to_string(format!("/etc/{table}")).unwrap_or_default();
         if let Some(line) = file.lines().find(named) {
             return Some(split(line));

@@ -205,6 +205,16 @@ pub fn hung_up(socket: impl AsFd) -> bool {
     }
 }
 
+/// Whether something lies in a socket that nobody has received: bytes, or descriptors without any.
+pub fn has_unreceived(socket: impl AsFd) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let (mut byte, flags) = ([0], RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC);
+    // Descriptors are copied by this: closing the copies ends nothing.
+    let received = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags);
+    received.is_ok_and(|received| received.bytes > 0 || control.drain().next().is_some())
+}
+
 /// Waits until something can be received (or the peer closed), at most `timeout`; true if so.
 ///
 /// # Errors

@@ -177,9 +177,9 @@ impl ContextCore {
         }
         let memory = &self.gpu.memory;
         let heap_bytes = self.limits.lock().heap_bytes;
-        // A tenant with next to no memory can still run kernels that do not call malloc. It may be waited for: where nothing is
-        // locked, so that other threads go on that could give some back.
-        let heap = memory.alloc_internal(self.id, heap_bytes, &|| self.dead() || self.on_gpu()).ok();
+        // A tenant with next to no memory can still run kernels that do not call malloc. It is not waited for: queues are locked here,
+        // behind which other threads would wait that could give some back.
+        let heap = memory.alloc_internal(self.id, heap_bytes, &|| true).ok();
         let begun = self.begin_on_gpu(heap, heap_bytes);
         if !matches!(begun, Ok(true)) {
             // Others were here first, or the next try makes its own.

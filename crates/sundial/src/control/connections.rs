@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use hostmem::strangers;
 use parking_lot::Mutex;
 use rustix::event::{Timespec, epoll};
 use transport::unix::{self, PeerProcess};
@@ -300,9 +301,21 @@ impl Connections {
     fn close(&self, number: u64) {
         let mut present = self.present.lock();
         present.places.remove(number);
-        if let Some((socket, _)) = present.sockets.remove(&number) {
-            // Others may hold it open. It fails if it was never there.
-            let _ = epoll::delete(&self.epoll, &socket);
+        let gone = present.sockets.remove(&number);
+        drop(present);
+        gone.into_iter().for_each(|gone| self.let_go(gone));
+    }
+
+    /// Closes one, unless others hold it: where nothing is locked, and if something lies in it that nobody has received, aside. That
+    /// may be descriptors, and to close those may take for ever.
+    fn let_go(&self, (socket, peer): (Arc<OwnedFd>, PeerProcess)) {
+        // Others may hold it open. It fails if it was never there.
+        let _ = epoll::delete(&self.epoll, &socket);
+        if Arc::strong_count(&socket) > 1 {
+            return;
+        }
+        if unix::has_unreceived(&*socket) {
+            strangers::drop_aside(socket, peer.uid);
         }
     }
 
@@ -335,9 +348,9 @@ impl Connections {
         let next = present.places.finish(number, then, Instant::now());
         let Present { sockets, .. } = &mut *present;
         if then == Then::Leave {
-            if let Some((socket, _)) = sockets.remove(&number) {
-                let _ = epoll::delete(&self.epoll, &socket);
-            }
+            let gone = sockets.remove(&number);
+            drop(present);
+            gone.into_iter().for_each(|gone| self.let_go(gone));
         } else if let Some((socket, _)) = sockets.get(&number) {
             let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
             // It is there: who cannot be heard any more would only stay silent.

@@ -8,6 +8,7 @@ use transport::unix::PeerProcess;
 use super::tenants::Tenants;
 use crate::admin::{AdminRequest, SessionLine, VgpuLine};
 use crate::policy::See;
+use crate::scheme::Scheme;
 use crate::usage::store::Rows;
 use crate::usage::{Snapshot, TenantSnapshot};
 
@@ -44,6 +45,9 @@ pub(super) fn check(who: Owner, request: &AdminRequest, owner_of: impl Fn(&str) 
         _ => Err(format!("no {what} of yours named `{name}` is present")),
     };
     match request {
+        AdminRequest::CreateVgpu { scheme: Some(Scheme::PassThrough), .. } => {
+            Err("only the administrator may give all of the GPU away (--scheme pass-through)".into())
+        }
         AdminRequest::Register { .. }
         | AdminRequest::CreateVgpu { .. }
         | AdminRequest::List
@@ -108,6 +112,10 @@ impl View {
             gpu_time_ns: 0,
             calls_local: 0,
             calls_remote: 0,
+            calls_sent: 0,
+            round_trips: 0,
+            copy_seconds: 0.0,
+            wait_seconds: 0.0,
             kernels: 0,
             kernels_interpreted: 0,
             compiling: 0,

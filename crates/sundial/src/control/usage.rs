@@ -313,7 +313,7 @@ impl Usage {
         }
         let forget = self.forget_before(hour_now()).filter(|before| *before > kept.forgotten_before);
         store.add((self.daemon, kept.number), rows, forget)?;
-        self.keep_accounts(&store, kept)?;
+        self.keep_accounts(store, kept)?;
         kept.forgotten_before = forget.unwrap_or(kept.forgotten_before);
         Ok(())
     }

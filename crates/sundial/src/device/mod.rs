@@ -320,7 +320,10 @@ impl Device {
         if let Some(running) = ended {
             self.settle(session, &running);
         }
-        self.registry.lock().sessions.remove(&session);
+        // What it holds of the client's is let go of where nothing is locked: closing a socket that somebody has put descriptors
+        // into may take for ever.
+        let ended = self.registry.lock().sessions.remove(&session);
+        drop(ended);
         self.sweep(tenant);
         // Fails only when the parent is gone, and then so are we.
         let _ = link::send(&self.parent, &FromDevice::Ended { session }, &[]);
