@@ -218,8 +218,11 @@ pub trait Deferring {
     /// Counts news: that a request may be asked again, that others wait for memory, or that nobody does any more.
     fn news(&self) -> u32;
 
-    /// Sleeps until the count is another than `seen`, or the GPU is lost, or for so long at most.
-    fn wait_for_news(&self, seen: u32, most: Duration);
+    /// Sleeps until the count is another than `seen`, or for so long at most.
+    ///
+    /// # Errors
+    /// `Lost`: there will be no news any more.
+    fn wait_for_news(&self, seen: u32, most: Duration) -> Result<(), GpuError>;
 
     /// Whether somebody waits for memory: what is free and kept for later should be given back.
     fn is_wanted(&self) -> bool;

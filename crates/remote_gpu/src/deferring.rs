@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use gpu::Deferring;
+use gpu::{Deferring, GpuError};
 use transport::unix;
 
 use crate::RemoteGpu;
@@ -22,20 +22,21 @@ impl Deferring for RemoteGpu {
         self.notice(0)
     }
 
-    fn wait_for_news(&self, seen: u32, most: Duration) {
-        let Some(at) = self.notices else { return };
+    fn wait_for_news(&self, seen: u32, most: Duration) -> Result<(), GpuError> {
+        let Some(at) = self.notices else { return Ok(()) };
         let start = Instant::now();
-        while self.news() == seen && self.alive().is_ok() {
+        while self.news() == seen {
+            self.alive()?;
             let left = most.saturating_sub(start.elapsed()).min(LONGEST);
             if left.is_zero() {
-                return;
+                break;
             }
             if unix::hung_up(&self.socket) {
-                self.lose("the daemon is gone");
-                return;
+                return Err(self.lose("the daemon is gone"));
             }
             self.area.wait(at, seen, Some(left));
         }
+        Ok(())
     }
 
     fn is_wanted(&self) -> bool {

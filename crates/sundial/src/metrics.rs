@@ -3,7 +3,7 @@
 //! Names of the GPU's own figures are DCGM's, so that what people have for those goes on working; tenants' are ours, in base
 //! units. Whoever can reach the socket sees tenants' names and what they use: everybody on this machine, if it is a port of
 //! 127.0.0.1. Who comes can neither stop the daemon nor hold it up: [`MOST`] are answered at once, each for [`BOUND`] at most; while
-//! all of them wait for their answers, others are sent away.
+//! pages are being made for all of them, others are sent away.
 
 mod text;
 
@@ -27,7 +27,7 @@ use serde::Deserialize;
 
 pub(crate) use text::render;
 
-/// Most connections at once: the oldest that has not asked yet makes room for another.
+/// Most connections at once: the oldest makes room for another, unless its page is just being made.
 const MOST: usize = 8;
 /// Longest that a connection may take in all.
 const BOUND: Duration = Duration::from_secs(5);
@@ -150,20 +150,27 @@ impl Listener {
             {
                 let mut present = present.lock();
                 if present.len() >= MOST {
-                    let Some(oldest) = present.iter().position(|one| !one.has_asked) else { continue };
+                    let Some(oldest) = present.iter().position(|one| !one.in_the_making) else { continue };
                     if let Some(oldest) = present.remove(oldest) {
                         // Its thread sees the end, whatever this says.
                         let _ = oldest.stream.shutdown(Shutdown::Both);
                     }
                 }
-                present.push_back(Present { stream: Arc::clone(&stream), has_asked: false });
+                present.push_back(Present { stream: Arc::clone(&stream), in_the_making: false });
             }
             let (page, others) = (Arc::clone(&page), Arc::clone(&present));
             let work = move || {
                 let is_this = |one: &Present| Arc::ptr_eq(&one.stream, &stream);
                 // Whoever has been sent away since has no place any more, and gets no page.
-                let asks = || others.lock().iter_mut().find(|one| is_this(one)).map(|one| one.has_asked = true);
-                let page = || asks().context("sent away").and_then(|()| page());
+                let making =
+                    |is: bool| others.lock().iter_mut().find(|one| is_this(one)).map(|one| one.in_the_making = is);
+                let page = || {
+                    making(true).context("sent away")?;
+                    let page = page();
+                    // Who does not read it makes room again.
+                    making(false);
+                    page
+                };
                 if let Err(error) = answer(&stream, &page) {
                     tracing::debug!("metrics: {error:#}");
                 }
@@ -180,7 +187,7 @@ impl Listener {
 /// A connection that has a place, and so a thread.
 struct Present {
     stream: Arc<TcpStream>,
-    has_asked: bool,
+    in_the_making: bool,
 }
 
 /// What a request is answered.
@@ -311,6 +318,22 @@ mod tests {
             let _ = slow.write_all(b"GET /met");
         }
         assert!(ask(address, b"GET /metrics HTTP/1.0\r\n\r\n").ends_with("page"));
+    }
+
+    #[test]
+    fn who_does_not_read_keeps_nobody_out() {
+        // More than sockets take in.
+        let page: &'static str = Box::leak("x".repeat(16 << 20).into_boxed_str());
+        let address = server(page);
+        let ask = || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+            // Its page has been made: the answer begins.
+            stream.read_exact(&mut [0; 8]).unwrap();
+            stream
+        };
+        let _slow: Vec<TcpStream> = (0..MOST).map(|_| ask()).collect();
+        assert!(self::ask(address, b"GET /metrics HTTP/1.0\r\n\r\n").ends_with("xx"));
     }
 
     #[test]

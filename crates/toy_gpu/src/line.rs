@@ -21,6 +21,7 @@ struct State {
     standing: HashSet<(u64, Name)>,
     clients: u64,
     news: u32,
+    is_lost: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -52,6 +53,12 @@ impl ToyLine {
     #[must_use]
     pub fn standing(&self) -> usize {
         self.state.lock().standing.len()
+    }
+
+    /// There will be no news any more.
+    pub fn lose(&self) {
+        self.state.lock().is_lost = true;
+        self.changed.notify_all();
     }
 
     /// A number for one more client.
@@ -126,11 +133,12 @@ impl Deferring for ToyLine {
         self.state.lock().news
     }
 
-    fn wait_for_news(&self, seen: u32, most: Duration) {
+    fn wait_for_news(&self, seen: u32, most: Duration) -> Result<(), GpuError> {
         let mut state = self.state.lock();
-        if state.news == seen {
+        if state.news == seen && !state.is_lost {
             self.changed.wait_for(&mut state, most);
         }
+        if state.is_lost { Err(GpuError::Lost { reason: "the line has ended".into() }) } else { Ok(()) }
     }
 
     fn is_wanted(&self) -> bool {

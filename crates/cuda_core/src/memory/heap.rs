@@ -179,11 +179,12 @@ impl Memory {
         let arena = self.arena()?;
         let heap = &mut *self.heap.lock();
         let memory_kind = kind.memory();
-        let in_chunk = host.is_none() && bytes <= SMALL;
+        // Nobody waits for a whole chunk: for a few pages, if there are none of either now.
+        let in_chunk = host.is_none() && bytes <= SMALL && !place.is_standing();
         let (base, memory) = match in_chunk.then(|| self.take_from_chunk(arena, heap, bytes, memory_kind, place)) {
             Some(Ok(base)) => (base, Backing::Chunk(bytes.next_multiple_of(ALIGN))),
-            // Where a whole chunk does not fit the limit any more, a few pages may.
-            Some(Err(error)) if error != CudaError::OUT_OF_MEMORY => return Err(error),
+            // Where a whole chunk does not fit the limit any more, or has to wait, a few pages may do.
+            Some(Err(error)) if !is_short(error) => return Err(error),
             _ => {
                 let whole = host.map_or(bytes, |pages| pages.covering().1 as u64);
                 let own = self.take_memory(arena, whole, (memory_kind, host), place).or_else(|error| {

@@ -44,6 +44,11 @@ impl<'a> Place<'a> {
         }
     }
 
+    /// Whether something stands in line.
+    pub(crate) fn is_standing(&self) -> bool {
+        self.request.is_some()
+    }
+
     /// Notes what became of a request for memory.
     pub(crate) fn asked<T>(&mut self, id: AllocId, bytes: u64, answer: &Result<T>) {
         match (answer, self.request) {
@@ -93,7 +98,7 @@ impl<'a> Place<'a> {
             if gone() {
                 return Err(CudaError::CONTEXT_IS_DESTROYED);
             }
-            deferring.wait_for_news(self.seen, LONGEST);
+            self.link.outcome(deferring.wait_for_news(self.seen, LONGEST))?;
         }
         Ok(())
     }

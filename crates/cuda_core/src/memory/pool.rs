@@ -393,6 +393,8 @@ fn attend(pools: &Weak<Pools>, link: &GpuLink) {
             pools.squeeze();
         }
         drop(pools);
-        deferring.wait_for_news(seen, if wanted { BETWEEN } else { LONGEST });
+        if link.outcome(deferring.wait_for_news(seen, if wanted { BETWEEN } else { LONGEST })).is_err() {
+            return;
+        }
     }
 }

@@ -63,6 +63,41 @@ fn setting() -> (Arc<ToyLine>, Driver, Other) {
 }
 
 #[test]
+fn a_few_pages_wait_for_no_more_than_they_are() {
+    let (line, driver, other) = setting();
+    let page = AllocId(0xFFFF_0001);
+    other.toy.request(Request::Alloc { id: page, bytes: 64 << 10, kind: MemoryKind::Vram }).unwrap();
+    other.take_all();
+    let context = driver.ctx_get_current().unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            driver.ctx_set_current(context).unwrap();
+            driver.mem_alloc(4096)
+        });
+        until("it stands in line", || line.standing() == 1);
+        other.toy.request(Request::Free { id: page }).unwrap();
+        driver.mem_free(waits.join().unwrap().unwrap()).unwrap();
+    });
+    other.give_all();
+}
+
+#[test]
+fn who_waits_is_told_that_the_gpu_is_gone() {
+    let (line, driver, other) = setting();
+    other.take_all();
+    let context = driver.ctx_get_current().unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            driver.ctx_set_current(context).unwrap();
+            driver.mem_alloc(6 << 20)
+        });
+        until("it stands in line", || line.standing() == 1);
+        line.lose();
+        assert_eq!(waits.join().unwrap(), Err(CudaError::DEVICE_UNAVAILABLE));
+    });
+}
+
+#[test]
 fn an_allocation_waits_until_another_thread_frees() {
     let (line, driver, other) = setting();
     let held = driver.mem_alloc(8 << 20).unwrap();

@@ -42,7 +42,7 @@ fn insist(gpu: &RemoteGpu, request: &Request) -> Result<Response, GpuError> {
     loop {
         let seen = deferring.news();
         match gpu.request(request.clone()) {
-            Err(GpuError::Deferred) => deferring.wait_for_news(seen, BOUND),
+            Err(GpuError::Deferred) => deferring.wait_for_news(seen, BOUND).unwrap(),
             answer => return answer,
         }
     }
