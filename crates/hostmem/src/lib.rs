@@ -15,13 +15,11 @@
 //!   its threads use them; forked children get copies.
 //! - [`Chain`]: a handler of faults among others; [`is_writable`], for faults that may be over.
 //! - [`strangers`]: descriptors that somebody else has sent, of which closing may take for ever.
-//! - [`Spin`]: how long who waits for a word of shared memory looks at it before it sleeps; [`is_crowded`]: whether looking keeps
-//!   others from running.
+//! - [`Spin`]: how long who waits for a word of shared memory looks at it before it sleeps.
 //!
 //! The only crate, besides the engines and the C edges, with unsafe code. It knows nothing of GPUs.
 
 mod chain;
-mod crowd;
 mod device;
 mod fork;
 mod mapping;
@@ -37,7 +35,6 @@ pub mod strangers;
 mod window;
 
 pub use chain::{Chain, FaultHandler, is_writable};
-pub use crowd::is_crowded;
 pub use device::DeviceMapping;
 pub use fork::ForkMark;
 pub use mapping::Mapping;

@@ -107,8 +107,6 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     if let Err(error) = hostmem::strangers::prepare() {
         tracing::warn!(%error, "descriptors that guests send cannot be judged: interrupts and write traps are not for them");
     }
-    // Opens what tells it, while files can be opened.
-    let _ = hostmem::is_crowded();
     confine::begin(Role::Device, &[]);
     crate::runtime_directory::allow_many_files()?;
     let parent = std::io::stdin().as_fd().try_clone_to_owned().context("no parent")?;
