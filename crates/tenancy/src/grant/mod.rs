@@ -298,6 +298,12 @@ impl Grants {
             }
         }
         self.grant(number, bytes);
+        let tenant = self.tenant(number);
+        if tenant.waiting > 0 && !is_within(tenant, 0, self.best_capacity()) {
+            // One that waits no more has taken what its older waits were for.
+            self.refuse_hopeless();
+            self.decide();
+        }
         Ok(())
     }
 
