@@ -17,7 +17,7 @@ use crate::remoting;
 use crate::runtime_directory::RuntimeDirectory;
 use crate::scheme::Scheme;
 use crate::shadowing::{Rebuild, Shadow, TablePages, Trap, Wish};
-use crate::size::{GpuSpec, Percent, Scheduler};
+use crate::size::{GpuWish, Percent, Scheduler};
 
 /// Longest message: a listing of some hundred sessions or virtual GPUs. A socket carries no more in one piece.
 pub(crate) const MAX_MESSAGE: usize = 128 << 10;
@@ -35,8 +35,9 @@ pub(crate) enum AdminRequest {
     Register {
         /// What it asks for.
         terms: Terms,
-        /// Which GPU it wants, if it matters.
-        gpu: Option<GpuSpec>,
+        /// Which GPUs it wants.
+        #[serde(default)]
+        gpus: GpuWish,
         /// Where to look for what the terms leave open.
         #[serde(default)]
         profile: Option<String>,
@@ -51,8 +52,9 @@ pub(crate) enum AdminRequest {
     CreateVgpu {
         /// What it asks for.
         terms: Terms,
-        /// Which GPU it wants, if it matters.
-        gpu: Option<GpuSpec>,
+        /// Which GPU it wants.
+        #[serde(default)]
+        gpu: GpuWish,
         /// How it is virtualized.
         scheme: Option<Scheme>,
         /// How its guest's page tables are shadowed.
@@ -179,6 +181,9 @@ pub(crate) struct Listing {
 pub(crate) struct SessionLine {
     /// Name of the tenant.
     pub(crate) tenant: String,
+    /// Number of its GPU.
+    #[serde(default)]
+    pub(crate) gpu: usize,
     /// Process of the client.
     pub(crate) pid: i32,
     /// GPU memory of this session, bytes.
@@ -242,6 +247,9 @@ pub(crate) struct VgpuListing {
 pub(crate) struct VgpuLine {
     /// Its name, as a tenant.
     pub(crate) name: String,
+    /// Number of the GPU that it is a part of.
+    #[serde(default)]
+    pub(crate) gpu: usize,
     /// How it is virtualized.
     pub(crate) scheme: Scheme,
     /// Where guests connect.
@@ -390,6 +398,7 @@ mod tests {
         let (ours, theirs) = unix::pair().unwrap();
         let line = |number: usize| SessionLine {
             tenant: format!("{number}{}", "\"".repeat(number % 1000)),
+            gpu: 15,
             pid: i32::MAX,
             memory_used: u64::MAX,
             memory_limit: u64::MAX,

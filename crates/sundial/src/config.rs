@@ -1,7 +1,8 @@
 //! `config.toml`: the host's policy.
 //!
 //! ```toml
-//! gpu = "soft:4g"            # which GPU
+//! gpu = "soft:4g"            # which GPU; several: ["soft:4g", "soft:2g"]
+//! placement = "spread"       # on which of several tenants go: spread (the least loaded), pack (as few GPUs as have room)
 //! scheduler = "default"      # how GPU time is shared: default, fifo, credit, band
 //! copies = "mapped"          # how a program's own memory is copied: mapped (it stores into its VRAM), staged (by way of the daemon)
 //! submission = "delayed"     # when a call returns: delayed (on its way), answered (by the daemon), immediate (done by the GPU)
@@ -61,6 +62,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use tenancy::Limits;
+use tenancy::placement::Placement;
 
 use crate::control::UsageTuning;
 use crate::memory_policy::MemoryPolicy;
@@ -68,13 +70,14 @@ use crate::metrics::Listen;
 use crate::policy::Policy;
 use crate::remoting::{BlockSize, Copies, Remoting, Submission, Transport};
 use crate::scheme::Profile;
-use crate::size::{GpuSpec, Scheduler, Size};
+use crate::size::{GpuSpec, Gpus, Scheduler, Size};
 
 /// The host's policy.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
-    pub(crate) gpu: GpuSpec,
+    pub(crate) gpu: Gpus,
+    pub(crate) placement: Placement,
     pub(crate) scheduler: Scheduler,
     pub(crate) copies: Copies,
     pub(crate) submission: Submission,
@@ -138,7 +141,8 @@ pub(crate) struct Metrics {
 impl Default for Config {
     fn default() -> Self {
         Config {
-            gpu: GpuSpec::Soft { memory: Size(4 << 30) },
+            gpu: GpuSpec::Soft { memory: Size(4 << 30) }.into(),
+            placement: Placement::default(),
             scheduler: Scheduler::default(),
             copies: Copies::default(),
             submission: Submission::default(),
@@ -255,6 +259,29 @@ impl Config {
         of(self).into_iter().zip(of(other)).filter(|(a, b)| a != b).map(|((name, _), _)| name).collect()
     }
 
+    /// Itself, with what a daemon that runs takes no notice of as that one has it.
+    pub(crate) fn beside(self, running: &Config) -> Config {
+        let Config { gpu, scheduler, copies, submission, transport, block_size, .. } = running.clone();
+        let Config { memory, code_cache, usage, metrics, system, mut limits, .. } = running.clone();
+        // What a tenant may take of the machine depends on the GPUs; all else is counts.
+        limits = Limits { host_bytes: limits.host_bytes, maps: limits.maps, files: limits.files, ..self.limits.clone() };
+        Config {
+            gpu,
+            scheduler,
+            copies,
+            submission,
+            transport,
+            block_size,
+            memory,
+            code_cache,
+            usage,
+            metrics,
+            system,
+            limits,
+            ..self
+        }
+    }
+
     /// How sessions come to the daemon.
     pub(crate) fn remoting(&self) -> Remoting {
         let &Config { copies, submission, transport, block_size, .. } = self;
@@ -333,7 +360,9 @@ mod tests {
     fn keys_are_known_or_errors() {
         let config =
             Config::parse("gpu = \"soft:1g\"\n[unregistered]\nmemory = \"256m\"\n[limits]\nqueues = 7\n").unwrap();
-        assert_eq!(config.gpu, GpuSpec::Soft { memory: Size(1 << 30) });
+        assert_eq!(config.gpu, GpuSpec::Soft { memory: Size(1 << 30) }.into());
+        let two = Config::parse("gpu = [\"soft:1g\", \"soft:2g\"]\nplacement = \"pack\"\n").unwrap();
+        assert_eq!((two.gpu.to_string().as_str(), two.placement), ("soft:1073741824, soft:2147483648", Placement::Pack));
         assert_eq!(config.unregistered.memory, Some(Size(256 << 20)));
         assert_eq!((config.limits.queues, config.limits.contexts), (7, Limits::default().contexts));
         let config = Config::parse(

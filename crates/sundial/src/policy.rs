@@ -94,10 +94,9 @@ pub(crate) struct Grant {
     pub(crate) see: See,
 }
 
-/// What the tenants of a user have.
+/// What the tenants of a user have of a GPU.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct Held {
-    pub(crate) tenants: usize,
     pub(crate) share_percent: f64,
     pub(crate) memory_bytes: u64,
 }
@@ -184,22 +183,30 @@ impl Rules {
 }
 
 impl Grant {
-    /// Lets somebody in beside what the same user has; what his terms leave open of GPU memory is what is left to him.
+    /// Whether somebody may come at all who has so many tenants.
     ///
     /// # Errors
-    /// What forbids it, and what to ask for.
-    pub(crate) fn admit(&self, held: Held, terms: &mut Terms) -> Result<(), String> {
+    /// What forbids it.
+    pub(crate) fn check_tenants(&self, have: usize) -> Result<(), String> {
         if let Some((false, place)) = &self.allow {
             return Err(format!("{place} does not let you use the GPU (`allow = false`); ask the administrator"));
         }
         if let Some((most, place)) = &self.tenants
-            && held.tenants >= *most
+            && have >= *most
         {
-            let have = held.tenants;
             return Err(format!(
                 "you have {have} tenants, and {place} allows `tenants = {most}` at once; end one, or ask the administrator"
             ));
         }
+        Ok(())
+    }
+
+    /// Lets somebody in on a GPU, beside what the same user has there; what his terms leave open of GPU memory is what is left
+    /// to him.
+    ///
+    /// # Errors
+    /// What forbids it, and what to ask for.
+    pub(crate) fn admit(&self, held: Held, terms: &mut Terms) -> Result<(), String> {
         self.check_share(held.share_percent, terms.share_percent)?;
         let Some((most, _)) = self.mem else { return Ok(()) };
         let left = most.0.saturating_sub(held.memory_bytes);
@@ -359,19 +366,18 @@ mod tests {
     fn who_is_refused_is_told_what_forbids_it_and_what_to_ask_for() {
         let rules = rules("[default]\ntenants = 2\nshare = \"50%\"\nmem = \"1g\"\nsessions = 3\n");
         let grant = rules.of(5, 5);
-        let held = Held { tenants: 1, share_percent: 20.0, memory_bytes: 768 << 20 };
+        let held = Held { share_percent: 20.0, memory_bytes: 768 << 20 };
         let refused = |memory, share| grant.admit(held, &mut terms(memory, share)).unwrap_err();
         assert!(refused(None, Some(40.0)).contains("--share 30% at most"), "{}", refused(None, Some(40.0)));
         assert!(refused(Some(1 << 30), None).contains("--mem 256m at most"), "{}", refused(Some(1 << 30), None));
         let mut fits = terms(None, Some(30.0));
         grant.admit(held, &mut fits).unwrap();
         assert_eq!(fits.memory_bytes, Some(256 << 20), "what is left");
-        let full = Held { tenants: 2, ..held };
-        assert!(grant.admit(full, &mut terms(None, None)).unwrap_err().contains("`tenants = 2`"));
+        assert!(grant.check_tenants(1).is_ok() && grant.check_tenants(2).unwrap_err().contains("`tenants = 2`"));
         let nothing = Held { memory_bytes: 1 << 30, ..held };
         assert!(grant.admit(nothing, &mut terms(None, None)).unwrap_err().contains("end one"));
         assert!(grant.check_session(2).is_ok() && grant.check_session(3).unwrap_err().contains("`sessions = 3`"));
-        assert!(Rules::default().of(5, 5).admit(full, &mut terms(None, Some(99.0))).is_ok(), "nothing is said");
+        assert!(Rules::default().of(5, 5).admit(nothing, &mut terms(None, Some(99.0))).is_ok(), "nothing is said");
     }
 
     #[test]

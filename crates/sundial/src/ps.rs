@@ -30,13 +30,14 @@ pub(crate) fn main(args: &Args) -> Result<()> {
 
 fn table(listing: &Listing) -> String {
     let mut text = format!(
-        "{:<24} {:>8} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9} {:>12} {:>10}  {}\n",
-        "TENANT", "PID", "MEMORY", "LIMIT", "HOST", "LIMIT", "ENTITLED", "RECEIVED", "CALLS LOCAL", "REMOTE", "STATE"
+        "{:<24} {:>3} {:>8} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9} {:>12} {:>10}  {}\n",
+        "TENANT", "GPU", "PID", "MEMORY", "LIMIT", "HOST", "LIMIT", "ENTITLED", "RECEIVED", "CALLS LOCAL", "REMOTE", "STATE"
     );
     for line in &listing.sessions {
         text.push_str(&format!(
-            "{:<24} {:>8} {:>10} {:>10} {:>10} {:>10} {:>8.1}% {:>8.1}% {:>12} {:>10}  {}\n",
+            "{:<24} {:>3} {:>8} {:>10} {:>10} {:>10} {:>10} {:>8.1}% {:>8.1}% {:>12} {:>10}  {}\n",
             line.tenant,
+            line.gpu,
             line.pid,
             Size(line.memory_used),
             Size(line.memory_limit),
@@ -68,6 +69,7 @@ mod tests {
     fn columns_line_up() {
         let line = SessionLine {
             tenant: "vectorAdd-4711".into(),
+            gpu: 1,
             pid: 4711,
             memory_used: 96 << 20,
             memory_limit: 2 << 30,

@@ -20,7 +20,7 @@ use crate::admin::{self, AdminReply, AdminRequest};
 use crate::memory_policy::OnFull;
 use crate::remoting;
 use crate::runtime_directory::RuntimeDirectory;
-use crate::size::{GpuSpec, Percent, Size};
+use crate::size::{GpuName, GpuSpec, GpuWish, Percent, Size, specs};
 
 /// Where the lifeline lies in the program: out of the way of programs that expect their first file to be number 3.
 const LIFELINE_FD: i32 = 200;
@@ -61,9 +61,13 @@ pub(crate) struct Args {
     /// On a virtual GPU, as a guest: the path of its socket; or pci, or pci:<address>, in a virtual machine that has one.
     #[arg(long, value_name = "SOCKET", conflicts_with_all = ["mem", "host_mem", "share", "on_full", "profile", "name", "native"])]
     vgpu: Option<OsString>,
-    /// Which GPU: soft:<memory>, as soft:4g. For a daemon that is started now, or with --native; there, several are several GPUs.
+    /// Which of the daemon's GPUs: by number, as 0, or soft:<memory>, as soft:4g; again for another. A daemon that is started now has
+    /// those; so has the program with --native.
     #[arg(long, env = "SUNDIAL_GPU", value_delimiter = ',')]
-    gpu: Vec<GpuSpec>,
+    gpu: Vec<GpuName>,
+    /// So many of the daemon's GPUs, whichever [default: 1].
+    #[arg(long, conflicts_with_all = ["native", "vgpu"])]
+    gpus: Option<usize>,
     /// The program and its arguments.
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -87,15 +91,14 @@ pub(crate) fn main(args: Args) -> Result<()> {
     } else if args.native {
         command.env("SUNDIAL_NATIVE", "1");
         if !args.gpu.is_empty() {
-            let gpus: Vec<String> = args.gpu.iter().map(GpuSpec::to_string).collect();
+            let specs = specs(&args.gpu);
+            if specs.is_empty() {
+                bail!("with --native there is no daemon whose GPUs have numbers: write --gpu soft:<memory>");
+            }
+            let gpus: Vec<String> = specs.iter().map(GpuSpec::to_string).collect();
             command.env("SUNDIAL_GPU", gpus.join(",")).env_remove("SUNDIAL_VRAM");
         }
     } else {
-        let gpu = match args.gpu[..] {
-            [] => None,
-            [gpu] => Some(gpu),
-            _ => bail!("a daemon serves one GPU; several: with --native"),
-        };
         let terms = Terms {
             name: args.name.clone().unwrap_or_else(|| default_name(Path::new(program))),
             memory_bytes: args.mem.map(|size| size.0),
@@ -103,7 +106,8 @@ pub(crate) fn main(args: Args) -> Result<()> {
             share_percent: args.share.map(|share| share.0),
             on_full: args.on_full.map(|on_full| on_full.0),
         };
-        let (credential, socket) = register(terms, gpu, args.profile, (args.remoting, args.timed))?;
+        let gpus = (GpuWish::new(args.gpus, &args.gpu), specs(&args.gpu));
+        let (credential, socket) = register(terms, gpus, args.profile, (args.remoting, args.timed))?;
         command.env(CREDENTIAL_VARIABLE, credential);
         command.env(SOCKET_VARIABLE, socket);
     }
@@ -127,12 +131,12 @@ fn vgpu(place: &OsString) -> Result<OsString> {
 /// connection goes into the program.
 fn register(
     terms: Terms,
-    gpu: Option<GpuSpec>,
+    (gpus, specs): (GpuWish, Vec<GpuSpec>),
     profile: Option<String>,
     (remoting, timed): (remoting::Wish, bool),
 ) -> Result<(String, PathBuf)> {
-    let (connection, _starting) = reach_daemon(gpu)?;
-    match admin::ask(&connection, &AdminRequest::Register { terms, gpu, profile, remoting, timed })? {
+    let (connection, _starting) = reach_daemon(&specs)?;
+    match admin::ask(&connection, &AdminRequest::Register { terms, gpus, profile, remoting, timed })? {
         AdminReply::Registered { credential, socket } => {
             keep_open(connection)?;
             Ok((credential, socket))
@@ -141,9 +145,9 @@ fn register(
     }
 }
 
-/// A connection to the daemon, which is started if none runs; and a lock, to be held until there is a reason for the daemon to
+/// A connection to the daemon, which is started if none runs, with those GPUs; and a lock, to be held until there is a reason for the daemon to
 /// stay: one that is about to end looks at it, and of two who look for one only one starts it.
-pub(crate) fn reach_daemon(gpu: Option<GpuSpec>) -> Result<(OwnedFd, Option<File>)> {
+pub(crate) fn reach_daemon(gpus: &[GpuSpec]) -> Result<(OwnedFd, Option<File>)> {
     let directory = RuntimeDirectory::find()?;
     if directory.is_systems() {
         return Ok((admin::connect(&directory).context("the machine's daemon does not answer")?, None));
@@ -152,7 +156,7 @@ pub(crate) fn reach_daemon(gpu: Option<GpuSpec>) -> Result<(OwnedFd, Option<File
     let connection = match admin::connect(&directory) {
         Ok(connection) => connection,
         Err(_) => {
-            start_daemon(&directory, gpu)?;
+            start_daemon(&directory, gpus)?;
             admin::connect(&directory).context("the daemon that was just started does not answer")?
         }
     };
@@ -170,11 +174,11 @@ fn keep_open(connection: OwnedFd) -> Result<()> {
 }
 
 /// Starts a daemon and waits until it is ready.
-fn start_daemon(directory: &RuntimeDirectory, gpu: Option<GpuSpec>) -> Result<()> {
+fn start_daemon(directory: &RuntimeDirectory, gpus: &[GpuSpec]) -> Result<()> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut command = Command::new(program);
     command.args(["serve", "--detached"]);
-    if let Some(gpu) = gpu {
+    for gpu in gpus {
         command.args(["--gpu", &gpu.to_string()]);
     }
     let log = directory.open_log()?;

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use compile_pool::cache::Store;
 use parking_lot::Mutex;
 use sandbox::{Role, Writable};
+use tenancy::placement::Placement;
 
 use crate::config::Config;
 use crate::confine;
@@ -23,7 +24,7 @@ use crate::policy::{Book, Machine};
 use crate::remoting::{Remoting, Wish};
 use crate::runtime_directory::RuntimeDirectory;
 use crate::shadowing::Costs;
-use crate::size::{GpuSpec, Scheduler};
+use crate::size::{GpuSpec, Gpus, Scheduler};
 use crate::system;
 
 /// All of the environment that the daemon looks at.
@@ -49,9 +50,12 @@ const KEPT: [&str; 16] = [
 /// What `sundial serve` takes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Which GPU: soft:<memory>, as soft:4g.
-    #[arg(long, env = "SUNDIAL_GPU")]
-    gpu: Option<GpuSpec>,
+    /// Which GPU: soft:<memory>, as soft:4g. Several, each with a process of its own: --gpu soft:4g --gpu soft:2g.
+    #[arg(long, env = "SUNDIAL_GPU", value_delimiter = ',')]
+    gpu: Vec<GpuSpec>,
+    /// On which of several GPUs tenants go: spread (the least loaded), pack (as few as have room).
+    #[arg(long)]
+    placement: Option<Placement>,
     /// How GPU time is shared: default (weighted slices, preempting), or as GPUvm and Gdev do where commands cannot be
     /// preempted: fifo, credit, band.
     #[arg(long)]
@@ -79,13 +83,16 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let load = move || {
         let path = args.config.as_deref();
         let mut config = if is_system { Config::load_of_system(path) } else { Config::load(path) }?;
-        config.gpu = args.gpu.unwrap_or(config.gpu);
+        if !args.gpu.is_empty() {
+            config.gpu = Gpus::try_from(args.gpu.clone()).map_err(anyhow::Error::msg)?;
+        }
+        config.placement = args.placement.unwrap_or(config.placement);
         config.scheduler = args.scheduler.unwrap_or(config.scheduler);
         let Remoting { copies, submission, transport, block_size, .. } = config.remoting().decided(args.remoting);
         config = Config { copies, submission, transport, block_size, ..config };
         config.metrics.listen = args.metrics.clone().or(config.metrics.listen);
-        let GpuSpec::Soft { memory } = config.gpu;
-        config.limits = host.limits(&config.limits, memory.0);
+        let memory = config.gpu.iter().map(|GpuSpec::Soft { memory }| memory.0).fold(0, u64::saturating_add);
+        config.limits = host.limits(&config.limits, memory);
         Ok(config)
     };
     let config = load()?;

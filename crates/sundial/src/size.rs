@@ -1,6 +1,7 @@
 //! Sizes, shares, schedulers and GPUs, as people write them.
 
 use std::fmt;
+use std::ops::Deref;
 use std::str::FromStr;
 
 use fair_share::{Policy, UnknownPolicy};
@@ -99,6 +100,126 @@ impl fmt::Display for GpuSpec {
     }
 }
 
+/// Most GPUs of a daemon, or of a program.
+pub(crate) const MOST_GPUS: usize = 16;
+
+/// GPUs that are served together, one at least: in `config.toml` one, or a list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Gpus(Vec<GpuSpec>);
+
+impl TryFrom<Vec<GpuSpec>> for Gpus {
+    type Error = String;
+
+    fn try_from(gpus: Vec<GpuSpec>) -> Result<Gpus, String> {
+        match gpus.len() {
+            1..=MOST_GPUS => Ok(Gpus(gpus)),
+            n => Err(format!("{n} GPUs: a daemon serves 1 to {MOST_GPUS}")),
+        }
+    }
+}
+
+impl From<GpuSpec> for Gpus {
+    fn from(gpu: GpuSpec) -> Gpus {
+        Gpus(vec![gpu])
+    }
+}
+
+impl Deref for Gpus {
+    type Target = [GpuSpec];
+
+    fn deref(&self) -> &[GpuSpec] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Gpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(GpuSpec::to_string).collect();
+        f.write_str(&all.join(", "))
+    }
+}
+
+impl<'de> Deserialize<'de> for Gpus {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Gpus, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a GPU, as \"soft:4g\", or a list of them")]
+        enum Text {
+            One(String),
+            Several(Vec<String>),
+        }
+        let texts = match Text::deserialize(from)? {
+            Text::One(text) => vec![text],
+            Text::Several(texts) => texts,
+        };
+        let gpus: Result<Vec<GpuSpec>, String> = texts.iter().map(|text| text.parse()).collect();
+        gpus.and_then(Gpus::try_from).map_err(serde::de::Error::custom)
+    }
+}
+
+/// One of a daemon's GPUs, as people name it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GpuName {
+    /// By its place among them, from 0.
+    Number(usize),
+    /// By what it is: the least loaded of those that are that.
+    Spec(GpuSpec),
+}
+
+impl FromStr for GpuName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<GpuName, String> {
+        match text.parse() {
+            Ok(number) if text.bytes().all(|digit| digit.is_ascii_digit()) => Ok(GpuName::Number(number)),
+            _ => text.parse().map(GpuName::Spec).map_err(|reason| format!("{reason}, or a number, as 0")),
+        }
+    }
+}
+
+impl fmt::Display for GpuName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GpuName::Number(number) => number.fmt(f),
+            GpuName::Spec(spec) => spec.fmt(f),
+        }
+    }
+}
+
+/// Which of a daemon's GPUs somebody wants.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum GpuWish {
+    /// So many, whichever.
+    Any(usize),
+    /// These, in this order.
+    These(Vec<GpuName>),
+}
+
+impl Default for GpuWish {
+    fn default() -> Self {
+        GpuWish::Any(1)
+    }
+}
+
+impl GpuWish {
+    /// What `--gpus` and `--gpu` say.
+    pub(crate) fn new(count: Option<usize>, names: &[GpuName]) -> GpuWish {
+        match (count, names) {
+            (Some(count), _) => GpuWish::Any(count),
+            (None, []) => GpuWish::default(),
+            (None, names) => GpuWish::These(names.to_vec()),
+        }
+    }
+}
+
+/// What those are that a daemon is to be started with; nothing if one is named by its number, and so by a policy that there is.
+pub(crate) fn specs(names: &[GpuName]) -> Vec<GpuSpec> {
+    let spec = |name: &GpuName| match name {
+        GpuName::Spec(spec) => Some(*spec),
+        GpuName::Number(_) => None,
+    };
+    names.iter().map(spec).collect::<Option<_>>().unwrap_or_default()
+}
+
 /// How GPU time is shared: `default`, `fifo`, `credit`, `band`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Scheduler(pub(crate) Policy);
@@ -141,7 +262,7 @@ impl fmt::Display for Percent {
 
 pub(crate) use by_text;
 
-by_text!(Size, Percent, GpuSpec, Scheduler);
+by_text!(Size, Percent, GpuSpec, GpuName, Scheduler);
 
 #[cfg(test)]
 mod tests {
@@ -166,6 +287,13 @@ mod tests {
         assert_eq!(soft, GpuSpec::Soft { memory: Size(4 << 30) });
         assert_eq!(soft.to_string().parse(), Ok(soft));
         assert!("cuda:0".parse::<GpuSpec>().is_err());
+        assert_eq!(("2".parse(), "soft:4g".parse()), (Ok(GpuName::Number(2)), Ok(GpuName::Spec(soft))));
+        for bad in ["-1", "+1", "", "2.5", "gpu0"] {
+            assert!(bad.parse::<GpuName>().is_err(), "{bad}");
+        }
+        assert_eq!(specs(&[GpuName::Spec(soft); 2]), [soft; 2]);
+        assert!(specs(&[GpuName::Spec(soft), GpuName::Number(0)]).is_empty());
+        assert!(Gpus::try_from(vec![]).is_err() && Gpus::try_from(vec![soft; 17]).is_err());
         assert_eq!(Size(1536 << 20).to_string(), "1.5 GiB");
     }
 }

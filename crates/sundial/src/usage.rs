@@ -46,7 +46,7 @@ pub(crate) struct MeteredRow {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) tenants: Vec<TenantUsage>,
-    /// The GPU had nothing to do.
+    /// The GPU had nothing to do; of several, all of them together, as in what follows.
     pub(crate) idle_seconds: f64,
     /// The GPU had something to do, and did nothing for anybody.
     pub(crate) overhead_seconds: f64,
@@ -117,17 +117,25 @@ impl TenantUsage {
 /// All that is known at a moment, for `top` and `/metrics`: what has been used since the daemon started.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
-    /// Product name of the GPU, and its memory, bytes.
-    pub(crate) gpu: String,
-    pub(crate) memory_bytes: u64,
+    /// By number.
+    pub(crate) gpus: Vec<GpuSnapshot>,
     /// When that is, seconds since the daemon started.
     pub(crate) at_seconds: f64,
+    /// Of one that is on several GPUs, one for each.
     pub(crate) tenants: Vec<TenantSnapshot>,
-    pub(crate) time: GpuTime,
     pub(crate) scheduler: String,
-    pub(crate) device_deaths: u64,
     pub(crate) rows_merged: u64,
     pub(crate) kept: bool,
+}
+
+/// A GPU in a [`Snapshot`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct GpuSnapshot {
+    /// Product name; empty while it is not known, since its process is being started anew.
+    pub(crate) name: String,
+    pub(crate) memory_bytes: u64,
+    pub(crate) time: GpuTime,
+    pub(crate) device_deaths: u64,
 }
 
 /// A tenant in a [`Snapshot`].
@@ -135,14 +143,21 @@ pub(crate) struct Snapshot {
 pub(crate) struct TenantSnapshot {
     pub(crate) tenant: String,
     pub(crate) user: u32,
+    /// Number of the GPU on which that was used.
+    pub(crate) gpu: usize,
     pub(crate) meters: Meters,
     /// `None` of one that has left a short time ago.
     pub(crate) present: Option<Present>,
 }
 
 impl Snapshot {
-    /// GPU memory charged to tenants, bytes.
-    pub(crate) fn memory_used(&self) -> u64 {
-        self.tenants.iter().filter_map(|tenant| tenant.present.as_ref()).map(|present| present.memory_used).sum()
+    /// What those are doing who are on a GPU.
+    pub(crate) fn present_on(&self, gpu: usize) -> impl Iterator<Item = &Present> {
+        self.tenants.iter().filter(move |tenant| tenant.gpu == gpu).filter_map(|tenant| tenant.present.as_ref())
+    }
+
+    /// Memory of a GPU charged to tenants, bytes.
+    pub(crate) fn memory_used(&self, gpu: usize) -> u64 {
+        self.present_on(gpu).map(|present| present.memory_used).sum()
     }
 }

@@ -17,7 +17,7 @@ use crate::admin::{self, AdminReply, AdminRequest, VgpuListing};
 use crate::run::reach_daemon;
 use crate::scheme::Scheme;
 use crate::shadowing::{Rebuild, Shadow, Trap, Wish};
-use crate::size::{GpuSpec, Percent, Size};
+use crate::size::{GpuName, GpuWish, Percent, Size, specs};
 
 mod trace;
 
@@ -137,9 +137,10 @@ struct Create {
     /// Most memory of the host that the daemon may take for it, as 2g.
     #[arg(long)]
     host_mem: Option<Size>,
-    /// Which GPU: soft:<memory>, as soft:4g. For a daemon that is started now.
-    #[arg(long, env = "SUNDIAL_GPU")]
-    gpu: Option<GpuSpec>,
+    /// Of which GPU it is a part: by number, as 0, or soft:<memory>, as soft:4g, which a daemon has that is started now; of several
+    /// it is one.
+    #[arg(long, env = "SUNDIAL_GPU", value_delimiter = ',')]
+    gpu: Vec<GpuName>,
 }
 
 pub(crate) fn main(args: Args) -> Result<()> {
@@ -165,7 +166,8 @@ fn create(create: Create) -> Result<()> {
     let fds = listener.as_ref().map(AsFd::as_fd);
     let Create { gpu, scheme, trap, shadow, rebuild, profile, .. } = create;
     let shadowing = Wish { trap, shadow, rebuild };
-    let (connection, _starting) = reach_daemon(gpu)?;
+    let (connection, _starting) = reach_daemon(&specs(&gpu))?;
+    let gpu = if gpu.len() > 1 { GpuWish::default() } else { GpuWish::new(None, &gpu) };
     let request = AdminRequest::CreateVgpu { terms, gpu, scheme, shadowing, profile, path };
     let AdminReply::Vgpu { socket, .. } = admin::ask_with(&connection, &request, fds.as_slice())? else {
         bail!("the daemon gave an unexpected answer");

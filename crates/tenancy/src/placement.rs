@@ -5,8 +5,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::AdmissionError;
-
 /// Who goes where, if it does not matter to him.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -40,7 +38,7 @@ pub struct Load {
     /// Limits of those tenants together, bytes: may be more than there is.
     pub promised_bytes: u64,
     /// Why the tenant in question cannot go there, if it cannot.
-    pub refusal: Option<AdmissionError>,
+    pub refusal: Option<String>,
 }
 
 /// How many GPUs a tenant wants.
@@ -73,13 +71,14 @@ pub enum PlacementError {
         number: usize,
     },
     /// It can go to fewer than it wants.
-    #[error("GPU {number} has no room for it")]
+    #[error("{}{reason}", if *there == 1 { String::new() } else { format!("GPU {number}: ") })]
     Refused {
         /// The first of those that refuse it.
         number: usize,
+        /// How many GPUs there are.
+        there: usize,
         /// Why.
-        #[source]
-        reason: AdmissionError,
+        reason: String,
     },
 }
 
@@ -136,7 +135,7 @@ impl Placement {
         let refusal = order.iter().find_map(|&number| Some((number, gpus[number].refusal.clone()?)));
         order.retain(|&number| gpus[number].refusal.is_none());
         match refusal {
-            Some((number, reason)) if order.len() < wanted => Err(PlacementError::Refused { number, reason }),
+            Some((number, reason)) if order.len() < wanted => Err(PlacementError::Refused { number, there: gpus.len(), reason }),
             _ => {
                 order.truncate(wanted);
                 if matches!(wish, Wish::Any(_)) {

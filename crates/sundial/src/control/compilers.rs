@@ -22,7 +22,7 @@ const MOST: usize = 128;
 /// Starts compilers, ends them, and keeps what they made.
 pub(super) struct Compilers {
     /// None: nothing is kept.
-    store: Option<Store>,
+    store: Option<Arc<Store>>,
     living: AtomicUsize,
     /// Our ends of the lifelines of those of this life of the device process.
     keepers: Mutex<Vec<Weak<OwnedFd>>>,
@@ -30,7 +30,7 @@ pub(super) struct Compilers {
 }
 
 impl Compilers {
-    pub(super) fn new(store: Option<Store>) -> Arc<Compilers> {
+    pub(super) fn new(store: Option<Arc<Store>>) -> Arc<Compilers> {
         Arc::new(Compilers { store, living: AtomicUsize::new(0), keepers: Mutex::default(), quiet: Quiet::new() })
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use hostmem::strangers::{self, MOST_STRANGERS};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
@@ -22,12 +22,12 @@ use wire::{Hello, Reply};
 use super::Control;
 use super::connections::{Connections, HELLO_BOUND, Limit, Serve, Then};
 use super::rights::{self, Owner, View};
-use super::tenants::Orders;
+use super::tenants::{Opened, Orders};
 use super::vgpus::Wish;
 use crate::admin::{self, AdminReply, AdminRequest, Listing};
 use crate::link::ToDevice;
 use crate::remoting::Remoting;
-use crate::size::{GpuSpec, Percent};
+use crate::size::{GpuWish, Percent};
 use crate::system::Activated;
 use crate::threads;
 
@@ -104,23 +104,28 @@ impl Control {
             self.note_quota(peer.into());
         }
         let until = Instant::now() + RESTART_BOUND;
+        let mut gpu = self.tenants.lock().gpu_for(&hello.credential, peer.into(), hello.gpu)?;
         loop {
             // While the device process is started anew, its next tenant waits.
             let left = until.saturating_duration_since(Instant::now());
-            self.device.wait_ready(left).map_err(|error| format!("{error:#}"))?;
+            gpu.map_or(Ok(()), |gpu| self.gpus[gpu].device.wait_ready(left).map(drop))
+                .map_err(|error| format!("{error:#}"))?;
             // Whoever has opened a session is responsible for it: what can fail comes before.
             let theirs = socket.try_clone().map_err(text)?;
             let process = Pid::from_raw(peer.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
             let fds = [Some(theirs), process].into_iter().flatten().collect();
-            let (session, taken) = self.change(|tenants| match tenants.open(hello.credential, peer.into()) {
-                Ok((session, tenant, orders)) => {
+            let opened = self.change(|tenants| match tenants.open(hello.credential, peer.into(), hello.gpu) {
+                Ok((opened, orders)) => {
                     // To whom was told of the tenant: the next one forgets who has no session.
                     self.tell(orders);
-                    let order = ToDevice::Open { session, tenant, pid: peer.pid, features, staging_block };
-                    (Ok((session, self.device.hand_over(session, order, fds))), Orders::new())
+                    let Opened { session, tenant, gpu, gpus } = opened;
+                    let order = ToDevice::Open { session, tenant, pid: peer.pid, features, staging_block, gpus };
+                    (Ok((opened, self.gpus[gpu].device.hand_over(session, order, fds))), Orders::new())
                 }
                 Err(reason) => (Err(reason), Orders::new()),
-            })?;
+            });
+            let (Opened { session, gpu: on, .. }, taken) = opened?;
+            gpu = Some(on);
             match taken.recv_timeout(HELLO_BOUND) {
                 // Of one that takes its time nobody knows whether it has answered.
                 Ok(()) | Err(RecvTimeoutError::Timeout) => return Ok(()),
@@ -173,7 +178,7 @@ impl Control {
         }
         let view = || View::of(who, &self.tenants.lock());
         match request {
-            AdminRequest::List => or_refused(self.device.report().and_then(|listing| {
+            AdminRequest::List => or_refused(self.report().and_then(|listing| {
                 let sessions = view().sessions(listing.sessions);
                 let scheduler = self.tenants.lock().scheduler();
                 let mut listing = Listing { scheduler, sessions, ..listing };
@@ -188,9 +193,9 @@ impl Control {
                 tracing::info!(%scheduler, "scheduler");
                 self.change(|tenants| (AdminReply::Done, tenants.schedule(scheduler)))
             }
-            AdminRequest::Register { terms, gpu, profile, remoting, timed } => {
+            AdminRequest::Register { terms, gpus, profile, remoting, timed } => {
                 let remoting = self.settings().config.remoting().wanted(remoting, timed);
-                let register = |remoting| self.register(socket, who, terms, gpu, profile.as_deref(), remoting);
+                let register = |remoting| self.register(socket, who, (terms, &gpus), profile.as_deref(), remoting);
                 or_refused(remoting.and_then(register))
             }
             AdminRequest::CreateVgpu { terms, gpu, scheme, shadowing, profile, path } => {
@@ -219,7 +224,7 @@ impl Control {
 
     /// Changes a tenant's limit of GPU memory, down to what it has at least.
     fn resize_tenant(&self, name: &str, bytes: u64) -> Result<AdminReply> {
-        let lines = self.device.report()?.sessions;
+        let lines = self.report()?.sessions;
         let has = lines.iter().filter(|line| line.tenant == name).map(|line| line.memory_reserved).max().unwrap_or(0);
         let bytes = bytes.max(has);
         self.change(|tenants| match tenants.resize(name, bytes) {
@@ -230,30 +235,29 @@ impl Control {
         Ok(AdminReply::Limit { bytes })
     }
 
-    /// Whether it is this GPU that somebody wants, if any.
-    pub(super) fn check_gpu(&self, wanted: Option<GpuSpec>) -> Result<()> {
-        let served = self.settings().config.gpu;
-        match wanted.filter(|wanted| *wanted != served) {
-            Some(wanted) => bail!("the daemon serves {served}, not {wanted}; stop it, or leave --gpu out"),
-            None => Ok(()),
-        }
+    /// Who is on each GPU?
+    fn report(&self) -> Result<Listing> {
+        self.gpus.iter().try_fold(Listing::default(), |mut all, seat| {
+            let Listing { sessions, device_deaths, .. } = seat.device.report()?;
+            all.sessions.extend(sessions);
+            all.device_deaths += device_deaths;
+            Ok(all)
+        })
     }
 
     fn register(
         &self,
         socket: &Arc<OwnedFd>,
         owner: Owner,
-        mut terms: Terms,
-        gpu: Option<GpuSpec>,
+        (mut terms, gpus): (Terms, &GpuWish),
         profile: Option<&str>,
         remoting: Remoting,
     ) -> Result<AdminReply> {
-        self.check_gpu(gpu)?;
         self.settings().config.profile(profile)?.fill(&mut terms);
         self.note_quota(owner);
         let lifeline = Arc::clone(socket);
         let (name, share) = (terms.name.clone(), terms.share_percent);
-        let credential = self.change(|tenants| match tenants.register(terms, owner, lifeline) {
+        let credential = self.change(|tenants| match tenants.register(terms, owner, gpus, lifeline) {
             Ok((credential, orders)) => {
                 tenants.arrange(&credential, remoting);
                 (Ok(credential), orders)

@@ -1,4 +1,4 @@
-//! The control process: who may come in, on which terms; and a device process that always lives.
+//! The control process: who may come in, on which terms and GPUs; and a device process for each GPU that always lives.
 //!
 //! - `listeners`: the session socket (reads one hello, passes the connection on) and the admin socket (`run`, `ps`).
 //! - `connections`: how many there may be, and who makes room.
@@ -7,9 +7,9 @@
 //! - `service`: policy read again, and the end, as signals ask for them; what a service manager hears.
 //! - `tenants`: registrations and the terms of those who did not register.
 //! - `vgpus`: virtual GPUs, and the sockets where their guests connect.
-//! - `supervisor`: starts the device process, and another when it dies; `deaths`: how soon; `corpses`: not all go.
+//! - `supervisor`: starts device processes, and another when one dies; `deaths`: how soon; `corpses`: not all go.
 //! - `usage`: what tenants have used, and keeping it.
-//! - `compilers`: starts compilers for the device process, and keeps the cache of what they made.
+//! - `compilers`: starts compilers for device processes, and keeps the cache of what they made.
 //!
 //! It never parses what a tenant says after its hello.
 
@@ -38,6 +38,7 @@ use crate::config::Config;
 use crate::quiet::Quiet;
 use crate::runtime_directory::RuntimeDirectory;
 use crate::shadowing::Costs;
+use crate::size::GpuSpec;
 use crate::threads;
 use compilers::Compilers;
 pub(crate) use service::{Settings, System};
@@ -55,10 +56,10 @@ pub(crate) struct Control {
     /// Replaced when policy is read again.
     settings: Mutex<Arc<Settings>>,
     system: System,
-    device: DeviceLink,
-    /// Locked before the link's state, where both are.
+    /// By number.
+    gpus: Vec<Seat>,
+    /// Locked before a link's state, where both are.
     tenants: Mutex<Tenants>,
-    compilers: Arc<Compilers>,
     usage: Usage,
     /// What traps cost here.
     trap_costs: HashMap<write_trap::Kind, Costs>,
@@ -67,8 +68,14 @@ pub(crate) struct Control {
     seen: Mutex<Instant>,
 }
 
+/// A GPU, as this process knows it: it has a device process of its own.
+struct Seat {
+    device: DeviceLink,
+    compilers: Arc<Compilers>,
+}
+
 impl Control {
-    /// Starts the device process and the listeners.
+    /// Starts the device processes and the listeners.
     pub(crate) fn start(
         directory: RuntimeDirectory,
         config: Config,
@@ -76,35 +83,46 @@ impl Control {
         store: Option<Store>,
         trap_costs: HashMap<write_trap::Kind, Costs>,
     ) -> Result<Arc<Control>> {
-        let device = DeviceLink::new(config.gpu, config.memory.rules());
+        let store = store.map(Arc::new);
+        let seat = |(number, spec): (usize, &GpuSpec)| Seat {
+            device: DeviceLink::new((number, *spec), config.memory.rules()),
+            compilers: Compilers::new(store.clone()),
+        };
+        let gpus: Vec<Seat> = config.gpu.iter().enumerate().map(seat).collect();
         let settings = Arc::new(Settings::new(config)?);
         let config = &settings.config;
         let tenants = Mutex::new(Tenants::new(&settings));
-        let (compilers, quiet, seen) = (Compilers::new(store), Quiet::new(), Mutex::new(Instant::now()));
-        let usage = Usage::new(config.usage.tuning());
+        let (quiet, seen) = (Quiet::new(), Mutex::new(Instant::now()));
+        let usage = Usage::new(config.usage.tuning(), gpus.len());
         let settings = Mutex::new(settings);
         let control = Arc::new(Control {
             directory,
             settings,
             system,
-            device,
+            gpus,
             tenants,
-            compilers,
             usage,
             trap_costs,
             quiet,
             seen,
         });
         control.hear_signals()?;
-        let supervised = Arc::clone(&control);
-        std::thread::Builder::new()
-            .name("supervisor".into())
-            .spawn(move || threads::whole("supervisor", || supervised.supervise()))?;
-        let (name, memory_bytes) = control.device.wait_ready(START_BOUND)?;
-        control.tenants.lock().start(memory_bytes);
+        for gpu in 0..control.gpus.len() {
+            let supervised = Arc::clone(&control);
+            std::thread::Builder::new()
+                .name("supervisor".into())
+                .spawn(move || threads::whole("supervisor", || supervised.supervise(gpu)))?;
+        }
+        let mut memory = Vec::new();
+        for (gpu, seat) in control.gpus.iter().enumerate() {
+            let (name, memory_bytes) = seat.device.wait_ready(START_BOUND)?;
+            tracing::info!(gpu, name, memory_bytes, "a GPU is ready");
+            memory.push(memory_bytes);
+        }
+        control.tenants.lock().start(memory);
         control.keep_usage()?;
         control.listen()?;
-        tracing::info!(gpu = name, memory_bytes, directory = %control.directory.path().display(), "serving");
+        tracing::info!(gpus = control.gpus.len(), directory = %control.directory.path().display(), "serving");
         Ok(control)
     }
 

@@ -149,6 +149,7 @@ impl View {
         let without = |line: TenantSnapshot, tenant| TenantSnapshot {
             tenant,
             user: u32::MAX,
+            gpu: line.gpu,
             meters: Default::default(),
             present: line.present,
         };
@@ -198,6 +199,7 @@ mod tests {
         let line = |tenant: &str, user| TenantSnapshot {
             tenant: tenant.into(),
             user,
+            gpu: 0,
             meters: tenancy::metering::Meters { kernels: 9, ..Default::default() },
             present: Some(Present { memory_used: 7, ..Present::default() }),
         };

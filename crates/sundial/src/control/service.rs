@@ -107,7 +107,7 @@ impl Control {
             if !later.is_empty() {
                 tracing::warn!(keys = later.join(", "), "these take effect when the daemon is started anew");
             }
-            Settings::new(config)
+            Settings::new(config.beside(&old.config))
         });
         let done = read.map(|settings| {
             let settings = Arc::new(settings);

@@ -1,4 +1,4 @@
-//! The device process: started, told, and started again.
+//! A GPU's device process: started, told, and started again.
 //!
 //! ```text
 //!            start                    says that it works
@@ -24,10 +24,10 @@ use parking_lot::{Condvar, Mutex};
 use tenancy::TenantId;
 use transport::unix;
 
-use super::Control;
 use super::corpses;
 use super::deaths::Deaths;
 use super::tenants::{Orders, Tenants};
+use super::{Control, Seat};
 use crate::admin::{Listing, SessionLine};
 use crate::link::{self, FromDevice, ToDevice, VgpuStatus};
 use crate::memory_policy::MemoryRules;
@@ -38,9 +38,10 @@ const REPORT_BOUND: Duration = Duration::from_secs(5);
 /// Between two looks at a device process that says nothing.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The connection to the present device process.
+/// The connection to the present device process of a GPU.
 pub(super) struct DeviceLink {
-    gpu: GpuSpec,
+    /// Its number among the daemon's, and what it is.
+    gpu: (usize, GpuSpec),
     memory: MemoryRules,
     state: Mutex<LinkState>,
     changed: Condvar,
@@ -78,7 +79,7 @@ struct LinkState {
 }
 
 impl DeviceLink {
-    pub(super) fn new(gpu: GpuSpec, memory: MemoryRules) -> DeviceLink {
+    pub(super) fn new(gpu: (usize, GpuSpec), memory: MemoryRules) -> DeviceLink {
         DeviceLink { gpu, memory, state: Mutex::new(LinkState::default()), changed: Condvar::new() }
     }
 
@@ -203,45 +204,48 @@ impl DeviceLink {
 }
 
 impl Control {
-    /// The supervisor's thread: never ends, unless the first device process does not start.
-    pub(super) fn supervise(self: Arc<Control>) {
+    /// The supervisor's thread of a GPU: never ends, unless the first device process does not start.
+    pub(super) fn supervise(self: Arc<Control>, gpu: usize) {
+        let device = &self.gpus[gpu].device;
         loop {
             let start = Instant::now();
-            if let Err(error) = self.run_device() {
-                tracing::error!("cannot run the device process: {error:#}");
+            if let Err(error) = self.run_device(gpu) {
+                tracing::error!(gpu, "cannot run the device process: {error:#}");
             }
-            let mut state = self.device.state.lock();
+            let mut state = device.state.lock();
             if !state.began {
                 state.failed = Some("its process ended; the log says why".into());
-                self.device.changed.notify_all();
+                device.changed.notify_all();
                 return;
             }
             let pause = state.deaths.add(start.elapsed());
             let deaths = state.deaths.in_a_row;
             drop(state);
             if !pause.is_zero() {
-                tracing::error!(deaths, ?pause, "the device process dies again and again; the next start waits");
+                tracing::error!(gpu, deaths, ?pause, "the device process dies again and again; the next start waits");
                 std::thread::sleep(pause);
             }
         }
     }
 
     /// One life of a device process.
-    fn run_device(&self) -> Result<()> {
+    fn run_device(&self, gpu: usize) -> Result<()> {
+        let Seat { device, compilers } = &self.gpus[gpu];
+        let (number, spec) = device.gpu;
         let (ours, theirs) = unix::pair()?;
         unix::set_send_timeout(&ours, Some(link::SEND_BOUND))?;
         let mut child = crate::own_program()
-            .args(["device", "--gpu", &self.device.gpu.to_string()])
-            .args(["--memory", &self.device.memory.to_string()])
+            .args(["device", "--gpu", &spec.to_string(), "--number", &number.to_string()])
+            .args(["--memory", &device.memory.to_string()])
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .spawn()
             .context("cannot start")?;
         let ours = Arc::new(ours);
         let pid = child.id();
-        let listened = self.begin_life(&ours).and_then(|()| self.listen_to_device(&ours, pid));
+        let listened = self.begin_life(gpu, &ours).and_then(|()| self.listen_to_device(gpu, &ours, pid));
         {
-            let mut state = self.device.state.lock();
+            let mut state = device.state.lock();
             state.queue = None;
             state.ready = None;
             // Their senders go: who waits is told at once.
@@ -252,14 +256,15 @@ impl Control {
             state.vgpus.clear();
             state.resizes.clear();
         }
-        self.usage.device_ended();
-        self.compilers.end();
+        self.usage.device_ended(gpu);
+        compilers.end();
         // It is gone, or says what nobody understands, or does not listen.
         let _ = child.kill();
-        let sessions = self.tenants.lock().sessions();
+        let sessions = self.tenants.lock().sessions(gpu);
         match corpses::reap(child)? {
-            Some(status) => tracing::error!(%status, sessions, "the device process ended, and its sessions with it"),
+            Some(status) => tracing::error!(gpu, %status, sessions, "the device process ended, and its sessions with it"),
             None => tracing::error!(
+                gpu,
                 pid,
                 sessions,
                 "the device process was killed, and its sessions with it; but the kernel does not let go of it, with all its memory"
@@ -269,19 +274,20 @@ impl Control {
     }
 
     /// Tells a new device process of all tenants, and all others where it is.
-    fn begin_life(&self, socket: &Arc<OwnedFd>) -> Result<()> {
+    fn begin_life(&self, gpu: usize, socket: &Arc<OwnedFd>) -> Result<()> {
         let (queue, parcels) = channel();
         let writing = Arc::clone(socket);
         std::thread::Builder::new().name("to the device".into()).spawn(move || write(&writing, &parcels))?;
         self.change(|tenants| {
-            let orders = tenants.restart();
-            self.device.state.lock().queue = Some(queue);
+            let orders = tenants.restart(gpu);
+            self.gpus[gpu].device.state.lock().queue = Some(queue);
             ((), orders)
         });
         Ok(())
     }
 
-    fn listen_to_device(&self, socket: &OwnedFd, pid: u32) -> Result<()> {
+    fn listen_to_device(&self, gpu: usize, socket: &OwnedFd, pid: u32) -> Result<()> {
+        let Seat { device, compilers } = &self.gpus[gpu];
         let mut buffer = Vec::new();
         loop {
             while !unix::readable(socket, LOOK)? {
@@ -292,48 +298,48 @@ impl Control {
             let Some((message, _)) = link::receive(socket, &mut buffer)? else { return Ok(()) };
             match message {
                 FromDevice::Ready { name, memory_bytes } => {
-                    let mut state = self.device.state.lock();
+                    let mut state = device.state.lock();
                     (state.ready, state.began) = (Some((name, memory_bytes)), true);
                     drop(state);
-                    self.device.changed.notify_all();
+                    device.changed.notify_all();
                 }
-                FromDevice::Taken { number } => self.device.taken(number),
+                FromDevice::Taken { number } => device.taken(number),
                 FromDevice::Ended { session } => {
                     // One that is refused is not taken before.
-                    self.device.taken(session);
+                    device.taken(session);
                     self.change(|tenants| ((), tenants.close(session)));
                     self.usage.soon();
                 }
                 FromDevice::Report { lines, last } => {
-                    let mut state = self.device.state.lock();
+                    let mut state = device.state.lock();
                     let device_deaths = state.deaths.ever;
-                    state.reported.extend(lines);
+                    state.reported.extend(lines.into_iter().map(|line| SessionLine { gpu, ..line }));
                     if last && !state.reports.is_empty() {
                         let sessions = std::mem::take(&mut state.reported);
                         // Who no longer waits does not mind.
                         let _ = state.reports.remove(0).send(Listing { sessions, device_deaths, ..Listing::default() });
                     }
                 }
-                FromDevice::Metered { number, rows, time } => self.usage.hear(number, rows, time),
-                FromDevice::VgpuMade { vgpu, refused } => self.device.tell(vgpu, refused),
+                FromDevice::Metered { number, rows, time } => self.usage.hear(gpu, number, rows, time),
+                FromDevice::VgpuMade { vgpu, refused } => device.tell(vgpu, refused),
                 FromDevice::VgpuResized { vgpu, bytes, refused } => {
-                    let waiting = self.device.state.lock().resizes.remove(&vgpu);
+                    let waiting = device.state.lock().resizes.remove(&vgpu);
                     // Who no longer waits does not mind; its limit is what it has all the same.
                     self.change(|tenants| ((), tenants.resized_vgpu(vgpu, bytes)));
                     waiting.map(|waiting| waiting.send((bytes, refused)));
                 }
-                FromDevice::VgpuEnded { vgpu } => self.device.tell(vgpu, None),
+                FromDevice::VgpuEnded { vgpu } => device.tell(vgpu, None),
                 FromDevice::Vgpus(statuses) => {
-                    let mut state = self.device.state.lock();
+                    let mut state = device.state.lock();
                     if !state.vgpu_reports.is_empty() {
                         let _ = state.vgpu_reports.remove(0).send(statuses);
                     }
                 }
                 FromDevice::WantCompiler => {
                     // This thread lives as long as the process, and compilers as long as it.
-                    let (message, fds) = self.compilers.start();
+                    let (message, fds) = compilers.start();
                     // One that does not listen is shut down; what it said before is still heard.
-                    if let Err(error) = self.device.send(message, fds) {
+                    if let Err(error) = device.send(message, fds) {
                         tracing::debug!("{error:#}");
                     }
                 }
@@ -356,8 +362,8 @@ impl Control {
 
     /// Has the device process told, by whoever holds the lock of tenants.
     pub(super) fn tell(&self, orders: Orders) {
-        for order in orders {
-            if let Err(error) = self.device.send(order, Vec::new()) {
+        for (gpu, order) in orders {
+            if let Err(error) = self.gpus[gpu].device.send(order, Vec::new()) {
                 tracing::debug!("{error:#}");
             }
         }

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use tenancy::placement::{Load, Wish};
 use tenancy::{Admission, AdmissionError, Limits, TenantId, Terms};
 use transport::unix;
 use wire::Credential;
@@ -13,16 +14,16 @@ use wire::Credential;
 use super::Settings;
 use super::rights::Owner;
 use super::vgpus::Vgpu;
+use crate::config::Config;
 use crate::link::ToDevice;
 use crate::policy::{Grant, Held};
 use crate::remoting::Remoting;
-use crate::size::{Percent, Scheduler};
+use crate::size::{GpuName, GpuWish, Percent, Scheduler, Size};
 
 /// All tenants present, and the sessions passed on.
 #[derive(Debug)]
 pub(super) struct Tenants {
     settings: Arc<Settings>,
-    memory_bytes: u64,
     pub(super) admission: Admission,
     /// Virtual GPUs: each has a tenant's number, and is that tenant.
     pub(super) vgpus: BTreeMap<TenantId, Vgpu>,
@@ -39,9 +40,9 @@ pub(super) struct Tenants {
     draining: bool,
     /// Tenants made for users without a credential.
     users: BTreeMap<u32, TenantId>,
-    /// Open sessions: number, tenant.
-    sessions: BTreeMap<u64, TenantId>,
-    /// What the next one is called that the device process is given.
+    /// Open sessions: number, tenant, GPU.
+    sessions: BTreeMap<u64, (TenantId, usize)>,
+    /// What the next one is called that a device process is given.
     next_number: u64,
     scheduler: Scheduler,
 }
@@ -59,16 +60,25 @@ struct Registration {
 /// it.
 const LEFT_OVER: f64 = 0.1;
 
-/// What the device process must be told.
-pub(super) type Orders = Vec<ToDevice>;
+/// What device processes must be told, each by its GPU's number.
+pub(super) type Orders = Vec<(usize, ToDevice)>;
+
+/// A session that was opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opened {
+    pub(super) session: u64,
+    pub(super) tenant: TenantId,
+    /// Its GPU, and how many its tenant has.
+    pub(super) gpu: usize,
+    pub(super) gpus: u32,
+}
 
 impl Tenants {
     pub(super) fn new(settings: &Arc<Settings>) -> Tenants {
         let config = &settings.config;
         Tenants {
             settings: Arc::clone(settings),
-            memory_bytes: 0,
-            admission: Admission::new(0, config.limits.host_bytes, usize::MAX),
+            admission: Admission::new(Vec::new(), config.limits.host_bytes, usize::MAX),
             vgpus: BTreeMap::new(),
             leaving: BTreeSet::new(),
             registered: HashMap::new(),
@@ -83,9 +93,8 @@ impl Tenants {
         }
     }
 
-    /// The GPU's memory is known.
-    pub(super) fn start(&mut self, memory_bytes: u64) {
-        self.memory_bytes = memory_bytes;
+    /// The memory of all GPUs is known, bytes.
+    pub(super) fn start(&mut self, memory_bytes: Vec<u64>) {
         let config = &self.settings.config;
         self.admission =
             Admission::new(memory_bytes, config.limits.host_bytes, usize::MAX).overcommitting(config.memory.overcommit);
@@ -112,35 +121,107 @@ impl Tenants {
         if owner.is_administrator() { Grant::default() } else { self.settings.rules.of(user, group) }
     }
 
-    /// What a user's tenants have, but one.
-    fn held(&self, user: u32, but: Option<TenantId>) -> Held {
-        let own = |id: TenantId| self.owners.get(&id).is_some_and(|owner| owner.user == user) && Some(id) != but;
-        self.admission.tenants().filter(|(id, _)| own(*id)).fold(Held::default(), |held, (_, terms)| Held {
-            tenants: held.tenants + 1,
+    /// A user's tenants.
+    fn of_user(&self, user: u32) -> impl Iterator<Item = (TenantId, &Terms)> {
+        let own = move |(id, _): &(TenantId, &Terms)| self.owners.get(id).is_some_and(|owner| owner.user == user);
+        self.admission.tenants().filter(own)
+    }
+
+    /// What a user's tenants have of a GPU, but one of them.
+    fn held(&self, user: u32, gpu: usize, but: Option<TenantId>) -> Held {
+        let there = |id| Some(id) != but && self.admission.gpus(id).contains(&gpu);
+        let whole = self.admission.memory_bytes(gpu);
+        self.of_user(user).filter(|(id, _)| there(*id)).fold(Held::default(), |held, (_, terms)| Held {
             share_percent: held.share_percent + terms.share_percent.unwrap_or(0.0),
-            memory_bytes: held.memory_bytes.saturating_add(terms.memory_bytes.unwrap_or(self.memory_bytes)),
+            memory_bytes: held.memory_bytes.saturating_add(terms.memory_bytes.unwrap_or(whole)),
         })
     }
 
-    /// Lets somebody in, as policy has it.
+    /// Lets somebody in on as many GPUs as he wishes, as policy has it; or on all of one, if there is nobody else.
     ///
     /// # Errors
     /// Why not.
-    pub(super) fn admit(&mut self, mut terms: Terms, owner: Owner) -> Result<TenantId> {
+    pub(super) fn admit(&mut self, terms: Terms, owner: Owner, wish: &GpuWish, whole: bool) -> Result<TenantId> {
         if self.draining {
             bail!("the daemon is ending, and lets nobody in any more; try again when another has started");
         }
         if let Some(told) = self.refused.get(&owner.user).or_else(|| self.exhausted.get(&owner.user)) {
             bail!("{told}");
         }
-        self.grant(owner).admit(self.held(owner.user, None), &mut terms).map_err(anyhow::Error::msg)?;
+        let grant = self.grant(owner);
+        grant.check_tenants(self.of_user(owner.user).count()).map_err(anyhow::Error::msg)?;
         let limit = self.settings.config.most_tenants;
         if self.admission.tenants().count() >= limit {
             return Err(AdmissionError::Full { limit }.into());
         }
-        let tenant = self.admission.admit(terms)?;
+        self.admission.check(&terms)?;
+        let (mut there, mut loads) = (Vec::new(), Vec::new());
+        for gpu in 0..self.gpus() {
+            let mut terms = terms.clone();
+            let refusal = self.suit(&mut terms, owner, gpu, whole).err();
+            loads.push(self.admission.load(gpu, refusal));
+            there.push(terms);
+        }
+        let gpus = self.place(wish, terms.memory_bytes, &loads)?;
+        // One limit for all of them.
+        let memory_bytes = gpus.iter().filter_map(|gpu| there[*gpu].memory_bytes).min();
+        let tenant = self.admission.admit(Terms { memory_bytes, ..terms }, &gpus)?;
         self.own(tenant, owner);
         Ok(tenant)
+    }
+
+    /// How many GPUs there are.
+    pub(super) fn gpus(&self) -> usize {
+        self.settings.config.gpu.len()
+    }
+
+    /// Whether somebody may go to a GPU, and with which limit of its memory.
+    fn suit(&self, terms: &mut Terms, owner: Owner, gpu: usize, whole: bool) -> Result<(), String> {
+        self.check_room(gpu, whole)?;
+        let all = self.admission.memory_bytes(gpu);
+        match terms.memory_bytes {
+            Some(bytes) if whole && bytes != all => {
+                return Err(format!("pass-through is all of the GPU: its memory is {}; leave --mem out", Size(all)));
+            }
+            None if whole => terms.memory_bytes = Some(all),
+            _ => {}
+        }
+        self.grant(owner).admit(self.held(owner.user, gpu, None), terms)?;
+        self.admission.check_on(gpu, terms).map_err(|error| error.to_string())
+    }
+
+    /// On which GPUs a tenant with a limit of `memory_bytes` goes.
+    fn place(&self, wish: &GpuWish, memory_bytes: Option<u64>, loads: &[Load]) -> Result<Vec<usize>> {
+        let Config { placement, gpu: specs, .. } = &self.settings.config;
+        let names = match wish {
+            GpuWish::Any(count) => return Ok(placement.place(&Wish::Any(*count), memory_bytes, loads)?),
+            GpuWish::These(names) => names,
+        };
+        let numbers = names.iter().filter_map(|name| match name {
+            GpuName::Number(number) => Some(*number),
+            GpuName::Spec(_) => None,
+        });
+        let mut taken: Vec<usize> = numbers.collect();
+        let mut places = Vec::new();
+        for name in names {
+            let number = match name {
+                GpuName::Number(number) => *number,
+                GpuName::Spec(spec) => {
+                    let alike = (0..specs.len()).filter(|at| specs[*at] == *spec && !taken.contains(at));
+                    let alike: Vec<usize> = alike.collect();
+                    if alike.is_empty() {
+                        bail!("the daemon serves {specs}, not {spec} for this; stop it, or leave --gpu out");
+                    }
+                    let loads: Vec<Load> = alike.iter().map(|at| loads[*at].clone()).collect();
+                    let best = placement.place(&Wish::Any(1), memory_bytes, &loads)?;
+                    let number = best.first().map_or(alike[0], |best| alike[*best]);
+                    taken.push(number);
+                    number
+                }
+            };
+            places.push(number);
+        }
+        Ok(placement.place(&Wish::These(places), memory_bytes, loads)?)
     }
 
     /// Who has used all GPU time that he may, with what he is told; his tenants get what nobody else wants.
@@ -187,22 +268,35 @@ impl Tenants {
     /// Why not.
     pub(super) fn check_memory(&self, id: TenantId, bytes: u64) -> Result<(), String> {
         let Some(owner) = self.owner(id) else { return Ok(()) };
-        self.grant(owner).check_memory(self.held(owner.user, Some(id)).memory_bytes, bytes)
+        let grant = self.grant(owner);
+        let check = |gpu: &usize| grant.check_memory(self.held(owner.user, *gpu, Some(id)).memory_bytes, bytes);
+        self.admission.gpus(id).iter().try_for_each(check)
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.registered.is_empty() && self.sessions.is_empty() && self.vgpus.is_empty() && self.leaving.is_empty()
     }
 
-    /// True if nobody is there but those who are just being cleaned up after.
+    /// True if nobody is on some GPU but those who are just being cleaned up after.
     pub(super) fn is_being_left(&self) -> bool {
-        let present = !(self.registered.is_empty() && self.users.is_empty() && self.vgpus.is_empty());
-        !present && !self.is_empty()
+        let is_left = |gpu| !self.is_free(gpu) && !self.admission.tenants().any(|(id, _)| self.is_on(id, gpu));
+        (0..self.gpus()).any(is_left)
     }
 
-    /// How many sessions are open.
-    pub(super) fn sessions(&self) -> usize {
-        self.sessions.len()
+    /// Whether a tenant that is not leaving is on a GPU.
+    fn is_on(&self, id: TenantId, gpu: usize) -> bool {
+        self.admission.gpus(id).contains(&gpu) && !self.leaving.contains(&id)
+    }
+
+    /// Whether nobody is on a GPU.
+    pub(super) fn is_free(&self, gpu: usize) -> bool {
+        let there = self.admission.tenants().any(|(id, _)| self.admission.gpus(id).contains(&gpu));
+        !there && !self.sessions.values().any(|(_, on)| *on == gpu)
+    }
+
+    /// How many sessions are open on a GPU.
+    pub(super) fn sessions(&self, gpu: usize) -> usize {
+        self.sessions.values().filter(|(_, on)| *on == gpu).count()
     }
 
     /// Lets a tenant in for as long as `lifeline` is open.
@@ -213,12 +307,12 @@ impl Tenants {
         &mut self,
         terms: Terms,
         owner: Owner,
+        wish: &GpuWish,
         lifeline: Arc<OwnedFd>,
     ) -> Result<(Credential, Orders)> {
         // Whose lifeline was cut a moment ago must not be in the way.
         let mut orders = self.sweep();
-        self.check_room(false).map_err(anyhow::Error::msg)?;
-        let tenant = self.admit(terms, owner)?;
+        let tenant = self.admit(terms, owner, wish, false)?;
         let credential = new_credential()?;
         let remoting = self.settings.config.remoting();
         self.registered.insert(credential, Registration { tenant, lifeline, remoting });
@@ -249,34 +343,63 @@ impl Tenants {
         let mut orders = Orders::new();
         for credential in gone {
             if let Some(Registration { tenant, .. }) = self.registered.remove(&credential) {
-                self.admission.release(tenant);
-                orders.push(ToDevice::Forget { tenant });
+                orders.extend(self.release(tenant));
             }
         }
         orders
     }
 
-    /// Opens a session for a client that said hello: its number and tenant.
+    /// What a tenant had is free.
+    pub(super) fn release(&mut self, tenant: TenantId) -> Orders {
+        let forget = |&gpu: &usize| (gpu, ToDevice::Forget { tenant });
+        let orders = self.admission.gpus(tenant).iter().map(forget).collect();
+        self.admission.release(tenant);
+        orders
+    }
+
+    /// The GPU of a session that is to be opened; `None` if its tenant is to be made for it.
+    ///
+    /// # Errors
+    /// Its tenant has no such GPU, or there is no such tenant.
+    pub(super) fn gpu_for(&self, credential: &Credential, who: Owner, index: u32) -> Result<Option<usize>, String> {
+        let tenant = match credential.is_none() {
+            true => self.users.get(&who.user).copied(),
+            false => Some(self.known(credential)?),
+        };
+        let gpus = tenant.map(|tenant| self.admission.gpus(tenant));
+        let count = gpus.map_or(1, <[usize]>::len);
+        match usize::try_from(index).ok().filter(|index| *index < count) {
+            Some(index) => Ok(gpus.and_then(|gpus| gpus.get(index).copied())),
+            None => Err(format!("there is no GPU {index}: this tenant has {count}")),
+        }
+    }
+
+    fn known(&self, credential: &Credential) -> Result<TenantId, String> {
+        let known = self.registered.get(credential);
+        Ok(known.ok_or("the credential is not, or no longer, valid")?.tenant)
+    }
+
+    /// Opens a session with one of its tenant's GPUs for a client that said hello.
     ///
     /// # Errors
     /// Why not, for the client.
-    pub(super) fn open(&mut self, credential: Credential, who: Owner) -> Result<(u64, TenantId, Orders), String> {
-        let (tenant, orders) = if credential.is_none() {
-            self.user(who)?
-        } else {
-            let known = self.registered.get(&credential);
-            (known.ok_or("the credential is not, or no longer, valid")?.tenant, Orders::new())
-        };
+    pub(super) fn open(&mut self, credential: Credential, who: Owner, index: u32) -> Result<(Opened, Orders), String> {
+        let known = self.gpu_for(&credential, who, index)?;
+        let (tenant, orders) =
+            if credential.is_none() { self.user(who)? } else { (self.known(&credential)?, Orders::new()) };
         if let Some(owner) = self.owner(tenant) {
             if owner.user != who.user && !owner.is_administrator() && !who.is_administrator() {
                 return Err("the credential is another user's".into());
             }
-            let own = |id: &&TenantId| self.owner(**id).is_some_and(|other| other.user == owner.user);
+            let own = |(id, _): &&(TenantId, usize)| self.owner(*id).is_some_and(|other| other.user == owner.user);
             self.grant(owner).check_session(self.sessions.values().filter(own).count())?;
         }
-        let number = self.number();
-        self.sessions.insert(number, tenant);
-        Ok((number, tenant, orders))
+        let gpus = self.admission.gpus(tenant);
+        let gpu = known.or_else(|| gpus.first().copied()).ok_or("this tenant has no GPU")?;
+        let gpus = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+        let session = self.number();
+        self.sessions.insert(session, (tenant, gpu));
+        Ok((Opened { session, tenant, gpu, gpus }, orders))
     }
 
     /// A number that nobody has.
@@ -295,15 +418,15 @@ impl Tenants {
         if !self.settings.config.unregistered.allow {
             return Err("programs must be started with `sundial run` here".into());
         }
-        self.check_room(false)?;
+        let least = (0..self.gpus()).map(|gpu| self.admission.memory_bytes(gpu)).min().unwrap_or(0);
         let terms = Terms {
             name: format!("uid-{uid}"),
-            memory_bytes: self.settings.config.unregistered.memory.map(|size| size.0.min(self.memory_bytes)),
+            memory_bytes: self.settings.config.unregistered.memory.map(|size| size.0.min(least)),
             host_bytes: None,
             share_percent: None,
             on_full: None,
         };
-        let tenant = self.admit(terms, who).map_err(|error| error.to_string())?;
+        let tenant = self.admit(terms, who, &GpuWish::default(), false).map_err(|error| error.to_string())?;
         self.users.insert(uid, tenant);
         Ok((tenant, self.introduce(tenant)))
     }
@@ -314,8 +437,10 @@ impl Tenants {
     /// There is no such tenant, or its share does not fit beside the others'.
     pub(super) fn reshare(&mut self, name: &str, share: Percent) -> Result<Orders> {
         if let Some((id, owner)) = self.named(name) {
-            let held = self.held(owner.user, Some(id)).share_percent;
-            self.grant(owner).check_share(held, Some(share.0)).map_err(anyhow::Error::msg)?;
+            for &gpu in self.admission.gpus(id) {
+                let held = self.held(owner.user, gpu, Some(id)).share_percent;
+                self.grant(owner).check_share(held, Some(share.0)).map_err(anyhow::Error::msg)?;
+            }
         }
         let tenant = self.admission.reshare(name, Some(share.0))?;
         Ok(self.introduce(tenant))
@@ -344,37 +469,37 @@ impl Tenants {
     /// Shares GPU time in another way.
     pub(super) fn schedule(&mut self, scheduler: Scheduler) -> Orders {
         self.scheduler = scheduler;
-        vec![ToDevice::Schedule { scheduler }]
+        (0..self.gpus()).map(|gpu| (gpu, ToDevice::Schedule { scheduler })).collect()
     }
 
     /// A session has ended, or could not be passed on.
     pub(super) fn close(&mut self, session: u64) -> Orders {
-        let Some(tenant) = self.sessions.remove(&session) else { return Orders::new() };
-        let last = !self.sessions.values().any(|&other| other == tenant);
+        let Some((tenant, _)) = self.sessions.remove(&session) else { return Orders::new() };
+        let last = !self.sessions.values().any(|(other, _)| *other == tenant);
         let user = self.users.iter().find(|&(_, &of)| of == tenant).map(|(&uid, _)| uid);
         match user {
             Some(uid) if last => {
                 self.users.remove(&uid);
-                self.admission.release(tenant);
-                vec![ToDevice::Forget { tenant }]
+                self.release(tenant)
             }
             _ => Orders::new(),
         }
     }
 
-    /// The device process died: no session is left, and a new one must be told of everybody.
-    pub(super) fn restart(&mut self) -> Orders {
-        for session in std::mem::take(&mut self.sessions).into_keys() {
+    /// The device process of a GPU died: no session is left there, and a new one must be told of everybody on it.
+    pub(super) fn restart(&mut self, gpu: usize) -> Orders {
+        let gone: Vec<u64> = self.sessions.iter().filter(|(_, (_, on))| *on == gpu).map(|(session, _)| *session).collect();
+        for session in gone {
             self.close(session);
         }
-        for (_, tenant) in std::mem::take(&mut self.users) {
+        let of_users: Vec<u32> = self.users.iter().filter(|(_, id)| self.admission.gpus(**id) == [gpu]).map(|(uid, _)| *uid).collect();
+        for tenant in of_users.iter().filter_map(|uid| self.users.remove(uid)) {
             self.admission.release(tenant);
         }
-        let tenants: Vec<TenantId> = self.admission.tenants().map(|(id, _)| id).collect();
-        let introductions = tenants.into_iter().flat_map(|tenant| self.introduce(tenant));
         let scheduler = self.scheduler;
         // Virtual GPUs before anybody's session: they keep the memory that they have.
-        [ToDevice::Schedule { scheduler }].into_iter().chain(introductions).chain(self.make_vgpus()).collect()
+        let all = self.introduce_all().into_iter().chain(self.make_vgpus()).filter(|(on, _)| *on == gpu);
+        [(gpu, ToDevice::Schedule { scheduler })].into_iter().chain(all).collect()
     }
 
     /// Notes whose a tenant is.
@@ -385,18 +510,23 @@ impl Tenants {
     }
 
     pub(super) fn introduce(&self, id: TenantId) -> Orders {
-        let found = self.admission.tenants().find(|(tenant, _)| *tenant == id);
+        let Some(terms) = self.admission.terms(id) else { return Orders::new() };
         let owner = self.owner(id).unwrap_or_default();
         let config = &self.settings.config;
-        let order = found.map(|(_, terms)| {
-            let vram_bytes = terms.memory_bytes.unwrap_or(self.memory_bytes).min(config.limits.vram_bytes);
-            ToDevice::Tenant {
+        let gpus = self.admission.gpus(id);
+        let host_bytes = terms.host_bytes.unwrap_or(u64::MAX).min(config.limits.host_bytes);
+        // A device process counts what its own tenants take.
+        let host_bytes = (host_bytes / gpus.len().max(1) as u64).max(tenancy::LEAST_HOST_MEMORY.min(host_bytes));
+        let order = |&gpu: &usize| {
+            let whole = self.admission.memory_bytes(gpu);
+            let vram_bytes = terms.memory_bytes.unwrap_or(whole).min(config.limits.vram_bytes);
+            let order = ToDevice::Tenant {
                 id,
                 name: terms.name.clone(),
                 user: owner.user,
                 limits: Limits {
                     vram_bytes,
-                    host_bytes: terms.host_bytes.unwrap_or(u64::MAX).min(config.limits.host_bytes),
+                    host_bytes,
                     ..config.limits.clone()
                 },
                 share_percent: if self.exhausted.contains_key(&owner.user) {
@@ -405,9 +535,10 @@ impl Tenants {
                     terms.share_percent
                 },
                 on_full: terms.on_full.unwrap_or(config.memory.on_full.0),
-            }
-        });
-        order.into_iter().collect()
+            };
+            (gpu, order)
+        };
+        gpus.iter().map(order).collect()
     }
 }
 

@@ -20,15 +20,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tenancy::metering::{GpuTime, Meters};
 
-use super::Control;
 use super::rights::View;
+use super::{Control, Seat};
 use crate::link::ToDevice;
 use crate::metrics::{self, Listener};
 use crate::quiet::Quiet;
 use crate::quota::Accounts;
 use crate::threads;
 use crate::usage::store::{HOUR, Key, Rows, Store, StoreError, hour_now};
-use crate::usage::{MeteredRow, Present, Report, Snapshot, TenantSnapshot};
+use crate::usage::{GpuSnapshot, MeteredRow, Present, Report, Snapshot, TenantSnapshot};
 
 /// Longest wait for the device process's answer.
 const ANSWER_BOUND: Duration = Duration::from_secs(2);
@@ -81,21 +81,28 @@ struct State {
     /// GPU time of users that is not in their accounts yet, ns.
     spent: BTreeMap<u32, u64>,
     pending: Rows,
-    /// Since the daemon started.
-    tenants: BTreeMap<(String, u32), Known>,
-    time: GpuTime,
+    /// Since the daemon started, by name, user, and number of the GPU.
+    tenants: BTreeMap<(String, u32, usize), Known>,
+    gpus: Vec<Asked>,
     /// Tenants of the present hour.
     hour: u64,
     named: BTreeSet<(String, u32)>,
+    /// A session has ended.
+    soon: bool,
+}
+
+/// A GPU, as its device processes have told of it.
+#[derive(Clone, Default)]
+struct Asked {
+    /// Since the daemon started.
+    time: GpuTime,
     /// The last question that was asked.
-    asked: u64,
+    number: u64,
     /// One that is not answered yet: its number, and when it was asked.
     open: Option<(u64, Instant)>,
     /// When that question was asked which was answered last, and when its answer came.
     fresh: Option<Instant>,
     at: Option<Instant>,
-    /// A session has ended.
-    soon: bool,
 }
 
 #[derive(Default)]
@@ -121,7 +128,7 @@ struct Kept {
 }
 
 impl Usage {
-    pub(super) fn new(tuning: Tuning) -> Usage {
+    pub(super) fn new(tuning: Tuning, gpus: usize) -> Usage {
         let (begin, date) = (Instant::now(), SystemTime::now());
         let since = date.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let daemon = u64::try_from(since).unwrap_or(u64::MAX) ^ (u64::from(std::process::id()) << 40);
@@ -129,7 +136,7 @@ impl Usage {
             tuning,
             start: (begin, date),
             daemon,
-            state: Mutex::default(),
+            state: Mutex::new(State { gpus: vec![Asked::default(); gpus], ..State::default() }),
             changed: Condvar::new(),
             kept: Mutex::default(),
             is_kept: AtomicBool::new(false),
@@ -139,12 +146,12 @@ impl Usage {
         }
     }
 
-    /// What the device process says; with the number of the question in the last part of its answer.
-    pub(super) fn hear(&self, number: Option<u64>, rows: Vec<MeteredRow>, time: GpuTime) {
-        self.hear_at(hour_now(), number, rows, time);
+    /// What the device process of a GPU says; with the number of the question in the last part of its answer.
+    pub(super) fn hear(&self, gpu: usize, number: Option<u64>, rows: Vec<MeteredRow>, time: GpuTime) {
+        self.hear_at(hour_now(), gpu, number, rows, time);
     }
 
-    fn hear_at(&self, hour: u64, number: Option<u64>, rows: Vec<MeteredRow>, time: GpuTime) {
+    fn hear_at(&self, hour: u64, gpu: usize, number: Option<u64>, rows: Vec<MeteredRow>, time: GpuTime) {
         let mut state = self.state.lock();
         if state.hour != hour {
             state.hour = hour;
@@ -157,19 +164,20 @@ impl Usage {
                 state.pending.add(key, &meters);
                 *state.spent.entry(user).or_default() += meters.gpu_ns;
             }
-            let known = state.tenants.entry((tenant, user)).or_default();
+            let known = state.tenants.entry((tenant, user, gpu)).or_default();
             known.meters = known.meters.plus(&meters);
             known.left = if present.is_some() { None } else { Some(Instant::now()) };
             known.present = present;
         }
         if time != GpuTime::default() {
             state.pending.add_time(hour, &time);
-            state.time = state.time.plus(&time);
+            state.gpus[gpu].time = state.gpus[gpu].time.plus(&time);
         }
         if let Some(number) = number {
-            state.at = Some(Instant::now());
-            if let Some((_, asked)) = state.open.take_if(|open| open.0 <= number) {
-                state.fresh = Some(asked);
+            let known = &mut state.gpus[gpu];
+            known.at = Some(Instant::now());
+            if let Some((_, asked)) = known.open.take_if(|open| open.0 <= number) {
+                known.fresh = Some(asked);
             }
             state.forget_left();
             self.changed.notify_all();
@@ -181,12 +189,12 @@ impl Usage {
         std::mem::take(&mut self.state.lock().spent)
     }
 
-    /// The device process has died, and nobody is there.
-    pub(super) fn device_ended(&self) {
+    /// The device process of a GPU has died, and nobody is there.
+    pub(super) fn device_ended(&self, gpu: usize) {
         let now = Instant::now();
         let mut state = self.state.lock();
-        state.open = None;
-        for known in state.tenants.values_mut() {
+        state.gpus[gpu].open = None;
+        for (_, known) in state.tenants.iter_mut().filter(|((.., on), _)| *on == gpu) {
             known.present = None;
             known.left.get_or_insert(now);
         }
@@ -194,26 +202,29 @@ impl Usage {
         self.changed.notify_all();
     }
 
-    /// Waits until what the device process said answers a question that was asked after `since`; `ask` sends one, and says
-    /// whether it could be sent. There is one question at a time, however many wait.
-    fn refresh(&self, since: Instant, deadline: Instant, ask: impl Fn(u64) -> bool) {
+    /// Waits until what each GPU's device process said answers a question that was asked after `since`; `ask` sends one to that of
+    /// a GPU, and says whether it could be sent. There is one question at a time for each, however many wait.
+    fn refresh(&self, since: Instant, deadline: Instant, ask: impl Fn(usize, u64) -> bool) {
         let mut state = self.state.lock();
-        while state.fresh.is_none_or(|fresh| fresh < since) {
+        let mut missing: Vec<usize> = (0..state.gpus.len()).collect();
+        loop {
             let now = Instant::now();
-            if now >= deadline {
+            missing.retain(|gpu| state.gpus[*gpu].fresh.is_none_or(|fresh| fresh < since));
+            if missing.is_empty() || now >= deadline {
                 return;
             }
-            if state.open.is_none_or(|(_, asked)| now.duration_since(asked) >= ANSWER_BOUND) {
-                state.asked += 1;
-                let number = state.asked;
-                state.open = Some((number, now));
-                if !MutexGuard::unlocked(&mut state, || ask(number)) {
-                    state.open = None;
-                    return;
-                }
+            let unasked = |known: &Asked| known.open.is_none_or(|(_, at)| now.duration_since(at) >= ANSWER_BOUND);
+            let Some(&gpu) = missing.iter().find(|gpu| unasked(&state.gpus[**gpu])) else {
+                self.changed.wait_until(&mut state, deadline);
                 continue;
+            };
+            state.gpus[gpu].number += 1;
+            let number = state.gpus[gpu].number;
+            state.gpus[gpu].open = Some((number, now));
+            if !MutexGuard::unlocked(&mut state, || ask(gpu, number)) {
+                state.gpus[gpu].open = None;
+                missing.retain(|other| *other != gpu);
             }
-            self.changed.wait_until(&mut state, deadline);
         }
     }
 
@@ -245,7 +256,8 @@ impl Usage {
         let mut kept = self.kept.lock();
         let (rows, heard) = {
             let mut state = self.state.lock();
-            (std::mem::take(&mut state.pending), state.at)
+            // As of the one that has been silent for longest.
+            (std::mem::take(&mut state.pending), state.gpus.iter().filter_map(|known| known.at).min())
         };
         if rows.is_empty() && kept.failed.is_none() {
             return;
@@ -392,7 +404,7 @@ impl State {
 
     /// Forgets those who have left some time ago, and the first of too many.
     fn forget_left(&mut self) {
-        let mut left: Vec<(Instant, (String, u32))> =
+        let mut left: Vec<(Instant, (String, u32, usize))> =
             self.tenants.iter().filter_map(|(key, known)| Some((known.left?, key.clone()))).collect();
         left.sort_unstable();
         let many = left.len().saturating_sub(MOST_LEFT);
@@ -461,7 +473,7 @@ impl Control {
     /// What the device process says, asked for at most `age` ago: waits for its answer, for a while.
     fn refresh_usage(&self, age: Duration) {
         let now = Instant::now();
-        let ask = |number| self.device.send(ToDevice::Meter { number }, Vec::new()).is_ok();
+        let ask = |gpu: usize, number| self.gpus[gpu].device.send(ToDevice::Meter { number }, Vec::new()).is_ok();
         self.usage.refresh(now.checked_sub(age).unwrap_or(now), now + ANSWER_BOUND, ask);
     }
 
@@ -478,25 +490,25 @@ impl Control {
     /// All that is known now.
     pub(super) fn snapshot(&self) -> Snapshot {
         self.refresh_usage(FRESH);
-        let (gpu, memory_bytes) = self.device.facts().unwrap_or_default();
-        let device_deaths = self.device.deaths();
         let scheduler = self.tenants.lock().scheduler().to_string();
         let kept = self.usage.is_kept.load(Ordering::Relaxed);
         let state = self.usage.state.lock();
-        let tenant = |((tenant, user), known): (&(String, u32), &Known)| TenantSnapshot {
+        let tenant = |((tenant, user, gpu), known): (&(String, u32, usize), &Known)| TenantSnapshot {
             tenant: tenant.clone(),
             user: *user,
+            gpu: *gpu,
             meters: known.meters,
             present: known.present.clone(),
         };
+        let gpu = |(seat, known): (&Seat, &Asked)| {
+            let (name, memory_bytes) = seat.device.facts().unwrap_or_default();
+            GpuSnapshot { name, memory_bytes, time: known.time, device_deaths: seat.device.deaths() }
+        };
         Snapshot {
-            gpu,
-            memory_bytes,
+            gpus: self.gpus.iter().zip(&state.gpus).map(gpu).collect(),
             at_seconds: self.usage.start.0.elapsed().as_secs_f64(),
             tenants: state.tenants.iter().map(tenant).collect(),
-            time: state.time,
             scheduler,
-            device_deaths,
             rows_merged: self.usage.merged.load(Ordering::Relaxed),
             kept,
         }
@@ -519,7 +531,7 @@ mod tests {
     use super::*;
 
     fn usage(folder: Option<PathBuf>) -> Usage {
-        Usage::new(Tuning { folder, days: 90, interval: Duration::from_secs(10) })
+        Usage::new(Tuning { folder, days: 90, interval: Duration::from_secs(10) }, 2)
     }
 
     fn row(tenant: &str, kernels: u64) -> MeteredRow {
@@ -544,7 +556,7 @@ mod tests {
         let books = usage(Some(folder));
         books.open();
         for round in 1..=3 {
-            books.hear_at(100, Some(round), vec![row("a", 5)], TIME);
+            books.hear_at(100, 0, Some(round), vec![row("a", 5)], TIME);
             books.write();
             let (rows, told) = books.rows(0);
             assert_eq!((kernels(&rows), rows.time[&100].wall_ns), (5 * round, 10 * round));
@@ -554,7 +566,7 @@ mod tests {
         books.write();
         let (rows, told) = books.rows(0);
         assert_eq!((kernels(&rows), told), (15, Ok(())), "with what was used meanwhile");
-        books.hear_at(100, Some(4), vec![row("a", 1)], TIME);
+        books.hear_at(100, 0, Some(4), vec![row("a", 1)], TIME);
         books.write();
         books.write();
         // Written, and the answer lost.
@@ -565,7 +577,7 @@ mod tests {
             (kept.unsure, kept.store) = (Some((kept.number, lost)), None);
         }
         assert_eq!(kernels(&books.rows(0).0), 16, "not shown twice");
-        books.hear_at(100, Some(5), vec![row("b", 2)], TIME);
+        books.hear_at(100, 0, Some(5), vec![row("b", 2)], TIME);
         books.write();
         assert_eq!(kernels(&books.rows(0).0), 18, "and not written twice");
         drop(books.kept.lock().store.take());
@@ -586,7 +598,7 @@ mod tests {
                 true
             });
         };
-        let answer = |number| books.hear_at(1, Some(number), vec![], TIME);
+        let answer = |number| books.hear_at(1, 0, Some(number), vec![], TIME);
         let begun = Instant::now();
         std::thread::scope(|scope| {
             let waiters: Vec<_> = (0..8).map(|_| scope.spawn(|| refresh(begun))).collect();
@@ -627,7 +639,7 @@ mod tests {
         let books = usage(Some(folder.clone()));
         books.open();
         for n in 0..2000 {
-            books.hear_at(n / 10, Some(n), vec![row(&format!("tenant {n}"), 1)], TIME);
+            books.hear_at(n / 10, 0, Some(n), vec![row(&format!("tenant {n}"), 1)], TIME);
         }
         books.write();
         drop(books.kept.lock().store.take());
@@ -636,7 +648,7 @@ mod tests {
         let mut bytes = std::fs::read(&file).unwrap();
         bytes[16384..].fill(0xa5);
         std::fs::write(&file, bytes).unwrap();
-        books.hear_at(1, Some(3000), vec![row("a", 5)], TIME);
+        books.hear_at(1, 0, Some(3000), vec![row("a", 5)], TIME);
         books.write();
         let (rows, told) = books.rows(0);
         assert_eq!((kernels(&rows), told), (5, Ok(())));
@@ -649,7 +661,7 @@ mod tests {
     fn a_date_that_jumps_changes_labels_and_no_sums() {
         let books = usage(None);
         for (number, hour) in [500, 501, 499, 0, 1_000_000, 501].into_iter().enumerate() {
-            books.hear_at(hour, Some(number as u64), vec![row("a", 1)], TIME);
+            books.hear_at(hour, 0, Some(number as u64), vec![row("a", 1)], TIME);
         }
         let (rows, told) = books.rows(0);
         assert_eq!((kernels(&rows), told), (6, Err(None)));
@@ -663,14 +675,14 @@ mod tests {
         let books = usage(None);
         let many = MOST_IN_AN_HOUR + 500;
         for n in 0..many {
-            books.hear_at(9, Some(n as u64), vec![row(&format!("t{n}"), 1)], GpuTime::default());
+            books.hear_at(9, 0, Some(n as u64), vec![row(&format!("t{n}"), 1)], GpuTime::default());
         }
         let rows = books.rows(0).0;
         assert_eq!((rows.tenants.len(), kernels(&rows)), (MOST_IN_AN_HOUR + 1, many as u64));
         assert_eq!(rows.tenants[&(9, 7, OTHERS.into())].kernels, 500);
         for hour in 10..30 {
             for n in 0..MOST_IN_AN_HOUR {
-                books.hear_at(hour, Some(0), vec![row(&format!("t{n}"), 1)], GpuTime::default());
+                books.hear_at(hour, 0, Some(0), vec![row(&format!("t{n}"), 1)], GpuTime::default());
             }
             books.write();
         }
@@ -680,17 +692,17 @@ mod tests {
         // Those who have left are shown for a while, if they are not too many.
         let gone: Vec<MeteredRow> =
             (0..many).map(|n| MeteredRow { present: None, ..row(&format!("t{n}"), 0) }).collect();
-        books.hear_at(30, Some(1), gone, GpuTime::default());
+        books.hear_at(30, 0, Some(1), gone, GpuTime::default());
         assert_eq!(books.state.lock().tenants.len(), MOST_LEFT);
     }
 
     #[test]
     fn who_is_gone_with_the_device_process_is_not_there_any_more() {
         let books = usage(None);
-        books.hear_at(1, Some(1), vec![row("a", 1)], TIME);
+        books.hear_at(1, 0, Some(1), vec![row("a", 1)], TIME);
         books.device_ended();
         assert!(books.state.lock().tenants.values().all(|known| known.present.is_none() && known.left.is_some()));
-        books.hear_at(1, Some(2), vec![row("a", 1)], TIME);
+        books.hear_at(1, 0, Some(2), vec![row("a", 1)], TIME);
         assert!(books.state.lock().tenants.values().all(|known| known.present.is_some() && known.meters.kernels == 2));
     }
 }

@@ -19,12 +19,13 @@ use vfio_user::Listener;
 
 use super::Control;
 use super::rights::{Owner, View};
+use super::supervisor::DeviceLink;
 use super::tenants::{Orders, Tenants};
 use crate::admin::{self, AdminReply, VgpuLine, VgpuListing};
 use crate::link::{ToDevice, VgpuStatus};
 use crate::scheme::Scheme;
 use crate::shadowing::{self, Costs, Rebuild, Shadow, Shadowing, TablePages};
-use crate::size::{GpuSpec, Percent, Size};
+use crate::size::{GpuWish, Percent, Size};
 
 /// Longest that one may take to be made or to be ended: less than the command waits.
 const BOUND: Duration = Duration::from_secs(15);
@@ -87,7 +88,7 @@ pub(super) struct Wish {
     pub(super) terms: Terms,
     /// Whose it will be.
     pub(super) owner: Owner,
-    pub(super) gpu: Option<GpuSpec>,
+    pub(super) gpu: GpuWish,
     pub(super) scheme: Option<Scheme>,
     pub(super) shadowing: shadowing::Wish,
     pub(super) profile: Option<String>,
@@ -98,8 +99,7 @@ pub(super) struct Wish {
 impl Control {
     /// Makes one, and lets guests in.
     pub(super) fn create_vgpu(self: &Arc<Control>, wish: Wish) -> Result<AdminReply> {
-        self.check_gpu(wish.gpu)?;
-        let Wish { mut terms, owner, scheme, shadowing, profile, socket, .. } = wish;
+        let Wish { mut terms, owner, gpu, scheme, shadowing, profile, socket } = wish;
         let profile = self.settings().config.profile(profile.as_deref())?;
         profile.fill(&mut terms);
         let scheme = scheme.or(profile.scheme).unwrap_or_default();
@@ -113,14 +113,8 @@ impl Control {
             _ => None,
         };
         let shadowing = shadowing.map(|it| (it, self.costs(it)));
-        let (_, whole) = self.device.wait_ready(RESTART_BOUND)?;
-        match (scheme, terms.memory_bytes) {
-            (Scheme::PassThrough, None) => terms.memory_bytes = Some(whole),
-            (Scheme::PassThrough, Some(bytes)) if bytes != whole => {
-                bail!("pass-through is all of the GPU: its memory is {}; leave --mem out", Size(whole));
-            }
-            (_, None) => bail!("a virtual GPU needs to be told its memory: --mem 1g, or a profile that says `mem`"),
-            _ => {}
+        if terms.memory_bytes.is_none() && scheme != Scheme::PassThrough {
+            bail!("a virtual GPU needs to be told its memory: --mem 1g, or a profile that says `mem`");
         }
         if scheme == Scheme::PassThrough {
             self.await_leavers();
@@ -132,10 +126,13 @@ impl Control {
         let (vgpu, made) = self.change(|tenants| {
             // Whose lifeline was cut a moment ago must not be in the way.
             let swept = tenants.sweep();
-            let admitted = tenants.admit_vgpu((terms, owner), (scheme, shadowing), &door);
+            let admitted = tenants.admit_vgpu((terms, owner), (scheme, shadowing), &gpu, &door);
             match admitted {
                 // Whoever waits is there before the device process can answer.
-                Ok((vgpu, orders)) => (Ok((vgpu, self.device.expect(vgpu))), swept.into_iter().chain(orders).collect()),
+                Ok((vgpu, orders)) => {
+                    let made = self.device_of(tenants, vgpu).map(|device| device.expect(vgpu));
+                    (made.map(|made| (vgpu, made)), swept.into_iter().chain(orders).collect())
+                }
                 Err(error) => (Err(error), swept),
             }
         })?;
@@ -150,6 +147,12 @@ impl Control {
         }
         tracing::info!(vgpu = name, %scheme, share, socket = %path.display(), "virtual GPU created");
         Ok(AdminReply::Vgpu { socket: path, theirs })
+    }
+
+    /// Where a virtual GPU is.
+    fn device_of(&self, tenants: &Tenants, vgpu: TenantId) -> Result<&DeviceLink> {
+        let gpu = tenants.admission.gpus(vgpu).first().context("its virtual GPU is being destroyed")?;
+        Ok(&self.gpus[*gpu].device)
     }
 
     /// Who has left a moment ago is not in the way.
@@ -230,13 +233,14 @@ impl Control {
         let until = Instant::now() + RESTART_BOUND;
         loop {
             // While the device process is started anew, the guest waits.
-            self.device.wait_ready(until.saturating_duration_since(Instant::now()))?;
+            let device = self.device_of(&self.tenants.lock(), vgpu)?;
+            device.wait_ready(until.saturating_duration_since(Instant::now()))?;
             let theirs = socket.try_clone()?;
             let taken = self.change(|tenants| {
                 let present = tenants.vgpus.contains_key(&vgpu);
                 let handed = present.then(|| {
                     let number = tenants.number();
-                    self.device.hand_over(number, ToDevice::Guest { number, vgpu, pid: peer.pid }, vec![theirs])
+                    device.hand_over(number, ToDevice::Guest { number, vgpu, pid: peer.pid }, vec![theirs])
                 });
                 (handed, Orders::new())
             });
@@ -252,17 +256,17 @@ impl Control {
 
     /// Has what a guest does to its page tables written into a socket.
     pub(super) fn trace_vgpu(&self, name: &str, socket: Vec<OwnedFd>) -> Result<AdminReply> {
-        let vgpu = {
+        let (vgpu, device) = {
             let tenants = self.tenants.lock();
             let found = tenants.vgpus.iter().find(|(_, vgpu)| vgpu.name == name);
             let (id, vgpu) = found.with_context(|| format!("no virtual GPU named `{name}` is present"))?;
             if matches!(vgpu.scheme, Scheme::Pv | Scheme::PassThrough) {
                 bail!("`{name}` has scheme {}, in which nobody looks at its guest's page tables", vgpu.scheme);
             }
-            *id
+            (*id, self.device_of(&tenants, *id)?)
         };
-        self.device.wait_ready(RESTART_BOUND)?;
-        self.device.send(ToDevice::TraceVgpu { vgpu }, socket)?;
+        device.wait_ready(RESTART_BOUND)?;
+        device.send(ToDevice::TraceVgpu { vgpu }, socket)?;
         Ok(AdminReply::Done)
     }
 
@@ -279,9 +283,14 @@ impl Control {
 
     /// Ends one, and waits until all of it is given back. False if somebody else does that.
     fn end_vgpu(&self, vgpu: TenantId) -> bool {
-        let closed = self.change(|tenants| match tenants.close_vgpu(vgpu) {
-            Some(closed) => (Some((closed, self.device.expect(vgpu))), vec![ToDevice::EndVgpu { vgpu }]),
-            None => (None, Orders::new()),
+        let closed = self.change(|tenants| {
+            let gpu = tenants.admission.gpus(vgpu).first().copied();
+            match gpu.and_then(|gpu| Some((gpu, tenants.close_vgpu(vgpu)?))) {
+                Some((gpu, closed)) => {
+                    (Some((closed, self.gpus[gpu].device.expect(vgpu))), vec![(gpu, ToDevice::EndVgpu { vgpu })])
+                }
+                None => (None, Orders::new()),
+            }
         });
         let Some((closed, ended)) = closed else { return false };
         // A device process that died meanwhile has given everything back.
@@ -326,9 +335,13 @@ impl Control {
     pub(super) fn resize_vgpu(&self, name: &str, bytes: u64) -> Result<AdminReply> {
         let found = self.tenants.lock().vgpu_named(name);
         let (vgpu, ..) = found.with_context(|| format!("no virtual GPU named `{name}` is present"))?;
-        self.tenants.lock().check_memory(vgpu, bytes).map_err(anyhow::Error::msg)?;
-        self.device.wait_ready(RESTART_BOUND)?;
-        let waiting = self.device.resize(vgpu, bytes)?;
+        let device = {
+            let tenants = self.tenants.lock();
+            tenants.check_memory(vgpu, bytes).map_err(anyhow::Error::msg)?;
+            self.device_of(&tenants, vgpu)?
+        };
+        device.wait_ready(RESTART_BOUND)?;
+        let waiting = device.resize(vgpu, bytes)?;
         let waiting = waiting.with_context(|| format!("the memory of `{name}` is being changed already"))?;
         match waiting.recv_timeout(BOUND) {
             Ok((bytes, None)) => {
@@ -342,7 +355,9 @@ impl Control {
 
     /// All of them, with what the device process says.
     pub(super) fn list_vgpus(&self, view: &View) -> Result<VgpuListing> {
-        let statuses = self.device.vgpu_report()?;
+        let statuses: Vec<Vec<VgpuStatus>> =
+            self.gpus.iter().map(|seat| seat.device.vgpu_report()).collect::<Result<_>>()?;
+        let statuses = statuses.concat();
         let mut vgpus = view.vgpus(self.tenants.lock().vgpu_lines(&statuses));
         // In the order of the statuses and longer than they are: none is left whose status was left out.
         admin::fit(&mut vgpus);
@@ -356,29 +371,33 @@ impl Tenants {
         &mut self,
         (terms, owner): (Terms, Owner),
         how: (Scheme, Option<(Shadowing, Costs)>),
+        gpu: &GpuWish,
         door: &Arc<Door>,
     ) -> Result<(TenantId, Orders)> {
         let (scheme, shadowing) = how;
         let name = terms.name.clone();
-        self.check_room(scheme == Scheme::PassThrough).map_err(anyhow::Error::msg)?;
-        let vgpu = self.admit(terms, owner)?;
+        let vgpu = self.admit(terms, owner, gpu, scheme == Scheme::PassThrough)?;
         let mut orders = self.introduce(vgpu);
+        let gpu = self.admission.gpus(vgpu).first().copied().unwrap_or(0);
         let most_bytes = orders.iter().find_map(limit_of).unwrap_or(0);
         self.vgpus.insert(vgpu, Vgpu { name, scheme, shadowing, most_bytes, door: Arc::clone(door), waiting: None });
-        orders.push(ToDevice::MakeVgpu { vgpu, scheme, shadowing, most_bytes });
+        orders.push((gpu, ToDevice::MakeVgpu { vgpu, scheme, shadowing, most_bytes }));
         Ok((vgpu, orders))
     }
 
-    /// Whether somebody may come, or nobody must be there: who has the whole GPU is alone on it.
-    pub(super) fn check_room(&self, whole: bool) -> Result<(), String> {
-        if let Some(vgpu) = self.vgpus.values().find(|vgpu| vgpu.scheme == Scheme::PassThrough) {
+    /// Whether somebody may come to a GPU, or nobody must be there: who has the whole of it is alone.
+    pub(super) fn check_room(&self, gpu: usize, whole: bool) -> Result<(), String> {
+        let there = |id: &TenantId| self.admission.gpus(*id).contains(&gpu);
+        let alone = |(id, vgpu): &(&TenantId, &Vgpu)| vgpu.scheme == Scheme::PassThrough && there(id);
+        if let Some((_, vgpu)) = self.vgpus.iter().find(alone) {
             let name = &vgpu.name;
             return Err(format!(
                 "the whole GPU is passed through to `{name}`; others can use it after `sundial vgpu destroy {name}`"
             ));
         }
-        let others: Vec<&str> = self.admission.tenants().map(|(_, terms)| terms.name.as_str()).take(3).collect();
-        if whole && !self.is_empty() {
+        let others = self.admission.tenants().filter(|(id, _)| there(id)).map(|(_, terms)| terms.name.as_str());
+        let others: Vec<&str> = others.take(3).collect();
+        if whole && !self.is_free(gpu) {
             return Err(format!("pass-through takes the whole GPU, and others are on it: {}", others.join(", ")));
         }
         Ok(())
@@ -406,8 +425,7 @@ impl Tenants {
     /// What it had is free.
     fn forget_vgpu(&mut self, id: TenantId) -> Orders {
         self.leaving.remove(&id);
-        self.admission.release(id);
-        vec![ToDevice::Forget { tenant: id }]
+        self.release(id)
     }
 
     fn share_vgpu(&mut self, name: &str, share: Percent) -> Result<Orders> {
@@ -422,7 +440,8 @@ impl Tenants {
             bail!("`{name}` is of scheme {}, in which stores into page tables are not looked for", vgpu.scheme);
         };
         *shadowing = shadowing.with(shadow, rebuild).map_err(|why| anyhow::anyhow!("`{name}`: {why}"))?;
-        Ok(vec![ToDevice::ShadowVgpu { vgpu: *id, shadowing: *shadowing }])
+        let order = ToDevice::ShadowVgpu { vgpu: *id, shadowing: *shadowing };
+        Ok(self.admission.gpus(*id).first().map(|gpu| (*gpu, order)).into_iter().collect())
     }
 
     /// It has so much memory from now on.
@@ -438,12 +457,13 @@ impl Tenants {
     }
 
     /// For a new device process.
-    pub(super) fn make_vgpus(&self) -> impl Iterator<Item = ToDevice> {
+    pub(super) fn make_vgpus(&self) -> impl Iterator<Item = (usize, ToDevice)> {
         let make = |(id, vgpu): (&TenantId, &Vgpu)| {
             let Vgpu { scheme, shadowing, most_bytes, .. } = *vgpu;
-            ToDevice::MakeVgpu { vgpu: *id, scheme, shadowing, most_bytes }
+            let gpu = *self.admission.gpus(*id).first()?;
+            Some((gpu, ToDevice::MakeVgpu { vgpu: *id, scheme, shadowing, most_bytes }))
         };
-        self.vgpus.iter().map(make)
+        self.vgpus.iter().filter_map(make)
     }
 
     fn vgpu_lines(&self, statuses: &[VgpuStatus]) -> Vec<VgpuLine> {
@@ -452,6 +472,7 @@ impl Tenants {
             let shadowing = vgpu.shadowing.map(|(it, _)| it);
             let blank = VgpuLine {
                 name: vgpu.name.clone(),
+                gpu: self.admission.gpus(id).first().copied().unwrap_or(0),
                 scheme: vgpu.scheme,
                 socket: vgpu.door.path.clone(),
                 guest: None,
@@ -501,7 +522,7 @@ impl Tenants {
 }
 
 /// The memory that an introduction of a tenant names.
-fn limit_of(order: &ToDevice) -> Option<u64> {
+fn limit_of((_, order): &(usize, ToDevice)) -> Option<u64> {
     match order {
         ToDevice::Tenant { limits, .. } => Some(limits.vram_bytes),
         _ => None,

@@ -29,10 +29,10 @@ pub(super) struct Machine {
 
 impl Machine {
     /// Starts it; `compiler` compiles for it.
-    pub(super) fn start(gpu: GpuSpec, compiler: Arc<dyn Compiler>) -> Result<Machine> {
+    pub(super) fn start((gpu, number): (GpuSpec, u8), compiler: Arc<dyn Compiler>) -> Result<Machine> {
         let GpuSpec::Soft { memory } = gpu;
         // Sessions' threads ring the doorbells: nothing but their clients waits for them.
-        let config = Config { vram_bytes: memory.0, lend: true, compiler, ..Config::default() };
+        let config = Config { vram_bytes: memory.0, lend: true, compiler, ..Config::default() }.numbered(number);
         let driver = drive(&config)?;
         let properties = driver.properties();
         let facts = (properties.name.clone(), properties.memory_bytes);

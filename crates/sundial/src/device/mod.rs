@@ -50,6 +50,9 @@ pub(crate) struct Args {
     /// Which GPU.
     #[arg(long)]
     gpu: GpuSpec,
+    /// Its number among those of the daemon.
+    #[arg(long, default_value_t = 0)]
+    number: u8,
     /// How GPU memory is granted where limits exceed it.
     #[arg(long)]
     memory: MemoryRules,
@@ -112,7 +115,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     let parent = std::io::stdin().as_fd().try_clone_to_owned().context("no parent")?;
     let parent = Arc::new(parent);
     let compilers = compilers::pool(&parent)?;
-    let machine = Machine::start(args.gpu, Arc::new(compilers.clone()))?;
+    let machine = Machine::start((args.gpu, args.number), Arc::new(compilers.clone()))?;
     let (name, memory_bytes) = machine.facts();
     // Everything is open that ever will be, and no tenant has said a word yet.
     confine::seal(Role::Device);
@@ -383,6 +386,8 @@ impl Device {
         let (host_used, host_limit) =
             tenant.account.with(|account| (account.host_bytes(), account.limits().host_bytes));
         SessionLine {
+            // Whoever asks knows which GPU this is.
+            gpu: 0,
             tenant: tenant.name.clone(),
             pid: running.pid,
             memory_used: running.handle.memory_bytes(),

@@ -26,7 +26,7 @@ fn device() -> (Arc<Device>, OwnedFd) {
     let parent = Arc::new(theirs);
     let compilers = compilers::pool(&parent).unwrap();
     let gpu = GpuSpec::Soft { memory: Size(64 << 20) };
-    let machine = Machine::start(gpu, Arc::new(compilers.clone())).unwrap();
+    let machine = Machine::start((gpu, 0), Arc::new(compilers.clone())).unwrap();
     (Device::new(machine, compilers, parent, MemoryRules::default()).unwrap(), ours)
 }
 

@@ -32,6 +32,8 @@ type Labels = Vec<(&'static str, String)>;
 
 /// A figure of a tenant.
 type OfTenant = fn(&TenantSnapshot) -> f64;
+/// A figure of a GPU: name, what it is, how much by the GPU's number.
+type OfGpu<'a> = (&'a str, &'a str, &'a dyn Fn(usize) -> f64);
 /// A figure of a tenant that is there.
 type OfPresent = fn(&Present) -> f64;
 
@@ -68,7 +70,7 @@ const GAUGES: [(&str, &str, OfPresent); 8] = [
 
 impl Collector for Page {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
-        self.device(&mut to)?;
+        self.devices(&mut to)?;
         for (name, help, value) in COUNTERS {
             let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
             for tenant in &self.0.tenants {
@@ -102,34 +104,51 @@ impl Collector for Page {
 }
 
 impl Page {
-    /// The GPU's own figures.
-    fn device(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let Snapshot { gpu, memory_bytes, tenants, time, device_deaths, rows_merged, kept, scheduler, .. } = &self.0;
-        let received: f64 = tenants.iter().filter_map(|tenant| tenant.present.as_ref()).map(|p| p.share_received).sum();
-        let busy = received.clamp(0.0, 100.0);
-        let (used, all) = (self.0.memory_used() as f64 / MIB, *memory_bytes as f64 / MIB);
-        let labels: Labels = vec![("gpu", "0".to_owned()), ("modelName", escaped(gpu))];
-        for (name, help, value) in [
-            ("DCGM_FI_DEV_FB_USED", "Framebuffer memory used, MiB: what is charged to tenants", used),
-            ("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free, MiB", (all - used).max(0.0)),
-            ("DCGM_FI_DEV_FB_TOTAL", "Framebuffer memory, MiB", all),
-            ("DCGM_FI_DEV_GPU_UTIL", "GPU utilization in the last seconds, percent", busy),
-            ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "The same as a ratio", busy / 100.0),
-            ("sundial_gpu_memory_bytes", "GPU memory", *memory_bytes as f64),
-            ("sundial_usage_kept", "Whether what tenants use is kept over restarts", f64::from(u8::from(*kept))),
-        ] {
-            to.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_family(&labels)?.encode_gauge(&value)?;
+    /// The figures of GPUs, and of the daemon.
+    fn devices(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Snapshot { gpus, rows_merged, kept, scheduler, .. } = &self.0;
+        let labels = |number: usize| -> Labels {
+            vec![("gpu", number.to_string()), ("modelName", escaped(&gpus[number].name))]
+        };
+        let used = |number| self.0.memory_used(number) as f64 / MIB;
+        let all = |number: usize| gpus[number].memory_bytes as f64 / MIB;
+        let busy = |number| self.0.present_on(number).map(|p| p.share_received).sum::<f64>().clamp(0.0, 100.0);
+        let gauges: [OfGpu<'_>; 6] = [
+            ("DCGM_FI_DEV_FB_USED", "Framebuffer memory used, MiB: what is charged to tenants", &used),
+            ("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free, MiB", &|gpu| (all(gpu) - used(gpu)).max(0.0)),
+            ("DCGM_FI_DEV_FB_TOTAL", "Framebuffer memory, MiB", &all),
+            ("DCGM_FI_DEV_GPU_UTIL", "GPU utilization in the last seconds, percent", &busy),
+            ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "The same as a ratio", &|gpu| busy(gpu) / 100.0),
+            ("sundial_gpu_memory_bytes", "GPU memory", &|gpu| gpus[gpu].memory_bytes as f64),
+        ];
+        for (name, help, value) in gauges {
+            let mut metric = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for gpu in 0..gpus.len() {
+                metric.encode_family(&labels(gpu))?.encode_gauge(&value(gpu))?;
+            }
         }
-        for (name, help, value) in [
-            ("sundial_gpu_idle_seconds", "The GPU had nothing to do", seconds(time.idle_ns)),
-            ("sundial_gpu_overhead_seconds", "It had, and did nothing for anybody", seconds(time.overhead_ns)),
-            ("sundial_gpu_wall_seconds", "All time that it was there", seconds(time.wall_ns)),
-            ("sundial_device_process_deaths", "Ends of the process that owns the GPU", *device_deaths as f64),
-            ("sundial_usage_rows_merged", "Tenants whose use was added to (others)", *rows_merged as f64),
-        ] {
+        let counters: [OfGpu<'_>; 4] = [
+            ("sundial_gpu_idle_seconds", "The GPU had nothing to do", &|gpu| seconds(gpus[gpu].time.idle_ns)),
+            ("sundial_gpu_overhead_seconds", "It had, and did nothing for anybody", &|gpu| {
+                seconds(gpus[gpu].time.overhead_ns)
+            }),
+            ("sundial_gpu_wall_seconds", "All time that it was there", &|gpu| seconds(gpus[gpu].time.wall_ns)),
+            ("sundial_device_process_deaths", "Ends of the process that owns the GPU", &|gpu| {
+                gpus[gpu].device_deaths as f64
+            }),
+        ];
+        for (name, help, value) in counters {
             let mut metric = to.encode_descriptor(name, help, None, MetricType::Counter)?;
-            count(metric.encode_family(&labels)?, value)?;
+            for gpu in 0..gpus.len() {
+                count(metric.encode_family(&labels(gpu))?, value(gpu))?;
+            }
         }
+        let help = "Whether what tenants use is kept over restarts";
+        let kept = f64::from(u8::from(*kept));
+        to.encode_descriptor("sundial_usage_kept", help, None, MetricType::Gauge)?.encode_gauge(&kept)?;
+        let help = "Tenants whose use was added to (others)";
+        let metric = to.encode_descriptor("sundial_usage_rows_merged", help, None, MetricType::Counter)?;
+        count(metric, *rows_merged as f64)?;
         let info: Labels = vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("scheduler", escaped(scheduler))];
         let mut metric = to.encode_descriptor("sundial_build", "What serves here", None, MetricType::Info)?;
         metric.encode_info(&info)
@@ -141,7 +160,7 @@ fn count(mut metric: MetricEncoder<'_>, value: f64) -> fmt::Result {
 }
 
 fn labels(tenant: &TenantSnapshot) -> Labels {
-    vec![("tenant", escaped(&tenant.tenant)), ("user", tenant.user.to_string())]
+    vec![("tenant", escaped(&tenant.tenant)), ("user", tenant.user.to_string()), ("gpu", tenant.gpu.to_string())]
 }
 
 /// A label's value as it stands between quotes.
@@ -156,6 +175,7 @@ mod tests {
     use tenancy::metering::{GpuTime, Meters};
 
     use super::*;
+    use crate::usage::GpuSnapshot;
 
     fn page() -> String {
         let mut waits = Waits { sum_ns: 3_500_000, ..Waits::default() };
@@ -163,12 +183,17 @@ mod tests {
         let meters = Meters { gpu_ns: 1_500_000_000, kernels: 3, bytes_in: 1 << 40, waits, ..Meters::default() };
         let present =
             Present { memory_used: 1 << 30, memory_limit: 2 << 30, share_received: 50.0, ..Present::default() };
-        let tenant = |tenant: &str, present| TenantSnapshot { tenant: tenant.into(), user: 1000, meters, present };
+        let tenant = |tenant: &str, gpu, present| TenantSnapshot { tenant: tenant.into(), user: 1000, gpu, meters, present };
+        let time = GpuTime { idle_ns: 10, overhead_ns: 5, wall_ns: 1_000_000_000 };
+        let gpu = |name: &str, memory_bytes| GpuSnapshot { name: name.into(), memory_bytes, time, device_deaths: 0 };
+        let tenants = vec![
+            tenant("one", 0, Some(present.clone())),
+            tenant("one", 1, Some(Present { memory_used: 1 << 20, ..present })),
+            tenant("a\"} 1\nb{\\", 0, None),
+        ];
         render(Snapshot {
-            gpu: "a \"GPU\"\n\\".into(),
-            memory_bytes: 4 << 30,
-            tenants: vec![tenant("one", Some(present)), tenant("a\"} 1\nb{\\", None)],
-            time: GpuTime { idle_ns: 10, overhead_ns: 5, wall_ns: 1_000_000_000 },
+            gpus: vec![gpu("a \"GPU\"\n\\", 4 << 30), gpu("other", 1 << 30)],
+            tenants,
             ..Snapshot::default()
         })
         .unwrap()
@@ -178,17 +203,20 @@ mod tests {
     fn figures_have_their_names_and_units() {
         let text = page();
         for line in [
-            "sundial_tenant_gpu_seconds_total{tenant=\"one\",user=\"1000\"} 1.5",
-            "sundial_tenant_kernels_total{tenant=\"one\",user=\"1000\"} 3.0",
-            "sundial_tenant_memory_used_bytes{tenant=\"one\",user=\"1000\"} 1073741824.0",
-            "sundial_tenant_queue_wait_seconds_bucket{le=\"0.000001\",tenant=\"one\",user=\"1000\"} 1",
-            "sundial_tenant_queue_wait_seconds_bucket{le=\"0.000004\",tenant=\"one\",user=\"1000\"} 3",
-            "sundial_tenant_queue_wait_seconds_bucket{le=\"+Inf\",tenant=\"one\",user=\"1000\"} 4",
-            "sundial_tenant_queue_wait_seconds_sum{tenant=\"one\",user=\"1000\"} 0.0035",
+            "sundial_tenant_gpu_seconds_total{tenant=\"one\",user=\"1000\",gpu=\"0\"} 1.5",
+            "sundial_tenant_kernels_total{tenant=\"one\",user=\"1000\",gpu=\"0\"} 3.0",
+            "sundial_tenant_memory_used_bytes{tenant=\"one\",user=\"1000\",gpu=\"0\"} 1073741824.0",
+            "sundial_tenant_queue_wait_seconds_bucket{le=\"0.000001\",tenant=\"one\",user=\"1000\",gpu=\"0\"} 1",
+            "sundial_tenant_queue_wait_seconds_bucket{le=\"0.000004\",tenant=\"one\",user=\"1000\",gpu=\"0\"} 3",
+            "sundial_tenant_queue_wait_seconds_bucket{le=\"+Inf\",tenant=\"one\",user=\"1000\",gpu=\"0\"} 4",
+            "sundial_tenant_queue_wait_seconds_sum{tenant=\"one\",user=\"1000\",gpu=\"0\"} 0.0035",
             "DCGM_FI_DEV_FB_USED{gpu=\"0\",modelName=\"a \\\"GPU\\\"\\n\\\\\"} 1024.0",
             "DCGM_FI_DEV_FB_FREE{gpu=\"0\",modelName=\"a \\\"GPU\\\"\\n\\\\\"} 3072.0",
             "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\",modelName=\"a \\\"GPU\\\"\\n\\\\\"} 50.0",
             "sundial_gpu_wall_seconds_total{gpu=\"0\",modelName=\"a \\\"GPU\\\"\\n\\\\\"} 1.0",
+            "DCGM_FI_DEV_FB_USED{gpu=\"1\",modelName=\"other\"} 1.0",
+            "sundial_tenant_memory_used_bytes{tenant=\"one\",user=\"1000\",gpu=\"1\"} 1048576.0",
+            "sundial_usage_kept 0.0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }

@@ -2,7 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use proptest::prelude::*;
-use tenancy::AdmissionError;
 use tenancy::placement::{Load, Placement, PlacementError, Wish};
 
 /// Plays a script: `gpus 4 2` (memory of each), `policy spread`, and tenants: `NAME MEMORY|all [COUNT | on 1,0] -> NUMBERS`, or
@@ -49,7 +48,7 @@ fn play(script: &str) {
                 for gpu in &mut gpus {
                     let limit = gpu.memory_bytes;
                     gpu.refusal =
-                        bytes.filter(|bytes| *bytes > limit).map(|wanted| AdmissionError::Memory { wanted, limit });
+                        bytes.filter(|bytes| *bytes > limit).map(|wanted| format!("{wanted} is more than {limit}"));
                 }
                 let placed = policy.place(&wish, bytes, &gpus);
                 let said = match &placed {
@@ -79,7 +78,7 @@ fn script() {
 
 fn load() -> impl Strategy<Value = Load> {
     (0..4usize, 1..5u64, 0..8u64, prop::bool::weighted(0.2)).prop_map(|(tenants, memory_bytes, promised, refuses)| {
-        let refusal = refuses.then_some(AdmissionError::Full { limit: 1 });
+        let refusal = refuses.then(|| "full".to_owned());
         Load { tenants, memory_bytes, promised_bytes: promised, refusal }
     })
 }
