@@ -98,7 +98,10 @@ impl Control {
         }
         let remoting = self.tenants.lock().remoting(&hello.credential);
         let remoting = remoting.unwrap_or_else(|| self.settings().config.remoting());
-        let Manner { features, staging_block } = remoting.manner(hello.features)?;
+        if hello.gpu != 0 {
+            return Err(format!("GPU {} is wanted, and this daemon serves one, GPU 0", hello.gpu));
+        }
+        let Manner { features, staging_block, gpus } = remoting.manner(hello.features)?;
         unix::set_timeout(socket, None).map_err(text)?;
         if hello.credential.is_none() {
             self.note_quota(peer.into());
@@ -116,7 +119,7 @@ impl Control {
                 Ok((session, tenant, orders)) => {
                     // To whom was told of the tenant: the next one forgets who has no session.
                     self.tell(orders);
-                    let order = ToDevice::Open { session, tenant, pid: peer.pid, features, staging_block };
+                    let order = ToDevice::Open { session, tenant, pid: peer.pid, features, staging_block, gpus };
                     (Ok((session, self.device.hand_over(session, order, fds))), Orders::new())
                 }
                 Err(reason) => (Err(reason), Orders::new()),
