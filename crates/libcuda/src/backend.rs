@@ -3,7 +3,7 @@
 //! - `SUNDIAL_VGPU`: a virtual GPU, with its driver in this process. `unix:<path>`: over the vfio-user socket at that path.
 //!   `pci`: the first one on this machine's PCI bus; `pci:<address>`: the one there, as `pci:0000:00:04.0`.
 //! - else `SUNDIAL_NATIVE=1`: the software GPU in this process, with its driver.
-//! - else: a session with the daemon.
+//! - else: a session with the daemon for each of the program's GPUs.
 //!
 //! The daemon's address and the tenant's credential are the session's affair (`remote_gpu`: `SUNDIAL_SOCKET`,
 //! `SUNDIAL_CREDENTIAL`). The native GPU is shaped by `SUNDIAL_GPU` (`soft:<memory>`, as the daemon's; several, separated by commas,
@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gpu::Gpu;
 use gpu_driver::{ClientConfig, Driver, HostCost, StartError};
 use pci_gpu::{OpenError, SysfsGpu, VfioUserGpu};
-use remote_gpu::{ConnectError, RemoteGpu};
+use remote_gpu::{Address, ConnectError, RemoteGpu};
 use softgpu::{Config, EngineKind, SoftGpu};
 
-use crate::visible::visible;
+use crate::visible::{First, first, visible};
 
 /// Why there is no GPU.
 #[derive(Debug, thiserror::Error)]
@@ -62,22 +62,33 @@ pub(crate) struct Backend {
 
 /// Counts calls that the daemon did not hear of.
 #[derive(Clone, Debug)]
-pub(crate) struct Spared(Arc<RemoteGpu>);
+pub(crate) struct Spared {
+    /// Its session is the one that counts calls, whichever GPU they are about.
+    first: Arc<RemoteGpu>,
+    others: Vec<Arc<RemoteGpu>>,
+}
 
 impl Spared {
-    /// Messages to the daemon so far.
+    /// Nobody is spared anything if there is no session.
+    fn of(sessions: &[Arc<RemoteGpu>]) -> Option<Spared> {
+        let (first, others) = sessions.split_first()?;
+        Some(Spared { first: Arc::clone(first), others: others.to_vec() })
+    }
+
+    /// Messages to the daemon so far, in all sessions.
     pub(crate) fn messages(&self) -> u64 {
-        self.0.calls_remote().load(Ordering::Relaxed)
+        let messages = |session: &Arc<RemoteGpu>| session.calls_remote().load(Ordering::Relaxed);
+        messages(&self.first) + self.others.iter().map(messages).sum::<u64>()
     }
 
     /// The count of calls answered without a message.
     pub(crate) fn local(&self) -> &AtomicU64 {
-        self.0.calls_local()
+        self.first.calls_local()
     }
 
     /// The count of the others.
     pub(crate) fn sent(&self) -> &AtomicU64 {
-        self.0.calls_sent()
+        self.first.calls_sent()
     }
 }
 
@@ -98,16 +109,43 @@ pub(crate) fn open() -> Result<Backend, BackendError> {
         let gpus = shown(&uuids).into_iter().map(|at| drive(&Driver::start(SoftGpu::new(&configs[at])?)?)).collect();
         return Ok(Backend { gpus: Result::from_iter::<Vec<_>>(gpus)?, spared: None });
     }
-    let session = remote_gpu::connect(None)?;
-    let there = shown(&[session.properties().uuid]);
-    let gpus = there.into_iter().map(|_| Arc::<RemoteGpu>::clone(&session) as Arc<dyn Gpu>).collect();
-    Ok(Backend { gpus, spared: Some(Spared(session)) })
+    let sessions = sessions(wanted().as_deref())?;
+    let spared = Spared::of(&sessions);
+    Ok(Backend { gpus: sessions.into_iter().map(|session| session as Arc<dyn Gpu>).collect(), spared })
+}
+
+/// `CUDA_VISIBLE_DEVICES`.
+fn wanted() -> Option<String> {
+    std::env::var_os("CUDA_VISIBLE_DEVICES").map(|list| list.to_string_lossy().into_owned())
 }
 
 /// Indices of those GPUs that the program is to see.
 fn shown(uuids: &[[u8; 16]]) -> Vec<usize> {
-    let list = std::env::var_os("CUDA_VISIBLE_DEVICES");
-    visible(list.as_deref().map(|list| list.to_string_lossy()).as_deref(), uuids)
+    visible(wanted().as_deref(), uuids)
+}
+
+/// Sessions with the daemon's GPUs that the program is to see, in order: all, or none if one cannot be had. GPUs are known by numbers
+/// before there is a session with them; who names them by UUIDs has one with each for as long as it takes to choose.
+fn sessions(wanted: Option<&str>) -> Result<Vec<Arc<RemoteGpu>>, ConnectError> {
+    let (first, by_uuid) = match first(wanted) {
+        First::Nothing => return Ok(Vec::new()),
+        First::Number(number) => (number, false),
+        First::SomeUuid => (0, true),
+    };
+    let Ok(number) = u32::try_from(first) else { return Ok(Vec::new()) };
+    let address = Address::of_environment()?;
+    if by_uuid {
+        let all = address.open_all()?;
+        let uuids: Vec<[u8; 16]> = all.iter().map(|session| session.properties().uuid).collect();
+        return Ok(visible(wanted, &uuids).into_iter().map(|at| Arc::clone(&all[at])).collect());
+    }
+    let session = address.open(number)?;
+    let there = visible(wanted, &vec![[0; 16]; session.gpus() as usize]);
+    let open = |at: usize| match u32::try_from(at) {
+        Ok(gpu) if gpu != number => address.open(gpu),
+        _ => Ok(Arc::clone(&session)),
+    };
+    there.into_iter().map(open).collect()
 }
 
 /// The only client of a driver in this process.

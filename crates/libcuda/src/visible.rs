@@ -5,10 +5,35 @@
 //! makes the list void: then there is no device. Ordinals count GPUs by their PCI
 //! addresses, which is the order that they come in.
 
+/// What a list begins with: as much as can be said before it is known which GPUs there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum First {
+    /// No GPU is to be seen, whichever there are.
+    Nothing,
+    /// The GPU with this ordinal is the first, if it is there; if not, no GPU is to be seen.
+    Number(usize),
+    /// Names of GPUs that have to be asked for theirs.
+    SomeUuid,
+}
+
+/// What the list begins with. Without the variable: the first GPU.
+pub(crate) fn first(variable: Option<&str>) -> First {
+    let Some(list) = variable else { return First::Number(0) };
+    if is_by_uuid(list) {
+        return First::SomeUuid;
+    }
+    let entry = list.split(',').next().unwrap_or_default();
+    leading_number(entry.trim()).map_or(First::Nothing, First::Number)
+}
+
+fn is_by_uuid(list: &str) -> bool {
+    list.trim_start().starts_with("GPU-")
+}
+
 /// Indices of the GPUs that are to be seen, in order. Without the variable: all.
 pub(crate) fn visible(variable: Option<&str>, uuids: &[[u8; 16]]) -> Vec<usize> {
     let Some(list) = variable else { return (0..uuids.len()).collect() };
-    let by_uuid = list.trim_start().starts_with("GPU-");
+    let by_uuid = is_by_uuid(list);
     let mut seen = Vec::new();
     for entry in list.split(',').map(str::trim) {
         let found =
@@ -54,6 +79,27 @@ fn text_of(uuid: &[u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_list_begins_with_needs_no_gpu_to_be_known() {
+        let check = |list: &str, expected| assert_eq!(first(Some(list)), expected, "{list:?}");
+        assert_eq!(first(None), First::Number(0));
+        check("2,0", First::Number(2));
+        check(" 1gpu", First::Number(1));
+        for nothing in ["", ",0", "-1", "none", "99999999999999999999,0"] {
+            check(nothing, First::Nothing);
+        }
+        check(" GPU-12,0", First::SomeUuid);
+        // It says no more than the list does of those that are there.
+        let uuids = [[0x11; 16], [0x12; 16]];
+        for list in ["0", "1,0", "1,1", "2,1", "", "-1", "1x"] {
+            let seen = visible(Some(list), &uuids);
+            match first(Some(list)) {
+                First::Number(number) => assert!(seen.is_empty() || seen[0] == number, "{list:?}"),
+                other => assert_eq!((other, seen), (First::Nothing, vec![]), "{list:?}"),
+            }
+        }
+    }
 
     #[test]
     fn lists_select_and_order() {

@@ -51,40 +51,92 @@ pub enum ConnectError {
     /// The operating system.
     #[error("cannot set a session up")]
     Io(#[from] io::Error),
+    /// The tenant has fewer GPUs.
+    #[error("there is no GPU {gpu}: the Sundial daemon has {gpus} for this program")]
+    NoGpu {
+        /// Which was wanted, from 0 on.
+        gpu: u32,
+        /// How many there are.
+        gpus: u32,
+    },
+    /// There is no session with one of several GPUs.
+    #[error("no session with GPU {gpu}")]
+    Gpu {
+        /// Which.
+        gpu: u32,
+        /// Why.
+        #[source]
+        source: Box<ConnectError>,
+    },
     /// The credential in the environment is none.
     #[error("{CREDENTIAL_VARIABLE} is not 64 hexadecimal digits")]
     Credential,
 }
 
-/// Opens a session with the daemon at `path`, or where `SUNDIAL_SOCKET` says, or in the runtime directory; with the
-/// credential in `SUNDIAL_CREDENTIAL`, if there is one.
-///
-/// # Errors
-/// Why there is none.
-pub fn connect(path: Option<&Path>) -> Result<Arc<RemoteGpu>, ConnectError> {
-    let credential = match std::env::var(CREDENTIAL_VARIABLE) {
-        Ok(text) => Credential::from_hex(&text).ok_or(ConnectError::Credential)?,
-        Err(_) => Credential::default(),
-    };
-    let path = path.map(Path::to_path_buf).unwrap_or_else(|| match std::env::var_os(SOCKET_VARIABLE) {
-        Some(path) => path.into(),
-        None => {
-            let uid = rustix::process::getuid().as_raw();
-            runtime_directory(|name| std::env::var_os(name), uid).join(SESSION_SOCKET)
-        }
-    });
-    connect_as(&path, credential)
+/// Where the daemon is, and as whom one comes.
+#[derive(Clone, Debug)]
+pub struct Address {
+    /// Path of its session socket.
+    pub path: PathBuf,
+    /// Of the tenant that the sessions are to be; none: one is made.
+    pub credential: Credential,
 }
 
-/// Opens a session with the daemon at `path`, as the tenant whose credential it is.
+impl Address {
+    /// The daemon where `SUNDIAL_SOCKET` says, or in the runtime directory; with the credential in `SUNDIAL_CREDENTIAL`, if there
+    /// is one.
+    ///
+    /// # Errors
+    /// The credential is none.
+    pub fn of_environment() -> Result<Address, ConnectError> {
+        let credential = match std::env::var(CREDENTIAL_VARIABLE) {
+            Ok(text) => Credential::from_hex(&text).ok_or(ConnectError::Credential)?,
+            Err(_) => Credential::default(),
+        };
+        let path = match std::env::var_os(SOCKET_VARIABLE) {
+            Some(path) => path.into(),
+            None => {
+                let uid = rustix::process::getuid().as_raw();
+                runtime_directory(|name| std::env::var_os(name), uid).join(SESSION_SOCKET)
+            }
+        };
+        Ok(Address { path, credential })
+    }
+
+    /// Opens a session with one of the tenant's GPUs, by its number from 0 on. [`RemoteGpu::gpus`] of any of them says how many
+    /// there are.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn open(&self, gpu: u32) -> Result<Arc<RemoteGpu>, ConnectError> {
+        let opened = open(&self.path, self.credential, gpu);
+        opened.map_err(|error| if gpu == 0 { error } else { ConnectError::Gpu { gpu, source: Box::new(error) } })
+    }
+
+    /// Opens a session with each GPU of the tenant's, in order. If one of them cannot be had there is none.
+    ///
+    /// # Errors
+    /// Of the first that there is no session with: why.
+    pub fn open_all(&self) -> Result<Vec<Arc<RemoteGpu>>, ConnectError> {
+        let first = self.open(0)?;
+        let others = (1..first.gpus()).map(|gpu| self.open(gpu));
+        std::iter::once(Ok(Arc::clone(&first))).chain(others).collect()
+    }
+}
+
+/// Opens a session with the first GPU of the tenant whose credential it is, through the daemon at `path`.
 ///
 /// # Errors
 /// Why there is none.
 pub fn connect_as(path: &Path, credential: Credential) -> Result<Arc<RemoteGpu>, ConnectError> {
+    Address { path: path.to_path_buf(), credential }.open(0)
+}
+
+fn open(path: &Path, credential: Credential, gpu: u32) -> Result<Arc<RemoteGpu>, ConnectError> {
     let none = |source| ConnectError::NoDaemon { path: path.to_path_buf(), source };
     let socket = unix::connect(path).map_err(none)?;
     unix::set_timeout(&socket, Some(PATIENCE))?;
-    unix::send(&socket, &Hello { credential, features: features::ALL }.encode(), &[], true)?;
+    unix::send(&socket, &Hello { credential, features: features::ALL, gpu }.encode(), &[], true)?;
     let mut buffer = vec![0; MAX_REPLY_BYTES];
     let unix::Received { length, fds, .. } = unix::receive(&socket, &mut buffer)?;
     if length == 0 {
@@ -96,6 +148,10 @@ pub fn connect_as(path: &Path, credential: Credential) -> Result<Arc<RemoteGpu>,
     };
     if welcome.features & features::SHARED_MEMORY == 0 {
         return Err(ConnectError::Unusable { what: "a session without shared memory" });
+    }
+    // An older one has one GPU, and has not looked which is wanted.
+    if gpu >= welcome.gpus {
+        return Err(ConnectError::NoGpu { gpu, gpus: welcome.gpus });
     }
     let has = |feature| welcome.features & feature != 0;
     let mut fds = fds;
@@ -120,6 +176,7 @@ pub fn connect_as(path: &Path, credential: Credential) -> Result<Arc<RemoteGpu>,
     let (sender, caller) = ends(sender, receiver);
     Ok(Arc::new(RemoteGpu {
         properties: welcome.properties,
+        gpus: welcome.gpus,
         mark: ForkMark::new()?,
         socket,
         area,

@@ -1,6 +1,6 @@
 //! `trait Gpu` over a session with the daemon.
 //!
-//! [`connect`] opens a session; the result behaves as a GPU of one's own:
+//! [`Address::open`] opens a session with one of the program's GPUs; the result behaves as a GPU of one's own:
 //! - [`Gpu::submit`] encodes commands into the ring and returns: no answer, no system call while the daemon is awake; in a
 //!   session in which all is answered it waits for the answer;
 //! - [`Gpu::request`] waits for its answer on the ring back;
@@ -53,7 +53,7 @@ use wire::{Assembler, HostPlace, command, encode_command, frame};
 use crate::aperture::Aperture;
 use crate::host_files::HostFiles;
 
-pub use connect::{ConnectError, connect, connect_as};
+pub use connect::{Address, ConnectError, connect_as};
 
 /// Who talks to nobody looks again after so long whether the daemon is there: asking the system takes as long as a small copy.
 const LOOK_AGAIN_US: u64 = 1000;
@@ -68,6 +68,7 @@ const _: () = assert!(MOST_UNHEARD * LONGEST_UNHEARD <= ANSWER_RING_BYTES);
 #[derive(Debug)]
 pub struct RemoteGpu {
     properties: Properties,
+    gpus: u32,
     mark: ForkMark,
     socket: OwnedFd,
     area: Arc<Mapping>,
@@ -118,6 +119,12 @@ struct Caller {
 }
 
 impl RemoteGpu {
+    /// How many GPUs the daemon has for this program, this one among them.
+    #[must_use]
+    pub fn gpus(&self) -> u32 {
+        self.gpus
+    }
+
     /// The daemon does not see what is copied here: it is told how much, each way.
     fn count_copied(&self, word: usize, bytes: usize) {
         self.area.u64_at(self.statistics + word).fetch_add(bytes as u64, Ordering::Relaxed);

@@ -73,7 +73,7 @@ fn serve(path: &Path) -> Result<(), Failure> {
         let monitor = Monitor::start(|| ())?;
         let socket = unix::accept(&listener)?;
         let length = unix::receive(&socket, &mut [0; 256])?.length;
-        assert!(length == Hello { credential: Credential::default(), features: 0 }.encode().len());
+        assert!(length == Hello { credential: Credential::default(), features: 0, gpu: 0 }.encode().len());
         let toy = Arc::new(ToyGpu::new(&Arc::new(ToyMachine::default()), 1 << 30));
         let (aborted, closed) = (Arc::clone(&toy), Arc::clone(&toy));
         let backend = Backend {

@@ -30,13 +30,15 @@ pub struct Manner {
     /// Bytes of a staging block, from [`MIN_STAGING_BLOCK`] to half of [`MAX_STAGING_BYTES`]: what is outside is brought inside. A
     /// client that does not know of larger areas has no larger block than half of [`STAGING_BYTES`].
     pub staging_block: usize,
+    /// How many GPUs the client's tenant has, this one among them.
+    pub gpus: u32,
 }
 
 impl Manner {
     /// The usual one, with these features.
     #[must_use]
     pub fn usual(features: u64) -> Manner {
-        Manner { features, staging_block: STAGING_BLOCK }
+        Manner { features, staging_block: STAGING_BLOCK, gpus: 1 }
     }
 
     pub(crate) fn has(&self, feature: u64) -> bool {
@@ -65,7 +67,7 @@ mod tests {
 
     #[test]
     fn larger_blocks_take_more_and_only_where_the_client_knows_of_them() {
-        let manner = |features, staging_block| Manner { features, staging_block };
+        let manner = |features, staging_block| Manner { features, staging_block, gpus: 1 };
         for (features, wanted, block, area) in [
             (0, STAGING_BLOCK, STAGING_BLOCK, STAGING_BYTES),
             (0, 128 << 20, STAGING_BYTES / 2, STAGING_BYTES),

@@ -33,6 +33,9 @@ const BATCH: usize = 16;
 /// Frames of commands after which the GPU is told of them even though more are waiting.
 const FLUSH_AFTER: u32 = 32;
 
+/// Features that a session has if its client knows them; those on demand are its manner's.
+const SERVED: u64 = features::DEFERRED | features::STAGING | features::SEVERAL_GPUS | features::ON_DEMAND;
+
 /// Longest frame where frames are messages: as in the rings.
 const FRAME_BYTES: usize = COMMAND_RING_BYTES / 2 - 8;
 
@@ -272,7 +275,7 @@ impl Session {
         let (command_ring, answer_ring, statistics) = SharedMemory::layout();
         let welcome = Welcome {
             features: features::SHARED_MEMORY
-                | manner.features & (features::DEFERRED | features::STAGING | features::ON_DEMAND)
+                | manner.features & SERVED
                 | if backend.aperture { features::APERTURE } else { 0 },
             properties: backend.gpu.properties().clone(),
             command_ring,
@@ -281,6 +284,7 @@ impl Session {
             // Both are at most MAX_STAGING_BYTES.
             staging_block: staging_block as u32,
             staging_bytes: staging_bytes as u32,
+            gpus: manner.gpus,
         };
         let files = [area_file.as_fd(), backend.semaphores.as_fd(), staging_file.as_fd()];
         let files: Vec<_> = files.into_iter().chain(theirs.as_ref().map(AsFd::as_fd)).collect();

@@ -264,7 +264,8 @@ impl Config {
         let Config { gpu, scheduler, copies, submission, transport, block_size, .. } = running.clone();
         let Config { memory, code_cache, usage, metrics, system, mut limits, .. } = running.clone();
         // What a tenant may take of the machine depends on the GPUs; all else is counts.
-        limits = Limits { host_bytes: limits.host_bytes, maps: limits.maps, files: limits.files, ..self.limits.clone() };
+        limits =
+            Limits { host_bytes: limits.host_bytes, maps: limits.maps, files: limits.files, ..self.limits.clone() };
         Config {
             gpu,
             scheduler,
@@ -362,7 +363,10 @@ mod tests {
             Config::parse("gpu = \"soft:1g\"\n[unregistered]\nmemory = \"256m\"\n[limits]\nqueues = 7\n").unwrap();
         assert_eq!(config.gpu, GpuSpec::Soft { memory: Size(1 << 30) }.into());
         let two = Config::parse("gpu = [\"soft:1g\", \"soft:2g\"]\nplacement = \"pack\"\n").unwrap();
-        assert_eq!((two.gpu.to_string().as_str(), two.placement), ("soft:1073741824, soft:2147483648", Placement::Pack));
+        assert_eq!(
+            (two.gpu.to_string().as_str(), two.placement),
+            ("soft:1073741824, soft:2147483648", Placement::Pack)
+        );
         assert_eq!(config.unregistered.memory, Some(Size(256 << 20)));
         assert_eq!((config.limits.queues, config.limits.contexts), (7, Limits::default().contexts));
         let config = Config::parse(

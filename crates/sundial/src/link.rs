@@ -49,6 +49,8 @@ pub(crate) enum ToDevice {
         features: u64,
         /// Bytes of a block of its staged copies.
         staging_block: usize,
+        /// How many GPUs its tenant has.
+        gpus: u32,
     },
     /// A tenant has left; its sessions end by themselves.
     Forget {

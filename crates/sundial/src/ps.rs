@@ -31,7 +31,18 @@ pub(crate) fn main(args: &Args) -> Result<()> {
 fn table(listing: &Listing) -> String {
     let mut text = format!(
         "{:<24} {:>3} {:>8} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9} {:>12} {:>10}  {}\n",
-        "TENANT", "GPU", "PID", "MEMORY", "LIMIT", "HOST", "LIMIT", "ENTITLED", "RECEIVED", "CALLS LOCAL", "REMOTE", "STATE"
+        "TENANT",
+        "GPU",
+        "PID",
+        "MEMORY",
+        "LIMIT",
+        "HOST",
+        "LIMIT",
+        "ENTITLED",
+        "RECEIVED",
+        "CALLS LOCAL",
+        "REMOTE",
+        "STATE"
     );
     for line in &listing.sessions {
         text.push_str(&format!(

@@ -170,7 +170,7 @@ impl Remoting {
         if self.timed {
             features |= known & features::TIMED;
         }
-        Ok(Manner { features, staging_block: self.block_size.0 as usize })
+        Ok(Manner { staging_block: self.block_size.0 as usize, ..Manner::usual(features) })
     }
 }
 

@@ -112,7 +112,7 @@ fn key(event: &Event) -> Option<Key> {
 
 /// The board as lines of text.
 fn text(board: &Board, width: u16) -> Result<String> {
-    let height = u16::try_from(board.rows().len() + view::AROUND).unwrap_or(u16::MAX).clamp(10, 1000);
+    let height = u16::try_from(board.rows().len() + view::around(board)).unwrap_or(u16::MAX).clamp(10, 1000);
     let mut terminal = Terminal::new(TestBackend::new(width, height)).map_err(|error| anyhow::anyhow!("{error}"))?;
     terminal.draw(|frame| view::draw(frame, board)).map_err(|error| anyhow::anyhow!("{error}"))?;
     let buffer = terminal.backend().buffer();
@@ -130,10 +130,10 @@ mod tests {
     use tenancy::metering::{GpuTime, Meters};
 
     use super::*;
-    use crate::usage::{Present, TenantSnapshot};
+    use crate::usage::{GpuSnapshot, Present, TenantSnapshot};
 
-    fn snapshot(at: f64) -> Snapshot {
-        let tenant = |name: &str, memory: u64, received: f64, kernels: u64| {
+    fn snapshot(at: f64, gpus: usize) -> Snapshot {
+        let tenant = |(name, gpu): (&str, usize), memory: u64, received: f64, kernels: u64| {
             let mut meters = Meters { kernels: (kernels as f64 * at) as u64, ..Meters::default() };
             meters.waits.counts[9] = meters.kernels;
             let present = Present {
@@ -145,35 +145,58 @@ mod tests {
                 running: true,
                 ..Present::default()
             };
-            TenantSnapshot { tenant: name.into(), user: 1000, meters, present: Some(present) }
+            TenantSnapshot { tenant: name.into(), user: 1000, gpu, meters, present: Some(present) }
         };
         let seconds = |part: f64| (part * at * 1e9) as u64;
-        Snapshot {
-            gpu: "Sundial Software GPU".into(),
+        let gpu = |part: f64| GpuSnapshot {
+            name: "Sundial Software GPU".into(),
             memory_bytes: 4 << 30,
+            time: GpuTime { idle_ns: seconds(part), overhead_ns: seconds(0.02), wall_ns: seconds(1.0) },
+            device_deaths: 0,
+        };
+        let mut tenants = vec![tenant(("matrixMul-4711", 0), 512, 60.5, 1_234_567)];
+        if gpus > 1 {
+            tenants.push(tenant(("matrixMul-4711", 1), 2048, 12.5, 77));
+        }
+        Snapshot {
+            gpus: [gpu(0.1), gpu(0.7)][..gpus].to_vec(),
             at_seconds: at,
             tenants: vec![
-                tenant("matrixMul-4711", 512, 60.5, 1_234_567),
-                tenant("a-tenant-whose-name-is-as-long-as-names-may-be-which-is-64-letters", 1024, 30.0, 12),
+                tenants.remove(0),
+                tenant(("a-tenant-whose-name-is-as-long-as-names-may-be-which-is-64-letters", 0), 1024, 30.0, 12),
                 TenantSnapshot { tenant: "gone".into(), ..TenantSnapshot::default() },
-            ],
-            time: GpuTime { idle_ns: seconds(0.1), overhead_ns: seconds(0.02), wall_ns: seconds(1.0) },
+            ]
+            .into_iter()
+            .chain(tenants)
+            .collect(),
             scheduler: "default".into(),
             ..Snapshot::default()
         }
     }
 
-    fn board() -> Board {
+    fn board(gpus: usize) -> Board {
         let mut board = Board::new(Sort::Share, String::new());
         for second in 0..30 {
-            board.see(snapshot(f64::from(second)));
+            board.see(snapshot(f64::from(second), gpus));
         }
         board
     }
 
     #[test]
+    fn each_of_several_gpus_has_its_lines() {
+        let text = text(&board(2), 80).unwrap();
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        for word in
+            ["0: Sundial", "1: Sundial", "idle 10%", "idle 70%", "GPU USER", "1.5 GiB of 4 GiB", "2 GiB of 4 GiB"]
+        {
+            assert!(text.contains(word), "{word}\n{text}");
+        }
+        assert_eq!(text.lines().filter(|line| line.contains("matrixMul-4711")).count(), 2, "{text}");
+    }
+
+    #[test]
     fn eighty_columns_show_all_there_is() {
-        let text = text(&board(), 80).unwrap();
+        let text = text(&board(1), 80).unwrap();
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         for word in
             ["matrixMul-4711", "60.5", "33.3", "1.2M", "512M/1G", "TENANT", "P99", "idle 10%", "overhead 2%", "▅▅▅"]
@@ -191,7 +214,7 @@ mod tests {
     fn small_and_large_terminals_are_drawn_on() {
         for (width, height) in [(1, 1), (10, 3), (79, 5), (80, 24), (300, 100)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-            terminal.draw(|frame| view::draw(frame, &board())).unwrap();
+            terminal.draw(|frame| view::draw(frame, &board(1))).unwrap();
         }
     }
 

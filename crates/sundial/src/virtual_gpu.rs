@@ -294,6 +294,7 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let line = VgpuLine {
+            gpu: 0,
             name: "one".into(),
             scheme: Scheme::FvNaive,
             socket: "/run/one.sock".into(),

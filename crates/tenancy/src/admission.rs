@@ -381,7 +381,10 @@ mod tests {
         let both = admission.admit(terms("both", Some(1 << 30), Some(60.0)), &[1, 0]).unwrap();
         assert_eq!(admission.gpus(both), [1, 0]);
         let one = admission.admit(terms("one", Some(3 << 30), Some(40.0)), &[0]).unwrap();
-        assert!(matches!(admission.check_on(0, &terms("c", Some(1 << 30), None)), Err(AdmissionError::Overcommit { .. })));
+        assert!(matches!(
+            admission.check_on(0, &terms("c", Some(1 << 30), None)),
+            Err(AdmissionError::Overcommit { .. })
+        ));
         assert_eq!(admission.check_on(1, &terms("c", Some(1 << 30), Some(40.0))), Ok(()));
         assert!(matches!(admission.check_on(1, &terms("c", Some(3 << 30), None)), Err(AdmissionError::Memory { .. })));
         // What changes has to fit on each of its GPUs.

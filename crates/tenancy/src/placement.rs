@@ -135,7 +135,9 @@ impl Placement {
         let refusal = order.iter().find_map(|&number| Some((number, gpus[number].refusal.clone()?)));
         order.retain(|&number| gpus[number].refusal.is_none());
         match refusal {
-            Some((number, reason)) if order.len() < wanted => Err(PlacementError::Refused { number, there: gpus.len(), reason }),
+            Some((number, reason)) if order.len() < wanted => {
+                Err(PlacementError::Refused { number, there: gpus.len(), reason })
+            }
             _ => {
                 order.truncate(wanted);
                 if matches!(wish, Wish::Any(_)) {

@@ -1,17 +1,20 @@
 //! The first message of each side.
 //!
 //! ```text
-//! hello: magic "SUNDIAL\0", u32 version, u32 zero, credential (32 bytes, zero: none), u64 features
+//! hello: magic "SUNDIAL\0", u32 version, u32 zero, credential (32 bytes, zero: none), u64 features, u32 which GPU
 //! reply: magic "SUNDIAL\0", u32 version, u32 status (0 welcome, 1 refused), fields of the welcome or a text
 //! ```
 //! The first twelve bytes never change, so that sides of different versions can tell each other so.
+//!
+//! A program that has several GPUs has a session with each of them, all with one credential. The welcome of any of them says how many
+//! there are.
 
 use gpu::Properties;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::fields::{Reader, Writer};
-use crate::limits::{MAX_REASON_BYTES, STAGING_BYTES};
+use crate::limits::{MAX_GPUS, MAX_REASON_BYTES, STAGING_BYTES};
 use crate::{VERSION, WireError};
 
 const MAGIC: [u8; 8] = *b"SUNDIAL\0";
@@ -104,10 +107,13 @@ pub mod features {
     pub const STAGING: u64 = 1 << 6;
     /// The client counts the time that it copies and waits ([`crate::limits::COPY_NS_AT`]).
     pub const TIMED: u64 = 1 << 7;
+    /// The daemon knows which GPU a hello is for, the welcome says how many there are, and what one of them shares with the host can be
+    /// imported by the session of another one: `IMPORT`.
+    pub const SEVERAL_GPUS: u64 = 1 << 8;
     /// Those that a session has only if somebody asked for them.
     pub const ON_DEMAND: u64 = MESSAGES | ANSWERED | IMMEDIATE | TIMED;
     /// All that this crate knows.
-    pub const ALL: u64 = SHARED_MEMORY | APERTURE | DEFERRED | STAGING | ON_DEMAND;
+    pub const ALL: u64 = SHARED_MEMORY | APERTURE | DEFERRED | STAGING | SEVERAL_GPUS | ON_DEMAND;
 }
 
 /// The client's first message.
@@ -117,13 +123,17 @@ pub struct Hello {
     pub credential: Credential,
     /// Which [`features`] it knows.
     pub features: u64,
+    /// Which of its tenant's GPUs it wants to use, from 0 on. A daemon that does not know
+    /// [`SEVERAL_GPUS`](features::SEVERAL_GPUS) has one, and does not look.
+    pub gpu: u32,
 }
 
 impl Hello {
     /// The message as it goes over the socket: one packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        [Head::new(0).as_bytes(), &self.credential.0, &self.features.to_le_bytes()].concat()
+        let Hello { credential, features, gpu } = self;
+        [Head::new(0).as_bytes(), &credential.0, &features.to_le_bytes(), &gpu.to_le_bytes()].concat()
     }
 
     /// Reads a packet that anybody may have sent.
@@ -133,8 +143,10 @@ impl Hello {
     pub fn decode(data: &[u8]) -> Result<Hello, WireError> {
         let (_, body) = Head::split(data)?;
         let mut from = Reader::new(body, "hello");
-        // What follows is a newer client's.
-        Ok(Hello { credential: Credential(from.array()?), features: from.u64()? })
+        let (credential, features) = (Credential(from.array()?), from.u64()?);
+        // An older client ends here, and what follows is a newer client's.
+        let gpu = if from.is_empty() { 0 } else { from.u32()? };
+        Ok(Hello { credential, features, gpu })
     }
 }
 
@@ -157,6 +169,8 @@ pub struct Welcome {
     pub staging_block: u32,
     /// Bytes of the staging area; [`STAGING_BYTES`] without the feature `STAGING`.
     pub staging_bytes: u32,
+    /// How many GPUs the tenant has: from 1 to [`MAX_GPUS`]; 1 without the feature `SEVERAL_GPUS`.
+    pub gpus: u32,
 }
 
 impl Welcome {
@@ -185,6 +199,9 @@ impl Welcome {
         if self.features & features::STAGING != 0 {
             to.u32(self.staging_bytes);
         }
+        if self.features & features::SEVERAL_GPUS != 0 {
+            to.u32(self.gpus);
+        }
     }
 
     fn take(from: &mut Reader<'_>) -> Result<Welcome, WireError> {
@@ -194,6 +211,11 @@ impl Welcome {
         let uuid = from.array()?;
         let (pci, compute_capability, memory_bytes) = (from.u32s()?, from.u32s()?, from.u64()?);
         let [driver_version, multiprocessors, clock_khz, memory_clock_khz, memory_bus_bits, l2_bytes] = from.u32s()?;
+        let staging_bytes = if features & features::STAGING != 0 { from.u32()? } else { STAGING_BYTES as u32 };
+        let gpus = if features & features::SEVERAL_GPUS != 0 { from.u32()? } else { 1 };
+        if !(1..=MAX_GPUS).contains(&gpus) {
+            return Err(WireError::Limit { what: "number of GPUs", limit: MAX_GPUS as usize });
+        }
         Ok(Welcome {
             features,
             properties: Properties {
@@ -213,7 +235,8 @@ impl Welcome {
             answer_ring: (answers_at, answers),
             statistics,
             staging_block,
-            staging_bytes: if features & features::STAGING != 0 { from.u32()? } else { STAGING_BYTES as u32 },
+            staging_bytes,
+            gpus,
         })
     }
 }

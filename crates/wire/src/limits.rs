@@ -39,6 +39,10 @@ pub const MIN_STAGING_BLOCK: usize = 64 << 10;
 /// Bytes of a copy in one frame, where copies go in frames. Both sides keep a buffer of that length, however long the copy.
 pub const PIECE_BYTES: usize = 64 << 10;
 
+/// Most GPUs of a tenant: as many as there is room for in one range of addresses. Without it a broken daemon could make a client open
+/// sessions for ever.
+pub const MAX_GPUS: u32 = 16;
+
 /// Longest hello. Without it a stranger could make the control process buffer anything.
 pub const MAX_HELLO_BYTES: usize = 256;
 

@@ -186,7 +186,7 @@ fn answers() {
 
 #[test]
 fn handshake() {
-    let hello = wire::Hello { credential: Credential([0xcc; 32]), features: features::SHARED_MEMORY };
+    let hello = wire::Hello { credential: Credential([0xcc; 32]), features: features::SHARED_MEMORY, gpu: 3 };
     let properties = Properties {
         name: "GPU".into(),
         uuid: [1; 16],
@@ -208,14 +208,22 @@ fn handshake() {
         statistics: 5,
         staging_block: 6,
         staging_bytes: wire::limits::STAGING_BYTES as u32,
+        gpus: 1,
     };
     let staging =
         Welcome { features: features::SHARED_MEMORY | features::STAGING, staging_bytes: 7, ..welcome.clone() };
+    let several = Welcome { features: features::SHARED_MEMORY | features::SEVERAL_GPUS, gpus: 2, ..welcome.clone() };
+    // The first version's ends before the GPU.
+    let longer = hello.encode();
+    let first = longer[..longer.len() - 4].to_vec();
+    assert_eq!(wire::Hello::decode(&first), Ok(wire::Hello { gpu: 0, ..hello }));
     let shown = [
-        ("Hello", hello.encode()),
+        ("Hello", first),
         ("Welcome", Reply::Welcome(Box::new(welcome)).encode()),
         ("Refused", Reply::Refused("no".into()).encode()),
         ("Welcome, STAGING", Reply::Welcome(Box::new(staging)).encode()),
+        ("Hello, GPU", longer),
+        ("Welcome, SEVERAL_GPUS", Reply::Welcome(Box::new(several)).encode()),
     ];
     check("handshake.txt", &shown.map(|(name, bytes)| (name.to_owned(), bytes)));
 }

@@ -74,7 +74,7 @@ proptest! {
             likely[8..12].copy_from_slice(&[operation, 0, 0, 0]);
         }
         wire::fuzz(&likely);
-        likely.splice(0..0, Hello { credential: Credential::default(), features: 0 }.encode());
+        likely.splice(0..0, Hello { credential: Credential::default(), features: 0, gpu: 0 }.encode());
         wire::fuzz(&likely);
     }
 
@@ -214,7 +214,7 @@ fn limits_hold_both_ways() {
 
 #[test]
 fn handshake_names_versions_and_keeps_secrets() {
-    let hello = Hello { credential: Credential([9; 32]), features: features::ALL };
+    let hello = Hello { credential: Credential([9; 32]), features: features::ALL, gpu: 5 };
     let bytes = hello.encode();
     assert_eq!(Hello::decode(&bytes), Ok(hello.clone()));
     assert!(!format!("{hello:?}").contains('9'));
@@ -223,7 +223,11 @@ fn handshake_names_versions_and_keeps_secrets() {
 
     let longer = [&bytes[..], b"what a newer client says"].concat();
     assert_eq!(Hello::decode(&longer), Ok(hello.clone()));
-    assert!(Hello::decode(&bytes[..bytes.len() - 1]).is_err());
+    for cut in 1..4 {
+        assert!(Hello::decode(&bytes[..bytes.len() - cut]).is_err(), "a part of a GPU's number");
+    }
+    assert_eq!(Hello::decode(&bytes[..bytes.len() - 4]), Ok(Hello { gpu: 0, ..hello.clone() }), "an older client's");
+    assert!(Hello::decode(&bytes[..bytes.len() - 5]).is_err());
 
     let mut newer = bytes.clone();
     newer[8] = 9;
@@ -252,12 +256,23 @@ fn handshake_names_versions_and_keeps_secrets() {
         statistics: 64,
         staging_block: limits::STAGING_BLOCK as u32,
         staging_bytes: limits::STAGING_BYTES as u32,
+        gpus: 1,
     };
-    let larger =
-        Welcome { features: features::ALL, staging_bytes: limits::MAX_STAGING_BYTES as u32, ..welcome.clone() };
+    let larger = Welcome {
+        features: features::ALL,
+        staging_bytes: limits::MAX_STAGING_BYTES as u32,
+        gpus: limits::MAX_GPUS,
+        ..welcome.clone()
+    };
     let bytes = Reply::Welcome(Box::new(larger.clone())).encode();
-    assert_eq!(Reply::decode(&bytes), Ok(Reply::Welcome(Box::new(larger))));
-    assert!(Reply::decode(&bytes[..bytes.len() - 1]).is_err(), "the size of the staging area was promised");
+    assert_eq!(Reply::decode(&bytes), Ok(Reply::Welcome(Box::new(larger.clone()))));
+    for cut in 1..8 {
+        assert!(Reply::decode(&bytes[..bytes.len() - cut]).is_err(), "staging area and GPUs were promised");
+    }
+    for gpus in [0, limits::MAX_GPUS + 1, u32::MAX] {
+        let bytes = Reply::Welcome(Box::new(Welcome { gpus, ..larger.clone() })).encode();
+        assert!(matches!(Reply::decode(&bytes), Err(WireError::Limit { .. })), "{gpus} GPUs");
+    }
     for reply in [Reply::Welcome(Box::new(welcome)), Reply::Refused("tenant limit".into())] {
         let bytes = reply.encode();
         assert!(bytes.len() <= limits::MAX_REPLY_BYTES);

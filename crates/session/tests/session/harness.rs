@@ -22,6 +22,8 @@ use transport::{Consumer, Messages, Producer, unix};
 use wire::handshake::features;
 use wire::{Credential, Hello, Reply, Welcome};
 
+/// GPUs of a tenant: each session has a toy of its own, and tells what it is asked to be.
+pub(crate) const GPUS: u32 = 2;
 /// Longest that anything may take.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 
@@ -33,6 +35,8 @@ pub(crate) struct Daemon {
     pub(crate) handles: Arc<Mutex<Vec<SessionHandle>>>,
     wish: Arc<Mutex<(u64, usize)>>,
     pub(crate) gate: Arc<Gate>,
+    /// Which GPUs hellos were for.
+    pub(crate) asked: Arc<Mutex<Vec<u32>>>,
 }
 
 /// Holds up a copy to the GPU.
@@ -105,6 +109,7 @@ impl Daemon {
         let handles = Arc::new(Mutex::new(Vec::new()));
         let wish = Arc::new(Mutex::new((0, wire::limits::STAGING_BLOCK)));
         let gate = Arc::new(Gate::default());
+        let asked = Arc::default();
         let doorman = Doorman {
             machine: Arc::clone(&machine),
             accounts: accounts.clone(),
@@ -113,13 +118,14 @@ impl Daemon {
             handles: Arc::clone(&handles),
             wish: Arc::clone(&wish),
             gate: Arc::clone(&gate),
+            asked: Arc::clone(&asked),
         };
         std::thread::spawn(move || {
             while let Ok(socket) = unix::accept(&listener) {
                 doorman.admit(socket);
             }
         });
-        Daemon { path, machine, accounts, ended, handles, wish, gate }
+        Daemon { path, machine, accounts, ended, handles, wish, gate, asked }
     }
 
     /// Sessions from now on have these features, of those on demand, and such blocks.
@@ -159,6 +165,7 @@ struct Doorman {
     handles: Arc<Mutex<Vec<SessionHandle>>>,
     wish: Arc<Mutex<(u64, usize)>>,
     gate: Arc<Gate>,
+    asked: Arc<Mutex<Vec<u32>>>,
 }
 
 impl Doorman {
@@ -168,15 +175,19 @@ impl Doorman {
         let refuse = |reason: String| {
             let _ = unix::send(&socket, &Reply::Refused(reason).encode(), &[], false);
         };
-        let (credential, known) = match Hello::decode(&buffer[..length]) {
-            Ok(hello) => (hello.credential, hello.features),
+        let Hello { credential, features: known, gpu } = match Hello::decode(&buffer[..length]) {
+            Ok(hello) => hello,
             Err(error) => return refuse(error.to_string()),
         };
         let Some(account) = self.accounts.get(usize::from(credential.0[0]).wrapping_sub(1)) else {
             return refuse("no such tenant".into());
         };
         let (wanted, staging_block) = *self.wish.lock();
-        let manner = Manner { features: known & (!features::ON_DEMAND | wanted), staging_block };
+        self.asked.lock().push(gpu);
+        if gpu >= GPUS {
+            return refuse(format!("no GPU {gpu}"));
+        }
+        let manner = Manner { features: known & (!features::ON_DEMAND | wanted), staging_block, gpus: GPUS };
         let charges = match Charges::hold(account, manner.own()) {
             Ok(charges) => charges,
             Err(error) => return refuse(error.to_string()),
@@ -278,7 +289,7 @@ impl RawClient {
     /// One that knows these features alone.
     pub(crate) fn knowing(daemon: &Daemon, n: u8, features: u64) -> RawClient {
         let socket = unix::connect(&daemon.path).unwrap();
-        unix::send(&socket, &Hello { credential: tenant(n), features }.encode(), &[], true).unwrap();
+        unix::send(&socket, &Hello { credential: tenant(n), features, gpu: 0 }.encode(), &[], true).unwrap();
         let mut buffer = vec![0; wire::limits::MAX_REPLY_BYTES];
         let unix::Received { length, fds, .. } = unix::receive(&socket, &mut buffer).unwrap();
         let Ok(Reply::Welcome(welcome)) = Reply::decode(&buffer[..length]) else { panic!("not welcome") };

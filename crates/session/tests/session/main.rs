@@ -4,6 +4,7 @@
 mod harness;
 mod hostile;
 mod manners;
+mod several;
 mod waiting;
 
 use std::sync::Arc;

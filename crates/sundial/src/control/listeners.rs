@@ -98,7 +98,7 @@ impl Control {
         }
         let remoting = self.tenants.lock().remoting(&hello.credential);
         let remoting = remoting.unwrap_or_else(|| self.settings().config.remoting());
-        let Manner { features, staging_block } = remoting.manner(hello.features)?;
+        let Manner { features, staging_block, .. } = remoting.manner(hello.features)?;
         unix::set_timeout(socket, None).map_err(text)?;
         if hello.credential.is_none() {
             self.note_quota(peer.into());

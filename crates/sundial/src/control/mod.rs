@@ -95,17 +95,7 @@ impl Control {
         let (quiet, seen) = (Quiet::new(), Mutex::new(Instant::now()));
         let usage = Usage::new(config.usage.tuning(), gpus.len());
         let settings = Mutex::new(settings);
-        let control = Arc::new(Control {
-            directory,
-            settings,
-            system,
-            gpus,
-            tenants,
-            usage,
-            trap_costs,
-            quiet,
-            seen,
-        });
+        let control = Arc::new(Control { directory, settings, system, gpus, tenants, usage, trap_costs, quiet, seen });
         control.hear_signals()?;
         for gpu in 0..control.gpus.len() {
             let supervised = Arc::clone(&control);

@@ -262,7 +262,9 @@ impl Control {
         let _ = child.kill();
         let sessions = self.tenants.lock().sessions(gpu);
         match corpses::reap(child)? {
-            Some(status) => tracing::error!(gpu, %status, sessions, "the device process ended, and its sessions with it"),
+            Some(status) => {
+                tracing::error!(gpu, %status, sessions, "the device process ended, and its sessions with it")
+            }
             None => tracing::error!(
                 gpu,
                 pid,

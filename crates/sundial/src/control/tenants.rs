@@ -488,11 +488,13 @@ impl Tenants {
 
     /// The device process of a GPU died: no session is left there, and a new one must be told of everybody on it.
     pub(super) fn restart(&mut self, gpu: usize) -> Orders {
-        let gone: Vec<u64> = self.sessions.iter().filter(|(_, (_, on))| *on == gpu).map(|(session, _)| *session).collect();
+        let gone: Vec<u64> =
+            self.sessions.iter().filter(|(_, (_, on))| *on == gpu).map(|(session, _)| *session).collect();
         for session in gone {
             self.close(session);
         }
-        let of_users: Vec<u32> = self.users.iter().filter(|(_, id)| self.admission.gpus(**id) == [gpu]).map(|(uid, _)| *uid).collect();
+        let of_users: Vec<u32> =
+            self.users.iter().filter(|(_, id)| self.admission.gpus(**id) == [gpu]).map(|(uid, _)| *uid).collect();
         for tenant in of_users.iter().filter_map(|uid| self.users.remove(uid)) {
             self.admission.release(tenant);
         }
@@ -524,11 +526,7 @@ impl Tenants {
                 id,
                 name: terms.name.clone(),
                 user: owner.user,
-                limits: Limits {
-                    vram_bytes,
-                    host_bytes,
-                    ..config.limits.clone()
-                },
+                limits: Limits { vram_bytes, host_bytes, ..config.limits.clone() },
                 share_percent: if self.exhausted.contains_key(&owner.user) {
                     Some(LEFT_OVER)
                 } else {
@@ -557,7 +555,7 @@ mod tests {
     fn tenants_with(config: &str) -> Tenants {
         let settings = Settings::new(Config::parse(config).unwrap()).unwrap();
         let mut tenants = Tenants::new(&Arc::new(settings));
-        tenants.start(1 << 30);
+        tenants.start(vec![1 << 30; tenants.gpus()]);
         tenants
     }
 
@@ -572,7 +570,7 @@ mod tests {
     /// Its other end, which keeps it, and what came of it.
     fn register(tenants: &mut Tenants, terms: Terms, user: u32) -> Result<OwnedFd, String> {
         let (ours, theirs) = unix::pair().unwrap();
-        let registered = tenants.register(terms, owner(user), Arc::new(ours));
+        let registered = tenants.register(terms, owner(user), &GpuWish::default(), Arc::new(ours));
         registered.map(|_| theirs).map_err(|error| format!("{error:#}"))
     }
 
@@ -591,7 +589,7 @@ mod tests {
         assert!(tenants.resize("a", 600 << 20).unwrap_err().to_string().contains("--mem 256m"));
         assert!(tenants.resize("nobody", 1 << 20).is_err());
         let limit = |orders: &Orders| match &orders[..] {
-            [ToDevice::Tenant { limits, .. }] => limits.vram_bytes,
+            [(_, ToDevice::Tenant { limits, .. })] => limits.vram_bytes,
             other => panic!("{other:?}"),
         };
         assert_eq!(limit(&tenants.resize("a", 100 << 20).unwrap()), 100 << 20);
@@ -604,11 +602,11 @@ mod tests {
 
         let unregistered = owner(4_000_002);
         tenants.admission.release(TenantId(4));
-        let (first, ..) = tenants.open(Credential::default(), unregistered).unwrap();
-        assert!(tenants.open(Credential::default(), unregistered).unwrap_err().contains("`sessions = 1`"));
-        tenants.close(first);
+        let (first, ..) = tenants.open(Credential::default(), unregistered, 0).unwrap();
+        assert!(tenants.open(Credential::default(), unregistered, 0).unwrap_err().contains("`sessions = 1`"));
+        tenants.close(first.session);
         tenants.drain();
-        assert!(tenants.open(Credential::default(), unregistered).unwrap_err().contains("is ending"));
+        assert!(tenants.open(Credential::default(), unregistered, 0).unwrap_err().contains("is ending"));
         assert!(register(&mut tenants, terms("f", 1.0), 0).is_err());
     }
 
@@ -618,7 +616,7 @@ mod tests {
         let _a = register(&mut tenants, terms("a", 30.0), 7).unwrap();
         let _b = register(&mut tenants, terms("b", 30.0), 8).unwrap();
         let shares = |orders: Orders| -> Vec<f64> {
-            let share = |order: ToDevice| match order {
+            let share = |(_, order): (usize, ToDevice)| match order {
                 ToDevice::Tenant { share_percent, .. } => share_percent,
                 _ => None,
             };
@@ -631,7 +629,7 @@ mod tests {
         tenants.note_exhausted(7, None);
         assert!(tenants.hold_back(seven()).is_empty(), "nothing is new");
         assert_eq!(register(&mut tenants, terms("c", 1.0), 7).unwrap_err(), "enough");
-        assert_eq!(shares(tenants.restart()), [LEFT_OVER, 30.0], "the next device process is told so, too");
+        assert_eq!(shares(tenants.restart(0)), [LEFT_OVER, 30.0], "the next device process is told so, too");
         assert_eq!(shares(tenants.hold_back(BTreeMap::new())), [30.0, 30.0]);
     }
 
@@ -649,24 +647,28 @@ mod tests {
     fn a_registration_lasts_as_long_as_its_lifeline() {
         let mut tenants = tenants();
         let (ours, theirs) = unix::pair().unwrap();
-        let (credential, orders) = tenants.register(terms("a", 80.0), owner(5), Arc::new(ours)).unwrap();
+        let (credential, orders) =
+            tenants.register(terms("a", 80.0), owner(5), &GpuWish::default(), Arc::new(ours)).unwrap();
         assert!(
-            matches!(&orders[..], [ToDevice::Tenant { share_percent: Some(_), limits, .. }] if limits.vram_bytes == 1 << 28)
+            matches!(&orders[..], [(_, ToDevice::Tenant { share_percent: Some(_), limits, .. })] if limits.vram_bytes == 1 << 28)
         );
-        let (session, ..) = tenants.open(credential, owner(5)).unwrap();
-        assert!(tenants.open(credential, owner(4_000_001)).unwrap_err().contains("another user's"));
+        let (session, ..) = tenants.open(credential, owner(5), 0).unwrap();
+        assert!(tenants.open(credential, owner(4_000_001), 0).unwrap_err().contains("another user's"));
         let (other, _keep) = unix::pair().unwrap();
         let other = Arc::new(other);
-        assert!(tenants.register(terms("b", 30.0), owner(5), Arc::clone(&other)).is_err(), "80 % are given");
+        assert!(
+            tenants.register(terms("b", 30.0), owner(5), &GpuWish::default(), Arc::clone(&other)).is_err(),
+            "80 % are given"
+        );
         drop(theirs);
-        let (_, orders) = tenants.register(terms("b", 30.0), owner(5), other).unwrap();
-        assert!(matches!(&orders[..], [ToDevice::Forget { .. }, ToDevice::Tenant { .. }]));
-        assert!(tenants.open(credential, owner(5)).is_err(), "the credential went with its tenant");
-        assert!(tenants.open(Credential([9; 32]), owner(5)).is_err());
-        tenants.close(session);
+        let (_, orders) = tenants.register(terms("b", 30.0), owner(5), &GpuWish::default(), other).unwrap();
+        assert!(matches!(&orders[..], [(_, ToDevice::Forget { .. }), (_, ToDevice::Tenant { .. })]));
+        assert!(tenants.open(credential, owner(5), 0).is_err(), "the credential went with its tenant");
+        assert!(tenants.open(Credential([9; 32]), owner(5), 0).is_err());
+        tenants.close(session.session);
         assert!(!tenants.is_empty());
         let orders = tenants.reshare("b", Percent(100.0)).unwrap();
-        assert!(matches!(&orders[..], [ToDevice::Tenant { share_percent: Some(100.0), .. }]));
+        assert!(matches!(&orders[..], [(_, ToDevice::Tenant { share_percent: Some(100.0), .. })]));
         assert!(tenants.reshare("a", Percent(1.0)).is_err(), "it has left");
     }
 
@@ -674,25 +676,107 @@ mod tests {
     fn the_next_device_process_is_told_how_time_is_shared() {
         let mut tenants = tenants();
         let band = Scheduler(fair_share::Policy::Band);
-        for orders in [tenants.schedule(band), tenants.restart()] {
-            assert!(matches!(&orders[..], [ToDevice::Schedule { scheduler }] if *scheduler == band));
+        for orders in [tenants.schedule(band), tenants.restart(0)] {
+            assert!(matches!(&orders[..], [(0, ToDevice::Schedule { scheduler })] if *scheduler == band));
         }
     }
 
     #[test]
     fn users_without_credential_share_one_tenant_each() {
         let mut tenants = tenants();
-        let (first, a, orders) = tenants.open(Credential::default(), owner(7)).unwrap();
+        let (first, orders) = tenants.open(Credential::default(), owner(7), 0).unwrap();
         assert_eq!(orders.len(), 1);
-        let (second, b, orders) = tenants.open(Credential::default(), owner(7)).unwrap();
-        assert!(a == b && orders.is_empty());
-        let (_, c, _) = tenants.open(Credential::default(), owner(8)).unwrap();
-        assert_ne!(a, c);
-        assert!(tenants.close(first).is_empty());
-        assert!(matches!(&tenants.close(second)[..], [ToDevice::Forget { tenant }] if *tenant == a));
-        assert!(matches!(&tenants.restart()[..], [ToDevice::Schedule { .. }]) && tenants.is_empty());
+        let (second, orders) = tenants.open(Credential::default(), owner(7), 0).unwrap();
+        assert!(first.tenant == second.tenant && orders.is_empty());
+        let (third, _) = tenants.open(Credential::default(), owner(8), 0).unwrap();
+        assert_ne!(first.tenant, third.tenant);
+        assert!(tenants.close(first.session).is_empty());
+        assert!(
+            matches!(&tenants.close(second.session)[..], [(0, ToDevice::Forget { tenant })] if *tenant == first.tenant)
+        );
+        assert!(matches!(&tenants.restart(0)[..], [(0, ToDevice::Schedule { .. })]) && tenants.is_empty());
 
         let mut tenants = tenants_with("[unregistered]\nallow = false");
-        assert!(tenants.open(Credential::default(), owner(7)).is_err());
+        assert!(tenants.open(Credential::default(), owner(7), 0).is_err());
+    }
+
+    /// Two GPUs of 1 GiB.
+    fn two(config: &str) -> Tenants {
+        tenants_with(&format!("gpu = [\"soft:1g\", \"soft:2g\"]\n{config}"))
+    }
+
+    #[test]
+    fn a_tenant_of_two_gpus_is_told_of_and_forgotten_on_both() {
+        let mut tenants = two("");
+        let mut come = |name: &str, wish| {
+            let (ours, theirs) = unix::pair().unwrap();
+            let terms = Terms { memory_bytes: None, ..terms(name, 10.0) };
+            tenants.register(terms, owner(5), &wish, Arc::new(ours)).map(|(credential, orders)| {
+                let told: Vec<usize> = orders.iter().map(|(gpu, _)| *gpu).collect();
+                (credential, told, theirs)
+            })
+        };
+        let (one, told, _alive) = come("one", GpuWish::Any(1)).unwrap();
+        assert_eq!(told, [0]);
+        let (both, told, life) = come("both", GpuWish::Any(2)).unwrap();
+        assert_eq!(told, [0, 1]);
+        let spec = |text: &str| GpuName::Spec(text.parse().unwrap());
+        let (turned, told, _alive) = come("turned", GpuWish::These(vec![spec("soft:2g"), GpuName::Number(0)])).unwrap();
+        assert_eq!(told, [1, 0], "in the order that was asked for");
+        for (wish, what) in [
+            (GpuWish::Any(3), "the daemon has 2 GPUs, not 3"),
+            (GpuWish::Any(0), "at least one"),
+            (GpuWish::These(vec![GpuName::Number(2)]), "the daemon has 2 GPUs"),
+            (GpuWish::These(vec![spec("soft:4g")]), "serves soft:1073741824, soft:2147483648, not soft:4294967296"),
+            (GpuWish::These(vec![spec("soft:2g"); 2]), "not soft:2147483648 for this"),
+            (GpuWish::These(vec![GpuName::Number(1), spec("soft:2g")]), "not soft:2147483648 for this"),
+        ] {
+            let refused = format!("{:#}", come("x", wish).unwrap_err());
+            assert!(refused.contains(what), "{refused}");
+        }
+
+        let opened = |tenants: &mut Tenants, of, index| tenants.open(of, owner(5), index).map(|(opened, _)| opened);
+        let second = opened(&mut tenants, both, 1).unwrap();
+        assert_eq!((second.gpu, second.gpus), (1, 2));
+        assert_eq!(opened(&mut tenants, turned, 0).unwrap().gpu, 1);
+        assert!(opened(&mut tenants, one, 1).unwrap_err().contains("this tenant has 1"));
+        assert!(opened(&mut tenants, Credential::default(), 1).unwrap_err().contains("this tenant has 1"));
+        let first = opened(&mut tenants, both, 0).unwrap();
+        // The death of one GPU's process is not the other's.
+        let again: Vec<usize> = tenants.restart(1).iter().map(|(gpu, _)| *gpu).collect();
+        assert_eq!(again, [1, 1, 1], "how time is shared, and both tenants there");
+        assert_eq!((tenants.sessions(0), tenants.sessions(1)), (1, 0));
+        tenants.close(first.session);
+        drop(life);
+        let forgotten: Vec<usize> = tenants.sweep().iter().map(|(gpu, _)| *gpu).collect();
+        assert_eq!(forgotten, [0, 1]);
+    }
+
+    #[test]
+    fn what_policy_says_holds_on_each_gpu() {
+        let mut tenants = two("[policy.default]\ntenants = 3\nshare = \"50%\"\nmem = \"600m\"\n");
+        let user = 4_000_001;
+        let mut come = |name: &str, share: f64, bytes, wish: GpuWish| {
+            let (ours, theirs) = unix::pair().unwrap();
+            let terms = Terms { memory_bytes: bytes, ..terms(name, share) };
+            let admitted = tenants.register(terms, owner(user), &wish, Arc::new(ours));
+            std::mem::forget(theirs);
+            admitted.map(|(_, orders)| orders).map_err(|error| format!("{error:#}"))
+        };
+        let on = |number| GpuWish::These(vec![GpuName::Number(number)]);
+        come("a", 40.0, Some(400 << 20), on(0)).unwrap();
+        assert!(come("b", 40.0, None, on(0)).unwrap_err().starts_with("GPU 0: a share of 40 %"));
+        assert!(come("b", 40.0, None, GpuWish::Any(2)).unwrap_err().starts_with("GPU 0: a share of 40 %"));
+        let limits = |orders: &Orders| -> Vec<u64> {
+            let limit = |(_, order): &(usize, ToDevice)| match order {
+                ToDevice::Tenant { limits, .. } => Some(limits.vram_bytes),
+                _ => None,
+            };
+            orders.iter().filter_map(limit).collect()
+        };
+        let both = come("b", 10.0, None, GpuWish::Any(2)).unwrap();
+        assert_eq!(limits(&both), [200 << 20; 2], "what is left on the fuller one, on both");
+        assert_eq!(limits(&come("c", 40.0, None, GpuWish::Any(1)).unwrap()), [400 << 20], "where it fits");
+        assert!(come("d", 1.0, None, on(1)).unwrap_err().contains("`tenants = 3`"));
     }
 }

@@ -593,23 +593,24 @@ mod tests {
         let asked = AtomicU64::new(0);
         let bound = Instant::now() + Duration::from_secs(60);
         let refresh = |since| {
-            books.refresh(since, bound, |_| {
-                asked.fetch_add(1, Ordering::SeqCst);
-                true
+            // The other GPU's process is being started anew.
+            books.refresh(since, bound, |gpu, _| {
+                asked.fetch_add(u64::from(gpu == 0), Ordering::SeqCst);
+                gpu == 0
             });
         };
         let answer = |number| books.hear_at(1, 0, Some(number), vec![], TIME);
         let begun = Instant::now();
         std::thread::scope(|scope| {
             let waiters: Vec<_> = (0..8).map(|_| scope.spawn(|| refresh(begun))).collect();
-            while books.state.lock().open.is_none() {
+            while books.state.lock().gpus[0].open.is_none() {
                 std::thread::yield_now();
             }
             answer(1);
             waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
             assert_eq!(asked.load(Ordering::SeqCst), 1);
             // Who wants to know what is later asks again, after a question that was asked before.
-            books.state.lock().open = Some((7, Instant::now()));
+            books.state.lock().gpus[0].open = Some((7, Instant::now()));
             std::thread::sleep(Duration::from_millis(1));
             let later = Instant::now();
             let waiter = scope.spawn({
@@ -617,19 +618,19 @@ mod tests {
                 move || refresh(later)
             });
             answer(7);
-            while books.state.lock().open.is_none() {
+            while books.state.lock().gpus[0].open.is_none() {
                 std::thread::yield_now();
             }
-            let number = books.state.lock().asked;
+            let number = books.state.lock().gpus[0].number;
             answer(number);
             waiter.join().unwrap();
             assert_eq!(asked.load(Ordering::SeqCst), 2);
         });
         // Nobody waits for a device process that is not there.
-        books.refresh(Instant::now(), bound, |_| false);
-        books.state.lock().open = Some((9, Instant::now()));
-        books.device_ended();
-        books.refresh(Instant::now(), bound, |_| false);
+        books.refresh(Instant::now(), bound, |_, _| false);
+        books.state.lock().gpus[0].open = Some((9, Instant::now()));
+        books.device_ended(0);
+        books.refresh(Instant::now(), bound, |_, _| false);
     }
 
     #[test]
@@ -697,10 +698,33 @@ mod tests {
     }
 
     #[test]
+    fn each_gpu_is_asked_and_heard_and_their_sums_are_kept() {
+        let books = usage(None);
+        let bound = Instant::now() + Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for gpu in [1, 0] {
+                    while books.state.lock().gpus[gpu].open.is_none() {
+                        std::thread::yield_now();
+                    }
+                    books.hear_at(1, gpu, Some(1), vec![row("a", 2)], TIME);
+                }
+            });
+            books.refresh(Instant::now(), bound, |_, _| true);
+        });
+        assert!(books.state.lock().gpus.iter().all(|known| known.fresh.is_some()));
+        let rows = books.rows(0).0;
+        assert_eq!((kernels(&rows), rows.tenants.len(), rows.time[&1].wall_ns), (4, 1, 20));
+        books.device_ended(1);
+        let there = |gpu: usize| books.state.lock().tenants[&("a".to_owned(), 7, gpu)].present.is_some();
+        assert!(there(0) && !there(1));
+    }
+
+    #[test]
     fn who_is_gone_with_the_device_process_is_not_there_any_more() {
         let books = usage(None);
         books.hear_at(1, 0, Some(1), vec![row("a", 1)], TIME);
-        books.device_ended();
+        books.device_ended(0);
         assert!(books.state.lock().tenants.values().all(|known| known.present.is_none() && known.left.is_some()));
         books.hear_at(1, 0, Some(2), vec![row("a", 1)], TIME);
         assert!(books.state.lock().tenants.values().all(|known| known.present.is_some() && known.meters.kernels == 2));

@@ -182,8 +182,8 @@ impl Device {
                 }
                 self.sweep(tenant);
             }
-            ToDevice::Open { session, tenant, pid, features, staging_block } => {
-                let manner = Manner { features, staging_block };
+            ToDevice::Open { session, tenant, pid, features, staging_block, gpus } => {
+                let manner = Manner { features, staging_block, gpus };
                 let device = Arc::clone(self);
                 let name = format!("session {session}");
                 let work = move || {

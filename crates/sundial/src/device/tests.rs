@@ -49,6 +49,7 @@ fn open(device: &Arc<Device>, session: u64, tenant: u64) -> OwnedFd {
                 pid: 1,
                 features: features::ALL & !features::ON_DEMAND,
                 staging_block: 0,
+                gpus: 1,
             },
             vec![theirs],
         )

@@ -107,9 +107,8 @@ impl Page {
     /// The figures of GPUs, and of the daemon.
     fn devices(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let Snapshot { gpus, rows_merged, kept, scheduler, .. } = &self.0;
-        let labels = |number: usize| -> Labels {
-            vec![("gpu", number.to_string()), ("modelName", escaped(&gpus[number].name))]
-        };
+        let labels =
+            |number: usize| -> Labels { vec![("gpu", number.to_string()), ("modelName", escaped(&gpus[number].name))] };
         let used = |number| self.0.memory_used(number) as f64 / MIB;
         let all = |number: usize| gpus[number].memory_bytes as f64 / MIB;
         let busy = |number| self.0.present_on(number).map(|p| p.share_received).sum::<f64>().clamp(0.0, 100.0);
@@ -183,7 +182,8 @@ mod tests {
         let meters = Meters { gpu_ns: 1_500_000_000, kernels: 3, bytes_in: 1 << 40, waits, ..Meters::default() };
         let present =
             Present { memory_used: 1 << 30, memory_limit: 2 << 30, share_received: 50.0, ..Present::default() };
-        let tenant = |tenant: &str, gpu, present| TenantSnapshot { tenant: tenant.into(), user: 1000, gpu, meters, present };
+        let tenant =
+            |tenant: &str, gpu, present| TenantSnapshot { tenant: tenant.into(), user: 1000, gpu, meters, present };
         let time = GpuTime { idle_ns: 10, overhead_ns: 5, wall_ns: 1_000_000_000 };
         let gpu = |name: &str, memory_bytes| GpuSnapshot { name: name.into(), memory_bytes, time, device_deaths: 0 };
         let tenants = vec![

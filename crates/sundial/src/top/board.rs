@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use tenancy::metering::{GpuTime, Meters};
 
-use crate::usage::{Present, Snapshot};
+use crate::usage::{GpuSnapshot, Present, Snapshot};
 
 /// How many looks the history of a share goes back.
 pub(super) const HISTORY: usize = 12;
@@ -66,6 +66,7 @@ pub(super) enum Key {
 pub(super) struct Row {
     pub(super) tenant: String,
     pub(super) user: u32,
+    pub(super) gpu: usize,
     pub(super) present: Present,
     /// In the last interval.
     pub(super) kernels_per_second: f64,
@@ -79,7 +80,8 @@ pub(super) struct Row {
 #[derive(Debug)]
 pub(super) struct Board {
     pub(super) now: Snapshot,
-    pub(super) time: GpuTime,
+    /// Of each GPU, in the last interval.
+    pub(super) times: Vec<GpuTime>,
     pub(super) sort: Sort,
     pub(super) filter: String,
     /// The filter is being written.
@@ -89,14 +91,14 @@ pub(super) struct Board {
     /// Why nothing new comes.
     pub(super) missing: Option<String>,
     rows: Vec<Row>,
-    history: HashMap<(String, u32), VecDeque<f64>>,
+    history: HashMap<(String, u32, usize), VecDeque<f64>>,
 }
 
 impl Board {
     pub(super) fn new(sort: Sort, filter: String) -> Board {
         Board {
             now: Snapshot::default(),
-            time: GpuTime::default(),
+            times: Vec::new(),
             sort,
             filter,
             typing: false,
@@ -114,28 +116,29 @@ impl Board {
         // Another daemon has begun anew.
         let restarted = now.at_seconds < before.at_seconds;
         let seconds = (now.at_seconds - before.at_seconds).max(1e-3);
-        let known: HashMap<(&str, u32), &Meters> = before
+        let known: HashMap<(&str, u32, usize), &Meters> = before
             .tenants
             .iter()
             .filter(|_| !restarted)
-            .map(|tenant| ((tenant.tenant.as_str(), tenant.user), &tenant.meters))
+            .map(|tenant| ((tenant.tenant.as_str(), tenant.user, tenant.gpu), &tenant.meters))
             .collect();
         let mut rows = Vec::new();
         let mut history = HashMap::new();
         for tenant in &now.tenants {
             let Some(present) = &tenant.present else { continue };
-            let key = (tenant.tenant.clone(), tenant.user);
+            let key = (tenant.tenant.clone(), tenant.user, tenant.gpu);
             let mut shares = self.history.remove(&key).unwrap_or_default();
             shares.push_back(present.share_received);
             if shares.len() > HISTORY {
                 shares.pop_front();
             }
-            let since = known.get(&(tenant.tenant.as_str(), tenant.user));
+            let since = known.get(&(tenant.tenant.as_str(), tenant.user, tenant.gpu));
             let more = since.map_or_else(Meters::default, |before| tenant.meters.since(before));
             let waits = if more.waits.count() > 0 { more.waits } else { tenant.meters.waits };
             rows.push(Row {
                 tenant: tenant.tenant.clone(),
                 user: tenant.user,
+                gpu: tenant.gpu,
                 present: present.clone(),
                 kernels_per_second: more.kernels as f64 / seconds,
                 wait_p99_us: waits.quantile_us(0.99),
@@ -144,11 +147,15 @@ impl Board {
             history.insert(key, shares);
         }
         let less = |now: u64, before: u64| if restarted { now } else { now.saturating_sub(before) };
-        self.time = GpuTime {
-            idle_ns: less(now.time.idle_ns, before.time.idle_ns),
-            overhead_ns: less(now.time.overhead_ns, before.time.overhead_ns),
-            wall_ns: less(now.time.wall_ns, before.time.wall_ns),
+        let since = |(number, gpu): (usize, &GpuSnapshot)| {
+            let (now, before) = (gpu.time, before.gpus.get(number).map_or_else(GpuTime::default, |gpu| gpu.time));
+            GpuTime {
+                idle_ns: less(now.idle_ns, before.idle_ns),
+                overhead_ns: less(now.overhead_ns, before.overhead_ns),
+                wall_ns: less(now.wall_ns, before.wall_ns),
+            }
         };
+        self.times = now.gpus.iter().enumerate().map(since).collect();
         (self.rows, self.history, self.missing) = (rows, history, None);
     }
 
@@ -167,7 +174,7 @@ impl Board {
             Sort::Kernels => row.kernels_per_second,
             Sort::Name => 0.0,
         };
-        let names = |a: &Row, b: &Row| -> Ordering { (&a.tenant, a.user).cmp(&(&b.tenant, b.user)) };
+        let names = |a: &Row, b: &Row| -> Ordering { (&a.tenant, a.user, a.gpu).cmp(&(&b.tenant, b.user, b.gpu)) };
         rows.sort_by(|a, b| value(b).total_cmp(&value(a)).then_with(|| names(a, b)));
         rows
     }
@@ -209,6 +216,7 @@ mod tests {
         let tenant = |&(name, kernels, received): &(&str, u64, f64)| TenantSnapshot {
             tenant: name.into(),
             user: 1,
+            gpu: 0,
             meters: Meters { kernels, ..Meters::default() },
             present: Some(Present { share_received: received, ..Present::default() }),
         };

@@ -8,27 +8,26 @@ use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table};
 
 use super::board::{Board, HISTORY, Row};
 use crate::size::Size;
+use crate::usage::GpuSnapshot;
 
-/// Lines beside those of tenants.
-pub(super) const AROUND: usize = 6;
+/// Lines beside those of tenants: what all is about, keys, a head; and of each GPU what it is, how it is used, its memory.
+pub(super) fn around(board: &Board) -> usize {
+    3 + 3 * board.now.gpus.len()
+}
+
 /// Columns in front of the map.
 const LABEL: &str = "memory ";
 
 const COLOURS: [Color; 6] = [Color::Cyan, Color::Green, Color::Yellow, Color::Magenta, Color::Blue, Color::Red];
 
 pub(super) fn draw(frame: &mut Frame<'_>, board: &Board) {
-    let [head, use_line, map, keys, table] = Layout::vertical([
-        Constraint::Length(1),
-        Constraint::Length(1),
-        Constraint::Length(1),
-        Constraint::Length(2),
-        Constraint::Min(0),
-    ])
-    .areas(frame.area());
+    let lines = u16::try_from(3 * board.now.gpus.len()).unwrap_or(u16::MAX);
+    let [gpus, keys, table] =
+        Layout::vertical([Constraint::Length(lines), Constraint::Length(2), Constraint::Min(0)]).areas(frame.area());
     let rows = board.rows();
-    frame.render_widget(header(board), head);
-    frame.render_widget(utilization(board), use_line);
-    frame.render_widget(memory_map(board, &rows, map), map);
+    let of = |gpu| [header(board, gpu), utilization(board, gpu), memory_map(board, gpu, &rows, gpus)];
+    let text: Vec<Line<'_>> = (0..board.now.gpus.len()).flat_map(of).collect();
+    frame.render_widget(Paragraph::new(text), gpus);
     frame.render_widget(help(board), keys);
     frame.render_widget(tenants(board, &rows), table);
 }
@@ -37,38 +36,39 @@ fn bold() -> Style {
     Style::new().add_modifier(Modifier::BOLD)
 }
 
-fn header(board: &Board) -> Line<'_> {
+fn header(board: &Board, gpu: usize) -> Line<'_> {
     let now = &board.now;
+    let GpuSnapshot { name, memory_bytes, device_deaths, .. } = &now.gpus[gpu];
+    let number = if now.gpus.len() > 1 { format!("{gpu}: ") } else { String::new() };
     let uptime = now.at_seconds as u64;
     let (hours, minutes, seconds) = (uptime / 3600, uptime / 60 % 60, uptime % 60);
-    let deaths =
-        if now.device_deaths > 0 { format!("  device died {} times", now.device_deaths) } else { String::new() };
+    let deaths = if *device_deaths > 0 { format!("  device died {device_deaths} times") } else { String::new() };
+    let daemon = format!("  scheduler {}  up {hours}:{minutes:02}:{seconds:02}", now.scheduler);
+    let daemon = if gpu == 0 { daemon } else { String::new() };
     Line::from(vec![
-        Span::styled(now.gpu.as_str(), bold()),
-        Span::raw(format!(
-            "  {}  scheduler {}  up {hours}:{minutes:02}:{seconds:02}{deaths}",
-            Size(now.memory_bytes),
-            now.scheduler
-        )),
+        Span::styled(format!("{number}{name}"), bold()),
+        Span::raw(format!("  {}{daemon}{deaths}", Size(*memory_bytes))),
     ])
 }
 
-fn utilization(board: &Board) -> Line<'static> {
-    let wall = board.time.wall_ns.max(1) as f64;
+fn utilization(board: &Board, gpu: usize) -> Line<'static> {
+    let time = board.times.get(gpu).copied().unwrap_or_default();
+    let wall = time.wall_ns.max(1) as f64;
     let percent = |ns: u64| 100.0 * ns as f64 / wall;
-    let (idle, overhead) = (percent(board.time.idle_ns), percent(board.time.overhead_ns));
-    let busy = if board.time.wall_ns == 0 { 0.0 } else { (100.0 - idle - overhead).max(0.0) };
+    let (idle, overhead) = (percent(time.idle_ns), percent(time.overhead_ns));
+    let busy = if time.wall_ns == 0 { 0.0 } else { (100.0 - idle - overhead).max(0.0) };
     Line::raw(format!("tenants {busy:.0}%  overhead {overhead:.0}%  idle {idle:.0}%"))
 }
 
-/// A letter for each row, as often as its part of the memory.
-fn memory_map(board: &Board, rows: &[&Row], area: Rect) -> Line<'static> {
-    let total = board.now.memory_bytes.max(1) as f64;
-    let tail = format!(" {} of {}", Size(board.now.memory_used()), Size(board.now.memory_bytes));
+/// A letter for each row on a GPU, as often as its part of the memory.
+fn memory_map(board: &Board, gpu: usize, rows: &[&Row], area: Rect) -> Line<'static> {
+    let memory_bytes = board.now.gpus[gpu].memory_bytes;
+    let total = memory_bytes.max(1) as f64;
+    let tail = format!(" {} of {}", Size(board.now.memory_used(gpu)), Size(memory_bytes));
     let room = usize::from(area.width).saturating_sub(LABEL.len() + 2 + tail.len());
     let mut spans = vec![Span::raw(format!("{LABEL}["))];
     let (mut sum, mut drawn) = (0.0, 0);
-    for (index, row) in rows.iter().enumerate() {
+    for (index, row) in rows.iter().enumerate().filter(|(_, row)| row.gpu == gpu) {
         sum += row.present.memory_used as f64;
         let end = ((sum / total * room as f64).round() as usize).min(room);
         let style = Style::new().fg(COLOURS[index % COLOURS.len()]);
@@ -98,9 +98,12 @@ fn help(board: &Board) -> Paragraph<'_> {
 }
 
 fn tenants<'a>(board: &Board, rows: &[&'a Row]) -> Table<'a> {
+    // Nothing, where there is one.
+    let gpu = if board.now.gpus.len() > 1 { 3 } else { 0 };
     let widths = [
         Constraint::Length(1),
         Constraint::Fill(1),
+        Constraint::Length(gpu),
         Constraint::Length(6),
         Constraint::Length(5),
         Constraint::Length(5),
@@ -110,9 +113,9 @@ fn tenants<'a>(board: &Board, rows: &[&'a Row]) -> Table<'a> {
         Constraint::Length(8),
     ];
     let right = |text: String| Cell::from(Line::raw(text).right_aligned());
-    let names = ["", "TENANT", "USER", "DUE%", "GOT%", "HISTORY", "MEM/LIMIT", "KERN/s", "WAIT P99"];
+    let names = ["", "TENANT", "GPU", "USER", "DUE%", "GOT%", "HISTORY", "MEM/LIMIT", "KERN/s", "WAIT P99"];
     let aligned = |(index, name): (usize, &'static str)| {
-        if index == 1 || index == 5 { Cell::from(name) } else { right(name.into()) }
+        if index == 1 || index == 6 { Cell::from(name) } else { right(name.into()) }
     };
     let header = TableRow::new(names.into_iter().enumerate().map(aligned)).style(bold());
     let line = |(index, row): (usize, &&'a Row)| {
@@ -122,6 +125,7 @@ fn tenants<'a>(board: &Board, rows: &[&'a Row]) -> Table<'a> {
         TableRow::new([
             Cell::from(letter(index).to_string()).style(style),
             Cell::from(row.tenant.as_str()),
+            right(row.gpu.to_string()),
             right(row.user.to_string()),
             right(format!("{:.1}", present.share_entitled)),
             right(format!("{:.1}", present.share_received)),
