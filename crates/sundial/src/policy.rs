@@ -357,9 +357,7 @@ mod tests {
         assert_eq!(bob.quota.unwrap().1, "[policy.groups.staff]");
         assert_eq!(rules.of(7, 7).see, See::Nothing);
         assert_eq!(rules.together(2, 7).map(|(number, ..)| number).collect::<Vec<_>>(), [200]);
-        assert!(
-            rules.of(3, 7).admit(Held::default(), &mut terms(None, None)).unwrap_err().contains("[policy.users.3]")
-        );
+        assert!(rules.of(3, 7).check_tenants(0).unwrap_err().contains("[policy.users.3]"));
     }
 
     #[test]

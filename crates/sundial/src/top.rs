@@ -187,7 +187,7 @@ mod tests {
         let text = text(&board(2), 80).unwrap();
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         for word in
-            ["0: Sundial", "1: Sundial", "idle 10%", "idle 70%", "GPU USER", "1.5 GiB of 4 GiB", "2 GiB of 4 GiB"]
+            ["0: Sundial", "1: Sundial", "idle 10%", "idle 70%", "GPU   USER", "1.5 GiB of 4 GiB", "2 GiB of 4 GiB"]
         {
             assert!(text.contains(word), "{word}\n{text}");
         }
