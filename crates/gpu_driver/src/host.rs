@@ -54,6 +54,13 @@ struct Slab {
     stuck: bool,
 }
 
+/// Somebody else's memory file, and how many parts of it have names.
+#[derive(Debug)]
+struct Imported {
+    dma: Arc<DmaMemory>,
+    parts: usize,
+}
+
 /// The host memory of a client.
 ///
 /// Invariant: what is free in a slab reads as zero, unless the client, who may have it mapped, has written it.
@@ -62,11 +69,12 @@ pub(crate) struct HostPool {
     mmio: Arc<Mmio>,
     budget: Arc<Budget>,
     slabs: Vec<Slab>,
+    imported: Vec<Imported>,
 }
 
 impl HostPool {
     pub(crate) fn new(mmio: &Arc<Mmio>, budget: &Arc<Budget>) -> HostPool {
-        HostPool { mmio: Arc::clone(mmio), budget: Arc::clone(budget), slabs: Vec::new() }
+        HostPool { mmio: Arc::clone(mmio), budget: Arc::clone(budget), slabs: Vec::new(), imported: Vec::new() }
     }
 
     /// Takes `bytes` (whole pages), zero-filled, aligned so that large pages can map them.
@@ -99,11 +107,24 @@ impl HostPool {
         Ok(HostPart { dma, offset })
     }
 
-    /// Makes a part of somebody else's memory file addressable; [`HostPool::give`] ends that.
+    /// Makes a part of somebody else's memory file addressable; [`HostPool::give`] ends that. However many parts of a file there
+    /// are, it costs one descriptor and one mapping of all of it. So a file that is larger than any that a driver has made for many
+    /// allocations can be imported as a whole only: else a client could use up the process's addresses with files of which it
+    /// imports a page each.
     ///
     /// # Errors
-    /// `Unsupported` if the device cannot; `OutOfMemory` if the tenant has too many files, or the host too little memory.
-    pub(crate) fn import(&self, file: &Arc<Memfd>, offset: u64) -> Result<HostPart, GpuError> {
+    /// `Unsupported` if the device cannot; `InvalidValue` of a part of too large a file; `OutOfMemory` if the tenant has too many
+    /// files, or the host too little memory.
+    pub(crate) fn import(&mut self, file: &Arc<Memfd>, offset: u64, bytes: u64) -> Result<HostPart, GpuError> {
+        if file.bytes() > LAST_SLAB && bytes != file.bytes() {
+            let what =
+                format!("{bytes} bytes of a file of {}: of those above {LAST_SLAB} all is imported", file.bytes());
+            return Err(GpuError::InvalidValue { what });
+        }
+        if let Some(known) = self.imported.iter_mut().find(|known| Arc::ptr_eq(&known.dma.file, file)) {
+            known.parts += 1;
+            return Ok(HostPart { dma: Arc::clone(&known.dma), offset });
+        }
         self.budget.charge_file()?;
         let mapped = self.mmio.backing().map_dma(Arc::clone(file)).map_err(|error| {
             self.budget.refund_file();
@@ -114,7 +135,20 @@ impl HostPool {
                 _ => GpuError::OutOfMemory { wanted: file.bytes(), free: 0, limit: file.bytes() },
             }
         });
-        Ok(HostPart { dma: Arc::new(mapped?), offset })
+        let dma = Arc::new(mapped?);
+        self.imported.push(Imported { dma: Arc::clone(&dma), parts: 1 });
+        Ok(HostPart { dma, offset })
+    }
+
+    /// A part of somebody else's file has no name any more; false if the file is none of these.
+    fn forget(&mut self, dma: &Arc<DmaMemory>) -> bool {
+        let Some(at) = self.imported.iter().position(|known| Arc::ptr_eq(&known.dma, dma)) else { return false };
+        self.imported[at].parts -= 1;
+        if self.imported[at].parts == 0 {
+            let gone = self.imported.swap_remove(at);
+            self.drop_file(&gone.dma);
+        }
+        true
     }
 
     fn file(&self, bytes: u64) -> Result<Arc<DmaMemory>, GpuError> {
@@ -136,7 +170,12 @@ impl HostPool {
             }
             return;
         }
-        let Some(at) = at else { return self.drop_file(&part.dma) };
+        let Some(at) = at else {
+            if !self.forget(&part.dma) {
+                self.drop_file(&part.dma);
+            }
+            return;
+        };
         let slab = &mut self.slabs[at];
         if scrub(&slab.dma, part.offset, bytes).is_ok() {
             slab.free.give(part.offset, bytes);

@@ -168,7 +168,7 @@ impl Client {
         if end.is_none_or(|end| end > from.file.bytes()) {
             return Err(invalid(format!("{bytes} bytes at {} of a file of {} bytes", from.offset, from.file.bytes())));
         }
-        let memory = self.take_host(bytes, |pool| pool.import(&from.file, from.offset))?;
+        let memory = self.take_host(bytes, |pool| pool.import(&from.file, from.offset, bytes))?;
         self.keep(id, memory)
     }
 

@@ -8,6 +8,9 @@ use rustix::mm::MapFlags;
 
 use crate::{Mapping, PAGE};
 
+/// `f_type` of hugetlbfs: a file of it may have no page when it is touched, which would end the process.
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
 /// An anonymous memory file; its size never changes (sealed), its pages are allocated when first touched.
 #[derive(Debug)]
 pub struct Memfd {
@@ -31,12 +34,19 @@ impl Memfd {
         Ok(Memfd { fd, bytes })
     }
 
-    /// Takes a file that another process sent. It must be sealed against shrinking, or a mapping of it could fault.
+    /// Takes a file that another process sent. It must be sealed against shrinking, and have a page wherever it is touched, or a
+    /// mapping of it could fault. Memory files alone have seals, and what else is asked of these is answered at once: other file
+    /// systems, which may take as long as they like, are not asked.
     ///
     /// # Errors
-    /// `InvalidData` if the size is not sealed or is no whole number of pages; else what the operating system says.
+    /// `InvalidData` if the size is not sealed or is no whole number of pages; `Unsupported` if it is of hugetlbfs; else what the
+    /// operating system says, as `InvalidInput` of what is no memory file.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Memfd> {
         let seals = rustix::fs::fcntl_get_seals(&fd)?;
+        if rustix::fs::fstatfs(&fd)?.f_type as u64 == HUGETLBFS_MAGIC {
+            let text = "a file of hugetlbfs, whose pages may be missing when they are touched";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
         let size = rustix::fs::fstat(&fd)?.st_size;
         let bytes = u64::try_from(size).unwrap_or(0);
         if !seals.contains(SealFlags::SHRINK) || bytes == 0 || bytes % PAGE != 0 {
@@ -97,6 +107,15 @@ impl Memfd {
         Ok(())
     }
 
+    /// What tells it from all other files that there are at the same time: device and inode.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn identity(&self) -> io::Result<(u64, u64)> {
+        let stat = rustix::fs::fstat(&self.fd)?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
     /// Another handle of the same file.
     ///
     /// # Errors
@@ -115,5 +134,57 @@ impl Memfd {
 impl AsFd for Memfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    fn file(flags: MemfdFlags, bytes: u64, seals: SealFlags) -> io::Result<OwnedFd> {
+        let fd = rustix::fs::memfd_create("stranger's", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)?;
+        rustix::fs::ftruncate(&fd, bytes)?;
+        rustix::fs::fcntl_add_seals(&fd, seals)?;
+        Ok(fd)
+    }
+
+    fn kind(fd: impl Into<OwnedFd>) -> io::ErrorKind {
+        Memfd::from_fd(fd.into()).expect_err("it is not taken").kind()
+    }
+
+    #[test]
+    fn only_files_that_cannot_fault_are_taken() -> io::Result<()> {
+        let none = MemfdFlags::empty();
+        let taken = Memfd::from_fd(file(none, 2 * PAGE, SealFlags::SHRINK)?)?;
+        assert_eq!(taken.bytes(), 2 * PAGE);
+        for (bytes, seals) in
+            [(PAGE, SealFlags::GROW), (0, SealFlags::SHRINK), (PAGE + 1, SealFlags::SHRINK), (PAGE, SealFlags::SEAL)]
+        {
+            assert_eq!(kind(file(none, bytes, seals)?), io::ErrorKind::InvalidData, "{bytes} {seals:?}");
+        }
+        for path in ["/dev/null", "/", "/proc/self/status"] {
+            assert_eq!(kind(File::open(path)?), io::ErrorKind::InvalidInput, "{path}");
+        }
+        let (reader, _writer) = io::pipe()?;
+        assert_eq!(kind(reader), io::ErrorKind::InvalidInput);
+        // It has seals, and may have no pages.
+        match file(MemfdFlags::HUGETLB, 2 << 20, SealFlags::SHRINK | SealFlags::GROW) {
+            Ok(huge) => assert_eq!(kind(huge), io::ErrorKind::Unsupported),
+            Err(error) => eprintln!("SKIPPED: no file of huge pages: {error}"),
+        }
+        // It cannot be mapped writable.
+        let sealed = Memfd::from_fd(file(none, PAGE, SealFlags::SHRINK | SealFlags::WRITE)?)?;
+        assert!(sealed.map().is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn a_file_is_known_by_whatever_handle() -> io::Result<()> {
+        let [one, other] = [Memfd::create("one", PAGE)?, Memfd::create("other", PAGE)?];
+        assert_eq!(one.identity()?, one.try_clone()?.identity()?);
+        assert_ne!(one.identity()?, other.identity()?);
+        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The memory files that this client's host memory lies in, as the daemon has sent them.
+//! The memory files that this client's host memory lies in: as the daemon has sent them, or as they were handed to it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,6 +14,8 @@ pub(crate) struct HostFiles {
     /// Number to file, and how many allocations lie in it.
     files: HashMap<u32, (Arc<Memfd>, u32)>,
     places: HashMap<AllocId, HostPlace>,
+    /// Another GPU's, imported.
+    imported: HashMap<AllocId, HostMemory>,
 }
 
 impl HostFiles {
@@ -28,8 +30,14 @@ impl HostFiles {
         true
     }
 
+    /// Learns where what was imported lies.
+    pub(crate) fn add_imported(&mut self, id: AllocId, memory: HostMemory) {
+        self.imported.insert(id, memory);
+    }
+
     /// Forgets an allocation.
     pub(crate) fn remove(&mut self, id: AllocId) {
+        self.imported.remove(&id);
         let Some(place) = self.places.remove(&id) else { return };
         if let Some((_, allocations)) = self.files.get_mut(&place.file) {
             *allocations -= 1;
@@ -41,6 +49,9 @@ impl HostFiles {
 
     /// Where an allocation lies.
     pub(crate) fn get(&self, id: AllocId) -> Option<HostMemory> {
+        if let Some(imported) = self.imported.get(&id) {
+            return Some(imported.clone());
+        }
         let place = self.places.get(&id)?;
         let (file, _) = self.files.get(&place.file)?;
         Some(HostMemory { file: Arc::clone(file), offset: place.offset })

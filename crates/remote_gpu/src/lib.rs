@@ -28,7 +28,7 @@ mod host_files;
 mod wait;
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ use wire::limits::{
     ANSWER_RING_BYTES, CALLS_LOCAL_AT, CALLS_SENT_AT, COPIED_IN_AT, COPIED_OUT_AT, COPY_NS_AT, ENDED_AT,
     MAX_ANSWER_BYTES, MAX_COMMANDS, MESSAGES_AT, ROUND_TRIPS_AT, WAIT_NS_AT,
 };
-use wire::{Assembler, HostPlace, command, encode_command, frame};
+use wire::{Assembler, HostPlace, Import, command, encode_command, frame};
 
 use crate::aperture::Aperture;
 use crate::host_files::HostFiles;
@@ -84,6 +84,8 @@ pub struct RemoteGpu {
     in_frames: bool,
     /// Whatever is submitted is answered.
     answered: bool,
+    /// Memory files can be handed over.
+    imports: bool,
     immediate: bool,
     /// Times are counted.
     timed: bool,
@@ -281,6 +283,20 @@ impl RemoteGpu {
         Ok(number)
     }
 
+    /// Hands a memory file to the daemon, and asks for a name for a part of it.
+    fn ask_import(&self, caller: &mut Caller, import: Import, file: &Memfd) -> Result<(), GpuError> {
+        let number = caller.next();
+        // First: the daemon waits for no descriptor.
+        if let Err(error) = unix::send(&self.socket, &frame::import_message(number), &[file.as_fd()], true) {
+            if unix::hung_up(&self.socket) {
+                return Err(self.lose(error));
+            }
+            return Err(GpuError::InvalidValue { what: format!("a memory file that cannot be sent: {error}") });
+        }
+        self.send(&mut self.sender.lock(), &[&frame::import(number, import)])?;
+        self.receive(caller, number)?.map(drop)
+    }
+
     /// As [`RemoteGpu::alive`]; and the daemon was there a moment ago, for those who do not talk to it.
     fn still_connected(&self) -> Result<(), GpuError> {
         self.alive()?;
@@ -455,6 +471,18 @@ impl Gpu for RemoteGpu {
         known
             .or_else(|| self.aperture.place(id))
             .ok_or(GpuError::InvalidId { what: "allocation that has a file".into(), id: id.0.into() })
+    }
+
+    fn import(&self, id: AllocId, memory: &HostMemory, bytes: u64) -> Result<(), GpuError> {
+        if !self.imports {
+            return Err(GpuError::Unsupported { what: "memory that another GPU shares with the host".into() });
+        }
+        self.alive()?;
+        let mut caller = self.caller.lock();
+        let import = Import { id, offset: memory.offset, bytes };
+        self.timing(WAIT_NS_AT, || self.ask_import(&mut caller, import, &memory.file))?;
+        caller.host_files.add_imported(id, memory.clone());
+        Ok(())
     }
 
     fn is_immediate(&self) -> bool {

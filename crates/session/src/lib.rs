@@ -22,6 +22,7 @@
 mod broker;
 mod holdings;
 mod host_files;
+mod imports;
 mod incoming;
 mod manner;
 mod memory;

@@ -1,7 +1,8 @@
 //! One thread that watches the sockets of all sessions, and the processes behind them.
 //!
-//! After the handshake a client has nothing more to say on its socket: whatever happens there (end of file, an error, a
-//! byte) ends its session. The process is watched as well, because a child that it forked may hold the socket open.
+//! After the handshake a client has nothing more to say on its socket, but for the memory files that it hands over if its session
+//! takes such: whatever else happens there (end of file, an error, a byte) ends its session. The process is watched as well, because
+//! a child that it forked may hold the socket open.
 
 use std::collections::HashMap;
 use std::io;
@@ -71,7 +72,9 @@ impl Monitor {
     }
 
     /// Calls `action` once, on the monitor's thread, when something happens on `socket` or `process`, a descriptor of the
-    /// peer's process, ends. It must not block.
+    /// peer's process, ends. It must not block. Messages of a peer that `may_talk` are for others to receive.
+    ///
+    /// Who drops the [`Watch`] before what else holds the socket knows that it is not closed here.
     ///
     /// # Errors
     /// What the operating system says.
@@ -79,14 +82,16 @@ impl Monitor {
         &self,
         socket: &Arc<OwnedFd>,
         process: Option<OwnedFd>,
+        may_talk: bool,
         action: impl FnOnce() + Send + 'static,
     ) -> io::Result<Watch> {
         let sources: Vec<_> = [Some(Arc::clone(socket)), process.map(Arc::new)].into_iter().flatten().collect();
         let mut watched = self.set.watched.lock();
         let key = watched.next;
         watched.next += 1;
-        let events = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
-        for source in &sources {
+        let end = epoll::EventFlags::RDHUP | epoll::EventFlags::ONESHOT;
+        let anything = end | epoll::EventFlags::IN;
+        for (source, events) in sources.iter().zip([if may_talk { end } else { anything }, anything]) {
             epoll::add(&self.set.epoll, &**source, epoll::EventData::new_u64(key), events)?;
         }
         watched.actions.insert(key, (sources, Box::new(action)));
@@ -116,11 +121,15 @@ impl WatchSet {
     }
 
     fn forget(&self, key: u64) -> Option<Action> {
-        let (sources, action) = self.watched.lock().actions.remove(&key)?;
-        for source in sources {
+        let mut watched = self.watched.lock();
+        let (sources, action) = watched.actions.remove(&key)?;
+        for source in &sources {
             // It can only fail if it is gone from the set already.
-            let _ = epoll::delete(&self.epoll, &*source);
+            let _ = epoll::delete(&self.epoll, &**source);
         }
+        // Under the lock: who comes next, and finds nothing to forget, finds nobody who holds the socket any more. To close one in
+        // which descriptors lie may take for ever.
+        drop(sources);
         Some(action)
     }
 }
@@ -155,7 +164,7 @@ mod tests {
         let (socket, _childs) = transport::unix::pair().unwrap();
         let socket = Arc::new(socket);
         let (sender, seen) = channel();
-        let watch = monitor.watch(&socket, Some(process), move || sender.send(()).unwrap()).unwrap();
+        let watch = monitor.watch(&socket, Some(process), false, move || sender.send(()).unwrap()).unwrap();
         assert!(seen.recv_timeout(Duration::from_millis(50)).is_err(), "it lives");
         client.kill().unwrap();
         client.wait().unwrap();
@@ -166,7 +175,9 @@ mod tests {
         let (socket, theirs) = transport::unix::pair().unwrap();
         let socket = Arc::new(socket);
         let (sender, seen) = channel();
-        let _watch = monitor.watch(&socket, None, move || sender.send(()).unwrap()).unwrap();
+        let _watch = monitor.watch(&socket, None, true, move || sender.send(()).unwrap()).unwrap();
+        transport::unix::send(&theirs, b"talk", &[], true).unwrap();
+        assert!(seen.recv_timeout(Duration::from_millis(50)).is_err(), "it may");
         drop(theirs);
         seen.recv_timeout(BOUND).unwrap();
         assert!(seen.recv_timeout(BOUND).is_err(), "its sender is gone with it");

@@ -18,10 +18,11 @@ use tenancy::{AccountAccess, Settled};
 use transport::{Ender, Messages, Receiver, RingError, Sender, unix};
 use wire::handshake::features;
 use wire::limits::{COMMAND_RING_BYTES, PIECE_BYTES};
-use wire::{ClientFrame, Commands, HostPlace, Reply, Transfer, Welcome, WireError, frame, parse_client_frame};
+use wire::{ClientFrame, Commands, HostPlace, Import, Reply, Transfer, Welcome, WireError, frame, parse_client_frame};
 
 use crate::holdings::{Charges, Holdings};
 use crate::host_files::HostFiles;
+use crate::imports::Imports;
 use crate::incoming::Incoming;
 use crate::manner::Manner;
 use crate::memory::{Remoting, SharedMemory, Statistics};
@@ -75,6 +76,9 @@ pub enum Ended {
     /// A descriptor could not be handed over.
     #[error("cannot send a descriptor to the client")]
     Descriptor(#[source] io::Error),
+    /// The client's user has sent too many descriptors of kinds that nobody asked for, and that cannot be closed.
+    #[error("too many descriptors of its user's are still being closed")]
+    Strangers,
     /// The GPU is gone.
     #[error("the GPU is lost: {0}")]
     Lost(String),
@@ -181,6 +185,7 @@ pub struct Session {
     piece: Vec<u8>,
     failed: HashMap<ContextId, ContextError>,
     host_files: HostFiles,
+    imports: Imports,
     /// The client has the file that shows its VRAM.
     has_aperture: bool,
     unflushed: u32,
@@ -235,6 +240,7 @@ impl Session {
             piece: Vec::new(),
             failed: HashMap::new(),
             host_files: HostFiles::default(),
+            imports: Imports::default(),
             has_aperture: false,
             unflushed: 0,
             socket,
@@ -290,7 +296,7 @@ impl Session {
         let files: Vec<_> = files.into_iter().chain(theirs.as_ref().map(AsFd::as_fd)).collect();
         unix::send(&**socket, &Reply::Welcome(Box::new(welcome)).encode(), &files, false)?;
         let (ending, abort) = (handle.clone(), Arc::clone(&backend.abort));
-        let watch = monitor.watch(socket, process, move || {
+        let watch = monitor.watch(socket, process, manner.has(features::SEVERAL_GPUS), move || {
             ending.end();
             abort();
         })?;
@@ -356,7 +362,16 @@ impl Session {
             ClientFrame::Get { number, at, bytes } if self.manner.has(features::MESSAGES) => {
                 self.get(number, at, bytes)
             }
+            ClientFrame::Import { number, import } if self.manner.has(features::SEVERAL_GPUS) => {
+                self.flush()?;
+                let answer = match self.imports.take(&self.socket, number)? {
+                    Ok(file) => self.import(import, file)?,
+                    Err(refused) => Err(refused),
+                };
+                self.answer(number, &answer)
+            }
             ClientFrame::Answered { number, .. }
+            | ClientFrame::Import { number, .. }
             | ClientFrame::Put { number, .. }
             | ClientFrame::Get { number, .. } => {
                 Err(WireError::Unknown { what: "frame in a session without such", code: number }.into())
@@ -528,6 +543,19 @@ impl Session {
             }
         }
         Ok(answer)
+    }
+
+    /// Gives a name to a part of a file. It costs what host memory costs that is made here: its pages come into being when this GPU
+    /// touches them, and the client may have told nobody else of the file.
+    fn import(&mut self, import: Import, file: Arc<Memfd>) -> Result<Result<Response, GpuError>, Ended> {
+        let Import { id, offset, bytes } = import;
+        let (tables, account) = self.holdings.charges.parts();
+        let ticket = match tables.check(account, &Request::Alloc { id, bytes, kind: MemoryKind::Host }) {
+            Ok(ticket) => ticket,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let imported = self.lost(self.holdings.gpu.import(id, &HostMemory { file, offset }, bytes))?;
+        Ok(self.settle(ticket, imported.map(|()| Response::Done)))
     }
 
     /// Tells the client where an allocation lies, and hands it the file if it has not got that.

@@ -293,8 +293,7 @@ impl Gpu for ToyGpu {
         Ok(HostMemory { file, offset: 0 })
     }
 
-    fn import(&self, id: AllocId, memory: &HostMemory, _bytes: u64) -> Result<(), GpuError> {
-        self.worker.engine.lock().memory.import(id, memory);
-        Ok(())
+    fn import(&self, id: AllocId, memory: &HostMemory, bytes: u64) -> Result<(), GpuError> {
+        self.worker.engine.lock().memory.import(id, memory, bytes)
     }
 }

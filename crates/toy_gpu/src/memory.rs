@@ -158,9 +158,14 @@ impl Memory {
         Ok(())
     }
 
-    pub(crate) fn import(&mut self, id: AllocId, from: &HostMemory) {
+    pub(crate) fn import(&mut self, id: AllocId, from: &HostMemory, bytes: u64) -> Result<(), GpuError> {
+        let end = from.offset.checked_add(bytes).filter(|_| from.offset.is_multiple_of(PAGE_BYTES));
+        if end.is_none_or(|end| end > from.file.bytes()) {
+            return Err(GpuError::InvalidValue { what: "a part that the file does not have".into() });
+        }
         let file = File { file: Arc::clone(&from.file), kind: MemoryKind::Host, imported: Some(from.offset) };
         self.files.insert(id, file);
+        Ok(())
     }
 
     fn file(&self, id: AllocId) -> Result<&File, GpuError> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
 /// Most file descriptors in one message.
@@ -138,10 +138,10 @@ pub fn send(socket: impl AsFd, message: &[u8], fds: &[BorrowedFd<'_>], wait: boo
 pub struct Received {
     /// Its length; 0: the peer has closed.
     pub length: usize,
-    /// The descriptors that came with it: all, or none if `fds_lost`.
+    /// The descriptors that came with it: all, or if `fds_lost` none ([`try_receive`]: some).
     pub fds: Vec<OwnedFd>,
-    /// There were more than [`MAX_FDS`], or more than this process has room for. Those that came through are closed: of
-    /// some descriptors nobody could tell which they are.
+    /// There were more than [`MAX_FDS`], or more than this process has room for. Of some descriptors nobody could tell which they
+    /// are.
     pub fds_lost: bool,
 }
 
@@ -150,12 +150,35 @@ pub struct Received {
 /// # Errors
 /// `InvalidData` if it was longer than the buffer; `WouldBlock` after the timeout; else what the operating system says.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
+    let mut received = receive_with(socket, buffer, RecvFlags::empty())?;
+    if received.length > buffer.len() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "message longer than its limit"));
+    }
+    if received.fds_lost {
+        received.fds.clear();
+    }
+    Ok(received)
+}
+
+/// Receives one message of somebody who may send anything, if there is one. What is beyond the buffer is lost: the length says so.
+/// Descriptors are all that came through: closing some kinds may take for ever, and the caller is to judge them first.
+///
+/// # Errors
+/// What the operating system says.
+pub fn try_receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Received>> {
+    match receive_with(socket, buffer, RecvFlags::DONTWAIT) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+/// The length is the message's, whatever the buffer's.
+fn receive_with(socket: impl AsFd, buffer: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
+    let flags = flags | RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let result =
-            rustix::net::recvmsg(socket.as_fd(), &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC);
-        let message = match result {
+        let message = match rustix::net::recvmsg(socket.as_fd(), &mut [IoSliceMut::new(buffer)], &mut control, flags) {
             Err(rustix::io::Errno::INTR) => continue,
             other => other?,
         };
@@ -165,14 +188,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Received> {
                 fds.extend(received);
             }
         }
-        if message.flags.contains(ReturnFlags::TRUNC) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "message longer than its limit"));
-        }
-        let fds_lost = message.flags.contains(ReturnFlags::CTRUNC);
-        if fds_lost {
-            fds.clear();
-        }
-        return Ok(Received { length: message.bytes, fds, fds_lost });
+        return Ok(Received { length: message.bytes, fds, fds_lost: message.flags.contains(ReturnFlags::CTRUNC) });
     }
 }
 
@@ -205,14 +221,19 @@ pub fn hung_up(socket: impl AsFd) -> bool {
     }
 }
 
+/// Ends a connection in both directions: the peer sees that, and sends nothing more. What it has sent can be received.
+pub fn shut_down(socket: impl AsFd) {
+    // Of one whose peer is gone it says so.
+    let _ = rustix::net::shutdown(socket, Shutdown::Both);
+}
+
 /// Whether something lies in a socket that nobody has received: bytes, or descriptors without any.
 pub fn has_unreceived(socket: impl AsFd) -> bool {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let (mut byte, flags) = ([0], RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC);
-    // Descriptors are copied by this: closing the copies ends nothing.
+    // There is no room for descriptors: that there are some is told, and none is copied, which somebody would have to close.
+    let mut control = RecvAncillaryBuffer::new(&mut []);
+    let (mut byte, flags) = ([0], RecvFlags::PEEK | RecvFlags::DONTWAIT);
     let received = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags);
-    received.is_ok_and(|received| received.bytes > 0 || control.drain().next().is_some())
+    received.is_ok_and(|received| received.bytes > 0 || received.flags.contains(ReturnFlags::CTRUNC))
 }
 
 /// Waits until something can be received (or the peer closed), at most `timeout`; true if so.

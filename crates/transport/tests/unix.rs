@@ -40,6 +40,30 @@ fn messages_carry_descriptors_and_name_the_peer() {
 }
 
 #[test]
+fn what_strangers_send_is_taken_without_waiting_and_as_it_is() {
+    let (ours, theirs) = unix::pair().unwrap();
+    let mut buffer = [0; 4];
+    assert!(unix::try_receive(&ours, &mut buffer).unwrap().is_none() && !unix::has_unreceived(&ours));
+    let file = Memfd::create("sent", 4096).unwrap();
+    let many = [file.as_fd(); 8];
+    // Longer than the buffer; descriptors; descriptors without a byte.
+    for (message, fds) in [(&b"too long"[..], &many[..1]), (b"four", &many), (b"", &many[..2])] {
+        unix::send(&theirs, message, fds, true).unwrap();
+        assert!(unix::has_unreceived(&ours) && unix::has_unreceived(&ours), "looking takes nothing");
+        let received = unix::try_receive(&ours, &mut buffer).unwrap().unwrap();
+        assert_eq!((received.length, received.fds.len(), received.fds_lost), (message.len(), fds.len(), false));
+    }
+    assert!(!unix::has_unreceived(&ours));
+    unix::send(&theirs, b"last", &many[..1], true).unwrap();
+    unix::shut_down(&ours);
+    assert!(unix::hung_up(&theirs) && unix::send(&theirs, b"more", &[], true).is_err());
+    assert!(unix::has_unreceived(&ours), "what came before is there");
+    assert_eq!(unix::try_receive(&ours, &mut buffer).unwrap().unwrap().fds.len(), 1);
+    assert!(!unix::has_unreceived(&ours));
+    assert_eq!(unix::try_receive(&ours, &mut buffer).unwrap().unwrap().length, 0, "closed");
+}
+
+#[test]
 fn a_full_socket_does_not_block_who_asks_not_to_wait() {
     let (a, _b) = unix::pair().unwrap();
     let refused = (0..100_000).find_map(|_| unix::send(&a, &[0; 1024], &[], false).err());

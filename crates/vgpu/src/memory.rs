@@ -15,7 +15,7 @@ use gpu_driver::Lease;
 use gpu_spec::mmu::{Aperture, PhysAddr};
 use hostmem::Memfd;
 use intervals::IntervalMap;
-use rustix::fs::{fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::{fcntl_get_seals, fstat};
 use rustix::io::Errno;
 
 use crate::partition::Partition;
@@ -24,8 +24,6 @@ use crate::partition::Partition;
 pub(crate) const MOST_MAPS: usize = 4096;
 /// Most bytes of all files together: the device's process has addresses for each, and it has 2^47 of them.
 const MOST_BYTES: u64 = 1 << 42;
-/// `f_type` of hugetlbfs: a file of it may have no page when it is touched, which would end the device's process.
-const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// A guest's memory.
 pub(crate) struct GuestMemory {
@@ -81,15 +79,9 @@ fn has_seals(fd: &OwnedFd) -> Result<(), Errno> {
 /// It cannot.
 pub(crate) fn usable(fd: OwnedFd) -> Result<Memfd, Errno> {
     has_seals(&fd)?;
-    if fstatfs(&fd)?.f_type as u64 == HUGETLBFS_MAGIC {
-        log_limit::warn!(
-            "a guest's memory lies in hugetlbfs, whose pages may be missing when they are touched: refused"
-        );
-        return Err(Errno::NOTSUP);
-    }
     Memfd::from_fd(fd).map_err(|error| {
         log_limit::warn!(%error, "a guest's memory cannot be used");
-        Errno::PERM
+        if error.kind() == std::io::ErrorKind::Unsupported { Errno::NOTSUP } else { Errno::PERM }
     })
 }
 

@@ -3,7 +3,7 @@
 //! Each begins with `u32 kind, u32 argument`: the queue of a `SUBMIT`, the number of what will be answered, or of what is.
 //! The top bit of the kind of a `REQUEST`, `PUT`, `ANSWER` or `DATA` says that more fragments follow.
 
-use gpu::{DevAddr, QueueId, SEMAPHORE_SLOTS, SlotId};
+use gpu::{AllocId, DevAddr, QueueId, SEMAPHORE_SLOTS, SlotId};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -19,6 +19,7 @@ const LISTEN: u32 = 6;
 const ANSWERED: u32 = 7;
 const PUT: u32 = 8;
 const GET: u32 = 9;
+const IMPORT: u32 = 10;
 const ANSWER: u32 = 16;
 const DATA: u32 = 17;
 const MORE: u32 = 1 << 31;
@@ -57,6 +58,26 @@ struct TransferBody {
     at: U64,
     staging: U32,
     bytes: U32,
+}
+
+/// A part of a memory file that gets a name: the session of another GPU shares it with the host. Before its frame, the client has
+/// sent the file's descriptor over the session's socket, with [`import_message`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Import {
+    /// The name.
+    pub id: AllocId,
+    /// Offset of the first byte in the file.
+    pub offset: u64,
+    /// Length.
+    pub bytes: u64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct ImportBody {
+    id: U32,
+    offset: U64,
+    bytes: U64,
 }
 
 /// A frame from a client.
@@ -128,6 +149,13 @@ pub enum ClientFrame<'a> {
         /// How many: more than none.
         bytes: u64,
     },
+    /// Another GPU's host memory is to be this one's, too.
+    Import {
+        /// The import's number, which its answer carries, and the message with the descriptor.
+        number: u32,
+        /// What of it, and how it is named.
+        import: Import,
+    },
 }
 
 /// A frame from the daemon.
@@ -176,6 +204,30 @@ pub fn get(number: u32, at: DevAddr, count: u64) -> [u8; HEADER_BYTES + 16] {
     bytes[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&at.0.to_le_bytes());
     bytes[HEADER_BYTES + 8..].copy_from_slice(&count.to_le_bytes());
     bytes
+}
+
+/// An `IMPORT` frame.
+#[must_use]
+pub fn import(number: u32, import: Import) -> Vec<u8> {
+    let body = ImportBody { id: import.id.0.into(), offset: import.offset.into(), bytes: import.bytes.into() };
+    [&header(IMPORT, number), body.as_bytes()].concat()
+}
+
+/// The message that comes over the session's socket with the descriptor for the `IMPORT` of this number.
+#[must_use]
+pub fn import_message(number: u32) -> [u8; IMPORT_MESSAGE_BYTES] {
+    number.to_le_bytes()
+}
+
+/// Length of an [`import_message`].
+pub const IMPORT_MESSAGE_BYTES: usize = 4;
+
+/// The number in what should be an [`import_message`].
+///
+/// # Errors
+/// It has another length.
+pub fn parse_import_message(message: &[u8]) -> Result<u32, WireError> {
+    message.try_into().map(u32::from_le_bytes).map_err(|_| WireError::Length { what: "message with a memory file" })
 }
 
 /// The beginning of a `DATA` frame; at most [`PIECE_BYTES`] follow.
@@ -232,6 +284,7 @@ pub fn parse_client_frame(frame: &[u8]) -> Result<ClientFrame<'_>, WireError> {
         PUT => parse_put(argument, true, body),
         _ if kind == PUT | MORE => parse_put(argument, false, body),
         GET => parse_get(argument, body),
+        IMPORT => parse_import(argument, body),
         code => Err(WireError::Unknown { what: "frame", code }),
     }
 }
@@ -260,6 +313,12 @@ fn parse_get(number: u32, body: &[u8]) -> Result<ClientFrame<'_>, WireError> {
         return Err(WireError::Length { what: "get" });
     }
     Ok(ClientFrame::Get { number, at: DevAddr(at.get()), bytes: bytes.get() })
+}
+
+fn parse_import(number: u32, body: &[u8]) -> Result<ClientFrame<'_>, WireError> {
+    let body = ImportBody::ref_from_bytes(body).map_err(|_| WireError::Length { what: "import" })?;
+    let import = Import { id: AllocId(body.id.get()), offset: body.offset.get(), bytes: body.bytes.get() };
+    Ok(ClientFrame::Import { number, import })
 }
 
 fn parse_transfer(body: &[u8]) -> Result<Transfer, WireError> {

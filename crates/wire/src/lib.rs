@@ -13,6 +13,7 @@
 //! | `LISTEN` | somebody is about to sleep: signals shall interrupt; not answered |
 //! | `ANSWERED` | a `SUBMIT` or `RELEASE` that is answered when it has been carried out (feature `ANSWERED`) |
 //! | `PUT`, `GET` | a copy whose bytes travel in frames (feature `MESSAGES`); answered |
+//! | `IMPORT` | a name for a part of another GPU's host memory ([`Import`], feature `SEVERAL_GPUS`); answered |
 //!
 //! | from the daemon | |
 //! |---|---|
@@ -24,7 +25,9 @@
 //! memory, say so. So answers keep their order, and nothing behind such a request waits for it.
 //!
 //! Host memory is the one thing that goes over the message socket later: after the answer to an `Alloc` of it, the daemon
-//! sends a [`HostPlace`], and the descriptor of the file it lies in if the client does not have that yet.
+//! sends a [`HostPlace`], and the descriptor of the file it lies in if the client does not have that yet; before an `IMPORT`, the
+//! client sends the descriptor of the file that it is about, with the number of the frame. So it is there when the frame is read, and
+//! the daemon waits for none.
 //!
 //! Answers come in the order of what they answer. Commands and transfers have fixed little-endian layouts that are read in
 //! place; requests and answers are a number and its fields ([`request`], [`answer`]). Every length and count has a limit
@@ -59,7 +62,8 @@ pub mod request;
 pub use answer::{decode_answer, encode_answer};
 pub use command::{Commands, encode_command};
 pub use frame::{
-    Assembler, ClientFrame, DaemonFrame, Transfer, fragments, parse_answer, parse_client_frame, parse_daemon_frame,
+    Assembler, ClientFrame, DaemonFrame, Import, Transfer, fragments, parse_answer, parse_client_frame,
+    parse_daemon_frame,
 };
 pub use handshake::{Credential, Hello, Reply, Welcome};
 pub use host_memory::HostPlace;
@@ -117,6 +121,7 @@ pub fn fuzz(data: &[u8]) {
     let _ = Hello::decode(data);
     let _ = Reply::decode(data);
     let _ = HostPlace::decode(data);
+    let _ = frame::parse_import_message(data);
     let mut assembler = Assembler::new(limits::MAX_REQUEST_BYTES);
     let mut frame = parse_client_frame(data);
     if let Ok(ClientFrame::Answered { frame: inner, .. }) = frame {

@@ -8,8 +8,8 @@ use gpu::{
 };
 use wire::handshake::features;
 use wire::{
-    Credential, HostPlace, Reply, Transfer, Welcome, decode_answer, decode_request, encode_answer, encode_command,
-    encode_request, frame,
+    Credential, HostPlace, Import, Reply, Transfer, Welcome, decode_answer, decode_request, encode_answer,
+    encode_command, encode_request, frame,
 };
 
 /// Bytes as groups of four in hexadecimal.
@@ -94,6 +94,8 @@ fn frames() {
         ("Get", frame::get(7, DevAddr(1 << 40), 5).to_vec()),
         ("Data", frame::data_header(7, true).to_vec()),
         ("Data, more", frame::data_header(7, false).to_vec()),
+        ("Import", frame::import(7, Import { id: AllocId(1), offset: 2, bytes: 3 })),
+        ("Import, message", frame::import_message(7).to_vec()),
     ];
     check("frames.txt", &shown.map(|(name, bytes)| (name.to_owned(), bytes)));
 }

@@ -8,8 +8,9 @@ use gpu::{
 use proptest::prelude::*;
 use wire::handshake::features;
 use wire::{
-    Assembler, ClientFrame, Commands, Credential, Hello, Reply, Transfer, Welcome, WireError, command, decode_answer,
-    decode_request, encode_answer, encode_command, encode_request, frame, limits, parse_answer, parse_client_frame,
+    Assembler, ClientFrame, Commands, Credential, Hello, Import, Reply, Transfer, Welcome, WireError, command,
+    decode_answer, decode_request, encode_answer, encode_command, encode_request, frame, limits, parse_answer,
+    parse_client_frame,
 };
 
 /// A command whose payload, if it has one, is `payload`.
@@ -76,6 +77,24 @@ proptest! {
         wire::fuzz(&likely);
         likely.splice(0..0, Hello { credential: Credential::default(), features: 0, gpu: 0 }.encode());
         wire::fuzz(&likely);
+    }
+
+    #[test]
+    fn imports_round_trip(number in any::<u32>(), id in any::<u32>(), offset in any::<u64>(), bytes in any::<u64>(), cut in 1usize..20) {
+        let import = Import { id: AllocId(id), offset, bytes };
+        let whole = frame::import(number, import);
+        let Ok(ClientFrame::Import { number: of, import: back }) = parse_client_frame(&whole) else {
+            return Err(TestCaseError::fail("not an import"));
+        };
+        prop_assert_eq!((of, back), (number, import));
+        let longer = [&whole[..], &[0]].concat();
+        for wrong in [&whole[..whole.len() - cut], &longer] {
+            let refused = matches!(parse_client_frame(wrong), Err(WireError::Length { .. }));
+            prop_assert!(refused, "{} bytes", wrong.len());
+        }
+        let message = frame::import_message(number);
+        prop_assert_eq!(frame::parse_import_message(&message), Ok(number));
+        prop_assert!(frame::parse_import_message(&longer).is_err() && frame::parse_import_message(&message[1..]).is_err());
     }
 
     #[test]

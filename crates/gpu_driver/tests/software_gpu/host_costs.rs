@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use gpu::{AllocId, Command, DevAddr, Gpu, GpuError, MapAccess, MemoryKind, Request, SlotId};
+use gpu::{AllocId, Command, DevAddr, Gpu, GpuError, HostMemory, MapAccess, MemoryKind, Request, SlotId};
 use gpu_driver::{ClientConfig, HostCost};
+use hostmem::Memfd;
 
 use crate::suite::support::{LO, PTX, Tenant, driver, eventually, kernel};
 
@@ -168,4 +169,64 @@ fn the_drivers_own_memory_is_limited_with_the_devices() {
     budget.set_limits(HostCost::default());
     tenant.submit(9, &[signal(9)]);
     assert_eq!(budget.driver_bytes() >> 18, 3);
+}
+
+#[test]
+fn parts_of_one_imported_file_cost_one_and_it_goes_with_the_last() {
+    let (tenant, budget) = limited(HostCost::default());
+    let before = budget.used().files;
+    let [one, other] = [8, 2].map(|pages| Arc::new(Memfd::create("another's", pages * PAGE).unwrap()));
+    let import = |id, file: &Arc<Memfd>, offset, bytes| {
+        tenant.client.import(AllocId(id), &HostMemory { file: Arc::clone(file), offset }, bytes)
+    };
+    for id in 0..8 {
+        import(id, &one, u64::from(id) * PAGE, PAGE).unwrap();
+        map(&tenant, u64::from(id) * PAGE, id, PAGE).unwrap();
+    }
+    assert_eq!(budget.used().files - before, 1);
+    import(20, &other, 0, 2 * PAGE).unwrap();
+    assert_eq!(budget.used().files - before, 2);
+    // What the file does not have, half a page, a name that is taken.
+    for (offset, bytes) in
+        [(8 * PAGE, PAGE), (7 * PAGE, 2 * PAGE), (u64::MAX - PAGE + 1, PAGE), (PAGE / 2, PAGE), (0, 0)]
+    {
+        let refused = import(30, &one, offset, bytes);
+        assert!(matches!(refused, Err(GpuError::InvalidValue { .. })), "{offset:#x} {bytes:#x}: {refused:?}");
+    }
+    assert!(matches!(import(20, &one, 0, PAGE), Err(GpuError::InvalidId { .. })));
+    assert_eq!(budget.used().files - before, 2);
+    let pages = one.map().unwrap();
+    for id in 0..8 {
+        pages.fill((u64::from(id) * PAGE) as usize, PAGE as usize, 10 + id as u8);
+        assert_eq!(tenant.read(DevAddr(LO + u64::from(id) * PAGE), 1), [10 + id as u8], "{id}");
+        unmap(&tenant, u64::from(id) * PAGE, PAGE).unwrap();
+        assert_eq!(budget.used().files - before, 2, "{id}");
+        tenant.client.request(Request::Free { id: AllocId(id) }).unwrap();
+    }
+    assert_eq!(budget.used().files - before, 1, "no part of it is left");
+    let mut there = [0];
+    pages.read(0, &mut there);
+    assert_eq!(there, [10], "what is another's is not scrubbed");
+    tenant.client.close();
+    assert_eq!(budget.used(), HostCost { bytes: 0, maps: 0, files: 0 });
+    assert_eq!((Arc::strong_count(&one), Arc::strong_count(&other)), (1, 1), "nobody holds them");
+}
+
+/// A tenant pays for what it imports; what it maps by that is all of the file.
+#[test]
+fn of_a_huge_file_all_is_imported_or_nothing() {
+    let (tenant, budget) = limited(HostCost::default());
+    let before = budget.used().files;
+    let shared = 512 << 20;
+    for bytes in [shared, shared + PAGE] {
+        let file = Arc::new(Memfd::create("huge", bytes).unwrap());
+        let import =
+            |id, bytes| tenant.client.import(AllocId(id), &HostMemory { file: Arc::clone(&file), offset: 0 }, bytes);
+        let part = import(1, PAGE);
+        assert_eq!(part.is_ok(), bytes == shared, "{part:?}");
+        import(2, bytes).unwrap();
+        assert_eq!(import(3, PAGE).is_ok(), bytes == shared, "whatever has been imported of it");
+        (1..4).for_each(|id| drop(tenant.client.request(Request::Free { id: AllocId(id) })));
+        assert_eq!(budget.used().files, before);
+    }
 }

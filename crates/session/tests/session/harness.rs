@@ -268,6 +268,10 @@ impl Gpu for Fragile {
     fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {
         self.toy.host_memory(id)
     }
+
+    fn import(&self, id: AllocId, memory: &HostMemory, bytes: u64) -> Result<(), GpuError> {
+        self.toy.import(id, memory, bytes)
+    }
 }
 
 /// A client without manners: a socket and rings, nothing checked.

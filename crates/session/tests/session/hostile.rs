@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use session::{Ended, OWN};
 use tenancy::{AccountAccess, Limits};
 use transport::unix;
+use wire::handshake::features;
 use wire::{Transfer, WireError, encode_command, frame};
 
 use crate::harness::{BOUND, Daemon, FAULT, RawClient, until};
@@ -244,7 +245,8 @@ fn absurd_indices_end_only_their_session() {
 #[test]
 fn talk_on_the_socket_and_bad_hellos_are_refused() {
     let daemon = Daemon::start(Limits::default());
-    let client = prepared(&daemon);
+    // Of a session in which nothing is handed over: the monitor does not let it say a word.
+    let client = RawClient::knowing(&daemon, 1, features::ALL & !features::SEVERAL_GPUS);
     unix::send(&client.socket, b"and another thing", &[], true).unwrap();
     assert!(matches!(daemon.ended.recv_timeout(BOUND), Ok(Ended::ClientLeft)));
 

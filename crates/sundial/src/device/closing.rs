@@ -114,7 +114,7 @@ mod tests {
             let (ours, theirs) = unix::pair().unwrap();
             let ours = Arc::new(ours);
             let abort = Arc::clone(&closing);
-            watches.push(monitor.watch(&ours, None, move || abort.begin()).unwrap());
+            watches.push(monitor.watch(&ours, None, false, move || abort.begin()).unwrap());
             clients.push((closing, begun, allow, theirs));
         }
         let (slow, begun, allow_slow, socket) = clients.remove(0);

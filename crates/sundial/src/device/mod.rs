@@ -23,6 +23,7 @@ use compile_pool::Pool;
 use fair_share::Means;
 use gpu::{GpuError, VramLedger};
 use gpu_driver::Budget;
+use hostmem::strangers;
 use parking_lot::Mutex;
 use sandbox::Role;
 use session::{Charges, Ended, Manner, MemoryBroker, Monitor, Session, SessionHandle, SharedAccount};
@@ -274,6 +275,12 @@ impl Device {
                 // A client that is gone already misses nothing.
                 let _ = unix::send(&*socket, &Reply::Refused(reason).encode(), &[], false);
             }
+        }
+        // Nobody puts anything more into it; and to close what somebody has may take for ever.
+        unix::shut_down(&*socket);
+        if unix::has_unreceived(&*socket) {
+            let user = unix::peer(&*socket).map_or(u32::MAX, |peer| peer.uid);
+            strangers::drop_aside(socket, user);
         }
     }
 
