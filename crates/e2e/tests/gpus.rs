@@ -145,9 +145,9 @@ fn a_virtual_gpu_is_a_part_of_one_gpu() {
         .collect();
     assert!(of.contains(&("zero".into(), 0)) && of.contains(&("one".into(), 1)), "{of:?}");
     let tenant = bin_dir().join("sundial-tenant");
-    let ran =
-        daemon.sundial().args(["run", "--vgpu"]).arg(&one).arg("--").arg(tenant).args(["matrices", "--seconds", "1"]);
-    let ran = ran.output().expect("sundial run --vgpu");
+    let mut guest = daemon.sundial();
+    guest.args(["run", "--vgpu"]).arg(&one).arg("--").arg(tenant).args(["matrices", "--seconds", "1"]);
+    let ran = guest.output().expect("sundial run --vgpu");
     assert!(ran.status.success() && text(&ran).contains("\"verified\":true"), "{}", text(&ran));
     // Nobody is on the first GPU any more: all of it can be had.
     let gone = daemon.sundial().args(["vgpu", "destroy", "zero"]).status().expect("vgpu destroy");
