@@ -22,7 +22,7 @@ use wire::{Hello, Reply};
 use super::Control;
 use super::connections::{Connections, HELLO_BOUND, Limit, Serve, Then};
 use super::rights::{self, Owner, View};
-use super::tenants::{Opened, Orders};
+use super::tenants::{Opened, Orders, Tenants};
 use super::vgpus::Wish;
 use crate::admin::{self, AdminReply, AdminRequest, Listing};
 use crate::link::ToDevice;
@@ -35,6 +35,8 @@ use crate::threads;
 const ANSWER_BOUND: Duration = Duration::from_secs(5);
 /// Longest wait of a new session for a device process that is being started anew.
 const RESTART_BOUND: Duration = Duration::from_secs(5);
+/// Longest wait for sessions of a program that has ended.
+const LEAVE_BOUND: Duration = Duration::from_secs(1);
 
 impl Control {
     /// Opens both sockets and serves them on threads.
@@ -245,6 +247,29 @@ impl Control {
         })
     }
 
+    /// Lets somebody in. Whose lifeline was cut a moment ago must not be in the way: while sessions of the same user's are just ending,
+    /// who is refused is tried again, for a while.
+    pub(super) fn admit<R>(
+        &self,
+        owner: Owner,
+        mut admit: impl FnMut(&mut Tenants) -> Result<(R, Orders)>,
+    ) -> Result<R> {
+        let since = Instant::now();
+        loop {
+            let (admitted, again) = self.change(|tenants| {
+                let swept = tenants.sweep();
+                match admit(tenants) {
+                    Ok((result, orders)) => ((Ok(result), false), swept.into_iter().chain(orders).collect()),
+                    Err(error) => ((Err(error), tenants.is_somebody_going(owner.user)), swept),
+                }
+            });
+            if !again || since.elapsed() > LEAVE_BOUND {
+                return admitted;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     fn register(
         &self,
         socket: &Arc<OwnedFd>,
@@ -257,12 +282,10 @@ impl Control {
         self.note_quota(owner);
         let lifeline = Arc::clone(socket);
         let (name, share) = (terms.name.clone(), terms.share_percent);
-        let credential = self.change(|tenants| match tenants.register(terms, owner, gpus, lifeline) {
-            Ok((credential, orders)) => {
-                tenants.arrange(&credential, remoting);
-                (Ok(credential), orders)
-            }
-            Err(error) => (Err(error), Orders::new()),
+        let credential = self.admit(owner, |tenants| {
+            let (credential, orders) = tenants.register(terms.clone(), owner, gpus, Arc::clone(&lifeline))?;
+            tenants.arrange(&credential, remoting);
+            Ok((credential, orders))
         })?;
         tracing::info!(tenant = name, share, "tenant registered");
         Ok(AdminReply::Registered { credential: credential.to_hex(), socket: self.directory.session_socket() })

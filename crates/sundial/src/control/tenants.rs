@@ -30,6 +30,8 @@ pub(super) struct Tenants {
     /// Those that are being ended: they hold what they had until then.
     pub(super) leaving: BTreeSet<TenantId>,
     registered: HashMap<Credential, Registration>,
+    /// Those whose lifeline is cut, and who have sessions: they stay until the last has ended, as what they have counts until then.
+    orphans: BTreeSet<TenantId>,
     /// Whose tenants are.
     owners: BTreeMap<TenantId, Owner>,
     /// Users who have used all the GPU time that they may, and what they are told of that.
@@ -82,6 +84,7 @@ impl Tenants {
             vgpus: BTreeMap::new(),
             leaving: BTreeSet::new(),
             registered: HashMap::new(),
+            orphans: BTreeSet::new(),
             owners: BTreeMap::new(),
             exhausted: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -285,7 +288,7 @@ impl Tenants {
 
     /// Whether a tenant that is not leaving is on a GPU.
     fn is_on(&self, id: TenantId, gpu: usize) -> bool {
-        self.admission.gpus(id).contains(&gpu) && !self.leaving.contains(&id)
+        self.admission.gpus(id).contains(&gpu) && !self.leaving.contains(&id) && !self.orphans.contains(&id)
     }
 
     /// Whether nobody is on a GPU.
@@ -310,14 +313,11 @@ impl Tenants {
         wish: &GpuWish,
         lifeline: Arc<OwnedFd>,
     ) -> Result<(Credential, Orders)> {
-        // Whose lifeline was cut a moment ago must not be in the way.
-        let mut orders = self.sweep();
         let tenant = self.admit(terms, owner, wish, false)?;
         let credential = new_credential()?;
         let remoting = self.settings.config.remoting();
         self.registered.insert(credential, Registration { tenant, lifeline, remoting });
-        orders.extend(self.introduce(tenant));
-        Ok((credential, orders))
+        Ok((credential, self.introduce(tenant)))
     }
 
     /// How sessions of a registered tenant come here from now on.
@@ -342,11 +342,19 @@ impl Tenants {
             .collect();
         let mut orders = Orders::new();
         for credential in gone {
-            if let Some(Registration { tenant, .. }) = self.registered.remove(&credential) {
+            let Some(Registration { tenant, .. }) = self.registered.remove(&credential) else { continue };
+            if self.sessions.values().any(|(of, _)| *of == tenant) {
+                self.orphans.insert(tenant);
+            } else {
                 orders.extend(self.release(tenant));
             }
         }
         orders
+    }
+
+    /// Whether some tenant of a user's is about to go.
+    pub(super) fn is_somebody_going(&self, user: u32) -> bool {
+        self.orphans.iter().any(|tenant| self.owner(*tenant).is_some_and(|owner| owner.user == user))
     }
 
     /// What a tenant had is free.
@@ -476,6 +484,9 @@ impl Tenants {
     pub(super) fn close(&mut self, session: u64) -> Orders {
         let Some((tenant, _)) = self.sessions.remove(&session) else { return Orders::new() };
         let last = !self.sessions.values().any(|(other, _)| *other == tenant);
+        if last && self.orphans.remove(&tenant) {
+            return self.release(tenant);
+        }
         let user = self.users.iter().find(|&(_, &of)| of == tenant).map(|(&uid, _)| uid);
         match user {
             Some(uid) if last => {
@@ -490,9 +501,9 @@ impl Tenants {
     pub(super) fn restart(&mut self, gpu: usize) -> Orders {
         let gone: Vec<u64> =
             self.sessions.iter().filter(|(_, (_, on))| *on == gpu).map(|(session, _)| *session).collect();
-        for session in gone {
-            self.close(session);
-        }
+        // Who is on another GPU as well is forgotten there.
+        let left: Orders =
+            gone.into_iter().flat_map(|session| self.close(session)).filter(|(on, _)| *on != gpu).collect();
         let of_users: Vec<u32> =
             self.users.iter().filter(|(_, id)| self.admission.gpus(**id) == [gpu]).map(|(uid, _)| *uid).collect();
         for tenant in of_users.iter().filter_map(|uid| self.users.remove(uid)) {
@@ -501,7 +512,7 @@ impl Tenants {
         let scheduler = self.scheduler;
         // Virtual GPUs before anybody's session: they keep the memory that they have.
         let all = self.introduce_all().into_iter().chain(self.make_vgpus()).filter(|(on, _)| *on == gpu);
-        [(gpu, ToDevice::Schedule { scheduler })].into_iter().chain(all).collect()
+        [(gpu, ToDevice::Schedule { scheduler })].into_iter().chain(all).chain(left).collect()
     }
 
     /// Notes whose a tenant is.
@@ -661,11 +672,17 @@ mod tests {
             "80 % are given"
         );
         drop(theirs);
-        let (_, orders) = tenants.register(terms("b", 30.0), owner(5), &GpuWish::default(), other).unwrap();
-        assert!(matches!(&orders[..], [(_, ToDevice::Forget { .. }), (_, ToDevice::Tenant { .. })]));
-        assert!(tenants.open(credential, owner(5), 0).is_err(), "the credential went with its tenant");
+        assert!(tenants.sweep().is_empty() && tenants.is_somebody_going(5) && !tenants.is_somebody_going(6));
+        assert!(tenants.open(credential, owner(5), 0).is_err(), "the credential went with its lifeline");
         assert!(tenants.open(Credential([9; 32]), owner(5), 0).is_err());
-        tenants.close(session.session);
+        assert!(
+            tenants.register(terms("b", 30.0), owner(5), &GpuWish::default(), Arc::clone(&other)).is_err(),
+            "whoever has a session has its share"
+        );
+        let orders = tenants.close(session.session);
+        assert!(matches!(&orders[..], [(_, ToDevice::Forget { .. })]) && !tenants.is_somebody_going(5));
+        let (_, orders) = tenants.register(terms("b", 30.0), owner(5), &GpuWish::default(), other).unwrap();
+        assert!(matches!(&orders[..], [(_, ToDevice::Tenant { .. })]));
         assert!(!tenants.is_empty());
         let orders = tenants.reshare("b", Percent(100.0)).unwrap();
         assert!(matches!(&orders[..], [(_, ToDevice::Tenant { share_percent: Some(100.0), .. })]));
@@ -698,6 +715,13 @@ mod tests {
 
         let mut tenants = tenants_with("[unregistered]\nallow = false");
         assert!(tenants.open(Credential::default(), owner(7), 0).is_err());
+    }
+
+    /// A lifeline that is never cut.
+    fn alive() -> Arc<OwnedFd> {
+        let (ours, theirs) = unix::pair().unwrap();
+        std::mem::forget(theirs);
+        Arc::new(ours)
     }
 
     /// Two GPUs of 1 GiB.
@@ -746,10 +770,16 @@ mod tests {
         let again: Vec<usize> = tenants.restart(1).iter().map(|(gpu, _)| *gpu).collect();
         assert_eq!(again, [1, 1, 1], "how time is shared, and both tenants there");
         assert_eq!((tenants.sessions(0), tenants.sessions(1)), (1, 0));
-        tenants.close(first.session);
         drop(life);
-        let forgotten: Vec<usize> = tenants.sweep().iter().map(|(gpu, _)| *gpu).collect();
-        assert_eq!(forgotten, [0, 1]);
+        assert!(tenants.sweep().is_empty(), "it has a session");
+        let told: Vec<usize> = tenants.restart(0).iter().filter(|(gpu, _)| *gpu != 0).map(|(gpu, _)| *gpu).collect();
+        assert_eq!(
+            (told, tenants.sessions(0)),
+            (vec![1], 0),
+            "with its last session it is forgotten on the other, too"
+        );
+        assert!(tenants.register(terms("both", 1.0), owner(5), &GpuWish::Any(2), alive()).is_ok());
+        assert!(tenants.close(first.session).is_empty());
     }
 
     #[test]

@@ -123,18 +123,11 @@ impl Control {
         let (name, share) = (terms.name.clone(), terms.share_percent);
         let door = Arc::new(self.open_door(&name, socket)?);
         let (path, theirs) = (door.path.clone(), door.is_theirs());
-        let (vgpu, made) = self.change(|tenants| {
-            // Whose lifeline was cut a moment ago must not be in the way.
-            let swept = tenants.sweep();
-            let admitted = tenants.admit_vgpu((terms, owner), (scheme, shadowing), &gpu, &door);
-            match admitted {
-                // Whoever waits is there before the device process can answer.
-                Ok((vgpu, orders)) => {
-                    let made = self.device_of(tenants, vgpu).map(|device| device.expect(vgpu));
-                    (made.map(|made| (vgpu, made)), swept.into_iter().chain(orders).collect())
-                }
-                Err(error) => (Err(error), swept),
-            }
+        let (vgpu, made) = self.admit(owner, |tenants| {
+            let (vgpu, orders) = tenants.admit_vgpu((terms.clone(), owner), (scheme, shadowing), &gpu, &door)?;
+            // Whoever waits is there before the device process can answer.
+            let made = self.device_of(tenants, vgpu)?.expect(vgpu);
+            Ok(((vgpu, made), orders))
         })?;
         let made = match made.recv_timeout(BOUND) {
             Ok(None) => self.let_guests_in(vgpu, &name, door),
