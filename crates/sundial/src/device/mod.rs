@@ -105,7 +105,7 @@ struct Running {
 
 pub(crate) fn main(args: &Args) -> Result<()> {
     crate::start_log();
-    if let Err(error) = hostmem::strangers::prepare() {
+    if let Err(error) = strangers::prepare() {
         tracing::warn!(%error, "descriptors that guests send cannot be judged: interrupts and write traps are not for them");
     }
     confine::begin(Role::Device, &[]);
