@@ -12,14 +12,19 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
-use gpu::{Gpu, Request};
+use gpu::{AllocId, Gpu, GpuError, Request};
+use hostmem::Memfd;
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use support::{Installation, stderr, until};
-use transport::unix;
-use vfio_user::{CallError, Client, ClientOptions, Errno, pci, wire};
+use transport::{Consumer, Producer, unix};
+use vfio_user::{CallError, Client, ClientOptions, Errno, pci, wire as vfio_wire};
+use wire::handshake::features;
+use wire::limits::MAX_REPLY_BYTES;
+use wire::{Credential, Hello, Import, Reply, decode_answer, frame, parse_answer};
 
 mod support;
 
@@ -101,12 +106,13 @@ fn sender() {
         // It is answered, or made to leave.
         let _ = unix::receive(&socket, &mut [0; 4096]);
     }
+    import(&run, fd);
     let socket = UnixStream::connect(std::env::var_os(GUEST).unwrap()).unwrap();
     let client = Client::over(socket, &ClientOptions::default()).unwrap();
     let refused = Err(CallError::Refused(Errno::INVAL));
     assert_eq!(client.map_dma(0, 1 << 20, (true, true), Some((fd, 0))), refused);
     assert_eq!(client.connect_irqs(pci::MSIX, 0, &[fd]), refused);
-    for kind in [wire::WATCH_TRACKER, wire::WATCH_DECODE] {
+    for kind in [vfio_wire::WATCH_TRACKER, vfio_wire::WATCH_DECODE] {
         let both: &[BorrowedFd<'_>] = &[fd, fd];
         assert_eq!(client.watch_stores((kind, pci::BAR1), (1 << 30, 1 << 20), both), refused);
     }
@@ -115,6 +121,31 @@ fn sender() {
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
     std::mem::forget(strange);
     std::thread::park();
+}
+
+/// Has a session in which the file is to be imported, which is refused; and leaves one more in its socket, for nobody.
+fn import(run: &Path, fd: BorrowedFd<'_>) {
+    let socket = unix::connect(&run.join("session.sock")).unwrap();
+    let hello = Hello { credential: Credential::default(), features: features::ALL, gpu: 0 };
+    unix::send(&socket, &hello.encode(), &[], true).unwrap();
+    let mut buffer = vec![0; MAX_REPLY_BYTES];
+    let received = unix::receive(&socket, &mut buffer).unwrap();
+    let Ok(Reply::Welcome(welcome)) = Reply::decode(&buffer[..received.length]) else { panic!("not welcome") };
+    let area = Arc::new(Memfd::from_fd(received.fds.into_iter().next().unwrap()).unwrap().map().unwrap());
+    let (to, from) = (welcome.command_ring, welcome.answer_ring);
+    let mut commands = Producer::new(Arc::clone(&area), to.0 as usize, to.1 as usize);
+    let mut answers = Consumer::new(area, from.0 as usize, from.1 as usize);
+    let wanted = Import { id: AllocId(1), offset: 0, bytes: 4096 };
+    for number in 0..2 {
+        unix::send(&socket, &frame::import_message(number), &[fd], true).unwrap();
+        commands.push(&[&frame::import(number, wanted)], &|| !unix::hung_up(&socket)).unwrap();
+        let mut answer = Vec::new();
+        answers.pop(&mut answer, &|| !unix::hung_up(&socket)).unwrap();
+        let (of, _, body) = parse_answer(&answer).unwrap();
+        let refused = decode_answer(body).unwrap();
+        assert!(of == number && matches!(refused, Err(GpuError::InvalidValue { .. })), "{refused:?}");
+    }
+    unix::send(&socket, &frame::import_message(2), &[fd], true).unwrap();
 }
 
 /// A process of the test's, ended before it is gone.
@@ -170,6 +201,11 @@ fn nobody_waits_for_what_others_send_to_be_closed() {
     assert!(output.status.success(), "{}", stderr(&output));
     let guest = String::from_utf8(output.stdout).unwrap();
     let sender = send(&installation, &strange, guest.trim());
+    let sessions = || {
+        let output = installation.output(&["ps", "--json"]);
+        Some(serde_json::from_slice::<Value>(&output.stdout).ok()?["sessions"].as_array()?.len())
+    };
+    until("the session to be forgotten", || sessions().filter(|count| *count == 0));
 
     let output = installation.output(&["vgpu", "destroy", "one"]);
     assert!(output.status.success(), "{}", stderr(&output));
