@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use fair_share::{Policy, UnknownPolicy};
 use serde::{Deserialize, Serialize};
+use tenancy::LEAST_SHARE;
 
 /// A number of bytes: `512m`, `2g`, `1.5GiB`, `4096`. Units are powers of 1024.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -58,8 +59,8 @@ impl FromStr for Percent {
     fn from_str(text: &str) -> Result<Percent, String> {
         let number = text.trim().trim_end_matches('%').trim();
         match number.parse::<f64>() {
-            Ok(value) if value > 0.0 && value <= 100.0 => Ok(Percent(value)),
-            _ => Err(format!("`{text}` is not a share; write it as 30%, above 0 and at most 100")),
+            Ok(value) if (LEAST_SHARE..=100.0).contains(&value) => Ok(Percent(value)),
+            _ => Err(format!("`{text}` is not a share; write it as 30%, at least {LEAST_SHARE} and at most 100")),
         }
     }
 }
@@ -280,7 +281,7 @@ mod tests {
         }
         assert_eq!("30%".parse(), Ok(Percent(30.0)));
         assert_eq!("12.5".parse(), Ok(Percent(12.5)));
-        for bad in ["0", "101%", "x", "NaN", "-5%"] {
+        for bad in ["0", "1e-300%", "101%", "x", "NaN", "-5%"] {
             assert!(bad.parse::<Percent>().is_err(), "{bad}");
         }
         let soft: GpuSpec = "soft:4g".parse().unwrap();

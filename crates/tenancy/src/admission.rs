@@ -36,7 +36,7 @@ pub enum AdmissionError {
         taken: f64,
     },
     /// Not a share.
-    #[error("a share must be above 0 % and at most 100 %, not {wanted} %")]
+    #[error("a share must be at least {LEAST_SHARE} % and at most 100 %, not {wanted} %")]
     NoShare {
         /// Asked for, percent.
         wanted: f64,
@@ -108,6 +108,8 @@ pub enum AdmissionError {
 
 /// Least memory limit, bytes: a context's own needs and a small module.
 pub const LEAST_MEMORY: u64 = 1 << 20;
+/// Least share, percent: the less the least one is, the longer are all turns.
+pub const LEAST_SHARE: f64 = 0.1;
 /// Least limit of host memory, bytes: a session, and a kernel under way.
 pub const LEAST_HOST_MEMORY: u64 = 32 << 20;
 
@@ -306,8 +308,8 @@ fn check_memory(wanted: u64, limit: u64) -> Result<(), AdmissionError> {
 /// Whether a share can be given while others have `taken`.
 fn check_share(share_percent: Option<f64>, taken: f64) -> Result<(), AdmissionError> {
     match share_percent {
-        // Written so that what is no number is refused as well.
-        Some(wanted) if !(wanted > 0.0 && wanted <= 100.0) => Err(AdmissionError::NoShare { wanted }),
+        // What is no number is in no range.
+        Some(wanted) if !(LEAST_SHARE..=100.0).contains(&wanted) => Err(AdmissionError::NoShare { wanted }),
         Some(wanted) if taken + wanted > 100.0 + 1e-9 => Err(AdmissionError::Share { wanted, taken }),
         _ => Ok(()),
     }
@@ -356,6 +358,7 @@ mod tests {
             (terms("d", Some((4 << 30) + 1), None), "memory"),
             (terms("d", Some(1), None), "little memory"),
             (terms("d", None, Some(0.0)), "zero share"),
+            (terms("d", None, Some(1e-300)), "hardly a share"),
             (terms("d", None, Some(f64::NAN)), "no number"),
         ] {
             assert!(admission.admit(bad, &[0]).is_err(), "{name}");
