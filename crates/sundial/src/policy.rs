@@ -18,7 +18,9 @@
 //! administrator (root, and the daemon's user) may do what he likes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use serde::Deserialize;
@@ -26,6 +28,9 @@ use tenancy::Terms;
 
 use crate::quota::Quota;
 use crate::size::{Percent, Size};
+
+/// Longest wait for a directory of users.
+const GETENT_BOUND: Duration = Duration::from_secs(5);
 
 /// What a user sees of others' tenants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Deserialize)]
@@ -270,7 +275,7 @@ impl Grant {
 pub(crate) trait Book {
     fn user(&self, name: &str) -> Option<u32>;
 
-    /// Its number, and those of its members, as far as it is not their own group.
+    /// Its number, and those of its members; of those whose own group it is, as far as they can be known.
     fn group(&self, name: &str) -> Option<(u32, BTreeSet<u32>)>;
 }
 
@@ -291,11 +296,47 @@ impl Machine {
         if let Some(line) = file.lines().find(named) {
             return Some(split(line));
         }
-        let mut getent = Command::new("getent");
-        let output = getent.args([table, "--", name]).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
-        let text = String::from_utf8(output.stdout).ok()?;
-        text.lines().find(named).map(split)
+        getent(&[table, "--", name])?.lines().find(named).map(split)
     }
+
+    /// The users whose own group has a number: those of this machine, and of a directory that lists its users.
+    fn own_members(number: u32) -> BTreeSet<u32> {
+        let file = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let all = getent(&["passwd"]).unwrap_or_default();
+        own_members(file.lines().chain(all.lines()), number)
+    }
+}
+
+/// The users of lines of `passwd` whose own group has a number.
+fn own_members<'a>(lines: impl Iterator<Item = &'a str>, number: u32) -> BTreeSet<u32> {
+    let of = |line: &str| {
+        let fields: Vec<&str> = line.trim_end().split(':').collect();
+        let [_, _, user, group, ..] = fields[..] else { return None };
+        (group.parse() == Ok(number)).then(|| user.parse().ok())?
+    };
+    lines.filter_map(of).collect()
+}
+
+/// What `getent` says; nothing if it takes too long, as a directory that does not answer has it.
+fn getent(arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new("getent");
+    let mut child =
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+    let mut out = child.stdout.take()?;
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let reading = std::thread::Builder::new().spawn(move || {
+        let mut text = String::new();
+        // Who no longer waits does not mind.
+        let _ = sender.send(out.read_to_string(&mut text).ok().map(|_| text));
+    });
+    let text = reading.ok().and_then(|_| receiver.recv_timeout(GETENT_BOUND).ok().flatten());
+    if text.is_none() {
+        tracing::warn!(asked = arguments.join(" "), "the machine's directory of users does not answer");
+    }
+    // It has said everything, or will be heard no more.
+    let _ = child.kill();
+    let _ = child.wait();
+    text
 }
 
 impl Book for Machine {
@@ -304,11 +345,14 @@ impl Book for Machine {
     }
 
     fn group(&self, name: &str) -> Option<(u32, BTreeSet<u32>)> {
-        let numbered = || Some((name.parse().ok()?, BTreeSet::new()));
-        let Some(entry) = Machine::entry("group", name) else { return numbered() };
-        let members = entry.get(3).map(|names| names.split(',').filter(|name| !name.is_empty()));
-        let members = members.into_iter().flatten().filter_map(|name| self.user(name)).collect();
-        Some((entry.get(2)?.parse().ok()?, members))
+        let Some(entry) = Machine::entry("group", name) else {
+            let number = name.parse().ok()?;
+            return Some((number, Machine::own_members(number)));
+        };
+        let number = entry.get(2)?.parse().ok()?;
+        let names = entry.get(3).map(|names| names.split(',').filter(|name| !name.is_empty()));
+        let members = names.into_iter().flatten().filter_map(|name| self.user(name));
+        Some((number, members.chain(Machine::own_members(number)).collect()))
     }
 }
 
@@ -376,6 +420,16 @@ mod tests {
         assert!(grant.admit(nothing, &mut terms(None, None)).unwrap_err().contains("end one"));
         assert!(grant.check_session(2).is_ok() && grant.check_session(3).unwrap_err().contains("`sessions = 3`"));
         assert!(Rules::default().of(5, 5).admit(nothing, &mut terms(None, Some(99.0))).is_ok(), "nothing is said");
+    }
+
+    #[test]
+    fn a_group_has_those_whose_own_it_is() {
+        let lines = "root:x:0:0::/root:/bin/sh\nada:x:1000:100:Ada:/home/ada:\nbob:x:1001:1001::/:\neve:x:1002:100\nshort:x:7\n:::";
+        assert_eq!(own_members(lines.lines(), 100), BTreeSet::from([1000, 1002]));
+        assert!(own_members(lines.lines(), 7).is_empty());
+        // Root's own, on every machine.
+        assert!(Machine.group("0").unwrap().1.contains(&0));
+        assert_eq!(getent(&["no-such-table"]).unwrap_or_default(), "");
     }
 
     #[test]
