@@ -146,7 +146,7 @@ impl HostPool {
         self.imported[at].parts -= 1;
         if self.imported[at].parts == 0 {
             let gone = self.imported.swap_remove(at);
-            self.drop_file(&gone.dma);
+            self.let_go(&gone.dma);
         }
         true
     }
@@ -188,7 +188,15 @@ impl HostPool {
         }
     }
 
+    /// Gives a file of ours back, with its pages: the client may keep its descriptor, and whoever has made a page has to answer for it.
     fn drop_file(&self, dma: &DmaMemory) {
+        if let Err(error) = dma.file.punch(0, dma.file.bytes()) {
+            log_limit::warn!(%error, "pages of host memory stay as long as its client keeps them");
+        }
+        self.let_go(dma);
+    }
+
+    fn let_go(&self, dma: &DmaMemory) {
         self.mmio.backing().free_dma(dma.bus());
         self.budget.refund_file();
     }

@@ -85,6 +85,12 @@ impl Mapping {
         Ok(())
     }
 
+    /// Gives its pages back to the host, whoever else has the file: it reads as zeros from then on, until somebody stores into it.
+    pub fn discard(&self) {
+        // SAFETY: our own mapping; like a store by another process, it changes bytes that nobody holds references into.
+        let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.bytes, Advice::LinuxRemove) };
+    }
+
     /// Size in bytes.
     #[must_use]
     pub fn len(&self) -> usize {

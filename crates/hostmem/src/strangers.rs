@@ -28,6 +28,9 @@ pub type FileSystem = (u32, u32);
 
 /// Most descriptors of one user that are being closed: who has as many sends no more.
 pub const MOST_STRANGERS: usize = 32;
+/// From so many on a user is not let in any more: each takes a thread. It is more, so that whoever is ended for having sent some
+/// does not keep others of his user out.
+pub const FAR_TOO_MANY_STRANGERS: usize = 256;
 
 /// Room for a thread that closes.
 const STACK: usize = 64 << 10;

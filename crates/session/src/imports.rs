@@ -45,7 +45,8 @@ impl Imports {
         };
         let user = unix::peer(socket).map_or(u32::MAX, |peer| peer.uid);
         let fds = strangers::sift(received.fds, user);
-        if strangers::strangers_of(user) >= MOST_STRANGERS {
+        // Who sends good ones is not to blame for what others of this user have sent.
+        if fds.is_none() && strangers::strangers_of(user) >= MOST_STRANGERS {
             return Err(Ended::Strangers);
         }
         let message = message.get(..received.length).ok_or(WireError::Length { what: "message with a memory file" })?;

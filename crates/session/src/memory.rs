@@ -29,6 +29,13 @@ pub(crate) struct SharedMemory {
     pub(crate) staging: Mapping,
 }
 
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // The client may keep its descriptor; the pages that we have made are charged to it no longer.
+        self.staging.discard();
+    }
+}
+
 impl SharedMemory {
     /// With a staging area of so many bytes, and the files of area and staging: only the client needs them, and nobody when it has
     /// mapped them.

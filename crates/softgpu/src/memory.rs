@@ -14,6 +14,8 @@ use parking_lot::RwLock;
 
 /// The first bus address handed out; below it lies nothing, so that small wrong addresses fail.
 const FIRST_BUS: u64 = 1 << 32;
+/// Page tables name no bus address beyond: 46 bits of pages.
+const BUS_END: u64 = 1 << 58;
 /// Number of the file that is all of VRAM, but for what is lent.
 const WHOLE: u64 = 1;
 
@@ -170,8 +172,10 @@ impl Memory {
         let (bytes, number) = (file.bytes(), self.number());
         let room = bytes.next_multiple_of(HUGE_PAGE) + HUGE_PAGE;
         loop {
-            let bus = self.next_bus.fetch_add(room, Ordering::Relaxed);
-            let end = bus.checked_add(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+            let within = |bus: u64| bus.checked_add(room).filter(|end| *end <= BUS_END);
+            let bus = self.next_bus.try_update(Ordering::Relaxed, Ordering::Relaxed, within);
+            let bus = bus.map_err(|_| io::ErrorKind::OutOfMemory)?;
+            let end = bus + bytes;
             let system = System { file: Arc::clone(&file), number, file_offset: 0, mapping: Arc::clone(&mapping) };
             match self.system.write().insert(bus..end, system) {
                 Ok(()) => return Ok(DmaMemory::contiguous(BusAddr(bus), file, mapping)),

@@ -174,6 +174,9 @@ pub(crate) struct Listing {
     /// How GPU time is shared.
     #[serde(default)]
     pub(crate) scheduler: Scheduler,
+    /// GPUs of which nothing is known now, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) silent: Vec<String>,
 }
 
 /// A session, as `ps` shows it.

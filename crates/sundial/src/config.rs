@@ -262,10 +262,9 @@ impl Config {
     /// Itself, with what a daemon that runs takes no notice of as that one has it.
     pub(crate) fn beside(self, running: &Config) -> Config {
         let Config { gpu, scheduler, copies, submission, transport, block_size, .. } = running.clone();
-        let Config { memory, code_cache, usage, metrics, system, mut limits, .. } = running.clone();
-        // What a tenant may take of the machine depends on the GPUs; all else is counts.
-        limits =
-            Limits { host_bytes: limits.host_bytes, maps: limits.maps, files: limits.files, ..self.limits.clone() };
+        let Config { code_cache, usage, metrics, system, .. } = running.clone();
+        // What a tenant does that does not say it himself is no matter of the device process.
+        let memory = MemoryPolicy { on_full: self.memory.on_full, ..running.memory };
         Config {
             gpu,
             scheduler,
@@ -278,7 +277,6 @@ impl Config {
             usage,
             metrics,
             system,
-            limits,
             ..self
         }
     }
@@ -355,6 +353,13 @@ mod tests {
         assert!(now.differences(&config("")).is_empty());
         let later = config("gpu = \"soft:1g\"\n[usage]\ndays = 1\n[memory]\novercommit = false\n");
         assert_eq!(later.differences(&now), ["gpu", "memory", "usage"]);
+        let read = config(
+            "gpu = \"soft:1g\"\nmost_tenants = 7\n[memory]\novercommit = false\non_full = \"wait\"\n[limits]\nhost_bytes = 99\n",
+        );
+        let holds = read.beside(&now);
+        assert!(holds.differences(&now).is_empty(), "what was told to come later");
+        assert_eq!((holds.most_tenants, holds.limits.host_bytes, holds.memory.overcommit), (7, 99, true));
+        assert_ne!(holds.memory.on_full, now.memory.on_full);
     }
 
     #[test]

@@ -61,6 +61,9 @@ fn table(listing: &Listing) -> String {
             state(line)
         ));
     }
+    for reason in &listing.silent {
+        text.push_str(&format!("({reason})\n"));
+    }
     text
 }
 
@@ -106,6 +109,8 @@ mod tests {
         let text = table(&Listing { sessions: vec![line], ..Listing::default() });
         let [head, body] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
         assert_eq!(head.find("STATE"), body.find("waiting for 32 MiB (62 s)"));
+        let silent = Listing { silent: vec!["GPU 1: it does not answer".into()], ..Listing::default() };
+        assert!(table(&silent).ends_with("(GPU 1: it does not answer)\n"));
         assert!(body.contains("96 MiB") && body.contains("30.0%"), "{body}");
     }
 }

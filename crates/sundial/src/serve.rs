@@ -91,8 +91,6 @@ pub(crate) fn main(args: Args) -> Result<()> {
         let Remoting { copies, submission, transport, block_size, .. } = config.remoting().decided(args.remoting);
         config = Config { copies, submission, transport, block_size, ..config };
         config.metrics.listen = args.metrics.clone().or(config.metrics.listen);
-        let memory = config.gpu.iter().map(|GpuSpec::Soft { memory }| memory.0).fold(0, u64::saturating_add);
-        config.limits = host.limits(&config.limits, memory);
         Ok(config)
     };
     let config = load()?;
@@ -130,7 +128,8 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let linger = detached.then(|| Duration::from_secs(config.linger_seconds));
     let group = config.system.group.as_deref().filter(|_| is_system).map(group).transpose()?;
     let sockets_are_ours = activated.is_none();
-    let system = System { is_system, group, activated: Mutex::new(activated), sockets_are_ours, load: Box::new(load) };
+    let system =
+        System { host, is_system, group, activated: Mutex::new(activated), sockets_are_ours, load: Box::new(load) };
     let control = Control::start(directory, config, system, store, trap_costs)?;
     system::tell("READY=1");
     if let Some(metrics) = metrics {

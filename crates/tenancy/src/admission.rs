@@ -284,14 +284,16 @@ impl Admission {
         self.on(gpu, but).filter_map(|terms| terms.share_percent).sum()
     }
 
-    /// What a GPU has to do already; with why a tenant cannot go there, if that is known.
+    /// What a GPU has to do already, for one who wants so much of its memory there (`None`: all of it).
     #[must_use]
-    pub fn load(&self, gpu: usize, refusal: Option<String>) -> Load {
+    pub fn load(&self, gpu: usize, wanted_bytes: Option<u64>) -> Load {
         Load {
             tenants: self.on(gpu, None).count(),
             memory_bytes: self.memory_bytes(gpu),
             promised_bytes: self.promised_bytes(gpu),
-            refusal,
+            wanted_bytes,
+            is_up: true,
+            refusal: None,
         }
     }
 }

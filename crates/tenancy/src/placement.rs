@@ -28,7 +28,7 @@ impl FromStr for Placement {
     }
 }
 
-/// What a GPU has to do already.
+/// What a GPU has to do already, and what the tenant in question wants of it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Load {
     /// Tenants on it.
@@ -37,6 +37,10 @@ pub struct Load {
     pub memory_bytes: u64,
     /// Limits of those tenants together, bytes: may be more than there is.
     pub promised_bytes: u64,
+    /// The limit that the tenant would have there, bytes; `None`: all of it.
+    pub wanted_bytes: Option<u64>,
+    /// It works.
+    pub is_up: bool,
     /// Why the tenant in question cannot go there, if it cannot.
     pub refusal: Option<String>,
 }
@@ -64,6 +68,14 @@ pub enum PlacementError {
     /// None was asked for.
     #[error("a tenant has at least one GPU")]
     None,
+    /// One was asked for that is not there.
+    #[error("there is no GPU {number}: the daemon has {there}, counted from 0")]
+    NoSuch {
+        /// Which.
+        number: usize,
+        /// That there are.
+        there: usize,
+    },
     /// One was asked for twice.
     #[error("GPU {number} is named twice")]
     Twice {
@@ -83,9 +95,9 @@ pub enum PlacementError {
 }
 
 impl Load {
-    /// What has room for a limit of so many bytes (`None`: all of it) beside those that are promised.
-    fn has_room(&self, bytes: Option<u64>) -> bool {
-        self.promised_bytes.saturating_add(bytes.unwrap_or(self.memory_bytes)) <= self.memory_bytes
+    /// Whether there is room for the tenant's limit beside those that are promised.
+    fn has_room(&self) -> bool {
+        self.promised_bytes.saturating_add(self.wanted_bytes.unwrap_or(self.memory_bytes)) <= self.memory_bytes
     }
 
     /// Less of a load comes first: in tenants, then in the part of the memory that is promised.
@@ -96,30 +108,27 @@ impl Load {
 }
 
 impl Placement {
-    /// The GPUs, by number, of a tenant with a limit of `memory_bytes` on each.
+    /// The GPUs of a tenant, by number.
     ///
     /// # Errors
     /// Why it cannot be.
-    pub fn place(self, wish: &Wish, memory_bytes: Option<u64>, gpus: &[Load]) -> Result<Vec<usize>, PlacementError> {
+    pub fn place(self, wish: &Wish, gpus: &[Load]) -> Result<Vec<usize>, PlacementError> {
         let wanted = match wish {
             Wish::Any(count) => *count,
             Wish::These(numbers) => numbers.len(),
         };
-        let highest = match wish {
-            Wish::Any(count) => *count,
-            Wish::These(numbers) => numbers.iter().map(|number| number + 1).max().unwrap_or(0).max(wanted),
-        };
+        let there = gpus.len();
         match wanted {
             0 => return Err(PlacementError::None),
-            _ if highest > gpus.len() && wanted <= gpus.len() && matches!(wish, Wish::These(_)) => {
-                return Err(PlacementError::TooFew { wanted: highest, there: gpus.len() });
-            }
-            _ if wanted > gpus.len() => return Err(PlacementError::TooFew { wanted, there: gpus.len() }),
+            _ if wanted > there => return Err(PlacementError::TooFew { wanted, there }),
             _ => {}
         }
         let mut order: Vec<usize> = match wish {
             Wish::These(numbers) => {
                 for (at, number) in numbers.iter().enumerate() {
+                    if *number >= there {
+                        return Err(PlacementError::NoSuch { number: *number, there });
+                    }
                     if numbers[..at].contains(number) {
                         return Err(PlacementError::Twice { number: *number });
                     }
@@ -128,7 +137,7 @@ impl Placement {
             }
             Wish::Any(_) => {
                 let mut all: Vec<usize> = (0..gpus.len()).collect();
-                all.sort_by(|&one, &other| self.compare(memory_bytes, &gpus[one], &gpus[other]).then(one.cmp(&other)));
+                all.sort_by(|&one, &other| self.compare(&gpus[one], &gpus[other]).then(one.cmp(&other)));
                 all
             }
         };
@@ -150,15 +159,17 @@ impl Placement {
     }
 
     /// Which of two GPUs is the better place.
-    fn compare(self, memory_bytes: Option<u64>, one: &Load, other: &Load) -> Ordering {
+    fn compare(self, one: &Load, other: &Load) -> Ordering {
         // Where there is room, first.
-        let room = other.has_room(memory_bytes).cmp(&one.has_room(memory_bytes));
-        let both_have_it = one.has_room(memory_bytes) && other.has_room(memory_bytes);
-        match self {
+        let room = other.has_room().cmp(&one.has_room());
+        let both_have_it = one.has_room() && other.has_room();
+        let better = match self {
             Placement::Spread => one.cmp(other),
             Placement::Pack if both_have_it => other.cmp(one),
             // Where nobody has room, somebody has to share: the least loaded does.
             Placement::Pack => room.then_with(|| one.cmp(other)),
-        }
+        };
+        // Nobody is sent where nothing works now, unless he asks for it.
+        other.is_up.cmp(&one.is_up).then(better)
     }
 }

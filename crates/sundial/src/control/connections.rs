@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use hostmem::strangers;
+use hostmem::strangers::{self, FAR_TOO_MANY_STRANGERS};
 use parking_lot::Mutex;
 use rustix::event::{Timespec, epoll};
 use transport::unix::{self, PeerProcess};
@@ -274,6 +274,12 @@ impl Connections {
             }
         };
         let Ok(peer) = unix::peer(&*socket) else { return };
+        if strangers::strangers_of(peer.uid) >= FAR_TOO_MANY_STRANGERS {
+            if self.quiet.may() {
+                tracing::warn!(user = peer.uid, "too many descriptors of this user's are still being closed");
+            }
+            return;
+        }
         let limit = (self.limit)(peer);
         let mut present = self.present.lock();
         let Present { places, sockets } = &mut *present;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use hostmem::strangers::{self, MOST_STRANGERS};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
@@ -22,9 +22,10 @@ use wire::{Hello, Reply};
 use super::Control;
 use super::connections::{Connections, HELLO_BOUND, Limit, Serve, Then};
 use super::rights::{self, Owner, View};
+use super::supervisor::REPORT_BOUND;
 use super::tenants::{Opened, Orders, Tenants};
 use super::vgpus::Wish;
-use crate::admin::{self, AdminReply, AdminRequest, Listing};
+use crate::admin::{self, AdminReply, AdminRequest, Listing, SessionLine};
 use crate::link::ToDevice;
 use crate::remoting::Remoting;
 use crate::size::{GpuWish, Percent};
@@ -226,7 +227,9 @@ impl Control {
 
     /// Changes a tenant's limit of GPU memory, down to what it has at least.
     fn resize_tenant(&self, name: &str, bytes: u64) -> Result<AdminReply> {
-        let lines = self.report()?.sessions;
+        let gpus = self.tenants.lock().gpus_of(name);
+        let reports: Vec<Listing> = gpus.iter().map(|gpu| self.gpus[*gpu].device.report()).collect::<Result<_>>()?;
+        let lines: Vec<SessionLine> = reports.into_iter().flat_map(|report| report.sessions).collect();
         let has = lines.iter().filter(|line| line.tenant == name).map(|line| line.memory_reserved).max().unwrap_or(0);
         let bytes = bytes.max(has);
         self.change(|tenants| match tenants.resize(name, bytes) {
@@ -237,14 +240,29 @@ impl Control {
         Ok(AdminReply::Limit { bytes })
     }
 
-    /// Who is on each GPU?
+    /// Who is on each GPU? Those that do not answer are named.
+    ///
+    /// # Errors
+    /// None answers.
     fn report(&self) -> Result<Listing> {
-        self.gpus.iter().try_fold(Listing::default(), |mut all, seat| {
-            let Listing { sessions, device_deaths, .. } = seat.device.report()?;
-            all.sessions.extend(sessions);
-            all.device_deaths += device_deaths;
-            Ok(all)
-        })
+        let mut all = Listing::default();
+        // All are asked before any is waited for.
+        let asked: Vec<_> = self.gpus.iter().map(|seat| seat.device.ask_report()).collect();
+        let until = Instant::now() + REPORT_BOUND;
+        for (gpu, asked) in asked.into_iter().enumerate() {
+            let left = until.saturating_duration_since(Instant::now());
+            match asked.and_then(|asked| asked.recv_timeout(left).context("it does not answer")) {
+                Ok(Listing { sessions, device_deaths, .. }) => {
+                    all.sessions.extend(sessions);
+                    all.device_deaths += device_deaths;
+                }
+                Err(error) => all.silent.push(format!("GPU {gpu}: {error:#}")),
+            }
+        }
+        if all.silent.len() == self.gpus.len() {
+            bail!("{}", all.silent.join("; "));
+        }
+        Ok(all)
     }
 
     /// Lets somebody in. Whose lifeline was cut a moment ago must not be in the way: while sessions of the same user's are just ending,

@@ -89,7 +89,7 @@ impl Control {
             compilers: Compilers::new(store.clone()),
         };
         let gpus: Vec<Seat> = config.gpu.iter().enumerate().map(seat).collect();
-        let settings = Arc::new(Settings::new(config)?);
+        let settings = Arc::new(Settings::new(config, system.host)?);
         let config = &settings.config;
         let tenants = Mutex::new(Tenants::new(&settings));
         let (quiet, seen) = (Quiet::new(), Mutex::new(Instant::now()));

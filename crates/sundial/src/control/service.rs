@@ -14,10 +14,13 @@ use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tenancy::Limits;
 
 use super::Control;
 use crate::config::Config;
+use crate::host::Host;
 use crate::policy::{Machine, Rules};
+use crate::size::GpuSpec;
 use crate::system::{self, Activated};
 use crate::threads;
 
@@ -31,6 +34,8 @@ const DRAIN: Duration = Duration::from_secs(30);
 pub(crate) struct Settings {
     pub(super) config: Config,
     pub(super) rules: Rules,
+    /// Of each tenant: what policy says, and what this machine has where it says nothing.
+    pub(super) limits: Limits,
 }
 
 impl Settings {
@@ -38,14 +43,18 @@ impl Settings {
     ///
     /// # Errors
     /// One is not known, or means nothing where it stands.
-    pub(crate) fn new(config: Config) -> Result<Settings> {
+    pub(crate) fn new(config: Config, host: Host) -> Result<Settings> {
         let rules = config.policy.resolve(&Machine)?;
-        Ok(Settings { config, rules })
+        let memory = config.gpu.iter().map(|GpuSpec::Soft { memory }| memory.0).fold(0, u64::saturating_add);
+        let limits = host.limits(&config.limits, memory);
+        Ok(Settings { config, rules, limits })
     }
 }
 
 /// What a daemon is that serves all users of a machine, and how its policy is read.
 pub(crate) struct System {
+    /// The machine.
+    pub(crate) host: Host,
     /// It does.
     pub(crate) is_system: bool,
     /// Those who may come, beside the daemon's own user.
@@ -107,7 +116,7 @@ impl Control {
             if !later.is_empty() {
                 tracing::warn!(keys = later.join(", "), "these take effect when the daemon is started anew");
             }
-            Settings::new(config.beside(&old.config))
+            Settings::new(config.beside(&old.config), self.system.host)
         });
         let done = read.map(|settings| {
             let settings = Arc::new(settings);

@@ -34,7 +34,7 @@ use crate::memory_policy::MemoryRules;
 use crate::size::GpuSpec;
 
 /// Longest wait for a report.
-const REPORT_BOUND: Duration = Duration::from_secs(5);
+pub(super) const REPORT_BOUND: Duration = Duration::from_secs(5);
 /// Between two looks at a device process that says nothing.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -141,16 +141,23 @@ impl DeviceLink {
 
     /// Who is there?
     pub(super) fn report(&self) -> Result<Listing> {
+        self.ask_report()?.recv_timeout(REPORT_BOUND).context("the GPU does not answer")
+    }
+
+    /// The same, to be waited for.
+    pub(super) fn ask_report(&self) -> Result<Receiver<Listing>> {
         let (sender, receiver) = channel();
-        {
-            let mut state = self.state.lock();
-            let device_deaths = state.deaths.ever;
-            let Some(queue) = &state.queue else { return Ok(Listing { device_deaths, ..Listing::default() }) };
-            // In one lock, so that reports and those who wait for them keep the same order.
-            queue.send((ToDevice::Report, Vec::new())).ok().context("the GPU does not answer")?;
-            state.reports.push(sender);
-        }
-        receiver.recv_timeout(REPORT_BOUND).context("the GPU does not answer")
+        let mut state = self.state.lock();
+        let device_deaths = state.deaths.ever;
+        let Some(queue) = &state.queue else {
+            // Nobody.
+            let _ = sender.send(Listing { device_deaths, ..Listing::default() });
+            return Ok(receiver);
+        };
+        // In one lock, so that reports and those who wait for them keep the same order.
+        queue.send((ToDevice::Report, Vec::new())).ok().context("the GPU does not answer")?;
+        state.reports.push(sender);
+        Ok(receiver)
     }
 }
 
@@ -256,11 +263,11 @@ impl Control {
             state.vgpus.clear();
             state.resizes.clear();
         }
+        let sessions = self.change(|tenants| (tenants.sessions(gpu), tenants.lost(gpu)));
         self.usage.device_ended(gpu);
         compilers.end();
         // It is gone, or says what nobody understands, or does not listen.
         let _ = child.kill();
-        let sessions = self.tenants.lock().sessions(gpu);
         match corpses::reap(child)? {
             Some(status) => {
                 tracing::error!(gpu, %status, sessions, "the device process ended, and its sessions with it")
@@ -303,13 +310,14 @@ impl Control {
                     let mut state = device.state.lock();
                     (state.ready, state.began) = (Some((name, memory_bytes)), true);
                     drop(state);
+                    self.change(|tenants| (tenants.works(gpu), Orders::new()));
                     device.changed.notify_all();
                 }
                 FromDevice::Taken { number } => device.taken(number),
                 FromDevice::Ended { session } => {
                     // One that is refused is not taken before.
                     device.taken(session);
-                    self.change(|tenants| ((), tenants.close(session)));
+                    self.change(|tenants| ((), tenants.close_on(gpu, session)));
                     self.usage.soon();
                 }
                 FromDevice::Report { lines, last } => {
@@ -327,7 +335,7 @@ impl Control {
                 FromDevice::VgpuResized { vgpu, bytes, refused } => {
                     let waiting = device.state.lock().resizes.remove(&vgpu);
                     // Who no longer waits does not mind; its limit is what it has all the same.
-                    self.change(|tenants| ((), tenants.resized_vgpu(vgpu, bytes)));
+                    self.change(|tenants| ((), tenants.resized_vgpu(gpu, vgpu, bytes)));
                     waiting.map(|waiting| waiting.send((bytes, refused)));
                 }
                 FromDevice::VgpuEnded { vgpu } => device.tell(vgpu, None),

@@ -44,6 +44,8 @@ pub(super) struct Tenants {
     users: BTreeMap<u32, TenantId>,
     /// Open sessions: number, tenant, GPU.
     sessions: BTreeMap<u64, (TenantId, usize)>,
+    /// GPUs whose device process works.
+    up: BTreeSet<usize>,
     /// What the next one is called that a device process is given.
     next_number: u64,
     scheduler: Scheduler,
@@ -80,7 +82,7 @@ impl Tenants {
         let config = &settings.config;
         Tenants {
             settings: Arc::clone(settings),
-            admission: Admission::new(Vec::new(), config.limits.host_bytes, usize::MAX),
+            admission: Admission::new(Vec::new(), settings.limits.host_bytes, usize::MAX),
             vgpus: BTreeMap::new(),
             leaving: BTreeSet::new(),
             registered: HashMap::new(),
@@ -91,6 +93,7 @@ impl Tenants {
             draining: false,
             users: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            up: BTreeSet::new(),
             next_number: 1,
             scheduler: config.scheduler,
         }
@@ -99,8 +102,8 @@ impl Tenants {
     /// The memory of all GPUs is known, bytes.
     pub(super) fn start(&mut self, memory_bytes: Vec<u64>) {
         let config = &self.settings.config;
-        self.admission =
-            Admission::new(memory_bytes, config.limits.host_bytes, usize::MAX).overcommitting(config.memory.overcommit);
+        self.admission = Admission::new(memory_bytes, self.settings.limits.host_bytes, usize::MAX)
+            .overcommitting(config.memory.overcommit);
     }
 
     /// Another policy holds from now on, for those who are there as well; nobody has to go.
@@ -161,11 +164,19 @@ impl Tenants {
         let (mut there, mut loads) = (Vec::new(), Vec::new());
         for gpu in 0..self.gpus() {
             let mut terms = terms.clone();
-            let refusal = self.suit(&mut terms, owner, gpu, whole).err();
-            loads.push(self.admission.load(gpu, refusal));
+            let refusal = self.check_on(gpu, &mut terms, owner, whole).err();
+            let load = self.admission.load(gpu, terms.memory_bytes);
+            loads.push(Load { is_up: self.up.contains(&gpu), refusal, ..load });
             there.push(terms);
         }
-        let gpus = self.place(wish, terms.memory_bytes, &loads)?;
+        let gpus = self.place(wish, &loads)?;
+        if let Some(wanted) = terms.host_bytes
+            && let least = tenancy::LEAST_HOST_MEMORY * gpus.len() as u64
+            && wanted < least
+        {
+            // Each GPU's part is as much less.
+            return Err(AdmissionError::TooLittleHost { wanted, least }.into());
+        }
         // One limit for all of them.
         let memory_bytes = gpus.iter().filter_map(|gpu| there[*gpu].memory_bytes).min();
         let tenant = self.admission.admit(Terms { memory_bytes, ..terms }, &gpus)?;
@@ -179,8 +190,7 @@ impl Tenants {
     }
 
     /// Whether somebody may go to a GPU, and with which limit of its memory.
-    fn suit(&self, terms: &mut Terms, owner: Owner, gpu: usize, whole: bool) -> Result<(), String> {
-        self.check_room(gpu, whole)?;
+    fn check_on(&self, gpu: usize, terms: &mut Terms, owner: Owner, whole: bool) -> Result<(), String> {
         let all = self.admission.memory_bytes(gpu);
         match terms.memory_bytes {
             Some(bytes) if whole && bytes != all => {
@@ -189,15 +199,21 @@ impl Tenants {
             None if whole => terms.memory_bytes = Some(all),
             _ => {}
         }
+        self.check_room(gpu, whole)?;
+        let says_nothing = terms.memory_bytes.is_none();
         self.grant(owner).admit(self.held(owner.user, gpu, None), terms)?;
+        if says_nothing {
+            // What policy leaves to him may be more than there is.
+            terms.memory_bytes = terms.memory_bytes.map(|bytes| bytes.min(all));
+        }
         self.admission.check_on(gpu, terms).map_err(|error| error.to_string())
     }
 
-    /// On which GPUs a tenant with a limit of `memory_bytes` goes.
-    fn place(&self, wish: &GpuWish, memory_bytes: Option<u64>, loads: &[Load]) -> Result<Vec<usize>> {
+    /// On which GPUs a tenant goes.
+    fn place(&self, wish: &GpuWish, loads: &[Load]) -> Result<Vec<usize>> {
         let Config { placement, gpu: specs, .. } = &self.settings.config;
         let names = match wish {
-            GpuWish::Any(count) => return Ok(placement.place(&Wish::Any(*count), memory_bytes, loads)?),
+            GpuWish::Any(count) => return Ok(placement.place(&Wish::Any(*count), loads)?),
             GpuWish::These(names) => names,
         };
         let numbers = names.iter().filter_map(|name| match name {
@@ -210,21 +226,27 @@ impl Tenants {
             let number = match name {
                 GpuName::Number(number) => *number,
                 GpuName::Spec(spec) => {
-                    let alike = (0..specs.len()).filter(|at| specs[*at] == *spec && !taken.contains(at));
-                    let alike: Vec<usize> = alike.collect();
-                    if alike.is_empty() {
-                        bail!("the daemon serves {specs}, not {spec} for this; stop it, or leave --gpu out");
+                    let all: Vec<usize> = (0..specs.len()).filter(|at| specs[*at] == *spec).collect();
+                    let alike: Vec<usize> = all.iter().copied().filter(|at| !taken.contains(at)).collect();
+                    match (&all[..], &alike[..]) {
+                        ([], _) => bail!("the daemon serves {specs}, not {spec}; stop it, or leave --gpu out"),
+                        (_, []) => bail!("the daemon has {} GPUs that are {spec}, and more are wanted", all.len()),
+                        _ => {}
                     }
-                    let loads: Vec<Load> = alike.iter().map(|at| loads[*at].clone()).collect();
-                    let best = placement.place(&Wish::Any(1), memory_bytes, &loads)?;
-                    let number = best.first().map_or(alike[0], |best| alike[*best]);
+                    let of_them: Vec<Load> = alike.iter().map(|at| loads[*at].clone()).collect();
+                    let number = match placement.place(&Wish::Any(1), &of_them) {
+                        Ok(best) => best.first().and_then(|best| alike.get(*best)).copied(),
+                        // Said of the first, by its own number.
+                        Err(_) => alike.first().copied(),
+                    };
+                    let number = number.context("no GPU is like that")?;
                     taken.push(number);
                     number
                 }
             };
             places.push(number);
         }
-        Ok(placement.place(&Wish::These(places), memory_bytes, loads)?)
+        Ok(placement.place(&Wish::These(places), loads)?)
     }
 
     /// Who has used all GPU time that he may, with what he is told; his tenants get what nobody else wants.
@@ -258,6 +280,12 @@ impl Tenants {
 
     pub(super) fn owner(&self, tenant: TenantId) -> Option<Owner> {
         self.owners.get(&tenant).copied()
+    }
+
+    /// The GPUs of a tenant, by its name.
+    pub(super) fn gpus_of(&self, name: &str) -> Vec<usize> {
+        let found = self.admission.tenants().find(|(_, terms)| terms.name == name);
+        found.map_or_else(Vec::new, |(id, _)| self.admission.gpus(id).to_vec())
     }
 
     fn named(&self, name: &str) -> Option<(TenantId, Owner)> {
@@ -393,15 +421,19 @@ impl Tenants {
     /// Why not, for the client.
     pub(super) fn open(&mut self, credential: Credential, who: Owner, index: u32) -> Result<(Opened, Orders), String> {
         let known = self.gpu_for(&credential, who, index)?;
-        let (tenant, orders) =
-            if credential.is_none() { self.user(who)? } else { (self.known(&credential)?, Orders::new()) };
-        if let Some(owner) = self.owner(tenant) {
+        let registered = if credential.is_none() { None } else { Some(self.known(&credential)?) };
+        // Before a tenant is made for it.
+        if let Some(owner) = registered.map_or(Some(who), |tenant| self.owner(tenant)) {
             if owner.user != who.user && !owner.is_administrator() && !who.is_administrator() {
                 return Err("the credential is another user's".into());
             }
             let own = |(id, _): &&(TenantId, usize)| self.owner(*id).is_some_and(|other| other.user == owner.user);
             self.grant(owner).check_session(self.sessions.values().filter(own).count())?;
         }
+        let (tenant, orders) = match registered {
+            Some(tenant) => (tenant, Orders::new()),
+            None => self.user(who)?,
+        };
         let gpus = self.admission.gpus(tenant);
         let gpu = known.or_else(|| gpus.first().copied()).ok_or("this tenant has no GPU")?;
         let gpus = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
@@ -480,6 +512,14 @@ impl Tenants {
         (0..self.gpus()).map(|gpu| (gpu, ToDevice::Schedule { scheduler })).collect()
     }
 
+    /// The device process of a GPU says that a session has ended. Of another's it is not believed.
+    pub(super) fn close_on(&mut self, gpu: usize, session: u64) -> Orders {
+        match self.sessions.get(&session) {
+            Some((_, on)) if *on == gpu => self.close(session),
+            _ => Orders::new(),
+        }
+    }
+
     /// A session has ended, or could not be passed on.
     pub(super) fn close(&mut self, session: u64) -> Orders {
         let Some((tenant, _)) = self.sessions.remove(&session) else { return Orders::new() };
@@ -497,22 +537,26 @@ impl Tenants {
         }
     }
 
-    /// The device process of a GPU died: no session is left there, and a new one must be told of everybody on it.
-    pub(super) fn restart(&mut self, gpu: usize) -> Orders {
-        let gone: Vec<u64> =
-            self.sessions.iter().filter(|(_, (_, on))| *on == gpu).map(|(session, _)| *session).collect();
-        // Who is on another GPU as well is forgotten there.
-        let left: Orders =
-            gone.into_iter().flat_map(|session| self.close(session)).filter(|(on, _)| *on != gpu).collect();
-        let of_users: Vec<u32> =
-            self.users.iter().filter(|(_, id)| self.admission.gpus(**id) == [gpu]).map(|(uid, _)| *uid).collect();
-        for tenant in of_users.iter().filter_map(|uid| self.users.remove(uid)) {
-            self.admission.release(tenant);
-        }
+    /// The device process of a GPU has died, and with it all sessions there. Who is on another GPU as well, and is to be forgotten, is
+    /// to be forgotten there.
+    pub(super) fn lost(&mut self, gpu: usize) -> Orders {
+        self.up.remove(&gpu);
+        let gone = self.sessions.iter().filter(|(_, (_, on))| *on == gpu).map(|(session, _)| *session);
+        let gone: Vec<u64> = gone.collect();
+        gone.into_iter().flat_map(|session| self.close(session)).collect()
+    }
+
+    /// A device process works.
+    pub(super) fn works(&mut self, gpu: usize) {
+        self.up.insert(gpu);
+    }
+
+    /// All that a new device process of a GPU must be told.
+    pub(super) fn restart(&self, gpu: usize) -> Orders {
         let scheduler = self.scheduler;
         // Virtual GPUs before anybody's session: they keep the memory that they have.
         let all = self.introduce_all().into_iter().chain(self.make_vgpus()).filter(|(on, _)| *on == gpu);
-        [(gpu, ToDevice::Schedule { scheduler })].into_iter().chain(all).chain(left).collect()
+        [(gpu, ToDevice::Schedule { scheduler })].into_iter().chain(all).collect()
     }
 
     /// Notes whose a tenant is.
@@ -527,17 +571,17 @@ impl Tenants {
         let owner = self.owner(id).unwrap_or_default();
         let config = &self.settings.config;
         let gpus = self.admission.gpus(id);
-        let host_bytes = terms.host_bytes.unwrap_or(u64::MAX).min(config.limits.host_bytes);
+        let host_bytes = terms.host_bytes.unwrap_or(u64::MAX).min(self.settings.limits.host_bytes);
         // A device process counts what its own tenants take.
         let host_bytes = (host_bytes / gpus.len().max(1) as u64).max(tenancy::LEAST_HOST_MEMORY.min(host_bytes));
         let order = |&gpu: &usize| {
             let whole = self.admission.memory_bytes(gpu);
-            let vram_bytes = terms.memory_bytes.unwrap_or(whole).min(config.limits.vram_bytes);
+            let vram_bytes = terms.memory_bytes.unwrap_or(whole).min(self.settings.limits.vram_bytes);
             let order = ToDevice::Tenant {
                 id,
                 name: terms.name.clone(),
                 user: owner.user,
-                limits: Limits { vram_bytes, host_bytes, ..config.limits.clone() },
+                limits: Limits { vram_bytes, host_bytes, ..self.settings.limits.clone() },
                 share_percent: if self.exhausted.contains_key(&owner.user) {
                     Some(LEFT_OVER)
                 } else {
@@ -561,12 +605,13 @@ fn new_credential() -> Result<Credential> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::host::Host;
 
     fn tenants_with(config: &str) -> Tenants {
-        let settings = Settings::new(Config::parse(config).unwrap()).unwrap();
+        let settings = Settings::new(Config::parse(config).unwrap(), Host::look()).unwrap();
         let mut tenants = Tenants::new(&Arc::new(settings));
         tenants.start(vec![1 << 30; tenants.gpus()]);
+        (0..tenants.gpus()).for_each(|gpu| tenants.works(gpu));
         tenants
     }
 
@@ -711,6 +756,7 @@ mod tests {
         assert!(
             matches!(&tenants.close(second.session)[..], [(0, ToDevice::Forget { tenant })] if *tenant == first.tenant)
         );
+        assert_eq!(tenants.lost(0).len(), 1);
         assert!(matches!(&tenants.restart(0)[..], [(0, ToDevice::Schedule { .. })]) && tenants.is_empty());
 
         let mut tenants = tenants_with("[unregistered]\nallow = false");
@@ -750,10 +796,14 @@ mod tests {
         for (wish, what) in [
             (GpuWish::Any(3), "the daemon has 2 GPUs, not 3"),
             (GpuWish::Any(0), "at least one"),
-            (GpuWish::These(vec![GpuName::Number(2)]), "the daemon has 2 GPUs"),
+            (GpuWish::These(vec![GpuName::Number(2)]), "there is no GPU 2: the daemon has 2"),
+            (GpuWish::These(vec![GpuName::Number(usize::MAX)]), "there is no GPU"),
             (GpuWish::These(vec![spec("soft:4g")]), "serves soft:1073741824, soft:2147483648, not soft:4294967296"),
-            (GpuWish::These(vec![spec("soft:2g"); 2]), "not soft:2147483648 for this"),
-            (GpuWish::These(vec![GpuName::Number(1), spec("soft:2g")]), "not soft:2147483648 for this"),
+            (GpuWish::These(vec![spec("soft:2g"); 2]), "has 1 GPUs that are soft:2147483648, and more"),
+            (
+                GpuWish::These(vec![GpuName::Number(1), spec("soft:2g")]),
+                "has 1 GPUs that are soft:2147483648, and more",
+            ),
         ] {
             let refused = format!("{:#}", come("x", wish).unwrap_err());
             assert!(refused.contains(what), "{refused}");
@@ -766,20 +816,32 @@ mod tests {
         assert!(opened(&mut tenants, one, 1).unwrap_err().contains("this tenant has 1"));
         assert!(opened(&mut tenants, Credential::default(), 1).unwrap_err().contains("this tenant has 1"));
         let first = opened(&mut tenants, both, 0).unwrap();
-        // The death of one GPU's process is not the other's.
+        // The death of one GPU's process is not the other's: who comes goes there.
+        assert!(tenants.lost(1).is_empty());
+        assert_eq!((tenants.sessions(0), tenants.sessions(1)), (1, 0));
+        let (alone, orders) = tenants.open(Credential::default(), owner(9), 0).unwrap();
+        assert_eq!((alone.gpu, orders.len()), (0, 1), "though more tenants are there");
+        tenants.close(alone.session);
         let again: Vec<usize> = tenants.restart(1).iter().map(|(gpu, _)| *gpu).collect();
         assert_eq!(again, [1, 1, 1], "how time is shared, and both tenants there");
-        assert_eq!((tenants.sessions(0), tenants.sessions(1)), (1, 0));
+        tenants.works(1);
+        assert!(
+            tenants.close_on(1, first.session).is_empty() && tenants.sessions(0) == 1,
+            "it is not the other's to end"
+        );
         drop(life);
         assert!(tenants.sweep().is_empty(), "it has a session");
-        let told: Vec<usize> = tenants.restart(0).iter().filter(|(gpu, _)| *gpu != 0).map(|(gpu, _)| *gpu).collect();
+        let told: Vec<usize> = tenants.lost(0).iter().map(|(gpu, _)| *gpu).collect();
         assert_eq!(
             (told, tenants.sessions(0)),
-            (vec![1], 0),
+            (vec![0, 1], 0),
             "with its last session it is forgotten on the other, too"
         );
         assert!(tenants.register(terms("both", 1.0), owner(5), &GpuWish::Any(2), alive()).is_ok());
         assert!(tenants.close(first.session).is_empty());
+        let little = Terms { host_bytes: Some(32 << 20), ..terms("little", 1.0) };
+        let refused = tenants.register(little, owner(5), &GpuWish::Any(2), alive()).unwrap_err();
+        assert!(refused.to_string().contains("the least is 67108864"), "{refused}");
     }
 
     #[test]

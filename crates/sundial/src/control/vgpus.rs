@@ -17,10 +17,10 @@ use tenancy::{TenantId, Terms};
 use transport::unix;
 use vfio_user::Listener;
 
-use super::Control;
 use super::rights::{Owner, View};
 use super::supervisor::DeviceLink;
 use super::tenants::{Orders, Tenants};
+use super::{Control, Seat};
 use crate::admin::{self, AdminReply, VgpuLine, VgpuListing};
 use crate::link::{ToDevice, VgpuStatus};
 use crate::scheme::Scheme;
@@ -348,9 +348,9 @@ impl Control {
 
     /// All of them, with what the device process says.
     pub(super) fn list_vgpus(&self, view: &View) -> Result<VgpuListing> {
-        let statuses: Vec<Vec<VgpuStatus>> =
-            self.gpus.iter().map(|seat| seat.device.vgpu_report()).collect::<Result<_>>()?;
-        let statuses = statuses.concat();
+        // One that does not answer is as one that is being started anew.
+        let told = |seat: &Seat| seat.device.vgpu_report().unwrap_or_default();
+        let statuses: Vec<Vec<VgpuStatus>> = self.gpus.iter().map(told).collect();
         let mut vgpus = view.vgpus(self.tenants.lock().vgpu_lines(&statuses));
         // In the order of the statuses and longer than they are: none is left whose status was left out.
         admin::fit(&mut vgpus);
@@ -437,8 +437,11 @@ impl Tenants {
         Ok(self.admission.gpus(*id).first().map(|gpu| (*gpu, order)).into_iter().collect())
     }
 
-    /// It has so much memory from now on.
-    pub(super) fn resized_vgpu(&mut self, id: TenantId, bytes: u64) -> Orders {
+    /// It has so much memory from now on, as the device process of a GPU says: not believed of what is on another.
+    pub(super) fn resized_vgpu(&mut self, gpu: usize, id: TenantId, bytes: u64) -> Orders {
+        if self.admission.gpus(id) != [gpu] || !self.vgpus.contains_key(&id) {
+            return Orders::new();
+        }
         match self.admission.resize(id, bytes) {
             Ok(()) => self.introduce(id),
             // One that has lost all that it had.
@@ -459,7 +462,8 @@ impl Tenants {
         self.vgpus.iter().filter_map(make)
     }
 
-    fn vgpu_lines(&self, statuses: &[VgpuStatus]) -> Vec<VgpuLine> {
+    /// `statuses`: what each GPU's device process says.
+    fn vgpu_lines(&self, statuses: &[Vec<VgpuStatus>]) -> Vec<VgpuLine> {
         let line = |(id, terms): (TenantId, &Terms)| {
             let vgpu = self.vgpus.get(&id)?;
             let shadowing = vgpu.shadowing.map(|(it, _)| it);
@@ -489,7 +493,8 @@ impl Tenants {
                 state: "restarting".into(),
                 reason: None,
             };
-            let Some(status) = statuses.iter().find(|status| status.vgpu == id) else { return Some(blank) };
+            let of_gpu = statuses.get(blank.gpu).into_iter().flatten();
+            let Some(status) = of_gpu.into_iter().find(|status| status.vgpu == id) else { return Some(blank) };
             Some(VgpuLine {
                 guest: status.guest,
                 memory_used: status.memory_used,

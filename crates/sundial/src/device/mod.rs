@@ -23,7 +23,7 @@ use compile_pool::Pool;
 use fair_share::Means;
 use gpu::{GpuError, VramLedger};
 use gpu_driver::Budget;
-use hostmem::strangers;
+use hostmem::strangers::{self, FAR_TOO_MANY_STRANGERS};
 use parking_lot::Mutex;
 use sandbox::Role;
 use session::{Charges, Ended, Manner, MemoryBroker, Monitor, Session, SessionHandle, SharedAccount};
@@ -291,6 +291,11 @@ impl Device {
         (socket, process): (&Arc<OwnedFd>, Option<OwnedFd>),
     ) -> Result<Session, String> {
         let text = |error: GpuError| error.to_string();
+        // What lies in a socket when its session ends may take its closing for ever.
+        let user = unix::peer(&**socket).map_or(u32::MAX, |peer| peer.uid);
+        if strangers::strangers_of(user) >= FAR_TOO_MANY_STRANGERS {
+            return Err(format!("{FAR_TOO_MANY_STRANGERS} descriptors that user {user} has sent are still being closed"));
+        }
         let known = self.registry.lock().tenants.get(&id).cloned();
         let Some(tenant) = known.filter(|tenant| !tenant.left.load(Ordering::Relaxed)) else {
             return Err("this tenant has left".into());

@@ -21,11 +21,14 @@ fn play(script: &str) {
                     tenants: 0,
                     memory_bytes: memory.parse().unwrap(),
                     promised_bytes: 0,
+                    wanted_bytes: None,
+                    is_up: true,
                     refusal: None,
                 };
                 gpus = words[1..].iter().map(load).collect();
                 there.clear();
             }
+            [what @ ("down" | "up"), number] => gpus[number.parse::<usize>().unwrap()].is_up = what == "up",
             ["policy", name] => policy = name.parse().unwrap(),
             ["leave", name] => {
                 let (_, bytes, on) = there.remove(there.iter().position(|(there, ..)| there == name).unwrap());
@@ -47,10 +50,11 @@ fn play(script: &str) {
                 let bytes: Option<u64> = memory.parse().ok();
                 for gpu in &mut gpus {
                     let limit = gpu.memory_bytes;
+                    gpu.wanted_bytes = bytes;
                     gpu.refusal =
                         bytes.filter(|bytes| *bytes > limit).map(|wanted| format!("{wanted} is more than {limit}"));
                 }
-                let placed = policy.place(&wish, bytes, &gpus);
+                let placed = policy.place(&wish, &gpus);
                 let said = match &placed {
                     Ok(on) => on.iter().map(usize::to_string).collect::<Vec<_>>().join(","),
                     Err(error) => format!("error: {error}"),
@@ -77,22 +81,36 @@ fn script() {
 }
 
 fn load() -> impl Strategy<Value = Load> {
-    (0..4usize, 1..5u64, 0..8u64, prop::bool::weighted(0.2)).prop_map(|(tenants, memory_bytes, promised, refuses)| {
+    let promised = 0..8u64;
+    let yes_or_no = (prop::bool::weighted(0.8), prop::bool::weighted(0.2));
+    (0..4usize, 1..5u64, promised, yes_or_no).prop_map(|(tenants, memory_bytes, promised_bytes, (is_up, refuses))| {
         let refusal = refuses.then(|| "full".to_owned());
-        Load { tenants, memory_bytes, promised_bytes: promised, refusal }
+        Load { tenants, memory_bytes, promised_bytes, wanted_bytes: None, is_up, refusal }
     })
 }
 
 proptest! {
     #[test]
-    fn whoever_can_be_placed_is_and_no_better_place_is_left(
+    fn whatever_numbers_are_asked_for_nothing_breaks(
         gpus in prop::collection::vec(load(), 0..6),
+        numbers in prop::collection::vec(prop_oneof![0..8usize, Just(usize::MAX), any::<usize>()], 0..6),
+    ) {
+        let placed = Placement::Spread.place(&Wish::These(numbers.clone()), &gpus);
+        if numbers.len() <= gpus.len() && numbers.iter().any(|number| *number >= gpus.len()) {
+            prop_assert!(placed.is_err());
+        }
+    }
+
+    #[test]
+    fn whoever_can_be_placed_is_and_no_better_place_is_left(
+        mut gpus in prop::collection::vec(load(), 0..6),
         count in 0..6usize,
         memory in prop::option::of(1..5u64),
         pack in any::<bool>(),
     ) {
         let policy = if pack { Placement::Pack } else { Placement::Spread };
-        let placed = policy.place(&Wish::Any(count), memory, &gpus);
+        gpus.iter_mut().for_each(|gpu| gpu.wanted_bytes = memory);
+        let placed = policy.place(&Wish::Any(count), &gpus);
         let willing: Vec<usize> = (0..gpus.len()).filter(|&at| gpus[at].refusal.is_none()).collect();
         match placed {
             Err(PlacementError::None) => prop_assert_eq!(count, 0),
@@ -112,6 +130,10 @@ proptest! {
                 let room = |at: usize| gpus[at].promised_bytes + memory.unwrap_or(gpus[at].memory_bytes) <= gpus[at].memory_bytes;
                 for &left in willing.iter().filter(|at| !on.contains(at)) {
                     for &taken in &on {
+                        prop_assert!(gpus[taken].is_up || !gpus[left].is_up);
+                        if gpus[taken].is_up != gpus[left].is_up {
+                            continue;
+                        }
                         if pack {
                             prop_assert!(room(taken) || !room(left));
                         } else {
@@ -120,7 +142,7 @@ proptest! {
                     }
                 }
                 // The same wish, said by number, is the same place.
-                prop_assert_eq!(policy.place(&Wish::These(on.clone()), memory, &gpus), Ok(on));
+                prop_assert_eq!(policy.place(&Wish::These(on.clone()), &gpus), Ok(on));
             }
         }
     }
