@@ -140,12 +140,13 @@ impl FairShare {
         let known =
             |key: &Key| demand.get(key).copied().unwrap_or(Demand { tenant: *key, used_ns: 0, backlogged: false });
 
-        let wants = |key: &Key| known(key).backlogged;
+        // Whoever waits for each of its kernels is often found between two of them, and wants the next at once.
+        let wants = |key: &Key| known(key).backlogged || known(key).used_ns > 0;
         let wanting = self.wanting(wants);
 
         // Those who wanted no more are content with what they had; the others divide what remains.
         let (mut pool, mut weights) = (0.0, 0.0);
-        for (key, tenant) in self.tenants.iter().filter(|(key, _)| wants(key)) {
+        for (key, tenant) in self.tenants.iter().filter(|(key, _)| known(key).backlogged) {
             pool += known(key).used_ns as f64;
             weights += wanting.weight(tenant.claim);
         }

@@ -264,8 +264,8 @@ proptest! {
         }
         for (length, wanting, demands) in periods {
             let demand = |(key, (_, class)): (usize, &(_, usize))| {
-                let (used_ns, wants): (u64, bool) = demands[key];
-                fair_share::Demand { tenant: key as u64, used_ns, backlogged: wants && *class == wanting }
+                let (used_ns, backlogged) = if *class == wanting { demands[key] } else { (0, false) };
+                fair_share::Demand { tenant: key as u64, used_ns, backlogged }
             };
             let demands: Vec<_> = tenants.iter().enumerate().map(demand).collect();
             let (slices, as_ever) = (policy.period(length, &demands), plain.period(length, &demands));
