@@ -52,6 +52,52 @@ fn shares_are_received_as_entitled() {
 }
 
 #[test]
+fn who_goes_first_has_nearly_all_that_nobody_was_promised_and_the_others_go_on() {
+    let daemon = Daemon::start(&["--gpu", "soft:1g"]);
+    let start =
+        |name: &str, program: &str| daemon.tenant(&["--name", name, "--mem", "128m"], &[program, "--seconds", "600"]);
+    // The first wants the GPU all the time.
+    let _tenants = [
+        daemon.tenant(&["--name", "first", "--mem", "128m", "--priority", "high"], &["endless"]),
+        start("second", "polynomials"),
+        start("third", "life"),
+    ];
+    let bound = Duration::from_secs(90);
+    let had = |name: &str| {
+        let field = |sessions: &[Value]| session(sessions, name)?["gpu_time_ns"].as_u64();
+        wait_for("a tenant's GPU time", bound, || field(&daemon.ps()).filter(|ns| *ns > 0))
+    };
+    let go_on = || {
+        for name in ["first", "second", "third"] {
+            let before = had(name);
+            wait_for("everybody to go on", bound, || (had(name) > before).then_some(()));
+        }
+    };
+    // Of the GPU time of two seconds, while all three are there, in percent: the host may have had other things to do.
+    let first_has = |percent: std::ops::Range<f64>| {
+        wait_for("the first to have its part", bound, || {
+            let before = ["first", "second", "third"].map(had);
+            let spent = wait_for("two seconds of GPU time", bound, || {
+                let now = ["first", "second", "third"].map(had);
+                let spent: [f64; 3] = std::array::from_fn(|at| (now[at] - before[at]) as f64);
+                (spent.iter().sum::<f64>() > 2e9).then_some(spent)
+            });
+            percent.contains(&(100.0 * spent[0] / spent.iter().sum::<f64>())).then_some(())
+        });
+    };
+    go_on();
+    first_has(90.0..100.0);
+    go_on();
+    let set = daemon.sundial().args(["set", "first", "--priority", "low"]).output().unwrap();
+    assert!(set.status.success(), "{}", e2e::text(&set));
+    first_has(0.0..20.0);
+    go_on();
+    let sessions = daemon.ps();
+    assert_eq!(session(&sessions, "first").unwrap()["priority"], "low");
+    assert_eq!(session(&sessions, "second").unwrap()["priority"], "normal");
+}
+
+#[test]
 fn one_byte_too_many_is_out_of_memory_and_nobody_else_notices() {
     let daemon = Daemon::start(&["--gpu", "soft:512m"]);
     let neighbour =

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::Key;
-use crate::weights::rest;
+use crate::weights::{Claim, Wanting, rest};
+use crate::{Key, Priority};
 
 /// Settings.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -60,7 +60,7 @@ pub struct Standing {
 
 #[derive(Debug)]
 struct Tenant {
-    share_percent: Option<f64>,
+    claim: Claim,
     /// Positive: it is owed time. Invariant: within `lag_bound_ns`.
     lag_ns: f64,
     used_ns: u64,
@@ -92,13 +92,21 @@ impl FairShare {
         self.tenants
             .entry(tenant)
             .or_insert_with(|| Tenant {
-                share_percent,
+                claim: Claim { share_percent, priority: Priority::default() },
                 lag_ns: 0.0,
                 used_ns: 0,
                 window: std::iter::repeat_n(0, periods).collect(),
                 window_ns: 0,
             })
+            .claim
             .share_percent = share_percent;
+    }
+
+    /// A tenant that is there has another priority from now on.
+    pub fn prioritize(&mut self, tenant: Key, priority: Priority) {
+        if let Some(tenant) = self.tenants.get_mut(&tenant) {
+            tenant.claim.priority = priority;
+        }
     }
 
     /// A tenant leaves.
@@ -106,9 +114,11 @@ impl FairShare {
         self.tenants.remove(&tenant);
     }
 
-    /// Percent for each tenant without a share.
-    fn rest(&self) -> f64 {
-        rest(self.tenants.values().map(|tenant| tenant.share_percent))
+    /// Those that want time at once.
+    fn wanting(&self, wants: impl Fn(&Key) -> bool) -> Wanting {
+        let rest = rest(self.tenants.values().map(|tenant| tenant.claim.share_percent));
+        let want = self.tenants.iter().filter(|(key, _)| wants(key));
+        Wanting::new(rest, want.map(|(_, tenant)| tenant.claim))
     }
 
     /// What a tenant is entitled to, and what it got.
@@ -116,7 +126,7 @@ impl FairShare {
     pub fn standing(&self, tenant: Key) -> Option<Standing> {
         let found = self.tenants.get(&tenant)?;
         Some(Standing {
-            entitled_percent: found.share_percent.unwrap_or_else(|| self.rest()),
+            entitled_percent: self.wanting(|_| true).weight(found.claim),
             received_percent: 100.0 * found.window_ns as f64 / self.periods_ns.max(1) as f64,
             used_ns: found.used_ns,
         })
@@ -126,23 +136,25 @@ impl FairShare {
     ///
     /// Who is not mentioned used nothing and wanted nothing.
     pub fn period(&mut self, length_ns: u64, demands: &[Demand]) -> Vec<(Key, u64)> {
-        let rest = self.rest();
-        let weight = |tenant: &Tenant| tenant.share_percent.unwrap_or(rest);
         let demand: BTreeMap<Key, Demand> = demands.iter().map(|demand| (demand.tenant, *demand)).collect();
         let known =
             |key: &Key| demand.get(key).copied().unwrap_or(Demand { tenant: *key, used_ns: 0, backlogged: false });
+
+        // Whoever waits for each of its kernels is often found between two of them, and wants the next at once.
+        let wants = |key: &Key| known(key).backlogged || known(key).used_ns > 0;
+        let wanting = self.wanting(wants);
 
         // Those who wanted no more are content with what they had; the others divide what remains.
         let (mut pool, mut weights) = (0.0, 0.0);
         for (key, tenant) in self.tenants.iter().filter(|(key, _)| known(key).backlogged) {
             pool += known(key).used_ns as f64;
-            weights += weight(tenant);
+            weights += wanting.weight(tenant.claim);
         }
         let bound = self.tuning.lag_bound_ns as f64;
         for (key, tenant) in &mut self.tenants {
             let Demand { used_ns, backlogged, .. } = known(key);
             if backlogged {
-                let entitled = pool * weight(tenant) / weights;
+                let entitled = pool * wanting.weight(tenant.claim) / weights;
                 tenant.lag_ns = (tenant.lag_ns + entitled - used_ns as f64).clamp(-bound, bound);
             } else {
                 // No credit for idling; a debt fades.
@@ -153,7 +165,7 @@ impl FairShare {
             tenant.window_ns += used_ns;
         }
         self.remember(length_ns);
-        self.slices(length_ns, rest)
+        self.slices(length_ns, wanting, wants)
     }
 
     fn remember(&mut self, length_ns: u64) {
@@ -168,26 +180,35 @@ impl FairShare {
     }
 
     /// Slices in proportion to weights, corrected by lag.
-    fn slices(&self, length_ns: u64, rest: f64) -> Vec<(Key, u64)> {
+    fn slices(&self, length_ns: u64, wanting: Wanting, wants: impl Fn(&Key) -> bool) -> Vec<(Key, u64)> {
         let Tuning { round_ns, least_slice_ns, most_slice_ns, gain, .. } = self.tuning;
-        let all: f64 = self.tenants.values().map(|tenant| tenant.share_percent.unwrap_or(rest)).sum();
-        let parts: Vec<(Key, f64)> = self
-            .tenants
-            .iter()
-            .map(|(&key, tenant)| {
-                let fair = tenant.share_percent.unwrap_or(rest) / all;
-                // At most four times more, or less, than fair: correction must not become oscillation.
-                let owed = gain * tenant.lag_ns / length_ns.max(1) as f64;
-                (key, (fair + owed).clamp(fair / 4.0, fair * 4.0))
-            })
-            .collect();
+        let corrected = |tenant: &Tenant, fair: f64| {
+            // At most four times more, or less, than fair: correction must not become oscillation.
+            let owed = gain * tenant.lag_ns / length_ns.max(1) as f64;
+            (fair + owed).clamp(fair / 4.0, fair * 4.0)
+        };
+        // Rounded down to whole nanoseconds, between bounds that are whole.
+        let slice = |ns: f64| (ns as u64).clamp(least_slice_ns, most_slice_ns);
+
+        // Who wants nothing has a place in the round, too, as long as nobody goes before anybody.
+        let equals = wanting.are_of_one_class();
+        let in_round = || self.tenants.iter().filter(|(key, _)| equals || wants(key));
+        let all: f64 = in_round().map(|(_, tenant)| wanting.weight(tenant.claim)).sum();
+        let part = |tenant: &Tenant| corrected(tenant, wanting.weight(tenant.claim) / all);
         // The smallest part still gets a slice that the device can keep.
-        let least = parts.iter().map(|&(_, part)| part).fold(1.0, f64::min);
+        let least = in_round().map(|(_, tenant)| part(tenant)).fold(1.0, f64::min);
         let round = (round_ns as f64).max(least_slice_ns as f64 / least);
-        parts
-            .into_iter()
-            // Rounded down to whole nanoseconds, between bounds that are whole.
-            .map(|(key, part)| (key, ((part * round) as u64).clamp(least_slice_ns, most_slice_ns)))
-            .collect()
+        let planned = |tenant: &Tenant| slice(part(tenant) * round);
+        let taken: u64 = self.tenants.iter().filter(|(key, _)| wants(key)).map(|(_, tenant)| planned(tenant)).sum();
+        let slice_of = |(key, tenant): (&Key, &Tenant)| {
+            let joined = wanting.with(tenant.claim);
+            if wants(key) || joined.are_of_one_class() {
+                return (*key, planned(tenant));
+            }
+            // When it wakes, it has its part at once, beside slices that know nothing of it yet.
+            let part = corrected(tenant, joined.weight(tenant.claim) / joined.whole());
+            (*key, slice(taken as f64 * part / (1.0 - part)))
+        };
+        self.tenants.iter().map(slice_of).collect()
     }
 }

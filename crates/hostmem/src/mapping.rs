@@ -229,6 +229,18 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
+    #[test]
+    fn what_is_discarded_is_gone_for_all_who_have_the_file() {
+        let file = Memfd::create("discarded", 16 * PAGE).unwrap();
+        let (ours, theirs) = (file.map().unwrap(), file.map().unwrap());
+        ours.fill(0, ours.len(), 9);
+        ours.discard();
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
+        assert_eq!(theirs.u32_at(0).load(Ordering::Relaxed), 0);
+        theirs.fill(0, 4, 1);
+        assert_eq!(ours.u32_at(0).load(Ordering::Relaxed), 0x0101_0101);
+    }
+
     /// Two threads wake each other in turn, by either word, so that most waits sleep. One that is not woken lasts longer than
     /// anybody's patience.
     #[test]

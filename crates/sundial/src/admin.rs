@@ -1,13 +1,14 @@
 //! What `run`, `ps`, `set` and `vgpu` say to the daemon: JSON messages on the admin socket, which only its own user can open, or a
 //! group's if it serves several users.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use fair_share::Priority;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tenancy::Terms;
@@ -74,6 +75,13 @@ pub(crate) enum AdminRequest {
         /// Of the device's time, in percent.
         share: Percent,
     },
+    /// Changes the priority of a virtual GPU.
+    PrioritizeVgpu {
+        /// Its name.
+        name: String,
+        /// From now on.
+        priority: Priority,
+    },
     /// Changes the memory of a virtual GPU, with the help of its guest.
     ResizeVgpu {
         /// Its name.
@@ -116,6 +124,13 @@ pub(crate) enum AdminRequest {
         /// Of the device's time, in percent.
         share: Percent,
     },
+    /// Changes the priority of a tenant that is there.
+    Prioritize {
+        /// Its name.
+        tenant: String,
+        /// From now on.
+        priority: Priority,
+    },
     /// Changes the limit of GPU memory of a tenant that is there.
     Memory {
         /// Its name.
@@ -146,6 +161,11 @@ pub(crate) enum AdminReply {
     Sessions(Listing),
     /// To `Usage`, `Snapshot`, `Share`, `ShareVgpu`, `ResizeVgpu`, `ShadowVgpu`, `TraceVgpu`, `Reload` and `Schedule`.
     Done,
+    /// To `Prioritize` and `PrioritizeVgpu`.
+    Prioritized {
+        /// How GPU time is shared: not each scheduler knows priorities.
+        scheduler: Scheduler,
+    },
     /// To `Memory`.
     Limit {
         /// What it came to, in bytes: no less than what the tenant has.
@@ -210,6 +230,9 @@ pub(crate) struct SessionLine {
     pub(crate) share_entitled: f64,
     /// Part of GPU time in the last seconds, all sessions of the tenant together, percent.
     pub(crate) share_received: f64,
+    /// In time that nobody was promised.
+    #[serde(default)]
+    pub(crate) priority: Priority,
     /// GPU time ever used, all sessions of the tenant together, ns.
     #[serde(default)]
     pub(crate) gpu_time_ns: u64,
@@ -270,6 +293,9 @@ pub(crate) struct VgpuLine {
     pub(crate) share_entitled: f64,
     /// Part of GPU time in the last seconds, percent.
     pub(crate) share_received: f64,
+    /// In time that nobody was promised.
+    #[serde(default)]
+    pub(crate) priority: Priority,
     /// GPU time ever used, ns.
     #[serde(default)]
     pub(crate) gpu_time_ns: u64,
@@ -324,6 +350,17 @@ pub(crate) fn fit<T: Serialize>(lines: &mut Vec<T>) {
         tracing::warn!(left_out = lines.len() - fitting, "a listing is too long");
         lines.truncate(fitting);
     }
+}
+
+/// Asks for a priority of somebody's, and says where it means nothing.
+pub(crate) fn prioritize(socket: &OwnedFd, request: &AdminRequest, (name, priority): (&str, Priority)) -> Result<()> {
+    let AdminReply::Prioritized { scheduler } = ask(socket, request)? else {
+        bail!("the daemon gave an unexpected answer");
+    };
+    if !scheduler.knows_priorities() {
+        writeln!(io::stdout(), "{name} has priority {priority}; the scheduler {scheduler} knows no priorities")?;
+    }
+    Ok(())
 }
 
 /// Sends a message.
@@ -412,6 +449,7 @@ mod tests {
             host_memory_limit: u64::MAX,
             share_entitled: 100.0 / 3.0,
             share_received: 100.0 / 7.0,
+            priority: Priority::High,
             gpu_time_ns: u64::MAX,
             calls_local: u64::MAX,
             calls_remote: u64::MAX,

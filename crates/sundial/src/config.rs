@@ -44,6 +44,7 @@
 //! mem = "512m"
 //! share = "20%"
 //! on_full = "wait:5m"
+//! priority = "high"          # in GPU time that nobody was promised: low, normal, high
 //! scheme = "fv"              # of virtual GPUs
 //! trap = "tracker"           # the same, in scheme fv; and shadow = "hybrid", rebuild = "segmented"
 //!

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use fair_share::Priority;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tenancy::grant::OnFull;
@@ -33,6 +34,8 @@ pub(crate) enum ToDevice {
         limits: Limits,
         /// Its share of GPU time, percent.
         share_percent: Option<f64>,
+        /// In time that nobody was promised.
+        priority: Priority,
         /// What becomes of its requests for GPU memory that do not fit.
         on_full: OnFull,
     },

@@ -10,6 +10,7 @@
 //! connections = 64           # to the daemon's sockets
 //! quota = "10h/day"          # of GPU time: so much at once, and what was used is forgotten evenly, so much in so much time
 //! quota_together = "50h/day" # of all members together; not for users
+//! priority = "normal"        # the highest that one may ask for; who does not ask has that, or normal
 //! see = "shares"             # of others' tenants: nothing, shares (and memory, but neither names nor users), or all
 //! [policy.users.mallory]
 //! allow = false              # not at all
@@ -23,6 +24,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use fair_share::Priority;
 use serde::Deserialize;
 use tenancy::Terms;
 
@@ -55,6 +57,7 @@ pub(crate) struct Rule {
     connections: Option<usize>,
     quota: Option<Quota>,
     quota_together: Option<Quota>,
+    priority: Option<Priority>,
     see: Option<See>,
 }
 
@@ -96,6 +99,8 @@ pub(crate) struct Grant {
     sessions: Said<usize>,
     pub(crate) connections: Said<usize>,
     pub(crate) quota: Said<Quota>,
+    /// Of a user there is one, whether policy says something or not.
+    priority: Said<Priority>,
     pub(crate) see: See,
 }
 
@@ -152,6 +157,9 @@ impl Rules {
             sessions: self.said(user, group, |rule| rule.sessions, |a, b| a > b),
             connections: self.said(user, group, |rule| rule.connections, |a, b| a > b),
             quota: self.said(user, group, |rule| rule.quota, |a, b| a.is_more_than(b)),
+            priority: self
+                .said(user, group, |rule| rule.priority, |a, b| a > b)
+                .or_else(|| Some((Priority::Normal, "[policy]".into()))),
             see: self.said(user, group, |rule| rule.see, |a, b| a > b).map_or(See::default(), |(see, _)| see),
         }
     }
@@ -255,6 +263,35 @@ impl Grant {
         Err(format!(
             "{wanted} of GPU memory is more than {place} allows: `mem = \"{most}\"`, of which your tenants have {held}; {ask}"
         ))
+    }
+
+    /// Lets somebody in with a priority; with the highest that he may have, if that is lower than what is usual.
+    ///
+    /// # Errors
+    /// What forbids it, and what to ask for.
+    pub(crate) fn prioritize(&self, terms: &mut Terms) -> Result<(), String> {
+        match (terms.priority, &self.priority) {
+            (Some(wanted), _) => self.check_priority(wanted),
+            (None, Some((most, _))) if *most < Priority::default() => {
+                terms.priority = Some(*most);
+                Ok(())
+            }
+            (None, _) => Ok(()),
+        }
+    }
+
+    /// Whether a tenant may have a priority.
+    ///
+    /// # Errors
+    /// What forbids it, and what to ask for.
+    pub(crate) fn check_priority(&self, wanted: Priority) -> Result<(), String> {
+        match &self.priority {
+            Some((most, place)) if wanted > *most => Err(format!(
+                "priority {wanted} is higher than {place} allows, `priority = \"{most}\"`; ask for --priority {most} at most, or the \
+                 administrator"
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Whether one more session may be opened.
@@ -381,7 +418,7 @@ mod tests {
     }
 
     fn terms(memory_bytes: Option<u64>, share_percent: Option<f64>) -> Terms {
-        Terms { name: "a".into(), memory_bytes, host_bytes: None, share_percent, on_full: None }
+        Terms { name: "a".into(), memory_bytes, host_bytes: None, share_percent, on_full: None, priority: None }
     }
 
     #[test]
@@ -418,6 +455,20 @@ mod tests {
         assert!(grant.check_tenants(1).is_ok() && grant.check_tenants(2).unwrap_err().contains("`tenants = 2`"));
         let nothing = Held { memory_bytes: 1 << 30, ..held };
         assert!(grant.admit(nothing, &mut terms(None, None)).unwrap_err().contains("end one"));
+        let prioritized = |grant: &Grant, priority| {
+            let mut terms = Terms { priority, ..terms(None, None) };
+            grant.prioritize(&mut terms).map(|()| terms.priority)
+        };
+        assert_eq!(prioritized(&grant, None), Ok(None));
+        assert_eq!(prioritized(&grant, Some(Priority::Normal)), Ok(Some(Priority::Normal)));
+        let told = prioritized(&grant, Some(Priority::High)).unwrap_err();
+        assert!(told.contains("[policy] allows") && told.contains("--priority normal at most"), "{told}");
+        assert_eq!(prioritized(&Grant::default(), Some(Priority::High)), Ok(Some(Priority::High)), "the administrator");
+        let last = self::rules("[default]\npriority = \"low\"\n[users.ada]\npriority = \"high\"\n");
+        assert_eq!(prioritized(&last.of(1, 7), Some(Priority::High)), Ok(Some(Priority::High)));
+        assert_eq!(prioritized(&last.of(5, 5), None), Ok(Some(Priority::Low)), "the highest that there is for him");
+        let told = last.of(5, 5).check_priority(Priority::Normal).unwrap_err();
+        assert!(told.contains("[policy.default]") && told.contains("--priority low at most"), "{told}");
         assert!(grant.check_session(2).is_ok() && grant.check_session(3).unwrap_err().contains("`sessions = 3`"));
         assert!(Rules::default().of(5, 5).admit(nothing, &mut terms(None, Some(99.0))).is_ok(), "nothing is said");
     }

@@ -94,6 +94,7 @@ mod tests {
             host_memory_limit: 4 << 30,
             share_entitled: 30.0,
             share_received: 29.97,
+            priority: fair_share::Priority::Normal,
             gpu_time_ns: 0,
             calls_local: 123_456,
             calls_remote: 789,

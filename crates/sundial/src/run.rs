@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use fair_share::Priority;
 use tenancy::Terms;
 use wire::place::{CREDENTIAL_VARIABLE, SOCKET_VARIABLE};
 
@@ -44,6 +45,10 @@ pub(crate) struct Args {
     /// Share of GPU time while others want it, as 30%.
     #[arg(long)]
     share: Option<Percent>,
+    /// Of the time that nobody was promised, those of the highest priority have all that they want: low, normal, high [default:
+    /// normal]. Shares stay, and nobody starves; the schedulers fifo, credit and band know no priorities.
+    #[arg(long)]
+    priority: Option<Priority>,
     /// What is not said here is as in `[profiles.<PROFILE>]` of the daemon's config.toml.
     #[arg(long)]
     profile: Option<String>,
@@ -56,10 +61,10 @@ pub(crate) struct Args {
     #[arg(long)]
     timed: bool,
     /// Straight on the GPU, without daemon: the baseline.
-    #[arg(long, conflicts_with_all = ["mem", "host_mem", "share", "on_full", "profile", "name"])]
+    #[arg(long, conflicts_with_all = ["mem", "host_mem", "share", "priority", "on_full", "profile", "name"])]
     native: bool,
     /// On a virtual GPU, as a guest: the path of its socket; or pci, or pci:<address>, in a virtual machine that has one.
-    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["mem", "host_mem", "share", "on_full", "profile", "name", "native"])]
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["mem", "host_mem", "share", "priority", "on_full", "profile", "name", "native"])]
     vgpu: Option<OsString>,
     /// Which of the daemon's GPUs: by number, as 0, or soft:<memory>, as soft:4g; again for another. A daemon that is started now has
     /// those; so has the program with --native.
@@ -105,6 +110,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
             host_bytes: args.host_mem.map(|size| size.0),
             share_percent: args.share.map(|share| share.0),
             on_full: args.on_full.map(|on_full| on_full.0),
+            priority: args.priority,
         };
         let gpus = (GpuWish::new(args.gpus, &args.gpu), specs(&args.gpu));
         let (credential, socket) = register(terms, gpus, args.profile, (args.remoting, args.timed))?;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use fair_share::Priority;
 use serde::{Deserialize, Serialize};
 use tenancy::Terms;
 
@@ -64,6 +65,7 @@ pub(crate) struct Profile {
     pub(crate) host_mem: Option<Size>,
     pub(crate) share: Option<Percent>,
     pub(crate) on_full: Option<OnFull>,
+    pub(crate) priority: Option<Priority>,
     /// For virtual GPUs; sessions have none.
     pub(crate) scheme: Option<Scheme>,
     /// The same, in scheme fv.
@@ -79,6 +81,7 @@ impl Profile {
         terms.host_bytes = terms.host_bytes.or(self.host_mem.map(|size| size.0));
         terms.share_percent = terms.share_percent.or(self.share.map(|share| share.0));
         terms.on_full = terms.on_full.or(self.on_full.map(|on_full| on_full.0));
+        terms.priority = terms.priority.or(self.priority);
     }
 
     /// How page tables are shadowed.
@@ -93,16 +96,26 @@ mod tests {
 
     #[test]
     fn what_is_said_counts_more_than_the_profile() {
-        let profile = Profile { mem: Some(Size(1 << 30)), share: Some(Percent(30.0)), ..Profile::default() };
+        let profile = Profile {
+            mem: Some(Size(1 << 30)),
+            share: Some(Percent(30.0)),
+            priority: Some(Priority::High),
+            ..Profile::default()
+        };
         let mut terms = Terms {
             name: "a".into(),
             memory_bytes: Some(1 << 20),
             host_bytes: None,
             share_percent: None,
             on_full: None,
+            priority: None,
         };
         profile.fill(&mut terms);
         assert_eq!((terms.memory_bytes, terms.host_bytes, terms.share_percent), (Some(1 << 20), None, Some(30.0)));
+        assert_eq!(terms.priority, Some(Priority::High));
+        terms.priority = Some(Priority::Low);
+        profile.fill(&mut terms);
+        assert_eq!(terms.priority, Some(Priority::Low));
         for text in ["fv-naive", "fv", "pv", "pass-through"] {
             let scheme: Scheme = text.parse().unwrap();
             assert_eq!(scheme.to_string(), text);

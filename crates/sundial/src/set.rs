@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Result, bail};
+use fair_share::Priority;
 
 use crate::admin::{self, AdminReply, AdminRequest};
 use crate::size::{Percent, Scheduler, Size};
@@ -20,6 +21,9 @@ pub(crate) struct Args {
     /// Its share of GPU time while others want it, as 30%.
     #[arg(long, requires = "tenant", group = "else")]
     share: Option<Percent>,
+    /// Its priority in time that nobody was promised: low, normal, high. With the schedulers fifo, credit and band it means nothing.
+    #[arg(long, requires = "tenant", group = "else")]
+    priority: Option<Priority>,
     /// Its limit of GPU memory, as 512m: more, or less, down to what it has. What its programs were told of the GPU when they began
     /// stays; `cuMemGetInfo` and what they get is as it is now.
     #[arg(long, requires = "tenant", group = "else")]
@@ -42,6 +46,10 @@ pub(crate) fn main(args: &Args) -> Result<()> {
         if came_to != bytes {
             writeln!(std::io::stdout(), "{tenant} has {}, and may not have less than that now", Size(came_to))?;
         }
+    }
+    if let Some((tenant, priority)) = args.tenant.clone().zip(args.priority) {
+        let request = AdminRequest::Prioritize { tenant: tenant.clone(), priority };
+        admin::prioritize(&socket, &request, (&tenant, priority))?;
     }
     let schedule = args.scheduler.map(|scheduler| AdminRequest::Schedule { scheduler });
     for request in [share, schedule].into_iter().flatten() {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::str::FromStr;
 
-use fair_share::{Policy, UnknownPolicy};
+use fair_share::{Means, Policy, UnknownPolicy};
 use serde::{Deserialize, Serialize};
 use tenancy::LEAST_SHARE;
 
@@ -224,6 +224,13 @@ pub(crate) fn specs(names: &[GpuName]) -> Vec<GpuSpec> {
 /// How GPU time is shared: `default`, `fifo`, `credit`, `band`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Scheduler(pub(crate) Policy);
+
+impl Scheduler {
+    /// Whether priorities mean something with it, on our GPU, which preempts.
+    pub(crate) fn knows_priorities(self) -> bool {
+        self.0.means(true) == Means::Slices
+    }
+}
 
 impl FromStr for Scheduler {
     type Err = UnknownPolicy;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
+use fair_share::Priority;
 use tenancy::Terms;
 use vfio_user::Listener;
 
@@ -27,6 +28,7 @@ Examples:
   sundial vgpu create two --profile small          memory, share and scheme from config.toml
   sundial vgpu list --json                         virtual GPUs, for programs
   sundial vgpu set one --share 50%                 another share, while it is used
+  sundial vgpu set one --priority high             before others in time that nobody was promised
   sundial vgpu set one --mem 512m                  less memory, or more again, while it is used
   sundial vgpu create three --mem 1g --trap auto   stores into its guest's page tables are noticed, not announced
   sundial vgpu set three --rebuild dynamic         another way to follow them, while it is used
@@ -73,6 +75,9 @@ enum What {
         /// Share of GPU time while others want it, as 30%.
         #[arg(long, group = "change")]
         share: Option<Percent>,
+        /// Priority in time that nobody was promised: low, normal, high. With the schedulers fifo, credit and band it means nothing.
+        #[arg(long, group = "change")]
+        priority: Option<Priority>,
         /// GPU memory, as 512m or 2g: at most what it was created with. A guest has to give back what it has too much, and
         /// keeps what it uses.
         #[arg(long, group = "change")]
@@ -113,6 +118,10 @@ struct Create {
     /// Share of GPU time while others want it, as 30%; without one, an equal part of what the others leave.
     #[arg(long)]
     share: Option<Percent>,
+    /// Of the time that nobody was promised, those of the highest priority have all that they want: low, normal, high [default:
+    /// normal]. With the schedulers fifo, credit and band it means nothing.
+    #[arg(long)]
+    priority: Option<Priority>,
     /// How it is virtualized [default: fv]. With pass-through there can be nobody else on the GPU.
     #[arg(long)]
     scheme: Option<Scheme>,
@@ -147,7 +156,9 @@ pub(crate) fn main(args: Args) -> Result<()> {
     match args.what {
         What::Create(create) => self::create(create),
         What::List { json } => list(json),
-        What::Set { name, share, mem, shadow, rebuild } => set(&name, share, mem, (shadow, rebuild)),
+        What::Set { name, share, priority, mem, shadow, rebuild } => {
+            set(&name, (share, priority), mem, (shadow, rebuild))
+        }
         What::Trace { name, file, seconds } => trace::record(name, file.as_deref(), seconds),
         What::Destroy { name } => destroy(name),
     }
@@ -160,6 +171,7 @@ fn create(create: Create) -> Result<()> {
         host_bytes: create.host_mem.map(|size| size.0),
         share_percent: create.share.map(|share| share.0),
         on_full: None,
+        priority: create.priority,
     };
     let listener = create.socket.as_deref().map(listen).transpose()?;
     let path = listener.as_ref().map(|listener| listener.path().to_owned());
@@ -203,12 +215,15 @@ fn list(json: bool) -> Result<()> {
 
 fn set(
     name: &str,
-    share: Option<Percent>,
+    (share, priority): (Option<Percent>, Option<Priority>),
     mem: Option<Size>,
     (shadow, rebuild): (Option<Shadow>, Option<Rebuild>),
 ) -> Result<()> {
     let socket = connect()?;
     let share = share.map(|share| AdminRequest::ShareVgpu { name: name.into(), share });
+    if let Some(priority) = priority {
+        admin::prioritize(&socket, &AdminRequest::PrioritizeVgpu { name: name.into(), priority }, (name, priority))?;
+    }
     let policy = (shadow.is_some() || rebuild.is_some()).then(|| AdminRequest::ShadowVgpu {
         name: name.into(),
         shadow,
@@ -304,6 +319,7 @@ mod tests {
             memory_overhead: 8 << 20,
             share_entitled: 30.0,
             share_received: 29.97,
+            priority: Priority::Normal,
             gpu_time_ns: 0,
             channels: 12,
             traps: 123_456,

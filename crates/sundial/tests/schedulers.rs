@@ -57,6 +57,41 @@ fn what_is_set_holds_and_what_cannot_be_is_refused() {
 }
 
 #[test]
+fn a_priority_is_shown_and_where_it_means_nothing_that_is_said() {
+    let installation = Installation::new("scheduler = \"band\"\n[profiles.first]\npriority = \"high\"\n");
+    let mut daemon = installation.serve();
+    let (first, _gpu) = installation.tenant(&["--name", "first", "--profile", "first", "--share", "20%"]);
+    let (second, _other) = installation.tenant(&["--name", "second"]);
+    let shown = |name: &str| {
+        let now = listing(&installation);
+        let session =
+            now["sessions"].as_array().unwrap().iter().find(|session| session["tenant"] == name).unwrap().clone();
+        (session["priority"].as_str().unwrap().to_owned(), session["share_entitled"].as_f64().unwrap())
+    };
+    assert_eq!((shown("first"), shown("second")), (("high".into(), 20.0), ("normal".into(), 80.0)));
+    let output = installation.output(&["set", "second", "--priority", "low"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(said, "second has priority low; the scheduler band knows no priorities\n");
+    set(&installation, &["--scheduler", "default"]);
+    assert_eq!((shown("first"), shown("second")), (("high".into(), 99.0), ("low".into(), 1.0)));
+    let output = installation.output(&["set", "first", "--priority", "low"]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{}", stderr(&output));
+    assert_eq!((shown("first"), shown("second")), (("low".into(), 20.0), ("low".into(), 80.0)));
+    for (arguments, expected) in [
+        (&["first", "--priority", "urgent"][..], "a priority is one of low, normal, high"),
+        (&["third", "--priority", "low"], "no tenant named `third` is present"),
+        (&["--priority", "low"], "TENANT"),
+    ] {
+        let output = installation.output(&[&["set"], arguments].concat());
+        assert!(!output.status.success() && stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
+    }
+    first.end();
+    second.end();
+    daemon.kill();
+}
+
+#[test]
 fn whoever_never_ends_a_kernel_gives_way_with_every_scheduler() {
     let installation = Installation::new("");
     let _daemon = installation.serve_with(|serve| {

@@ -116,6 +116,7 @@ fn each_user_has_what_policy_allows_and_sees_what_is_his() {
     let run = |options: &[&'static str]| [&["run"], options, &program].concat();
     refused(&installation, ADA, &run(&["--share", "50%"]), "ask for --share 30% at most");
     refused(&installation, ADA, &run(&["--mem", "65m"]), "ask for --mem 64m at most");
+    refused(&installation, ADA, &run(&["--priority", "high"]), "ask for --priority normal at most");
     refused(&installation, EVE, &run(&[]), &format!("[policy.users.{}] does not let you use the GPU", EVE.0));
     refused(&installation, STRANGER, &["ps"], "runtime directory");
 
@@ -141,6 +142,8 @@ fn each_user_has_what_policy_allows_and_sees_what_is_his() {
 
     refused(&installation, ADA, &["set", "roots", "--share", "5%"], "no tenant of yours named `roots`");
     refused(&installation, ADA, &["set", "adas", "--share", "31%"], "more than [policy.default] allows");
+    refused(&installation, ADA, &["set", "roots", "--priority", "low"], "no tenant of yours named `roots`");
+    refused(&installation, ADA, &["set", "adas", "--priority", "high"], "higher than [policy] allows");
     refused(&installation, ADA, &["set", "--scheduler", "band"], "only the administrator");
     refused(&installation, ADA, &["reload"], "only the administrator");
     let changed = output(&installation, ADA, &["set", "adas", "--share", "10%"]);

@@ -73,9 +73,11 @@ fn runs_right(gpu: &dyn Gpu, round: u32) {
 
 #[test]
 fn a_guest_finds_a_gpu_and_whoever_lists_it_finds_the_guest() {
-    let installation = Installation::new("[profiles.small]\nmem = \"16m\"\nshare = \"20%\"\nscheme = \"fv-naive\"\n");
+    let installation = Installation::new(
+        "[profiles.small]\nmem = \"16m\"\nshare = \"20%\"\nscheme = \"fv-naive\"\npriority = \"high\"\n",
+    );
     let _daemon = installation.serve();
-    let socket = create(&installation, &["one", "--mem", "32m", "--share", "30%"]);
+    let socket = create(&installation, &["one", "--mem", "32m", "--share", "30%", "--priority", "low"]);
     let found = std::fs::metadata(&socket).unwrap();
     assert!(found.file_type().is_socket() && found.permissions().mode() & 0o777 == 0o600, "{found:?}");
     let small = create(&installation, &["two", "--profile", "small", "--share", "25%"]);
@@ -86,7 +88,13 @@ fn a_guest_finds_a_gpu_and_whoever_lists_it_finds_the_guest() {
     assert_eq!((&one["memory_used"], &one["memory_limit"]), (&(32 << 20).into(), &(32 << 20).into()));
     assert_eq!((&one["guest"], &one["share_entitled"]), (&Value::Null, &30.0.into()));
     assert_eq!((&two["scheme"], &two["memory_limit"]), (&"fv-naive".into(), &(16 << 20).into()));
-    assert_eq!(two["share_entitled"], 25.0, "what is said counts more than the profile");
+    assert_eq!((&one["priority"], &two["priority"]), (&"low".into(), &"high".into()));
+    // What is said counts more than the profile; and who goes first has what nobody was promised.
+    assert_eq!(two["share_entitled"], 70.0);
+    let changed = installation.output(&["vgpu", "set", "two", "--priority", "low"]);
+    assert!(changed.status.success() && changed.stdout.is_empty(), "{}", stderr(&changed));
+    let two = line(&installation, "two");
+    assert_eq!((&two["priority"], &two["share_entitled"]), (&"low".into(), &25.0.into()));
 
     let client = connect(&socket);
     assert_eq!(read32(&client, pci::CONFIG, 0), IDS);
@@ -147,6 +155,8 @@ fn what_cannot_be_is_said() {
         (&["vgpu", "set", "three", "--mem", "16m"], "no virtual GPU named `three`"),
         (&["vgpu", "set", "one", "--share", "101%"], "is not a share"),
         (&["vgpu", "set", "three", "--share", "10%"], "no virtual GPU named `three`"),
+        (&["vgpu", "set", "three", "--priority", "low"], "no virtual GPU named `three`"),
+        (&["vgpu", "set", "one", "--priority", "most"], "a priority is one of low, normal, high"),
         (&["vgpu", "set", "one"], "--share"),
         (&["vgpu", "destroy", "three"], "no virtual GPU named `three`"),
     ] {

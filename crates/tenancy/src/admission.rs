@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fair_share::Priority;
 use serde::{Deserialize, Serialize};
 
 use crate::TenantId;
@@ -22,6 +23,9 @@ pub struct Terms {
     /// What becomes of requests for GPU memory that do not fit; `None`: what the policy says.
     #[serde(default)]
     pub on_full: Option<OnFull>,
+    /// Before whom it goes in GPU time that is promised to nobody; `None`: [`Priority::Normal`].
+    #[serde(default)]
+    pub priority: Option<Priority>,
 }
 
 /// Why a tenant is not let in.
@@ -230,6 +234,17 @@ impl Admission {
         Ok(id)
     }
 
+    /// Changes a tenant's priority on each of its GPUs.
+    ///
+    /// # Errors
+    /// There is no such tenant.
+    pub fn prioritize(&mut self, name: &str, priority: Priority) -> Result<TenantId, AdmissionError> {
+        let found = self.tenants().find(|(_, terms)| terms.name == name);
+        let (id, _) = found.ok_or_else(|| AdmissionError::Nobody { name: name.into() })?;
+        self.edit(id, |terms| terms.priority = Some(priority));
+        Ok(id)
+    }
+
     /// Changes a tenant's memory on each of its GPUs.
     ///
     /// # Errors
@@ -322,7 +337,14 @@ mod tests {
     use super::*;
 
     fn terms(name: &str, memory: Option<u64>, share: Option<f64>) -> Terms {
-        Terms { name: name.into(), memory_bytes: memory, host_bytes: None, share_percent: share, on_full: None }
+        Terms {
+            name: name.into(),
+            memory_bytes: memory,
+            host_bytes: None,
+            share_percent: share,
+            on_full: None,
+            priority: None,
+        }
     }
 
     #[test]
@@ -352,6 +374,9 @@ mod tests {
         assert!(matches!(admission.reshare("a", Some(61.0)), Err(AdmissionError::Share { .. })));
         assert!(matches!(admission.reshare("a", Some(f64::NAN)), Err(AdmissionError::NoShare { .. })));
         assert!(matches!(admission.reshare("x", None), Err(AdmissionError::Nobody { .. })));
+        assert_eq!(admission.prioritize("a", Priority::High), Ok(a));
+        assert_eq!(admission.terms(a).unwrap().priority, Some(Priority::High));
+        assert!(matches!(admission.prioritize("x", Priority::High), Err(AdmissionError::Nobody { .. })));
         assert_eq!(admission.shares(0, None), 100.0);
         for (bad, name) in [
             (terms("a", None, None), "taken name"),

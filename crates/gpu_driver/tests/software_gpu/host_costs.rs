@@ -31,6 +31,23 @@ fn limited(limits: HostCost) -> (Tenant, Arc<gpu_driver::Budget>) {
     (Tenant::new(&driver, config), budget)
 }
 
+/// What a client may keep of memory that it has given back is the file, and none of its pages: they are the driver's no longer.
+#[test]
+fn pages_of_a_file_that_the_client_keeps_go_when_it_is_given_back() {
+    const BYTES: u64 = 40 << 20;
+    let (tenant, _budget) = limited(HostCost { bytes: u64::MAX, maps: 4096, files: 64 });
+    alloc(&tenant, 1, BYTES, MemoryKind::Host).unwrap();
+    let kept = tenant.client.host_memory(AllocId(1)).unwrap().file;
+    map(&tenant, 0, 1, BYTES).unwrap();
+    tenant.write(DevAddr(LO), &[7; 1 << 20]);
+    let blocks = || rustix::fs::fstat(&*kept).unwrap().st_blocks;
+    assert!(blocks() * 512 >= 1 << 20);
+    unmap(&tenant, 0, BYTES).unwrap();
+    tenant.client.request(Request::Free { id: AllocId(1) }).unwrap();
+    assert_eq!(blocks(), 0);
+    assert_eq!(kept.map().unwrap().u32_at(0).load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
 #[test]
 fn small_host_allocations_share_files() {
     let (tenant, budget) = limited(HostCost { maps: 4096, ..HostCost::default() });

@@ -192,8 +192,15 @@ impl Control {
                 Ok(AdminReply::Sessions(listing))
             })),
             AdminRequest::Share { tenant, share } => self.reshare(&tenant, share),
+            AdminRequest::Prioritize { tenant, priority } => {
+                or_refused(self.prioritize(|tenants| tenants.prioritize(&tenant, priority)))
+            }
             AdminRequest::Schedule { scheduler } => {
                 tracing::info!(%scheduler, "scheduler");
+                let prioritized = self.tenants.lock().prioritized();
+                if !scheduler.knows_priorities() && !prioritized.is_empty() {
+                    tracing::warn!(%scheduler, tenants = prioritized.len(), "this scheduler knows no priorities, and some have one");
+                }
                 self.change(|tenants| (AdminReply::Done, tenants.schedule(scheduler)))
             }
             AdminRequest::Register { terms, gpus, profile, remoting, timed } => {
@@ -211,10 +218,32 @@ impl Control {
             AdminRequest::Reload => or_refused(self.reload().map(|()| AdminReply::Done)),
             AdminRequest::ListVgpus => or_refused(self.list_vgpus(&view()).map(AdminReply::Vgpus)),
             AdminRequest::ShareVgpu { name, share } => or_refused(self.share_vgpu(&name, share)),
+            AdminRequest::PrioritizeVgpu { name, priority } => or_refused(self.prioritize_vgpu(&name, priority)),
             AdminRequest::ResizeVgpu { name, bytes } => or_refused(self.resize_vgpu(&name, bytes)),
             AdminRequest::TraceVgpu { name } => or_refused(self.trace_vgpu(&name, fds)),
             AdminRequest::ShadowVgpu { name, shadow, rebuild } => or_refused(self.shadow_vgpu(&name, shadow, rebuild)),
             AdminRequest::DestroyVgpu { name } => or_refused(self.destroy_vgpu(&name)),
+        }
+    }
+
+    /// Changes somebody's priority.
+    pub(super) fn prioritize(&self, change: impl FnOnce(&mut Tenants) -> Result<Orders>) -> Result<AdminReply> {
+        self.change(|tenants| match change(tenants) {
+            Ok(orders) => (Ok(AdminReply::Prioritized { scheduler: tenants.scheduler() }), orders),
+            Err(error) => (Err(error), Orders::new()),
+        })
+    }
+
+    /// Who has a priority where it means nothing has it said in the log.
+    pub(super) fn note_priority(&self, tenant: &str) {
+        let (scheduler, prioritized) = {
+            let tenants = self.tenants.lock();
+            (tenants.scheduler(), tenants.prioritized())
+        };
+        if let Some(priority) = prioritized.get(tenant)
+            && !scheduler.knows_priorities()
+        {
+            tracing::warn!(tenant, %priority, %scheduler, "this scheduler knows no priorities");
         }
     }
 
@@ -305,6 +334,7 @@ impl Control {
             tenants.arrange(&credential, remoting);
             Ok((credential, orders))
         })?;
+        self.note_priority(&name);
         tracing::info!(tenant = name, share, "tenant registered");
         Ok(AdminReply::Registered { credential: credential.to_hex(), socket: self.directory.session_socket() })
     }

@@ -54,8 +54,11 @@ pub(super) fn check(who: Owner, request: &AdminRequest, owner_of: impl Fn(&str) 
         | AdminRequest::ListVgpus
         | AdminRequest::Usage { .. }
         | AdminRequest::Snapshot => Ok(()),
-        AdminRequest::Share { tenant, .. } | AdminRequest::Memory { tenant, .. } => own("tenant", tenant),
+        AdminRequest::Share { tenant, .. }
+        | AdminRequest::Prioritize { tenant, .. }
+        | AdminRequest::Memory { tenant, .. } => own("tenant", tenant),
         AdminRequest::ShareVgpu { name, .. }
+        | AdminRequest::PrioritizeVgpu { name, .. }
         | AdminRequest::ResizeVgpu { name, .. }
         | AdminRequest::TraceVgpu { name }
         | AdminRequest::ShadowVgpu { name, .. }
@@ -181,6 +184,10 @@ mod tests {
         let may = |who, request| check(who, &request, owner_of);
         let share = |tenant: &str| AdminRequest::Share { tenant: tenant.into(), share: Percent(5.0) };
         let destroy = |name: &str| AdminRequest::DestroyVgpu { name: name.into() };
+        let prioritize = |name: &str| AdminRequest::Prioritize { tenant: name.into(), priority: Default::default() };
+        let of_vgpu = |name: &str| AdminRequest::PrioritizeVgpu { name: name.into(), priority: Default::default() };
+        assert!(may(ADA, prioritize("mine")).is_ok() && may(ADA, of_vgpu("mine")).is_ok());
+        assert!(may(ADA, prioritize("theirs")).is_err() && may(ADA, of_vgpu("theirs")).is_err());
         assert!(may(ADA, share("mine")).is_ok() && may(ADA, destroy("mine")).is_ok());
         assert_eq!(
             may(ADA, share("theirs")).unwrap_err().replace("theirs", ""),

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use fair_share::Priority;
 use tenancy::placement::{Load, Wish};
 use tenancy::{Admission, AdmissionError, Limits, TenantId, Terms};
 use transport::unix;
@@ -147,7 +148,7 @@ impl Tenants {
     ///
     /// # Errors
     /// Why not.
-    pub(super) fn admit(&mut self, terms: Terms, owner: Owner, wish: &GpuWish, whole: bool) -> Result<TenantId> {
+    pub(super) fn admit(&mut self, mut terms: Terms, owner: Owner, wish: &GpuWish, whole: bool) -> Result<TenantId> {
         if self.draining {
             bail!("the daemon is ending, and lets nobody in any more; try again when another has started");
         }
@@ -156,6 +157,7 @@ impl Tenants {
         }
         let grant = self.grant(owner);
         grant.check_tenants(self.of_user(owner.user).count()).map_err(anyhow::Error::msg)?;
+        grant.prioritize(&mut terms).map_err(anyhow::Error::msg)?;
         let limit = self.settings.config.most_tenants;
         if self.admission.tenants().count() >= limit {
             return Err(AdmissionError::Full { limit }.into());
@@ -465,6 +467,7 @@ impl Tenants {
             host_bytes: None,
             share_percent: None,
             on_full: None,
+            priority: None,
         };
         let tenant = self.admit(terms, who, &GpuWish::default(), false).map_err(|error| error.to_string())?;
         self.users.insert(uid, tenant);
@@ -484,6 +487,32 @@ impl Tenants {
         }
         let tenant = self.admission.reshare(name, Some(share.0))?;
         Ok(self.introduce(tenant))
+    }
+
+    /// Changes a tenant's priority.
+    ///
+    /// # Errors
+    /// There is no such tenant, or its owner may not have that.
+    pub(super) fn prioritize(&mut self, name: &str, priority: Priority) -> Result<Orders> {
+        if let Some((_, owner)) = self.named(name) {
+            self.grant(owner).check_priority(priority).map_err(anyhow::Error::msg)?;
+        }
+        let tenant = self.admission.prioritize(name, priority)?;
+        Ok(self.introduce(tenant))
+    }
+
+    /// The priority that a tenant has.
+    pub(super) fn priority(&self, tenant: TenantId) -> Priority {
+        if self.owner(tenant).is_some_and(|owner| self.exhausted.contains_key(&owner.user)) {
+            return Priority::Low;
+        }
+        self.admission.terms(tenant).and_then(|terms| terms.priority).unwrap_or_default()
+    }
+
+    /// Who was given another priority than what is usual, by name.
+    pub(super) fn prioritized(&self) -> BTreeMap<String, Priority> {
+        let given = |(_, terms): (TenantId, &Terms)| Some((terms.name.clone(), terms.priority?));
+        self.admission.tenants().filter_map(given).filter(|(_, priority)| *priority != Priority::Normal).collect()
     }
 
     /// Changes the limit of GPU memory of a tenant that is no virtual GPU.
@@ -587,6 +616,7 @@ impl Tenants {
                 } else {
                     terms.share_percent
                 },
+                priority: self.priority(id),
                 on_full: terms.on_full.unwrap_or(config.memory.on_full.0),
             };
             (gpu, order)
@@ -689,6 +719,39 @@ mod tests {
         assert_eq!(shares(tenants.hold_back(BTreeMap::new())), [30.0, 30.0]);
     }
 
+    #[test]
+    fn a_priority_is_told_and_kept_as_far_as_policy_has_it() {
+        let mut tenants =
+            tenants_with("[policy.default]\npriority = \"normal\"\n[policy.users.0]\npriority = \"high\"\n");
+        let user = 4_000_001;
+        let high = |name| Terms { priority: Some(Priority::High), ..terms(name, 1.0) };
+        let _a = register(&mut tenants, high("a"), 0).unwrap();
+        let refused = register(&mut tenants, high("b"), user).unwrap_err();
+        assert!(refused.contains("[policy.default]") && refused.contains("--priority normal at most"), "{refused}");
+        let _b = register(&mut tenants, terms("b", 1.0), user).unwrap();
+        let told = |orders: Orders| -> Vec<Priority> {
+            let priority = |(_, order): (usize, ToDevice)| match order {
+                ToDevice::Tenant { priority, .. } => Some(priority),
+                _ => None,
+            };
+            orders.into_iter().filter_map(priority).collect()
+        };
+        assert_eq!(told(tenants.introduce_all()), [Priority::High, Priority::Normal]);
+        assert!(tenants.prioritize("b", Priority::High).is_err());
+        assert!(tenants.prioritize("nobody", Priority::Low).unwrap_err().to_string().contains("no tenant named"));
+        assert_eq!(told(tenants.prioritize("b", Priority::Low).unwrap()), [Priority::Low]);
+        assert_eq!(told(tenants.prioritize("a", Priority::Normal).unwrap()), [Priority::Normal]);
+        assert_eq!(told(tenants.prioritize("a", Priority::High).unwrap()), [Priority::High]);
+        // The next device process is told so, and another policy takes nothing away from who is there.
+        assert_eq!(told(tenants.restart(0)), [Priority::High, Priority::Low]);
+        let settings = Settings::new(Config::parse("[policy.default]\npriority = \"low\"\n").unwrap()).unwrap();
+        assert_eq!(told(tenants.reconfigure(&Arc::new(settings))), [Priority::High, Priority::Low]);
+        assert_eq!(tenants.prioritized().into_values().collect::<Vec<_>>(), [Priority::High, Priority::Low]);
+        // Who has used all that he may goes before nobody.
+        assert_eq!(told(tenants.hold_back(BTreeMap::from([(0, "enough".to_owned())]))), [Priority::Low; 2]);
+        assert_eq!(told(tenants.hold_back(BTreeMap::new())), [Priority::High, Priority::Low]);
+    }
+
     fn terms(name: &str, share: f64) -> Terms {
         Terms {
             name: name.into(),
@@ -696,6 +759,7 @@ mod tests {
             host_bytes: None,
             share_percent: Some(share),
             on_full: None,
+            priority: None,
         }
     }
 

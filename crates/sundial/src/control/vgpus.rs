@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use fair_share::Priority;
 use rustix::net::{Shutdown, shutdown};
 use tenancy::{TenantId, Terms};
 use transport::unix;
@@ -138,6 +139,7 @@ impl Control {
             self.end_vgpu(vgpu);
             return Err(error);
         }
+        self.note_priority(&name);
         tracing::info!(vgpu = name, %scheme, share, socket = %path.display(), "virtual GPU created");
         Ok(AdminReply::Vgpu { socket: path, theirs })
     }
@@ -306,6 +308,10 @@ impl Control {
         })
     }
 
+    pub(super) fn prioritize_vgpu(&self, name: &str, priority: Priority) -> Result<AdminReply> {
+        self.prioritize(|tenants| tenants.prioritize_vgpu(name, priority))
+    }
+
     /// Changes how its guest's page tables are shadowed, from its next submission on.
     pub(super) fn shadow_vgpu(
         &self,
@@ -426,6 +432,11 @@ impl Tenants {
         self.reshare(name, share)
     }
 
+    fn prioritize_vgpu(&mut self, name: &str, priority: Priority) -> Result<Orders> {
+        self.vgpu_named(name).with_context(|| format!("no virtual GPU named `{name}` is present"))?;
+        self.prioritize(name, priority)
+    }
+
     fn shadow_vgpu(&mut self, name: &str, shadow: Option<Shadow>, rebuild: Option<Rebuild>) -> Result<Orders> {
         let found = self.vgpus.iter_mut().find(|(_, vgpu)| vgpu.name == name);
         let (id, vgpu) = found.with_context(|| format!("no virtual GPU named `{name}` is present"))?;
@@ -478,6 +489,7 @@ impl Tenants {
                 memory_overhead: 0,
                 share_entitled: 0.0,
                 share_received: 0.0,
+                priority: self.priority(id),
                 gpu_time_ns: 0,
                 channels: 0,
                 traps: 0,

@@ -173,9 +173,10 @@ impl Device {
 
     fn obey(self: &Arc<Device>, message: ToDevice, fds: Vec<OwnedFd>) -> Result<()> {
         match message {
-            ToDevice::Tenant { id, name, user, limits, share_percent, on_full } => {
+            ToDevice::Tenant { id, name, user, limits, share_percent, priority, on_full } => {
                 self.broker.set(id, limits.vram_bytes, on_full);
-                self.admit(id, (name, user), limits, share_percent);
+                self.shares.set(id, share_percent, priority);
+                self.admit(id, (name, user), limits);
             }
             ToDevice::Forget { tenant } => {
                 if let Some(known) = self.registry.lock().tenants.get(&tenant) {
@@ -226,8 +227,7 @@ impl Device {
     }
 
     /// A tenant is there, or its terms have changed.
-    fn admit(&self, id: TenantId, (name, user): (String, u32), limits: Limits, share_percent: Option<f64>) {
-        self.shares.set(id, share_percent);
+    fn admit(&self, id: TenantId, (name, user): (String, u32), limits: Limits) {
         let (_, total) = self.machine.facts();
         let reserved = limits.vram_bytes.min(total);
         let known = self.registry.lock().tenants.get(&id).cloned();
@@ -411,6 +411,7 @@ impl Device {
             host_memory_limit: host_limit,
             share_entitled: standing.map_or(0.0, |standing| standing.entitled_percent),
             share_received: standing.map_or(0.0, |standing| standing.received_percent),
+            priority: self.shares.priority(running.tenant),
             gpu_time_ns: standing.map_or(0, |standing| standing.used_ns),
             calls_local,
             calls_remote,

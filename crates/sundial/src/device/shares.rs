@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fair_share::{Demand, FairShare, Key, Means, Policy, Standing, Tuning};
+use fair_share::{Demand, FairShare, Key, Means, Policy, Priority, Standing, Tuning};
 use gpu_driver::Usage;
 use parking_lot::{Condvar, Mutex};
 use session::SessionHandle;
@@ -115,10 +115,19 @@ struct Books {
     scheduler: Policy,
     /// Shares of tenants, percent.
     given: HashMap<Key, Option<f64>>,
+    priorities: HashMap<Key, Priority>,
     seen: HashMap<u64, Seen>,
     last: Instant,
     /// Tenants with sessions at the last look.
     tenants: usize,
+}
+
+impl Books {
+    /// What tenants are entitled to knows priorities where slices do.
+    fn prioritize(&mut self, tenant: Key, priority: Priority) {
+        let by_slices = self.scheduler.means(true) == Means::Slices;
+        self.policy.prioritize(tenant, if by_slices { priority } else { Priority::default() });
+    }
 }
 
 /// A session at the last look.
@@ -137,6 +146,7 @@ impl Shares {
             policy,
             scheduler: Policy::Default,
             given: HashMap::new(),
+            priorities: HashMap::new(),
             seen: HashMap::new(),
             last: Instant::now(),
             tenants: 0,
@@ -156,7 +166,12 @@ impl Shares {
 
     /// Shares time in another way from now on.
     pub(super) fn schedule(&self, scheduler: Policy) {
-        self.books.lock().scheduler = scheduler;
+        let mut books = self.books.lock();
+        books.scheduler = scheduler;
+        for (tenant, priority) in books.priorities.clone() {
+            books.prioritize(tenant, priority);
+        }
+        drop(books);
         self.tell();
     }
 
@@ -170,9 +185,11 @@ impl Shares {
         self.woken.notify_all();
     }
 
-    pub(super) fn set(&self, tenant: TenantId, share_percent: Option<f64>) {
+    pub(super) fn set(&self, tenant: TenantId, share_percent: Option<f64>, priority: Priority) {
         let mut books = self.books.lock();
         books.policy.set(tenant.0, share_percent);
+        books.priorities.insert(tenant.0, priority);
+        books.prioritize(tenant.0, priority);
         books.given.insert(tenant.0, share_percent);
         self.news.store(true, Ordering::Relaxed);
     }
@@ -181,6 +198,12 @@ impl Shares {
         let mut books = self.books.lock();
         books.policy.remove(tenant.0);
         books.given.remove(&tenant.0);
+        books.priorities.remove(&tenant.0);
+    }
+
+    /// What was given to a tenant, whether it means something at the moment or not.
+    pub(super) fn priority(&self, tenant: TenantId) -> Priority {
+        self.books.lock().priorities.get(&tenant.0).copied().unwrap_or_default()
     }
 
     pub(super) fn standing(&self, tenant: TenantId) -> Option<Standing> {

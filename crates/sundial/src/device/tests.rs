@@ -32,7 +32,8 @@ fn device() -> (Arc<Device>, OwnedFd) {
 
 fn admit(device: &Arc<Device>, id: u64, name: &str, limits: Limits) {
     let (id, name, on_full) = (TenantId(id), name.into(), OnFull::Fail);
-    let tenant = ToDevice::Tenant { id, name, user: 7, limits, share_percent: None, on_full };
+    let tenant =
+        ToDevice::Tenant { id, name, user: 7, limits, share_percent: None, priority: Default::default(), on_full };
     device.obey(tenant, vec![]).unwrap();
 }
 
