@@ -496,6 +496,9 @@ fn raw_result(kernel: &Kernel, classes: &[Class], op: &Op, dst: Reg, shape: Shap
         | Op::Redux { .. }
         | Op::Activemask { .. }
         | Op::Elect { .. }
+        | Op::Mma { .. }
+        | Op::LdMatrix { .. }
+        | Op::MovMatrix { .. }
         | Op::Bar { .. } => Class::Varying,
         _ => all,
     }

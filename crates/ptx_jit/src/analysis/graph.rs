@@ -75,7 +75,7 @@ pub(super) fn joins_lanes(op: &Op) -> bool {
             | Op::Redux { .. }
             | Op::Activemask { .. }
             | Op::Elect { .. }
-    )
+    ) || ptx::warp::is_matrix(op)
 }
 
 /// Cuts the blocks of `kernel`, at operations that join lanes and at `cuts`; node 0 is the entry.

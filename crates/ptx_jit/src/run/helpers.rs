@@ -29,6 +29,7 @@ pub(crate) fn address(helper: Helper) -> usize {
         Helper::CopyAsync => copy_async as *const (),
         Helper::Service => service as *const (),
         Helper::Joint => super::joint::run as *const (),
+        Helper::Matrix => super::matrix::run as *const (),
         Helper::Preempt => preempt as *const (),
         Helper::Clock => clock as *const (),
         Helper::GlobalTimer => global_timer as *const (),
@@ -114,7 +115,13 @@ pub(crate) extern "C" fn clock() -> u64 {
 }
 
 /// Host address of `size` bytes at an address of `space`, as thread `thread` sees it.
-fn locate(context: &Context, space: Space, address: u64, size: u64, thread: u64) -> Result<*mut u8, AccessError> {
+pub(super) fn locate(
+    context: &Context,
+    space: Space,
+    address: u64,
+    size: u64,
+    thread: u64,
+) -> Result<*mut u8, AccessError> {
     if size.is_power_of_two() && !address.is_multiple_of(size) {
         return Err(AccessError::Misaligned);
     }
