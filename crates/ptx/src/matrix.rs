@@ -117,7 +117,7 @@ impl Product {
     /// Tiles along k.
     #[must_use]
     pub fn k_tiles(&self) -> u32 {
-        u32::from(self.k) / (4 * self.a.per())
+        u32::from(self.k) >> (2 + self.a.per().trailing_zeros())
     }
 
     /// Registers of A, B, C and D in a lane.
@@ -172,20 +172,25 @@ impl Product {
 /// How many tiles of lines come before the next of k: two of A's, if there are so many.
 #[must_use]
 pub fn paired(lines: u16) -> u32 {
-    u32::from(lines / 8).min(2)
+    if lines == 8 { 1 } else { 2 }
 }
 
 /// The register of A or B that has tile `(line, k)` of so many along k; `paired` is 1 for B.
 #[must_use]
 pub fn factor_register(paired: u32, k_tiles: u32, line: u32, k: u32) -> usize {
-    ((line / paired * k_tiles + k) * paired + line % paired) as usize
+    by_pairs(paired, k_tiles, line, k) as usize
+}
+
+/// The place of tile `(line, at)` where one or two lines of so many tiles come together.
+fn by_pairs(paired: u32, tiles: u32, line: u32, at: u32) -> u32 {
+    if paired == 2 { (line / 2 * tiles + at) * 2 + line % 2 } else { line * tiles + at }
 }
 
 /// The register of C or D that has column `2t + part` of tile `(row, column)`, and where in it, in elements.
 #[must_use]
 pub fn sum_register(of: Element, m: u16, n: u16, row: u32, column: u32, part: u32) -> (usize, u32) {
     let (paired, n) = (paired(m), u32::from(n / 8));
-    let tile = (row / paired * n + column) * paired + row % paired;
+    let tile = by_pairs(paired, n, row, column);
     let register = if of.per() == 2 { tile } else { 2 * tile + part };
     (register as usize, if of.per() == 2 { part } else { 0 })
 }

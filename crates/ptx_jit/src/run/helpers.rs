@@ -115,13 +115,7 @@ pub(crate) extern "C" fn clock() -> u64 {
 }
 
 /// Host address of `size` bytes at an address of `space`, as thread `thread` sees it.
-pub(super) fn locate(
-    context: &Context,
-    space: Space,
-    address: u64,
-    size: u64,
-    thread: u64,
-) -> Result<*mut u8, AccessError> {
+fn locate(context: &Context, space: Space, address: u64, size: u64, thread: u64) -> Result<*mut u8, AccessError> {
     if size.is_power_of_two() && !address.is_multiple_of(size) {
         return Err(AccessError::Misaligned);
     }

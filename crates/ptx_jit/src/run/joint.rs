@@ -63,6 +63,7 @@ fn affine(frame: *const u8, offset: u32, chunk: u32, stride: i32, lane: usize) -
 }
 
 /// Reads from a frame.
+#[inline]
 fn read<T: Copy>(frame: *const u8, offset: usize) -> T {
     // SAFETY: offsets come from the plan that the frame was made for; the frame is live while its CTA runs.
     let at = unsafe { frame.add(offset) };

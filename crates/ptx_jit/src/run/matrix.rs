@@ -3,13 +3,13 @@
 mod fast;
 
 use ptx::ir::{Op, RegTy, Space};
-use ptx::launch::{Access, AccessError, Exception, SHARED_WINDOW, SHARED_WINDOW_BYTES, WARP};
+use ptx::launch::{Access, AccessError, Exception, SHARED_WINDOW, WARP};
 use ptx::math::matrix::{Row, product};
 use ptx::matrix::{MAX_REGISTERS, Product};
 
 use crate::abi::context::Context;
 use crate::abi::joint::{Matrix, Slot};
-use crate::run::helpers::{attached, locate, raise};
+use crate::run::helpers::{attached, raise};
 use crate::run::joint::{lanes, write_lane, write_words};
 
 const LANES: usize = WARP as usize;
@@ -31,11 +31,12 @@ pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, frame: *mut u8, bits:
             write_words(frame, site.dsts[0], bits, &tile);
         }
         Op::LdMatrix { space, trans, addr, .. } => {
+            let lines = Lines::new(ctx, *space, site.srcs[0], addr.offset, frame);
             for (i, &dst) in site.dsts.iter().enumerate() {
                 let mut tile = [0; LANES];
                 for lane in lanes(bits & (0xff << (8 * i))) {
-                    let at = line(ctx, *space, site.srcs[0], addr.offset, frame, lane, Access::Read);
-                    // SAFETY: `line` has found a line of shared memory there, which the CTA's thread alone accesses.
+                    let at = lines.find(ctx, lane, Access::Read);
+                    // SAFETY: a line of shared memory is there, which the CTA's thread alone accesses.
                     let line = unsafe { at.cast::<[u32; LINE_WORDS]>().read_unaligned() };
                     tile[lane % 8 * LINE_WORDS..][..LINE_WORDS].copy_from_slice(&line);
                 }
@@ -44,11 +45,12 @@ pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, frame: *mut u8, bits:
         }
         Op::StMatrix { space, trans, addr, .. } => {
             let Some((&base, srcs)) = site.srcs.split_last() else { return };
+            let lines = Lines::new(ctx, *space, base, addr.offset, frame);
             for (i, src) in srcs.iter().enumerate() {
                 let tile = masked(src.words(frame), bits);
                 let tile = if *trans { transposed(&tile) } else { tile };
                 for lane in lanes(bits & (0xff << (8 * i))) {
-                    let at = line(ctx, *space, base, addr.offset, frame, lane, Access::Write);
+                    let at = lines.find(ctx, lane, Access::Write);
                     let mut line = [0; LINE_WORDS];
                     line.copy_from_slice(&tile[lane % 8 * LINE_WORDS..][..LINE_WORDS]);
                     // SAFETY: as above.
@@ -60,27 +62,44 @@ pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, frame: *mut u8, bits:
     }
 }
 
-/// The line of shared memory that a lane names; raises if there is none.
-fn line(
-    ctx: *mut Context,
+/// The lines of shared memory that lanes name.
+struct Lines {
     space: Space,
-    base: Slot,
-    offset: i64,
-    frame: *const u8,
-    lane: usize,
-    access: Access,
-) -> *mut u8 {
-    let address = base.lane(frame, lane).wrapping_add(offset.cast_unsigned());
-    let address = if space == Space::Shared { u64::from(address as u32) } else { address };
-    // SAFETY: the context is live while its CTA runs.
-    let context = unsafe { &*ctx };
-    let elsewhere = space == Space::Generic && address.wrapping_sub(SHARED_WINDOW) >= SHARED_WINDOW_BYTES;
-    let found = if elsewhere && address.is_multiple_of(LINE as u64) {
-        Err(AccessError::Shared)
-    } else {
-        locate(context, space, address, LINE as u64, 0)
-    };
-    found.unwrap_or_else(|error| raise(ctx, Exception::Access { address, access, error }))
+    /// Read before the first result is written, which may be in the same register.
+    addresses: [u64; LANES],
+    shared: u64,
+    shared_bytes: u64,
+}
+
+impl Lines {
+    fn new(ctx: *mut Context, space: Space, base: Slot, offset: i64, frame: *const u8) -> Lines {
+        let mut addresses = [0; LANES];
+        if space == Space::Shared {
+            for (address, word) in addresses.iter_mut().zip(base.words(frame)) {
+                *address = u64::from(word.wrapping_add(offset as u32));
+            }
+        } else {
+            for (lane, address) in addresses.iter_mut().enumerate() {
+                *address = base.lane(frame, lane).wrapping_add(offset.cast_unsigned());
+            }
+        }
+        // SAFETY: the context is live while its CTA runs.
+        let context = unsafe { &*ctx };
+        Lines { space, addresses, shared: context.shared, shared_bytes: context.shared_bytes }
+    }
+
+    /// The line of a lane; raises if there is none.
+    fn find(&self, ctx: *mut Context, lane: usize, access: Access) -> *mut u8 {
+        let address = self.addresses[lane];
+        let offset = if self.space == Space::Shared { address } else { address.wrapping_sub(SHARED_WINDOW) };
+        let inside = offset <= self.shared_bytes.saturating_sub(LINE as u64) && self.shared_bytes >= LINE as u64;
+        if inside && address.is_multiple_of(LINE as u64) {
+            return std::ptr::with_exposed_provenance_mut((self.shared + offset) as usize);
+        }
+        let misaligned = !address.is_multiple_of(LINE as u64);
+        let error = if misaligned { AccessError::Misaligned } else { AccessError::Shared };
+        raise(ctx, Exception::Access { address, access, error })
+    }
 }
 
 /// Zero in lanes that are not there.
@@ -91,13 +110,33 @@ fn masked(mut words: Words, bits: u32) -> Words {
 
 /// A tile of 8 × 8 elements of 16 bits, its lines as columns.
 fn transposed(tile: &Words) -> Words {
+    // SAFETY: every processor that this is for has SSE2.
+    unsafe { turned(tile) }
+}
+
+#[target_feature(enable = "sse2")]
+fn turned(tile: &Words) -> Words {
+    use std::arch::x86_64::{
+        __m128i, _mm_loadu_si128, _mm_storeu_si128, _mm_unpackhi_epi16, _mm_unpackhi_epi32, _mm_unpackhi_epi64,
+        _mm_unpacklo_epi16, _mm_unpacklo_epi32, _mm_unpacklo_epi64,
+    };
+    let line = |i: usize| -> __m128i {
+        let words: &[u32] = &tile[i * LINE_WORDS..][..LINE_WORDS];
+        // SAFETY: there are 16 bytes.
+        unsafe { _mm_loadu_si128(words.as_ptr().cast()) }
+    };
+    let two = |a, b| (_mm_unpacklo_epi16(a, b), _mm_unpackhi_epi16(a, b));
+    let four = |a, b| (_mm_unpacklo_epi32(a, b), _mm_unpackhi_epi32(a, b));
+    let eight = |a, b| [_mm_unpacklo_epi64(a, b), _mm_unpackhi_epi64(a, b)];
+    let ((a, e), (b, f)) = (two(line(0), line(1)), two(line(2), line(3)));
+    let ((c, g), (d, h)) = (two(line(4), line(5)), two(line(6), line(7)));
+    let ((a, b), (c, d)) = (four(a, b), four(c, d));
+    let ((e, f), (g, h)) = (four(e, f), four(g, h));
+    let columns = [eight(a, c), eight(b, d), eight(e, g), eight(f, h)];
     let mut out = [0; LANES];
-    for line in 0..8 {
-        for (t, word) in tile[line * LINE_WORDS..][..LINE_WORDS].iter().enumerate() {
-            let (at, shift) = (line / 2, line % 2 * 16);
-            out[2 * t * LINE_WORDS + at] |= (word & 0xffff) << shift;
-            out[(2 * t + 1) * LINE_WORDS + at] |= (word >> 16) << shift;
-        }
+    for (words, column) in out.chunks_exact_mut(LINE_WORDS).zip(columns.into_iter().flatten()) {
+        // SAFETY: there are 16 bytes.
+        unsafe { _mm_storeu_si128(words.as_mut_ptr().cast(), column) }
     }
     out
 }

@@ -15,19 +15,18 @@ use std::arch::x86_64::{
     _mm256_storeu_si256, _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
     _mm256_xor_si256,
 };
+use std::mem::MaybeUninit;
 use std::sync::LazyLock;
 
 use ptx::math::NAN_F32;
 use ptx::matrix::{Arithmetic, Element, MAX_REGISTERS, Product, factor_register, paired, sum_register};
 
-use super::{LANES, LINE_WORDS, Words};
-use crate::abi::joint::Matrix;
+use super::{LANES, LINE, LINE_WORDS, Words};
+use crate::abi::joint::{Matrix, Slot};
 use crate::run::joint::write_words;
 
 /// Most steps along k.
 const STEPS: usize = 16;
-/// Most rows.
-const ROWS: usize = 32;
 /// Columns of a vector, lines of a tile.
 const LINES: usize = 8;
 
@@ -47,41 +46,39 @@ static AVAILABLE: LazyLock<bool> = LazyLock::new(|| {
 
 /// Computes the product for a whole warp, if it is one of those for which there is a way here.
 pub(super) fn multiply(p: &Product, site: &Matrix, frame: *mut u8) -> bool {
-    if !*AVAILABLE {
+    let saturates = matches!(p.arithmetic, Arithmetic::Float { sat: true, .. });
+    if !*AVAILABLE || saturates {
         return false;
     }
-    match (p.arithmetic, p.a, p.b) {
-        (Arithmetic::Float { sat: false, .. }, Element::F16, _) => {
-            // SAFETY: the processor has been asked.
-            unsafe { tiles::<HALF, HALF>(p, false, site, frame) }
-        }
-        (Arithmetic::Float { sat: false, .. }, Element::BF16, _) => {
-            // SAFETY: as above.
-            unsafe { tiles::<BRAIN, BRAIN>(p, false, site, frame) }
-        }
-        (Arithmetic::Float { sat: false, .. }, Element::TF32, _) => {
-            // SAFETY: as above.
-            unsafe { tiles::<TENSOR, TENSOR>(p, false, site, frame) }
-        }
-        (Arithmetic::Integer { sat }, Element::S8, Element::S8) => {
-            // SAFETY: as above.
-            unsafe { tiles::<SIGNED, SIGNED>(p, sat, site, frame) }
-        }
-        (Arithmetic::Integer { sat }, Element::S8, Element::U8) => {
-            // SAFETY: as above.
-            unsafe { tiles::<SIGNED, UNSIGNED>(p, sat, site, frame) }
-        }
-        (Arithmetic::Integer { sat }, Element::U8, Element::S8) => {
-            // SAFETY: as above.
-            unsafe { tiles::<UNSIGNED, SIGNED>(p, sat, site, frame) }
-        }
-        (Arithmetic::Integer { sat }, Element::U8, Element::U8) => {
-            // SAFETY: as above.
-            unsafe { tiles::<UNSIGNED, UNSIGNED>(p, sat, site, frame) }
-        }
+    match (p.a, p.b) {
+        (Element::F16, _) if matches!(p.arithmetic, Arithmetic::Float { .. }) => wide::<HALF, HALF>(p, site, frame),
+        (Element::BF16, _) => wide::<BRAIN, BRAIN>(p, site, frame),
+        (Element::TF32, _) => wide::<TENSOR, TENSOR>(p, site, frame),
+        (Element::S8, Element::S8) => wide::<SIGNED, SIGNED>(p, site, frame),
+        (Element::S8, Element::U8) => wide::<SIGNED, UNSIGNED>(p, site, frame),
+        (Element::U8, Element::S8) => wide::<UNSIGNED, SIGNED>(p, site, frame),
+        (Element::U8, Element::U8) => wide::<UNSIGNED, UNSIGNED>(p, site, frame),
         _ => return false,
     }
     true
+}
+
+/// The same by number of tiles side by side.
+fn wide<const A: u8, const B: u8>(p: &Product, site: &Matrix, frame: *mut u8) {
+    match p.n {
+        8 => {
+            // SAFETY: the caller has asked the processor.
+            unsafe { tiles::<A, B, 1>(p, site, frame) }
+        }
+        16 => {
+            // SAFETY: as above.
+            unsafe { tiles::<A, B, 2>(p, site, frame) }
+        }
+        _ => {
+            // SAFETY: as above.
+            unsafe { tiles::<A, B, 4>(p, site, frame) }
+        }
+    }
 }
 
 /// Eight words.
@@ -99,13 +96,27 @@ fn store(to: &mut [u32; 8], value: __m256i) {
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), value) }
 }
 
+/// A register of all lanes, in a frame or beside it.
+#[derive(Clone, Copy)]
+struct Tile(*const u8);
+
 /// Line `line` of a tile.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn load_line(tile: &Words, line: usize) -> __m128i {
-    let words: &[u32; LINE_WORDS] = tile.as_chunks().0.get(line).unwrap_or(&[0; LINE_WORDS]);
-    // SAFETY: there are 16 bytes.
-    unsafe { _mm_loadu_si128(words.as_ptr().cast()) }
+fn load_line(tile: Tile, line: usize) -> __m128i {
+    // SAFETY: a tile has eight lines.
+    let at = unsafe { tile.0.add(LINE * (line % LINES)) };
+    // SAFETY: of 16 bytes each.
+    unsafe { _mm_loadu_si128(at.cast()) }
+}
+
+/// A word of a tile.
+#[inline]
+fn load_word(tile: Tile, at: usize) -> u32 {
+    // SAFETY: a tile has 32 words.
+    let at = unsafe { tile.0.add(4 * (at % LANES)) };
+    // SAFETY: as above.
+    unsafe { at.cast::<u32>().read_unaligned() }
 }
 
 #[inline]
@@ -139,26 +150,17 @@ const fn steps(kind: u8) -> usize {
 /// What of an f32 is there in tf32.
 const TENSOR_BITS: u32 = !0x1fff;
 
-/// The words of A, row by row.
+/// The words of eight rows of A, row by row.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn rows<const KIND: u8>(p: &Product, tiles: &[Words], to: &mut [[u32; STEPS]; ROWS]) {
-    let k_tiles = p.k_tiles();
-    for i in 0..u32::from(p.m / 8) {
-        for k in 0..k_tiles {
-            let tile = &tiles[factor_register(paired(p.m), k_tiles, i, k)];
-            for line in 0..LINES {
-                let row = &mut to[i as usize * LINES + line];
-                if KIND == TENSOR {
-                    for (word, from) in
-                        row[k as usize * LINE_WORDS..].iter_mut().zip(&tile[line * LINE_WORDS..][..LINE_WORDS])
-                    {
-                        *word = from & TENSOR_BITS;
-                    }
-                } else if let Some(part) = row.as_chunks_mut().0.get_mut(k as usize) {
-                    store(part, widened::<KIND>(load_line(tile, line)));
-                }
+fn rows<const KIND: u8>(tile: Tile, k: usize, to: &mut [[u32; STEPS]; LINES]) {
+    for (line, row) in to.iter_mut().enumerate() {
+        if KIND == TENSOR {
+            for (i, word) in row[k * LINE_WORDS..][..LINE_WORDS].iter_mut().enumerate() {
+                *word = load_word(tile, line * LINE_WORDS + i) & TENSOR_BITS;
             }
+        } else if let Some(part) = row.as_chunks_mut().0.get_mut(k) {
+            store(part, widened::<KIND>(load_line(tile, line)));
         }
     }
 }
@@ -166,23 +168,21 @@ fn rows<const KIND: u8>(p: &Product, tiles: &[Words], to: &mut [[u32; STEPS]; RO
 /// The words of eight columns of B, step by step.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn columns<const KIND: u8>(tiles: &[Words], to: &mut [[u32; LINES]; STEPS]) {
-    for (tile, to) in tiles.iter().zip(to.chunks_mut(steps(KIND))) {
-        if KIND == TENSOR {
-            for (step, words) in to.iter_mut().enumerate() {
-                for (line, word) in words.iter_mut().enumerate() {
-                    *word = tile[line * LINE_WORDS + step] & TENSOR_BITS;
-                }
+fn columns<const KIND: u8>(tile: Tile, to: &mut [[u32; LINES]]) {
+    if KIND == TENSOR {
+        for (step, words) in to.iter_mut().enumerate() {
+            for (line, word) in words.iter_mut().enumerate() {
+                *word = load_word(tile, line * LINE_WORDS + step) & TENSOR_BITS;
             }
-            continue;
         }
-        let mut lines = [_mm256_setzero_si256(); LINES];
-        for (line, words) in lines.iter_mut().enumerate() {
-            *words = widened::<KIND>(load_line(tile, line));
-        }
-        for (step, words) in to.iter_mut().zip(turned(lines)) {
-            store(step, words);
-        }
+        return;
+    }
+    let mut lines = [_mm256_setzero_si256(); LINES];
+    for (line, words) in lines.iter_mut().enumerate() {
+        *words = widened::<KIND>(load_line(tile, line));
+    }
+    for (step, words) in to.iter_mut().zip(turned(lines)) {
+        store(step, words);
     }
 }
 
@@ -201,37 +201,47 @@ fn turned(x: [__m256i; LINES]) -> [__m256i; LINES] {
     [low(a, e), low(c, g), low(b, f), low(d, h), high(a, e), high(c, g), high(b, f), high(d, h)]
 }
 
-/// Computes all tiles of a product.
+/// Computes all tiles of a product, of which there are so many side by side.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn tiles<const A: u8, const B: u8>(p: &Product, sat: bool, site: &Matrix, frame: *mut u8) {
-    let mut srcs = [[0; LANES]; 3 * MAX_REGISTERS];
-    for (words, src) in srcs.iter_mut().zip(&site.srcs) {
-        *words = src.words(frame);
+fn tiles<const A: u8, const B: u8, const N: usize>(p: &Product, site: &Matrix, frame: *mut u8) {
+    let mut beside = [const { MaybeUninit::<Words>::uninit() }; 3 * MAX_REGISTERS];
+    let mut srcs = [Tile(frame); 3 * MAX_REGISTERS];
+    for ((tile, src), words) in srcs.iter_mut().zip(&site.srcs).zip(&mut beside) {
+        *tile = match *src {
+            // SAFETY: offsets come from the plan that the frame was made for.
+            Slot::Lanes32(offset) => Tile(unsafe { frame.add(offset as usize) }),
+            src => Tile(words.write(src.words(frame)).as_ptr().cast()),
+        };
     }
-    let [of_a, of_b, ..] = p.registers();
-    let (a, rest) = srcs.split_at(of_a);
-    let (b, c) = rest.split_at(of_b);
-    let mut left = [[0; STEPS]; ROWS];
-    rows::<A>(p, a, &mut left);
-    let k_tiles = p.k_tiles() as usize;
-    let count = k_tiles * steps(A);
+    let sat = matches!(p.arithmetic, Arithmetic::Integer { sat: true });
+    let (rows_of_tiles, k_tiles) = (u32::from(p.m / 8), p.k_tiles());
+    let (of_a, of_b) = ((rows_of_tiles * k_tiles) as usize, N * k_tiles as usize);
+    let (a, b, c) = (&srcs[..of_a], &srcs[of_a..][..of_b], &srcs[of_a + of_b..]);
+    let mut right = [[[0; LINES]; STEPS]; N];
+    for (words, column) in right.iter_mut().zip(b.chunks_exact(k_tiles as usize)) {
+        for (words, tile) in words.chunks_exact_mut(steps(B)).zip(column) {
+            columns::<B>(*tile, words);
+        }
+    }
+    let count = (k_tiles as usize * steps(A)).min(STEPS);
+    let mut left = [[0; STEPS]; LINES];
     let mut d = [[0; LANES]; MAX_REGISTERS];
-    for column in 0..usize::from(p.n / 8) {
-        let mut right = [[0; LINES]; STEPS];
-        columns::<B>(&b[column * k_tiles..][..k_tiles], &mut right);
-        for row in 0..usize::from(p.m / 8) {
-            let (from, _) = sum_register(p.c, p.m, p.n, row as u32, column as u32, 0);
-            let (to, _) = sum_register(p.d, p.m, p.n, row as u32, column as u32, 0);
-            let Some(left) = left.as_chunks::<LINES>().0.get(row) else { continue };
+    for row in 0..rows_of_tiles {
+        for k in 0..k_tiles {
+            rows::<A>(a[factor_register(paired(p.m), k_tiles, row, k)], k as usize, &mut left);
+        }
+        for (column, right) in right.iter().enumerate() {
+            let (from, _) = sum_register(p.c, p.m, p.n, row, column as u32, 0);
+            let (to, _) = sum_register(p.d, p.m, p.n, row, column as u32, 0);
             let mut sums = [_mm256_setzero_si256(); LINES];
             if A < SIGNED {
                 for (line, sum) in sums.iter_mut().enumerate() {
                     *sum = old(p.c, &c[from..], line);
                 }
             }
-            for step in 0..count.min(STEPS) {
-                let right = load(&right[step]);
-                for (sum, left) in sums.iter_mut().zip(left) {
+            for (step, right) in right[..count].iter().enumerate() {
+                let right = load(right);
+                for (sum, left) in sums.iter_mut().zip(&left) {
                     let left = _mm256_set1_epi32(left[step].cast_signed());
                     *sum = if A < SIGNED {
                         let (left, right) = (_mm256_castsi256_ps(left), _mm256_castsi256_ps(right));
@@ -251,6 +261,7 @@ fn tiles<const A: u8, const B: u8>(p: &Product, sat: bool, site: &Matrix, frame:
             }
         }
     }
+    // Only now: results may replace what was read.
     for (words, &dst) in d.iter().zip(&site.dsts) {
         write_words(frame, dst, u32::MAX, words);
     }
@@ -259,11 +270,11 @@ fn tiles<const A: u8, const B: u8>(p: &Product, sat: bool, site: &Matrix, frame:
 /// A line of C, eight words.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn old(of: Element, c: &[Words], line: usize) -> __m256i {
+fn old(of: Element, c: &[Tile], line: usize) -> __m256i {
     if of == Element::F16 {
-        return _mm256_castps_si256(_mm256_cvtph_ps(load_line(&c[0], line)));
+        return _mm256_castps_si256(_mm256_cvtph_ps(load_line(c[0], line)));
     }
-    let (even, odd) = (load_line(&c[0], line), load_line(&c[1], line));
+    let (even, odd) = (load_line(c[0], line), load_line(c[1], line));
     _mm256_set_m128i(_mm_unpackhi_epi32(even, odd), _mm_unpacklo_epi32(even, odd))
 }
 
