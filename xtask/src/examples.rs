@@ -48,7 +48,9 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
         Ok(())
     };
     for source in files(&sources, "cu")? {
-        wanted(source, &programs, &[])?;
+        // Instructions that the compiler's default architecture does not have.
+        let needs = source.file_stem().is_some_and(|name| name == "tensor").then(|| "-arch=sm_80".to_owned());
+        wanted(source, &programs, needs.as_slice())?;
     }
     for variant in variants(&home, &toolkit::runtime_12(root)?) {
         let folder = programs.join(variant.folder);
@@ -108,7 +110,7 @@ fn variants(home: &Path, runtime_12: &Path) -> [Variant; 3] {
 /// What nvcc says.
 pub(crate) fn gen_ptx(root: &Path) -> Result<()> {
     let nvcc = toolkit::cuda_home(root)?.join("bin/nvcc");
-    for folder in ["examples/tenants/kernels", "crates/sundial/kernels"] {
+    for (folder, arch) in [("examples/tenants/kernels", "compute_75"), ("crates/sundial/kernels", "compute_80")] {
         let folder = root.join(folder);
         if !folder.exists() {
             continue;
@@ -116,7 +118,7 @@ pub(crate) fn gen_ptx(root: &Path) -> Result<()> {
         for source in files(&folder, "cu")? {
             let out = source.with_extension("ptx");
             say(&format!("{}", out.display()));
-            checked(Command::new(&nvcc).args(["-ptx", "-arch=compute_75", "-o"]).arg(&out).arg(&source))?;
+            checked(Command::new(&nvcc).args(["-ptx", "-arch", arch, "-o"]).arg(&out).arg(&source))?;
         }
     }
     Ok(())

@@ -33,6 +33,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
             "hotspot",
             "lud",
             "nw",
+            "tensor",
         ],
     ),
     ("static-12", "CUDA runtime 12.", &["vector_add", "streams", "managed", "device_printf", "reduction"]),

@@ -11,6 +11,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::matrix::Product;
+
 /// A virtual register: an index into [`Kernel::regs`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Reg(pub u32);
@@ -627,6 +629,17 @@ pub enum Op {
     Activemask { dst: Reg },
     /// `elect.sync`: one leader among the lanes of `mask` (the lowest).
     Elect { dst: Option<Reg>, pred: Reg, mask: Operand },
+    /// Product of matrices that the lanes of a warp hold, as [`crate::matrix`] says; `srcs` are the registers of A, B and C.
+    /// What a lane holds that does not execute this is zero. Rule: [`Product::check`] and [`Product::registers`] hold.
+    Mma { product: Product, dsts: Vec<Reg>, srcs: Vec<Operand> },
+    /// `ldmatrix`: lane 8 i + j has the address of line j of matrix i, 16 bytes; `dsts[i]` is its tile, transposed with
+    /// `trans` (as 8 × 8 elements of 16 bits). A line whose lane does not execute this is zero.
+    /// Rule: 1, 2 or 4 matrices; space is Shared, or Generic, where the address must be in the shared window.
+    LdMatrix { space: Space, trans: bool, dsts: Vec<Reg>, addr: Address },
+    /// `stmatrix`: the reverse. Rule: as for `LdMatrix`.
+    StMatrix { space: Space, trans: bool, srcs: Vec<Operand>, addr: Address },
+    /// `movmatrix`: a transposed tile of 8 × 8 elements of 16 bits.
+    MovMatrix { dst: Reg, a: Operand },
 
     /// A function that the driver provides. Rule: arguments and result as [`Builtin`] declares; the result may be unused.
     Call { builtin: Builtin, args: Vec<Operand>, dst: Option<Reg> },

@@ -6,7 +6,7 @@
 //! - [`ir`]: the IR of one kernel; both engines run it. [`verify`]: its rules, checked after every compilation.
 //! - [`operands`]: what its operations read and write.
 //! - [`launch`]: what an engine gets with a kernel, and what comes back.
-//! - [`math`]: what the arithmetic instructions compute, on raw bits.
+//! - [`math`]: what the arithmetic instructions compute, on raw bits. [`matrix`]: matrices in the registers of a warp.
 //! - [`interp`]: the reference interpreter. [`builtins`]: what the driver provides to kernels (printf, malloc, …).
 //!
 //! ```
@@ -48,6 +48,7 @@ pub mod launch;
 mod lexer;
 mod lower;
 pub mod math;
+pub mod matrix;
 pub mod operands;
 mod options;
 mod program;

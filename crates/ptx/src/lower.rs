@@ -3,7 +3,7 @@
 //! - `body`: statements, scopes, labels, declarations;
 //! - `operand`: operands as written, and as an instruction wants them;
 //! - `mods`, `opcodes`: modifiers, and the table from opcodes to their forms;
-//! - `arith`, `bits`, `convert`, `narrow`, `memory`, `mbarrier`, `warp`, `control`: one function per form, which takes the modifiers it knows and
+//! - `arith`, `bits`, `convert`, `narrow`, `memory`, `mbarrier`, `warp`, `matrix`, `control`: one function per form, which takes the modifiers it knows and
 //!   emits operations;
 //! - `layout`: shared memory of a kernel, known before its body is parsed;
 //! - `calls`: which functions are inlined; `units`: those that are not; `frames`: what a recursive one keeps on the stack;
@@ -22,6 +22,7 @@ mod convert;
 mod frames;
 mod graph;
 mod layout;
+mod matrix;
 mod mbarrier;
 mod memory;
 mod mods;

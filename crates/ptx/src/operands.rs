@@ -83,6 +83,10 @@ pub fn sources(op: &Op) -> Vec<Operand> {
         Op::Shfl { a, b, c, mask, .. } => vec![*a, *b, *c, *mask],
         Op::Vote { mask, .. } => vec![*mask],
         Op::Match { a, mask, .. } | Op::Redux { a, mask, .. } => vec![*a, *mask],
+        Op::Mma { srcs, .. } => srcs.clone(),
+        Op::LdMatrix { addr, .. } => vec![addr.base],
+        Op::StMatrix { srcs, addr, .. } => srcs.iter().copied().chain([addr.base]).collect(),
+        Op::MovMatrix { a, .. } => vec![*a],
         Op::Call { args, .. } => args.clone(),
         Op::Nanosleep { ns } => vec![*ns],
     }
@@ -126,7 +130,9 @@ pub fn writes(op: &Op) -> Vec<Reg> {
         | Op::Isspacep { dst, .. }
         | Op::Vote { dst, .. }
         | Op::Redux { dst, .. }
+        | Op::MovMatrix { dst, .. }
         | Op::Activemask { dst } => vec![*dst],
+        Op::Mma { dsts, .. } | Op::LdMatrix { dsts, .. } => dsts.clone(),
         Op::AddCarry { dst, cc_out, .. } | Op::MadCarry { dst, cc_out, .. } => {
             [Some(*dst), *cc_out].into_iter().flatten().collect()
         }
@@ -135,7 +141,13 @@ pub fn writes(op: &Op) -> Vec<Reg> {
         Op::Unpack { dsts, .. } | Op::Ld { dsts, .. } => dsts.iter().copied().flatten().collect(),
         Op::Atom { dst, .. } | Op::Bar { dst, .. } | Op::Call { dst, .. } => dst.iter().copied().collect(),
         Op::Elect { dst, pred, .. } => [*dst, Some(*pred)].into_iter().flatten().collect(),
-        Op::St { .. } | Op::CpAsync { .. } | Op::Fence | Op::BarWarp { .. } | Op::Nanosleep { .. } | Op::Trap => vec![],
+        Op::St { .. }
+        | Op::StMatrix { .. }
+        | Op::CpAsync { .. }
+        | Op::Fence
+        | Op::BarWarp { .. }
+        | Op::Nanosleep { .. }
+        | Op::Trap => vec![],
     }
 }
 

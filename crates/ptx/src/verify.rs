@@ -8,6 +8,7 @@ use crate::ir::{
     Address, AtomOp, BarKind, BarRed, Builtin, FloatOp, FloatUnOp, Inst, IntOp, IntUnOp, Kernel, MulPart, Op, Operand,
     Precision, PredRef, Reg, RegTy, Space, Term, Ty, VoteMode,
 };
+use crate::matrix::Element;
 
 /// Checks all rules.
 ///
@@ -540,6 +541,31 @@ impl Checker<'_> {
                 self.is(*pred, RegTy::Pred)?;
                 self.src(*mask, Ty::B32)
             }
+            Op::Mma { product, dsts, srcs } => {
+                product.check()?;
+                let [a, b, c, d] = product.registers();
+                when(dsts.len() == d && srcs.len() == a + b + c, "the registers of a matrix product")?;
+                let (factors, sums) = srcs.split_at(a + b);
+                dsts.iter().try_for_each(|r| self.is(*r, product.d.reg()))?;
+                self.srcs(factors, words(product.a))?;
+                self.srcs(sums, words(product.c))
+            }
+            Op::LdMatrix { space, dsts, addr, .. } => {
+                when(matches!(dsts.len(), 1 | 2 | 4), "a load of so many matrices")?;
+                when(matches!(space, Space::Shared | Space::Generic), "a load of matrices from this space")?;
+                dsts.iter().try_for_each(|r| self.is(*r, RegTy::B32))?;
+                self.address(*space, *addr)
+            }
+            Op::StMatrix { space, srcs, addr, .. } => {
+                when(matches!(srcs.len(), 1 | 2 | 4), "a store of so many matrices")?;
+                when(matches!(space, Space::Shared | Space::Generic), "a store of matrices to this space")?;
+                self.srcs(srcs, Ty::B32)?;
+                self.address(*space, *addr)
+            }
+            Op::MovMatrix { dst, a } => {
+                self.is(*dst, RegTy::B32)?;
+                self.src(*a, Ty::B32)
+            }
             Op::Call { builtin, args, dst } => self.call(*builtin, args, *dst),
             Op::Nanosleep { ns } => self.src(*ns, Ty::U32),
             _ => Ok(()),
@@ -558,6 +584,11 @@ impl Checker<'_> {
         self.opt(dst, result.unwrap_or(Ty::Pred))?;
         args.iter().zip(params).try_for_each(|(a, ty)| self.src(*a, *ty))
     }
+}
+
+/// The registers of a matrix, as a type.
+fn words(of: Element) -> Ty {
+    if of.reg() == RegTy::B64 { Ty::B64 } else { Ty::B32 }
 }
 
 fn product(part: MulPart, ty: Ty) -> Result<Ty, String> {

@@ -19,8 +19,15 @@ pub fn mask(op: &Op) -> Option<Operand> {
         | Op::Match { mask, .. }
         | Op::Redux { mask, .. }
         | Op::Elect { mask, .. } => Some(*mask),
+        op if is_matrix(op) => Some(Operand::Imm(u32::MAX.into())),
         _ => None,
     }
+}
+
+/// Does it work on matrices that all lanes hold together? All execute one such instruction, then; none agrees with another.
+#[must_use]
+pub fn is_matrix(op: &Op) -> bool {
+    matches!(op, Op::Mma { .. } | Op::LdMatrix { .. } | Op::StMatrix { .. } | Op::MovMatrix { .. })
 }
 
 /// Are these, at different places, one operation to lanes of the same mask?

@@ -123,6 +123,15 @@ fn main() {
                 out: (at, (m * m * 4) as usize),
             },
             Case {
+                name: "mma",
+                grid: [m.max(64) as u32 / 64, m.max(64) as u32 / 64, 1],
+                block: [128, 1, 1],
+                params: params(&[(a, 8), (b, 8), (out, 8), (m.max(64), 4)]),
+                work: 2e-9 * m.max(64).pow(3) as f64,
+                unit: "GFLOP/s",
+                out: (at, m.max(64).pow(2) as usize * 4),
+            },
+            Case {
                 name: "bs",
                 grid: [(n as u32).div_ceil(256), 1, 1],
                 block: [256, 1, 1],

@@ -4,7 +4,7 @@
 //! # How a kernel becomes code
 //!
 //! - `analysis`: what nobody reads is dropped; blocks are cut before every operation that joins lanes (barriers,
-//!   shuffles, votes), and before an access that may touch what another chunk of the warp has (`lockstep`); the resulting
+//!   shuffles, votes, products of matrices), and before an access that may touch what another chunk of the warp has (`lockstep`); the resulting
 //!   nodes are grouped into **regions**, each entered at one node only and, in large kernels, of bounded size (`regions`).
 //!   Every register is classed over the lanes of a **chunk** (4 to 32 consecutive threads, as is good for the kernel): the
 //!   same in all lanes, affine in the lane number, or varying.

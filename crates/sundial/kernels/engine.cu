@@ -81,3 +81,57 @@ extern "C" __global__ void reduction(const float* in, float* out, int n) {
     }
     if (threadIdx.x == 0) out[blockIdx.x] = partial[0];
 }
+
+// c = a * b, of n x n, in f16 with sums in f32: four warps multiply tiles of 64 x 64 by the tensor cores' instructions.
+extern "C" __global__ void mma(const unsigned short* a, const unsigned short* b, float* c, int n) {
+    constexpr int SIDE = 64, DEPTH = 32, PITCH_A = DEPTH + 8, PITCH_B = SIDE + 8;
+    __shared__ __align__(16) unsigned short tile_a[SIDE * PITCH_A];
+    __shared__ __align__(16) unsigned short tile_b[DEPTH * PITCH_B];
+    int t = threadIdx.x, lane = t % 32, row = t / 64 * 32, column = t / 32 % 2 * 32;
+    const unsigned short* from_a = a + blockIdx.y * SIDE * n;
+    const unsigned short* from_b = b + blockIdx.x * SIDE;
+    float sums[2][4][4] = {};
+    for (int k = 0; k < n; k += DEPTH) {
+        for (int i = t; i < SIDE * DEPTH / 8; i += 128) {
+            *reinterpret_cast<uint4*>(&tile_a[i / 4 * PITCH_A + i % 4 * 8]) =
+                *reinterpret_cast<const uint4*>(&from_a[i / 4 * n + k + i % 4 * 8]);
+            *reinterpret_cast<uint4*>(&tile_b[i / 8 * PITCH_B + i % 8 * 8]) =
+                *reinterpret_cast<const uint4*>(&from_b[(k + i / 8) * n + i % 8 * 8]);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int step = 0; step < DEPTH; step += 16) {
+            unsigned left[2][4], right[2][4];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const void* at = &tile_a[(row + i * 16 + lane % 16) * PITCH_A + step + lane / 16 * 8];
+                asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                             : "=r"(left[i][0]), "=r"(left[i][1]), "=r"(left[i][2]), "=r"(left[i][3])
+                             : "r"((unsigned)__cvta_generic_to_shared(at)));
+                at = &tile_b[(step + lane % 16) * PITCH_B + column + i * 16 + lane / 16 * 8];
+                asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                             : "=r"(right[i][0]), "=r"(right[i][1]), "=r"(right[i][2]), "=r"(right[i][3])
+                             : "r"((unsigned)__cvta_generic_to_shared(at)));
+            }
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j) {
+                    float* sum = sums[i][j];
+                    const unsigned* factor = &right[j / 2][j % 2 * 2];
+                    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                                 : "r"(left[i][0]), "r"(left[i][1]), "r"(left[i][2]), "r"(left[i][3]), "r"(factor[0]), "r"(factor[1]));
+                }
+            }
+        }
+        __syncthreads();
+    }
+    for (int i = 0; i < 2; ++i) {
+        for (int j = 0; j < 4; ++j) {
+            float* to = &c[(blockIdx.y * SIDE + row + i * 16 + lane / 4) * n + blockIdx.x * SIDE + column + j * 8 + lane % 4 * 2];
+            *reinterpret_cast<float2*>(to) = make_float2(sums[i][j][0], sums[i][j][1]);
+            *reinterpret_cast<float2*>(to + 8 * n) = make_float2(sums[i][j][2], sums[i][j][3]);
+        }
+    }
+}

@@ -70,6 +70,15 @@ fn cases() -> Vec<Case> {
             sample: 1,
         },
         Case {
+            name: "mma",
+            unit: "GFLOP/s",
+            grid: [n / 64, n / 64, 1],
+            block: [128, 1, 1],
+            params: vec![Buffer(0), Buffer(MIB16), Buffer(2 * MIB16), Int(n as i32)],
+            work: 2.0 * f64::from(n).powi(3) / 1e9,
+            sample: 1,
+        },
+        Case {
             name: "black_scholes",
             unit: "Moption/s",
             grid: [options / 128, 1, 1],

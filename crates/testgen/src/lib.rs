@@ -5,13 +5,14 @@
 //!
 //! - [`ptx_case`]: `.ptx` files that say in comments how to run them and what comes out;
 //! - [`generate`]: random, valid, terminating kernels whose result does not depend on the order of threads;
-//! - [`shapes`]: kernels of a shape and a size;
+//! - [`shapes`]: kernels of a shape and a size; [`matrix`]: kernels of one matrix instruction;
 //! - [`compare`]: one kernel on two engines, final memory bit by bit.
 //!
 //! Nothing here is part of the product.
 
 mod diff;
 pub mod generate;
+pub mod matrix;
 pub mod ptx_case;
 mod region;
 pub mod shapes;

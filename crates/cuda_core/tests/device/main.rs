@@ -219,8 +219,8 @@ fn streams_run_at_once_and_events_order_them_device() {
 fn a_kernel_that_cannot_run_here_leaves_its_context_in_good_health_device() {
     let (driver, module) = start();
     let text = ".version 8.0\n.target sm_80\n.address_size 64\n\
-        .visible .entry tensor(.param .u64 out) { .reg .b32 %r<9>; .reg .f32 %f<9>;\n\
-        mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f0,%f1,%f2,%f3}, {%r0,%r1,%r2,%r3}, {%r4,%r5}, {%f4,%f5,%f6,%f7};\n\
+        .visible .entry tensor(.param .u64 out) {\n\
+        wgmma.fence.sync.aligned;\n\
         ret; }\n.visible .entry plain() { ret; }\n.visible .entry exact() .reqntid 32 { ret; }\n";
     let mut log = JitLog::default();
     let mixed = driver.module_load_data(&text.as_bytes(), &mut log).unwrap_or_else(|error| panic!("{error}: {log:?}"));
@@ -230,7 +230,7 @@ fn a_kernel_that_cannot_run_here_leaves_its_context_in_good_health_device() {
     let asked = driver.module_load_data(&text.as_bytes(), &mut log).unwrap_or_else(|error| panic!("{error}: {log:?}"));
     driver.module_unload(asked).unwrap();
     let [line] = log.info.lines().collect::<Vec<_>>()[..] else { panic!("{log:?}") };
-    assert!(line.starts_with("tensor: ") && line.contains("mma") && log.error.is_empty(), "{log:?}");
+    assert!(line.starts_with("tensor: ") && line.contains("wgmma") && log.error.is_empty(), "{log:?}");
     let get = |name| driver.module_get_function(mixed, name).unwrap();
     for _ in 0..2 {
         let refused = launch(&driver, get("tensor"), &shape(1, 32, Stream::NULL), &[&[0; 8]]);

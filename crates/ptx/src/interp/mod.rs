@@ -6,14 +6,15 @@
 //! others get a turn, so every thread goes forward in the end.
 //!
 //! - [`Cta`]: one CTA as a plain, resumable value; scheduling of its warps.
-//! - `exec`: instructions that concern one thread. `memory`: state spaces. `warp`: shuffles, votes and their kin.
-//!   `barrier`: CTA barriers.
+//! - `exec`: instructions that concern one thread. `memory`: state spaces. `warp`: shuffles, votes and their kin;
+//!   `matrix`: those on matrices. `barrier`: CTA barriers.
 //!
 //! Undefined by PTX, and here: a shuffle from a lane that takes no part gives the lane's own value; a warp operation whose
 //! mask names lanes that cannot come (they wait elsewhere) goes on without these; clocks count instructions.
 
 mod barrier;
 mod exec;
+mod matrix;
 mod memory;
 mod warp;
 
@@ -389,5 +390,5 @@ fn is_collective(op: &Op) -> bool {
             | Op::Match { .. }
             | Op::Redux { .. }
             | Op::Elect { .. }
-    )
+    ) || crate::warp::is_matrix(op)
 }

@@ -7,7 +7,7 @@ use crate::math::int;
 use crate::warp::{self, shuffle_source};
 
 /// Iterates over the set bits.
-fn bits(mut mask: u32) -> impl Iterator<Item = u32> {
+pub(super) fn bits(mut mask: u32) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let lane = mask.trailing_zeros();
         (mask != 0).then(|| {
@@ -73,6 +73,11 @@ impl Cta {
 
     /// Performs the operation at which `lanes` wait, each with its own registers, and lets them go on.
     fn perform(&mut self, kernel: &Kernel, first: usize, lanes: u32) -> Result<(), Exception> {
+        if lanes != 0 && warp::is_matrix(self.waits_at(kernel, first, lanes.trailing_zeros())) {
+            // Nobody waits with another instruction.
+            self.matrix(first, lanes, self.waits_at(kernel, first, lanes.trailing_zeros()))?;
+            return self.go_on(first, lanes);
+        }
         let mut values = [0; WARP as usize];
         for lane in bits(lanes) {
             let thread = first + lane as usize;
@@ -92,6 +97,11 @@ impl Cta {
             };
             self.finish(thread, lane, self.waits_at(kernel, first, lane), &values, lanes, members)?;
         }
+        self.go_on(first, lanes)
+    }
+
+    /// Lanes have performed the operation at which they waited.
+    fn go_on(&mut self, first: usize, lanes: u32) -> Result<(), Exception> {
         for lane in bits(lanes) {
             let thread = &mut self.threads[first + lane as usize];
             thread.state = State::Ready;

@@ -258,7 +258,7 @@ impl<'a, 'i> Body<'a, 'i> {
         let (base, mods) = Mods::split(opcode).map_err(|e| self.invalid(e))?;
         let Some(form) = opcodes::form(base) else {
             return Err(match opcodes::unsupported(base) {
-                Some(what) => self.unsupported(format!("{what} are not supported")),
+                Some(what) => self.unsupported(format!("{base}: {what} are not supported")),
                 None => self.invalid(format!("unknown instruction '{}'", clip(base))),
             });
         };

@@ -2,7 +2,7 @@
 //!
 //! - [`lanes`], [`approx`]: the approximate operations, written once over a trait that both engines implement.
 //! - [`eval()`]: any computing instruction, by its IR; what the interpreter runs, and a code generator may call for the rare.
-//! - [`int`], [`float`], [`convert`], [`fp8`], [`video`]: the families. [`soft`]: IEEE arithmetic in integers.
+//! - [`int`], [`float`], [`convert`], [`fp8`], [`video`], [`matrix`]: the families. [`soft`]: IEEE arithmetic in integers.
 //!
 //! Every NaN result is canonical ([`NAN_F32`] and its kin): an engine may defer making it so until the bits are observed
 //! by anything but another floating-point operation. `copysign`, selection and moves count as observers: they pass bits on.
@@ -18,6 +18,7 @@ pub mod float;
 pub mod fp8;
 pub mod int;
 pub mod lanes;
+pub mod matrix;
 pub mod soft;
 pub mod video;
 

@@ -55,3 +55,13 @@ pub(crate) struct Site {
     pub(crate) dst: Option<(u32, RegTy)>,
     pub(crate) pred: Option<(u32, RegTy)>,
 }
+
+/// An operation on matrices that a warp holds, with its operands resolved.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Matrix {
+    pub(crate) op: Op,
+    /// In the order of [`ptx::operands::sources`].
+    pub(crate) srcs: Vec<Slot>,
+    /// In the order of [`ptx::operands::writes`].
+    pub(crate) dsts: Vec<Option<(u32, RegTy)>>,
+}

@@ -39,6 +39,8 @@ pub(crate) enum Helper {
     Service,
     /// An operation over the lanes of a warp.
     Joint,
+    /// An operation on matrices that a warp holds.
+    Matrix,
     /// Gives the thread back.
     Preempt,
     /// A cycle counter.
@@ -49,7 +51,7 @@ pub(crate) enum Helper {
 
 impl Helper {
     /// All, in the order of their numbers.
-    pub(crate) const ALL: [Helper; 13] = [
+    pub(crate) const ALL: [Helper; 14] = [
         Helper::Eval,
         Helper::Resolve,
         Helper::Load,
@@ -60,6 +62,7 @@ impl Helper {
         Helper::CopyAsync,
         Helper::Service,
         Helper::Joint,
+        Helper::Matrix,
         Helper::Preempt,
         Helper::Clock,
         Helper::GlobalTimer,
@@ -92,6 +95,7 @@ pub(crate) struct Attached {
     pub(crate) runs: Vec<Run>,
     pub(crate) ops: Vec<Op>,
     pub(crate) joints: Vec<joint::Site>,
+    pub(crate) matrices: Vec<joint::Matrix>,
 }
 
 /// Something attached: the region and the place in its list, in one number.

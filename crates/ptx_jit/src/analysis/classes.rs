@@ -252,7 +252,7 @@ impl<'k> Flow<'k> {
         let mut insts = Vec::new();
         for node in order.iter().map(|&n| &nodes[n]) {
             let list = kernel.blocks[node.block].insts[node.begin..node.end].iter().enumerate();
-            insts.extend(list.map(|(at, inst)| (inst, node.sync && at == 0)));
+            insts.extend(list.map(|(at, inst)| (inst, at < node.joints)));
         }
         let mut first = vec![0; kernel.regs.len() + 1];
         for (inst, _) in &insts {
@@ -496,6 +496,9 @@ fn raw_result(kernel: &Kernel, classes: &[Class], op: &Op, dst: Reg, shape: Shap
         | Op::Redux { .. }
         | Op::Activemask { .. }
         | Op::Elect { .. }
+        | Op::Mma { .. }
+        | Op::LdMatrix { .. }
+        | Op::MovMatrix { .. }
         | Op::Bar { .. } => Class::Varying,
         _ => all,
     }

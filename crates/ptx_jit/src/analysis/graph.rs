@@ -32,9 +32,9 @@ pub(crate) struct Node {
     pub(crate) block: usize,
     pub(crate) begin: usize,
     pub(crate) end: usize,
-    /// Its first instruction is performed for all lanes of a warp (or the CTA) at once, whatever its guard: the branch
-    /// to this node has taken care of that.
-    pub(crate) sync: bool,
+    /// So many instructions at its beginning are performed for all lanes of a warp (or the CTA) at once, whatever the
+    /// guard: the branch to this node has taken care of that. More than one only of matrices, which all lanes have come for.
+    pub(crate) joints: usize,
     /// Lanes of a warp wait for one another before it: it begins a region.
     pub(crate) together: bool,
     pub(crate) term: NodeTerm,
@@ -54,12 +54,17 @@ impl Node {
 
     /// The instructions that lanes run by themselves.
     pub(crate) fn body<'k>(&self, kernel: &'k Kernel) -> &'k [Inst] {
-        &kernel.blocks[self.block].insts[self.begin + usize::from(self.sync)..self.end]
+        &kernel.blocks[self.block].insts[self.begin + self.joints..self.end]
     }
 
-    /// The operation that joins lanes, if the node begins with one.
+    /// The operation that joins lanes, if the node begins with one; of several the first.
     pub(crate) fn joint<'k>(&self, kernel: &'k Kernel) -> Option<&'k Inst> {
-        self.sync.then(|| &kernel.blocks[self.block].insts[self.begin])
+        self.joints(kernel).first()
+    }
+
+    /// The operations that join lanes.
+    pub(crate) fn joints<'k>(&self, kernel: &'k Kernel) -> &'k [Inst] {
+        &kernel.blocks[self.block].insts[self.begin..self.begin + self.joints]
     }
 }
 
@@ -75,7 +80,16 @@ pub(super) fn joins_lanes(op: &Op) -> bool {
             | Op::Redux { .. }
             | Op::Activemask { .. }
             | Op::Elect { .. }
-    )
+    ) || ptx::warp::is_matrix(op)
+}
+
+/// Most operations that join lanes in a node.
+const MAX_JOINTS: usize = 64;
+
+/// May operations on matrices that stand behind one another be one node's?
+fn go_together(joints: &[Inst], next: &Inst) -> bool {
+    let alike = |inst: &Inst| inst.guard.is_none() && ptx::warp::is_matrix(&inst.op);
+    joints.len() < MAX_JOINTS && joints.first().is_some_and(alike) && alike(next)
 }
 
 /// Cuts the blocks of `kernel`, at operations that join lanes and at `cuts`; node 0 is the entry.
@@ -85,36 +99,40 @@ pub(crate) fn cut(kernel: &Kernel, cuts: &Cuts) -> Vec<Node> {
     for (index, block) in kernel.blocks.iter().enumerate() {
         first.push(nodes.len());
         let mut begin = 0;
-        let mut sync = false;
+        let mut joints = 0;
         let mut together = false;
         for (at, inst) in block.insts.iter().enumerate() {
             if cuts.contains(index, at) {
-                if at > begin || sync {
+                if at > begin {
                     let term = NodeTerm::Jump(nodes.len() + 1);
-                    nodes.push(Node { block: index, begin, end: at, sync, together, term });
+                    nodes.push(Node { block: index, begin, end: at, joints, together, term });
                 }
-                (begin, sync, together) = (at, false, true);
+                (begin, joints, together) = (at, 0, true);
             }
             if !joins_lanes(&inst.op) {
                 continue;
             }
+            if at == begin + joints && go_together(&block.insts[begin..at], inst) {
+                joints += 1;
+                continue;
+            }
             // The entry stays a node of its own, so that it has no joint operation.
-            if at > begin || sync || nodes.is_empty() || inst.guard.is_some() {
+            if at > begin || nodes.is_empty() || inst.guard.is_some() {
                 let next = nodes.len() + 1;
                 let term = match inst.guard {
                     Some(p) => NodeTerm::Cond { p, then: next, els: next + 1 },
                     None => NodeTerm::Jump(next),
                 };
-                nodes.push(Node { block: index, begin, end: at, sync, together, term });
+                nodes.push(Node { block: index, begin, end: at, joints, together, term });
             }
-            (begin, sync, together) = (at, true, false);
+            (begin, joints, together) = (at, 1, false);
             if inst.guard.is_some() {
                 let next = nodes.len() + 1;
-                nodes.push(Node { block: index, begin, end: at + 1, sync, together, term: NodeTerm::Jump(next) });
-                (begin, sync) = (at + 1, false);
+                nodes.push(Node { block: index, begin, end: at + 1, joints, together, term: NodeTerm::Jump(next) });
+                (begin, joints) = (at + 1, 0);
             }
         }
-        nodes.push(Node { block: index, begin, end: block.insts.len(), sync, together, term: NodeTerm::Exit });
+        nodes.push(Node { block: index, begin, end: block.insts.len(), joints, together, term: NodeTerm::Exit });
     }
     let last: Vec<NodeId> = (0..first.len()).map(|b| first.get(b + 1).copied().unwrap_or(nodes.len()) - 1).collect();
     for (block, &node) in last.iter().enumerate() {
@@ -153,10 +171,10 @@ pub(crate) fn shortened(nodes: Vec<Node>, limit: usize) -> Vec<Node> {
     for mut node in nodes {
         first.push(out.len());
         while node.end - node.begin > most {
-            let middle = node.begin + most;
+            let middle = node.begin + most.max(node.joints);
             // Where it goes is known at once, and stays: it is no node of the old graph.
             out.push(Node { end: middle, term: NodeTerm::Exit, ..node });
-            node = Node { begin: middle, sync: false, together: false, ..node };
+            node = Node { begin: middle, joints: 0, together: false, ..node };
         }
         out.push(node);
     }
@@ -192,7 +210,7 @@ fn group(nodes: &mut Vec<Node>, n: NodeId) {
         groups.push(nodes.len());
         let base = base + ((at as u32) << GROUP_SHIFT);
         let term = NodeTerm::Index { index, base, shift: 0, targets: targets.to_vec() };
-        nodes.push(Node { block, begin: end, end, sync: false, together: false, term });
+        nodes.push(Node { block, begin: end, end, joints: 0, together: false, term });
     }
     nodes[n].term = NodeTerm::Index { index, base, shift: GROUP_SHIFT, targets: groups };
 }

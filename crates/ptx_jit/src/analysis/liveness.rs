@@ -18,7 +18,7 @@ pub(crate) struct Liveness {
 fn node_sets(kernel: &Kernel, node: &Node) -> [RegSet; 3] {
     let [mut exposed, mut killed, mut defined] = [(); 3].map(|()| RegSet::default());
     for (at, inst) in kernel.blocks[node.block].insts[node.begin..node.end].iter().enumerate() {
-        let joint = node.sync && at == 0;
+        let joint = at < node.joints;
         operands::inst_reads(inst, &mut |r| {
             if !killed.contains(r) {
                 exposed.insert(r);

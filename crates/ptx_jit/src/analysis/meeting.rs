@@ -52,6 +52,8 @@ pub(crate) fn meetings(
     for (n, node) in nodes.iter().enumerate() {
         let Some(op) = node.joint(kernel).map(|inst| &inst.op) else { continue };
         let mask = match ptx::warp::mask(op) {
+            // Matrix operations meet no others.
+            _ if !ptx::warp::agree(op, op) => continue,
             None => continue,
             Some(Operand::Imm(mask)) => Some(mask),
             Some(Operand::Reg(_)) => None,

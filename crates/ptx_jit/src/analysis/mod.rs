@@ -194,10 +194,10 @@ impl Plan {
             if n != 0 && (self.masked || self.is_head(n)) {
                 need.add(&self.live.live_in[n]);
             }
-            if self.nodes[n].sync {
+            if self.nodes[n].joints > 0 {
                 // A joint operation reads and writes homes.
                 need.add(&self.live.exposed[n]);
-                if let Some(inst) = self.nodes[n].joint(kernel) {
+                for inst in self.nodes[n].joints(kernel) {
                     for r in operands::writes(&inst.op) {
                         need.insert(r);
                     }

@@ -38,8 +38,9 @@ impl Graph<'_> {
     /// The regions in program order, and by head node.
     pub(crate) fn regions(&self) -> (Vec<Region>, Vec<Option<usize>>) {
         let count = self.nodes.len();
-        let mut head: Vec<bool> =
-            (0..count).map(|n| n == 0 || self.nodes[n].sync || self.nodes[n].together || self.waiting[n]).collect();
+        let mut head: Vec<bool> = (0..count)
+            .map(|n| n == 0 || self.nodes[n].joints > 0 || self.nodes[n].together || self.waiting[n])
+            .collect();
         let predecessors = reversed(self.successors);
         let mut owner = self.owners(&predecessors, &mut head);
         if self.cut(&owner, &mut head) {

@@ -30,6 +30,7 @@ fn waits(op: &Op) -> bool {
 fn looks(op: &Op, fenced: bool) -> bool {
     match op {
         Op::Atom { dst, .. } => dst.is_some(),
+        Op::LdMatrix { .. } => true,
         Op::Ld { space: Space::Global | Space::Generic | Space::Shared, .. } => fenced,
         _ => false,
     }
@@ -41,7 +42,7 @@ fn fences(op: &Op) -> bool {
 
 /// Does it keep something in memory?
 fn stores(op: &Op) -> bool {
-    matches!(op, Op::St { .. } | Op::Atom { .. })
+    matches!(op, Op::St { .. } | Op::Atom { .. } | Op::StMatrix { .. })
 }
 
 /// Searches for what branches decide, over all loops.

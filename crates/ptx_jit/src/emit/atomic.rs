@@ -78,7 +78,7 @@ impl Emit<'_, '_> {
         if !registers.chain(dst).all(|r| fits(self, r)) || matches!(kind, AtomOp::Inc | AtomOp::Dec) {
             return;
         }
-        let Some((hosts, ok)) = self.lane_hosts(space, ty, val) else { return };
+        let Some((hosts, ok)) = self.lane_hosts(space, ty.bytes().into(), val) else { return };
         let (fast, slow) = (self.b.create_block(), self.b.create_block());
         self.b.ins().brif(ok, fast, &[], slow, &[]);
         self.b.switch_to_block(fast);

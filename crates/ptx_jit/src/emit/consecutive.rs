@@ -37,7 +37,7 @@ impl Emit<'_, '_> {
         self.copy_run(Helper::Collect, site, val);
         self.b.ins().jump(on, &[arg(self.inv.ctx)]);
         self.b.switch_to_block(on);
-        let mut elements = self.vector_load(ty, dsts, from).into_iter();
+        let mut elements = self.vector_load(ty, dsts, &At::Run(from)).into_iter();
         for &dst in dsts.iter().flatten() {
             let count = self.vector_count(self.reg_ty(dst));
             self.set(dst, Val::Lanes(elements.by_ref().take(count).collect()));
@@ -50,7 +50,7 @@ impl Emit<'_, '_> {
         let to = self.b.append_block_param(on, types::I64);
         self.branch(ok, (on, &[arg(host)]), (on, &[arg(self.inv.ctx)]));
         self.b.switch_to_block(on);
-        self.vector_store(site.ty, parts, to);
+        self.vector_store(site.ty, parts, &At::Run(to));
         let stored = self.b.ins().icmp(IntCC::NotEqual, to, self.inv.ctx);
         self.b.ins().brif(stored, done, &[], slow, &[]);
         self.b.switch_to_block(slow);
@@ -70,7 +70,7 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
         self.copy_run(Helper::Collect, site, val);
-        let elements = self.vector_load(ty, &[Some(dst)], self.inv.ctx);
+        let elements = self.vector_load(ty, &[Some(dst)], &At::Run(self.inv.ctx));
         self.jump_with(on, &elements);
         self.b.switch_to_block(fast);
         let lanes = 0..self.lanes_per_chunk() as i32;
@@ -88,7 +88,7 @@ impl Emit<'_, '_> {
         self.branch(ok, (fast, &[]), (slow, &[]));
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
-        self.vector_store(ty, parts, self.inv.ctx);
+        self.vector_store(ty, parts, &At::Run(self.inv.ctx));
         self.copy_run(Helper::Scatter, site, val);
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(fast);
@@ -102,11 +102,13 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(done);
     }
 
-    /// Elements of all lanes from consecutive memory; vectors of the destinations one after another.
-    fn vector_load(&mut self, ty: Ty, dsts: &[Option<Reg>], host: Value) -> Vec<Value> {
+    /// Elements of all lanes from memory; vectors of the destinations one after another.
+    pub(super) fn vector_load(&mut self, ty: Ty, dsts: &[Option<Reg>], from: &At<'_>) -> Vec<Value> {
         let raw = |e: &mut Self, part: Type, count: usize| -> Vec<Value> {
-            (0..count).map(|i| e.b.ins().load(part, tenant(), host, 16 * i as i32)).collect()
+            let places = (0..count).map(|i| from.vector(i)).collect::<Vec<_>>();
+            places.into_iter().map(|(host, offset)| e.b.ins().load(part, tenant(), host, offset)).collect()
         };
+        let (host, _) = from.vector(0);
         let n = dsts.len();
         let elements: Vec<Parts> = match (ty.bytes(), n) {
             (4, 1) => vec![raw(self, types::I32X4, self.vectors)],
@@ -213,12 +215,14 @@ impl Emit<'_, '_> {
         out
     }
 
-    fn vector_store(&mut self, ty: Ty, parts: &[Parts], host: Value) {
+    pub(super) fn vector_store(&mut self, ty: Ty, parts: &[Parts], to: &At<'_>) {
         let put = |e: &mut Self, rows: &[Value]| {
             for (i, &v) in rows.iter().enumerate() {
-                e.b.ins().store(tenant(), v, host, 16 * i as i32);
+                let (host, offset) = to.vector(i);
+                e.b.ins().store(tenant(), v, host, offset);
             }
         };
+        let (host, _) = to.vector(0);
         match (ty.bytes(), parts.len()) {
             (4 | 8, 1) => put(self, &parts[0]),
             (4, 2) => {
@@ -311,6 +315,29 @@ impl Emit<'_, '_> {
         let v = self.b.ins().shuffle(a, b, mask);
         self.cast(types::I64X2, v)
     }
+}
+
+/// Where the elements of lanes lie.
+pub(super) enum At<'a> {
+    /// One behind another from there on.
+    Run(Value),
+    /// Each lane's at a place of their own: 16 bytes ([`whole_vector`]).
+    Lanes(&'a [Value]),
+}
+
+impl At<'_> {
+    /// The `i`th 16 bytes: an address and an offset.
+    fn vector(&self, i: usize) -> (Value, i32) {
+        match self {
+            At::Run(host) => (*host, 16 * i as i32),
+            At::Lanes(hosts) => (hosts[i], 0),
+        }
+    }
+}
+
+/// Are a lane's elements a vector?
+pub(super) fn whole_vector(ty: Ty, count: usize) -> bool {
+    matches!((ty.bytes(), count), (4, 4) | (8, 2))
 }
 
 /// Is there vector code for `count` elements of `ty` per lane?

@@ -165,11 +165,16 @@ pub(crate) fn emit_region(
         touched: RegSet::default(),
     };
     for &n in &region.nodes {
-        e.written.add(&plan.live.defined[n]);
         e.touched.add(&plan.live.exposed[n]);
+        e.touched.add(&plan.live.defined[n]);
+        // What joint operations write is in the frame.
+        for inst in plan.nodes[n].body(k) {
+            for r in operands::writes(&inst.op) {
+                e.written.insert(r);
+            }
+        }
     }
-    e.touched.add(&e.written);
-    if let Some(inst) = plan.nodes[region.head].joint(k) {
+    for inst in plan.nodes[region.head].joints(k) {
         e.line = inst.line;
         e.joint(&inst.op, bits);
     }
@@ -272,9 +277,9 @@ impl Emit<'_, '_> {
         for r in self.live_in(head) {
             self.reload(r);
         }
-        // What the joint operation has just written.
+        // What the joint operations have just written.
         let k = self.k;
-        if let Some(inst) = self.plan.nodes[head].joint(k) {
+        for inst in self.plan.nodes[head].joints(k) {
             for r in operands::writes(&inst.op) {
                 self.reload(r);
             }
@@ -548,7 +553,7 @@ impl Emit<'_, '_> {
         }
         let lanes = self.bits_mask(bits);
         let exposed: Vec<Reg> = self.plan.live.exposed[n].iter().collect();
-        let joint_reads = self.plan.nodes[n].sync;
+        let joint_reads = self.plan.nodes[n].joints > 0;
         for r in exposed {
             self.reload(r);
         }

@@ -5,7 +5,7 @@ use ptx::ir::{Kernel, Op, Operand, PredRef, Reg, RegTy};
 
 use super::Emit;
 use crate::abi::Helper;
-use crate::abi::joint::{Meeting, Site, Slot};
+use crate::abi::joint::{Matrix, Meeting, Site, Slot};
 use crate::analysis::Plan;
 use crate::analysis::classes::Class;
 use crate::analysis::graph::NodeId;
@@ -15,6 +15,13 @@ impl Emit<'_, '_> {
     pub(super) fn joint(&mut self, op: &Op, bits: Value) {
         // Barriers are the scheduler's; a warp barrier has been met by arriving here.
         if matches!(op, Op::Bar { .. } | Op::BarWarp { .. }) {
+            return;
+        }
+        if ptx::warp::is_matrix(op) {
+            let key = self.key(self.attached.matrices.len());
+            self.attached.matrices.push(matrix(op, self.k, self.plan));
+            let args = [self.inv.ctx, key, self.chunk.frame, bits];
+            self.call(Helper::Matrix, &args, &[]);
             return;
         }
         let key = self.key(self.attached.joints.len());
@@ -42,6 +49,13 @@ fn slot(o: Operand, k: &Kernel, plan: &Plan) -> Slot {
     }
 }
 
+/// An operation on matrices with its operands resolved.
+fn matrix(op: &Op, k: &Kernel, plan: &Plan) -> Matrix {
+    let srcs = ptx::operands::sources(op).into_iter().map(|o| slot(o, k, plan)).collect();
+    let home = |r: Reg| plan.home(r).map(|h| (h.offset, k.regs[r.0 as usize]));
+    Matrix { op: op.clone(), srcs, dsts: ptx::operands::writes(op).into_iter().map(home).collect() }
+}
+
 /// A joint operation with its operands resolved.
 pub(crate) fn site(op: &Op, k: &Kernel, plan: &Plan) -> Site {
     let slot = |o: &Operand| slot(*o, k, plan);
@@ -57,36 +71,33 @@ pub(crate) fn site(op: &Op, k: &Kernel, plan: &Plan) -> Site {
         dst: None,
         pred: None,
     };
+    if let Some(mask) = ptx::warp::mask(op) {
+        site.mask = slot(&mask);
+    }
     match op {
-        Op::Shfl { dst, pred, a, b, c, mask, .. } => {
+        Op::Shfl { dst, pred, a, b, c, .. } => {
             site.a = slot(a);
             site.b = slot(b);
             site.c = slot(c);
-            site.mask = slot(mask);
             site.dst = home(*dst);
             site.pred = pred.and_then(home);
         }
-        Op::Vote { dst, p, mask, .. } => {
+        Op::Vote { dst, p, .. } => {
             site.a = pred_slot(p);
             site.negate = p.negate;
-            site.mask = slot(mask);
             site.dst = home(*dst);
         }
-        Op::Match { dst, pred, a, mask, .. } => {
+        Op::Match { dst, pred, a, .. } => {
             site.a = slot(a);
-            site.mask = slot(mask);
             site.dst = home(*dst);
             site.pred = pred.and_then(home);
         }
-        Op::Redux { dst, a, mask, .. } => {
+        Op::Redux { dst, a, .. } => {
             site.a = slot(a);
-            site.mask = slot(mask);
             site.dst = home(*dst);
         }
-        Op::BarWarp { mask } => site.mask = slot(mask),
         Op::Activemask { dst } => site.dst = home(*dst),
-        Op::Elect { dst, pred, mask } => {
-            site.mask = slot(mask);
+        Op::Elect { dst, pred, .. } => {
             site.dst = dst.and_then(home);
             site.pred = home(*pred);
         }

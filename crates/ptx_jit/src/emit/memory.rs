@@ -2,7 +2,7 @@
 //!
 //! Fast paths, chosen by the class of the address: one scalar access for an address that all lanes share; vector accesses
 //! for consecutive elements, if at run time all lanes are active, the range lies inside its space, is aligned, and the
-//! index did not wrap; scalar accesses after the same check for elements at another fixed distance. Everything else is done lane
+//! index did not wrap; scalar accesses after the same check for elements at another fixed distance; an access per lane, if all are inside and aligned. Everything else is done lane
 //! by lane in a helper, which also finds out what exactly is wrong.
 
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -10,7 +10,7 @@ use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Value, t
 use ptx::ir::{Address, Op, Operand, Reg, RegTy, Space, Ty};
 
 use super::alu::Parts;
-use super::consecutive::vectorable;
+use super::consecutive::{At, vectorable, whole_vector};
 use super::{Emit, Mask, Val, arg, trusted};
 use crate::abi::Helper;
 use crate::abi::Site;
@@ -343,6 +343,7 @@ impl Emit<'_, '_> {
             self.load_spread(Site { space, ty, count: 1 }, dst, &val, (host, distance), &ok);
             return;
         }
+        let vector = whole_vector(ty, dsts.len());
         let merge = self.b.create_block();
         let mut results: Vec<(Reg, Vec<Value>)> = Vec::new();
         for &dst in dsts.iter().flatten() {
@@ -350,15 +351,19 @@ impl Emit<'_, '_> {
             let count = self.vector_count(self.reg_ty(dst));
             results.push((dst, (0..count).map(|_| self.b.append_block_param(merge, part)).collect()));
         }
-        if dsts.len() == 1
-            && let (Some((hosts, ok)), Some(Some(dst))) = (self.lane_hosts(space, ty, &val), dsts.first())
+        if (vector || dsts.len() == 1)
+            && let (Some((hosts, ok)), Some(&first)) = (self.lane_hosts(space, size, &val), dsts.first())
         {
             let (fast, slow) = (self.b.create_block(), self.b.create_block());
             self.b.ins().brif(ok, fast, &[], slow, &[]);
             self.b.switch_to_block(fast);
-            let reg = self.reg_ty(*dst);
-            let loaded: Vec<Value> = hosts.iter().map(|&host| self.scalar_load(ty, reg, tenant(), host, 0)).collect();
-            let elements = self.gather(&loaded, reg);
+            let elements = if vector {
+                self.vector_load(ty, dsts, &At::Lanes(&hosts))
+            } else {
+                let reg = first.map_or(ty.reg(), |dst| self.reg_ty(dst));
+                let loaded = hosts.iter().map(|&host| self.scalar_load(ty, reg, tenant(), host, 0)).collect::<Vec<_>>();
+                if first.is_some() { self.gather(&loaded, reg) } else { Vec::new() }
+            };
             self.jump_with(merge, &elements);
             self.b.switch_to_block(slow);
             self.b.set_cold_block(slow);
@@ -477,13 +482,17 @@ impl Emit<'_, '_> {
             return;
         }
         let done = self.b.create_block();
-        if parts.len() == 1
-            && let Some((hosts, ok)) = self.lane_hosts(space, ty, &val)
+        let vector = fits && whole_vector(ty, parts.len());
+        if (vector || parts.len() == 1)
+            && let Some((hosts, ok)) = self.lane_hosts(space, size, &val)
         {
             let (fast, slow) = (self.b.create_block(), self.b.create_block());
             self.b.ins().brif(ok, fast, &[], slow, &[]);
             self.b.switch_to_block(fast);
-            for (lane, host) in hosts.into_iter().enumerate() {
+            if vector {
+                self.vector_store(ty, &parts, &At::Lanes(&hosts));
+            }
+            for (lane, host) in hosts.into_iter().enumerate().filter(|_| !vector) {
                 let v = self.extract(&parts[0], tys[0], lane);
                 let v = self.fitted(v, ty);
                 self.b.ins().store(tenant(), v, host, 0);
@@ -545,10 +554,9 @@ impl Emit<'_, '_> {
         Some((host, distance as i32, ok))
     }
 
-    /// Host addresses of single elements at unrelated addresses, and whether all active lanes may access theirs. Lanes
+    /// Host addresses of so many bytes at unrelated addresses, and whether all active lanes may access theirs. Lanes
     /// that are not active access a spare place.
-    pub(super) fn lane_hosts(&mut self, space: Space, ty: Ty, val: &Val) -> Option<(Vec<Value>, Value)> {
-        let size = i64::from(ty.bytes());
+    pub(super) fn lane_hosts(&mut self, space: Space, size: i64, val: &Val) -> Option<(Vec<Value>, Value)> {
         let mask = self.mask();
         let (hosts, bad) = match space {
             Space::Param => return None,

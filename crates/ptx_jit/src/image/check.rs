@@ -4,7 +4,7 @@ use ptx::ir::{Kernel, Op, RegTy};
 use ptx::launch::{MAX_CTA_BYTES, MAX_PARAM_BYTES, MAX_THREADS_PER_CTA, WARP};
 
 use super::{Facts, Machine, Region, Relocation, Target};
-use crate::abi::joint::{Meeting, Site, Slot};
+use crate::abi::joint::{Matrix, Meeting, Site, Slot};
 use crate::abi::{self, Attached, MAX_ATTACHED};
 use crate::{CompileError, MAX_STACK_BYTES};
 
@@ -82,8 +82,8 @@ fn references(relocations: &[Relocation], code: &[u8]) -> Checked {
 }
 
 fn attachments(region: &Region, lanes: u32, frame: u32) -> Checked {
-    let Attached { sites, runs, ops, joints } = &region.attached;
-    let most = sites.len().max(runs.len()).max(ops.len()).max(joints.len());
+    let Attached { sites, runs, ops, joints, matrices } = &region.attached;
+    let most = sites.len().max(runs.len()).max(ops.len()).max(joints.len()).max(matrices.len());
     fits(most <= MAX_ATTACHED, "that many attachments")?;
     for site in sites {
         // Rows in the scratch slot: addresses, and elements.
@@ -96,6 +96,9 @@ fn attachments(region: &Region, lanes: u32, frame: u32) -> Checked {
     }
     for joint in joints.iter().chain(&region.barrier) {
         self::joint(joint, lanes, frame)?;
+    }
+    for matrix in matrices {
+        self::matrix(matrix, lanes, frame)?;
     }
     if let Some(barrier) = &region.barrier {
         fits(matches!(barrier.op, Op::Bar { .. }), "a barrier that is none")?;
@@ -112,6 +115,31 @@ fn joint(site: &Site, lanes: u32, frame: u32) -> Checked {
         slot(operand, lanes, frame)?;
     }
     for &(offset, ty) in [dst, pred].into_iter().flatten() {
+        fits(inside(offset, u64::from(WARP * abi::lane_bytes(ty)), frame), "a result outside the frame")?;
+    }
+    Ok(())
+}
+
+/// As many operands and results as the operation has, of its registers' widths.
+fn matrix(site: &Matrix, lanes: u32, frame: u32) -> Checked {
+    let Matrix { op, srcs, dsts } = site;
+    let (sources, results, ty) = match op {
+        Op::Mma { product, .. } => {
+            fits(product.check().is_ok(), "a matrix product that is none")?;
+            let [a, b, c, d] = product.registers();
+            (a + b + c, d, product.d.reg())
+        }
+        Op::LdMatrix { dsts, .. } => (1, dsts.len(), RegTy::B32),
+        Op::StMatrix { srcs, .. } => (srcs.len() + 1, 0, RegTy::B32),
+        Op::MovMatrix { .. } => (1, 1, RegTy::B32),
+        _ => return fits(false, "an operation on matrices that is none"),
+    };
+    let memory = matches!(op, Op::LdMatrix { .. } | Op::StMatrix { .. });
+    fits(!memory || matches!(sources.max(results + 1), 2 | 3 | 5), "an access to that many matrices")?;
+    fits((srcs.len(), dsts.len()) == (sources, results), "that many registers of matrices")?;
+    srcs.iter().try_for_each(|&operand| slot(operand, lanes, frame))?;
+    for &(offset, of) in dsts.iter().flatten() {
+        fits(of == ty, "a matrix in registers of another width")?;
         fits(inside(offset, u64::from(WARP * abi::lane_bytes(ty)), frame), "a result outside the frame")?;
     }
     Ok(())

@@ -29,6 +29,7 @@ pub(crate) fn address(helper: Helper) -> usize {
         Helper::CopyAsync => copy_async as *const (),
         Helper::Service => service as *const (),
         Helper::Joint => super::joint::run as *const (),
+        Helper::Matrix => super::matrix::run as *const (),
         Helper::Preempt => preempt as *const (),
         Helper::Clock => clock as *const (),
         Helper::GlobalTimer => global_timer as *const (),

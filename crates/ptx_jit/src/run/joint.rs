@@ -38,7 +38,7 @@ impl Slot {
 
 impl Slot {
     /// The low words of all lanes.
-    fn words(self, frame: *const u8) -> [u32; LANES] {
+    pub(super) fn words(self, frame: *const u8) -> [u32; LANES] {
         match self {
             Slot::Absent => [0; LANES],
             Slot::Imm(v) => [v as u32; LANES],
@@ -63,6 +63,7 @@ fn affine(frame: *const u8, offset: u32, chunk: u32, stride: i32, lane: usize) -
 }
 
 /// Reads from a frame.
+#[inline]
 fn read<T: Copy>(frame: *const u8, offset: usize) -> T {
     // SAFETY: offsets come from the plan that the frame was made for; the frame is live while its CTA runs.
     let at = unsafe { frame.add(offset) };
@@ -117,7 +118,7 @@ impl Site {
 }
 
 /// Writes lanes `bits` of a varying register: whole rows where its lanes are words.
-fn write_words(frame: *mut u8, home: Option<(u32, RegTy)>, bits: u32, values: &[u32; LANES]) {
+pub(super) fn write_words(frame: *mut u8, home: Option<(u32, RegTy)>, bits: u32, values: &[u32; LANES]) {
     let Some((offset, ty)) = home else { return };
     let mut row = match ty {
         RegTy::B32 => *values,
@@ -136,7 +137,7 @@ fn write_words(frame: *mut u8, home: Option<(u32, RegTy)>, bits: u32, values: &[
     unsafe { at.cast::<[u32; LANES]>().write_unaligned(row) };
 }
 
-fn lanes(bits: u32) -> impl Iterator<Item = usize> {
+pub(super) fn lanes(bits: u32) -> impl Iterator<Item = usize> {
     (0..LANES).filter(move |&l| bits >> l & 1 != 0)
 }
 

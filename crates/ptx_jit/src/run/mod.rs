@@ -5,6 +5,7 @@ pub(crate) mod barrier;
 pub(crate) mod cta;
 pub(crate) mod helpers;
 pub(crate) mod joint;
+pub(crate) mod matrix;
 pub(crate) mod stack;
 mod store;
 pub(crate) mod trap;

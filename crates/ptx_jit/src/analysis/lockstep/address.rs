@@ -413,7 +413,11 @@ impl<'k> Addresses<'k> {
     fn origin_of(&self, op: &Op, ty: RegTy) -> Origin {
         let of = |o: &Operand| self.origin(*o);
         match op {
-            Op::Ld { .. } | Op::Atom { .. } | Op::Match { .. } | Op::Call { .. } if ty != RegTy::B64 => Origin::Number,
+            Op::Ld { .. } | Op::Atom { .. } | Op::Match { .. } | Op::Call { .. } | Op::LdMatrix { .. }
+                if ty != RegTy::B64 =>
+            {
+                Origin::Number
+            }
             Op::Ld { space: Space::Param, addr: Address { base: Operand::Imm(at), offset }, .. } => {
                 Origin::Param(at.wrapping_add_signed(*offset) as u32)
             }
