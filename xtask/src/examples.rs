@@ -98,7 +98,7 @@ fn variants(home: &Path, runtime_12: &Path) -> [Variant; 3] {
         Variant { folder: "shared-12", names: few, flags: [for_12.clone(), shared(runtime_12)].concat() },
         Variant {
             folder: "static-12",
-            names: &["vector_add", "streams", "managed", "device_printf", "reduction"],
+            names: &["vector_add", "streams", "graphs", "managed", "device_printf", "reduction"],
             flags: for_12,
         },
     ]

@@ -12,6 +12,7 @@ use crate::context::current::with_stack;
 use crate::context::state::ContextState;
 use crate::devices::{DeviceState, Devices};
 use crate::error::{CudaError, Result};
+use crate::graph::Graphs;
 use crate::handle::{self, Context, Device, Event, Stream, Table};
 use crate::memory::advice::Advices;
 use crate::memory::memories::Memories;
@@ -34,6 +35,7 @@ pub struct Driver {
     pub(crate) libraries: Table<LibraryState>,
     pub(crate) kernels: Table<KernelState>,
     pub(crate) links: Table<LinkState>,
+    pub(crate) graphs: Graphs,
     initialized: AtomicBool,
 }
 
@@ -52,6 +54,7 @@ impl Driver {
             libraries: Table::default(),
             kernels: Table::default(),
             links: Table::default(),
+            graphs: Graphs::default(),
             initialized: AtomicBool::new(false),
             memory,
             devices,
@@ -153,8 +156,19 @@ impl Driver {
         Ok(found)
     }
 
-    /// A stream by handle, special handles included, its context in good health.
+    /// A stream to be given work by handle, special handles included, its context in good health.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; `STREAM_CAPTURE_UNSUPPORTED` if it is being captured, and what it is asked for cannot be;
+    /// `STREAM_CAPTURE_IMPLICIT` for the legacy stream while one is that it would have to wait for.
     pub(crate) fn stream(&self, stream: Stream) -> Result<Arc<StreamState>> {
+        let found = self.any_stream(stream)?;
+        self.not_captured(&found)?;
+        Ok(found)
+    }
+
+    /// A stream by handle, special handles included, its context in good health; it may be captured.
+    pub(crate) fn any_stream(&self, stream: Stream) -> Result<Arc<StreamState>> {
         if stream.0 <= Stream::PER_THREAD.0 {
             return self.stream_in(&self.current()?, stream);
         }

@@ -57,6 +57,22 @@ handles! {
     Physical,
     /// `CUlinkState`.
     Link,
+    /// `CUgraph`.
+    Graph,
+    /// `CUgraphNode`.
+    GraphNode,
+    /// `CUgraphExec`.
+    GraphExec,
+    /// `CUuserObject`.
+    UserObject,
+}
+
+impl Kernel {
+    /// The kernel that was named where a function is expected, if it was one.
+    #[must_use]
+    pub fn named(function: Function) -> Option<Kernel> {
+        is(Tag::Kernel, function.0).then_some(Kernel(function.0))
+    }
 }
 
 impl Stream {
@@ -83,6 +99,10 @@ pub(crate) enum Tag {
     MemPool,
     Physical,
     Link,
+    Graph,
+    GraphNode,
+    GraphExec,
+    UserObject,
 }
 
 const TAG_SHIFT: u32 = 40;

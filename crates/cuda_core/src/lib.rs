@@ -19,6 +19,7 @@
 //! | `context_core` | what a context is to the objects in it: name, health, limits, printf; how errors become known |
 //! | `code` | images, texts, modules, libraries, functions: found, and loaded when needed; what fits a multiprocessor |
 //! | `work` | queues and the order between them (the legacy stream's rule); streams, events, launches, copies |
+//! | `graph` | work described once: graphs, what streams record instead of submitting it, executable graphs |
 //! | `context` | whole contexts, the thread's stack of them, primary ones |
 //! | `devices` | which GPUs there are; all else is of one GPU, or of the process |
 //! | `driver` | all of a process: the tables of handles |
@@ -52,7 +53,7 @@
 //!
 //! # Not supported
 //!
-//! Stream capture and graphs, arrays and textures, sharing between processes, clusters of more than one block, linking of
+//! Conditional and allocating nodes of graphs, graphs of several contexts, arrays and textures, sharing between processes, clusters of more than one block, linking of
 //! several PTX texts that refer to each other. Functions say `NOT_SUPPORTED`, or are not here.
 //!
 //! Programs are not trusted to pass sensible values, and images of code may be anything: what they pass never panics.
@@ -66,6 +67,7 @@ mod devices;
 mod driver;
 mod error;
 mod gpu_link;
+mod graph;
 mod handle;
 mod memory;
 mod values;
@@ -74,10 +76,14 @@ mod work;
 pub use code::fatbin;
 pub use driver::Driver;
 pub use error::{CudaError, Result};
-pub use handle::{Context, Device, Event, Function, Kernel, Library, Link, MemPool, Module, Physical, Stream};
+pub use handle::{
+    Context, Device, Event, Function, Graph, GraphExec, GraphNode, Kernel, Library, Link, MemPool, Module, Physical,
+    Stream, UserObject,
+};
 /// What is asked of the compiler at a load.
 pub use ptx::JitOptions;
 pub use values::{
-    AccessFlags, AttributeValue, Copy3D, CopyEnd, CopyMemory, DeviceProperties, HostServices, Image, JitLog,
-    LaunchConfig, Location, MemOp, MemoryProps, Params, PoolAttribute, PrimaryState,
+    AccessFlags, AttributeValue, CaptureInfo, Copy3D, CopyEnd, CopyMemory, DeviceProperties, Fill, GraphEdge,
+    GraphOutcome, HostCall, HostServices, Image, JitLog, LaunchConfig, Location, MemOp, MemoryProps, NodeInfo,
+    NodeParams, Params, PoolAttribute, PrimaryState,
 };

@@ -1,9 +1,11 @@
 //! Values that cross the API: what the C edge decodes its structures into.
 
+use std::sync::Arc;
+
 use gpu::DevAddr;
 use hostmem::HostRange;
 
-use crate::handle::{Context, Event, Stream};
+use crate::handle::{Context, Event, Function, Graph, GraphNode, Stream};
 
 /// What the process around the library provides.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +101,116 @@ impl std::fmt::Debug for Params<'_> {
     }
 }
 
+/// A function of the program that can be called again and again.
+#[derive(Clone)]
+pub struct HostCall {
+    /// Calls it.
+    pub call: Arc<dyn Fn() + Send + Sync>,
+    /// Its address, for who asks; nothing is called by it.
+    pub function: u64,
+    /// What it is called with, for who asks.
+    pub data: u64,
+}
+
+impl std::fmt::Debug for HostCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostCall").field("function", &self.function).finish_non_exhaustive()
+    }
+}
+
+/// What a node of a graph is to do.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "named as in CUDA's parameters of nodes")]
+pub enum NodeParams<'a> {
+    /// `config.stream` and `config.event` are not looked at; `context` is a kernel's, null: the current one.
+    Kernel {
+        function: Function,
+        config: LaunchConfig,
+        params: Params<'a>,
+        context: Context,
+    },
+    Copy {
+        copy: Copy3D<'static>,
+        context: Context,
+    },
+    Fill {
+        fill: Fill,
+        context: Context,
+    },
+    Host(HostCall),
+    /// A copy of the graph becomes the node's, or, if it is `moved`, itself.
+    Graph {
+        graph: Graph,
+        moved: bool,
+    },
+    Empty,
+    WaitEvent(Event),
+    RecordEvent(Event),
+    MemOps {
+        operations: Vec<MemOp>,
+        flags: u32,
+        context: Context,
+    },
+}
+
+/// What a node of a graph does.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "named as in CUDA's parameters of nodes")]
+pub enum NodeInfo {
+    /// `params` is the address of an array of addresses, one for each parameter; both last until the node is changed.
+    Kernel {
+        function: Function,
+        config: LaunchConfig,
+        params: u64,
+        context: Context,
+    },
+    Copy {
+        copy: Copy3D<'static>,
+        context: Context,
+    },
+    Fill {
+        fill: Fill,
+        context: Context,
+    },
+    Host(HostCall),
+    Graph(Graph),
+    Empty,
+    WaitEvent(Event),
+    RecordEvent(Event),
+    MemOps {
+        operations: Arc<[MemOp]>,
+        flags: u32,
+        context: Context,
+    },
+}
+
+/// An edge of a graph: from which node, to which, and its `CUgraphEdgeData`.
+pub type GraphEdge = (GraphNode, GraphNode, [u8; 8]);
+
+/// What became of an instantiation or an update: a number of `CUgraphInstantiateResult` or `CUgraphExecUpdateResult`, and the
+/// nodes that were in the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[expect(missing_docs, reason = "named as in CUDA")]
+pub struct GraphOutcome {
+    pub result: u32,
+    pub error_node: GraphNode,
+    pub error_from_node: GraphNode,
+}
+
+/// What is known of a stream's capture.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CaptureInfo {
+    /// `CUstreamCaptureStatus`: 0 none, 1 active, 2 invalidated.
+    pub status: u32,
+    /// A number never used again in this process; 0 if there is none.
+    pub id: u64,
+    /// The graph that is being made.
+    pub graph: Graph,
+    /// The nodes behind which the stream's next one comes: address of an array that lasts until the stream is used again, and
+    /// how many.
+    pub before: (u64, u64),
+}
+
 /// How a kernel is launched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaunchConfig {
@@ -187,6 +299,23 @@ impl CopyEnd<'_> {
         let lines = self.z.checked_add(slice)?.checked_mul(self.height)?.checked_add(self.y)?.checked_add(line)?;
         lines.checked_mul(self.pitch)?.checked_add(self.x)
     }
+}
+
+/// Lines of elements to be filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fill {
+    /// The first element.
+    pub dst: DevAddr,
+    /// Bytes from line to line; any number where there is one line only.
+    pub pitch: u64,
+    /// The element, in the low bytes.
+    pub value: u32,
+    /// Bytes of an element: 1, 2 or 4.
+    pub element: u32,
+    /// Elements of each line.
+    pub width: u64,
+    /// How many lines.
+    pub height: u64,
 }
 
 /// Where physical memory of the virtual-memory-management functions lives.

@@ -24,6 +24,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
             "nbody",
             "mandelbrot",
             "streams",
+            "graphs",
             "managed",
             "device_printf",
             "block_reduce",
@@ -36,7 +37,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
             "tensor",
         ],
     ),
-    ("static-12", "CUDA runtime 12.", &["vector_add", "streams", "managed", "device_printf", "reduction"]),
+    ("static-12", "CUDA runtime 12.", &["vector_add", "streams", "graphs", "managed", "device_printf", "reduction"]),
     ("shared-12", "CUDA runtime 12.", &["vector_add", "streams"]),
     ("shared", "CUDA runtime ", &["vector_add", "streams"]),
 ];

@@ -407,7 +407,8 @@ impl Ring {
             return Err(error);
         }
         let padding = self.push.padding(bytes);
-        if padding > 0 {
+        // An entry names one run of words: none goes on at the beginning of the ring, though its words may have ended just at the end.
+        if padding > 0 || self.push.offset() == 0 {
             self.publish()?;
             self.push.at += padding;
             self.open = self.push.at;

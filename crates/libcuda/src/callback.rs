@@ -1,8 +1,10 @@
 //! Functions of the program that we call.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use cuda_abi::{CUresult, CUstream, HostAddr};
+use cuda_core::HostCall;
 
 use crate::entry::{Refusal, refuse};
 
@@ -16,6 +18,8 @@ struct Data(*mut c_void);
 
 // SAFETY: the API says that the function runs on a thread of the driver's choice; the data is the program's affair.
 unsafe impl Send for Data {}
+// SAFETY: as above.
+unsafe impl Sync for Data {}
 
 impl Data {
     fn new(address: HostAddr) -> Data {
@@ -40,6 +44,21 @@ pub(crate) fn host_function(function: HostAddr, data: HostAddr) -> Result<Box<dy
         // SAFETY: the caller promised that it may be called with its data, on any thread.
         unsafe { function(data.pointer()) }
     }))
+}
+
+/// A function like that of `cuLaunchHostFunc`, to be called again and again: a node's, or a destructor.
+pub(crate) fn repeated(function: HostAddr, data: HostAddr) -> Result<HostCall, Refusal> {
+    if function.is_null() {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null; the caller promised a function of this type (`CUhostFn`).
+    let call = unsafe { std::mem::transmute::<*const (), HostFunction>(pointer(function)) };
+    let at = Data::new(data);
+    let call = Arc::new(move || {
+        // SAFETY: the caller promised that it may be called with its data, on any thread.
+        unsafe { call(at.pointer()) }
+    });
+    Ok(HostCall { call, function: function.0, data: data.0 })
 }
 
 /// The callback of `cuStreamAddCallback`, to be called with the stream's state.

@@ -30,6 +30,23 @@ impl<T: Copy> Out<T> {
         HostAddr(self.0.expose_provenance() as u64)
     }
 
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// What is there before.
+    pub(crate) fn input(self) -> In<T> {
+        In(self.0.cast_const())
+    }
+
+    /// Stores a result that is of the interface's type already.
+    pub(crate) fn set_plain(self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: the first element is there (module text); alignment is not asked of C programs.
+            unsafe { self.0.write_unaligned(value) }
+        }
+    }
+
     /// Null.
     pub(crate) fn none() -> Out<T> {
         Out(std::ptr::null_mut())
@@ -232,6 +249,7 @@ with! {
     u32 => cuda_abi::CUmoduleLoadingMode: value, cuda_abi::CUmoduleLoadingMode(value);
     u32 => cuda_abi::CUfunctionLoadingState: value, cuda_abi::CUfunctionLoadingState(value);
     u32 => cuda_abi::CUstreamCaptureStatus: value, cuda_abi::CUstreamCaptureStatus(value);
+    u32 => cuda_abi::CUgraphNodeType: value, cuda_abi::CUgraphNodeType(value);
     u32 => cuda_abi::CUstreamCaptureMode: value, cuda_abi::CUstreamCaptureMode(value);
 }
 
@@ -268,6 +286,10 @@ handles! {
     CUkernel <=> Kernel,
     CUmemoryPool <=> MemPool,
     CUlinkState <=> Link,
+    CUgraph <=> Graph,
+    CUgraphNode <=> GraphNode,
+    CUgraphExec <=> GraphExec,
+    CUuserObject <=> UserObject,
 }
 
 macro_rules! plain_out {
@@ -288,7 +310,10 @@ plain_out!(
     CUmemAccess_flags,
     CUlaunchAttributeValue,
     CUgreenCtx,
-    CUgraph,
+    CUgraphEdgeData,
+    CUgraphExecUpdateResult,
+    CUgraphExecUpdateResultInfo,
+    CUDA_GRAPH_INSTANTIATE_PARAMS,
     CUuuid
 );
 

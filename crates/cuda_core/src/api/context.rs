@@ -71,6 +71,7 @@ impl Driver {
     /// Forgets the handles of all streams and modules of a context; gives the modules.
     fn forget_handles(&self, core: &Arc<ContextCore>) -> Vec<Arc<ModuleState>> {
         for stream in self.streams.all().iter().filter(|stream| Arc::ptr_eq(&stream.core, core)) {
+            self.forget_captured(stream);
             // Another thread may be destroying it.
             let _ = self.streams.remove(stream.handle.0);
         }
@@ -217,6 +218,7 @@ impl Driver {
     /// The context's error.
     pub fn ctx_synchronize(&self) -> Result<()> {
         let context = self.current()?;
+        self.none_captured_in(&context.legacy)?;
         let result = context.queues.synchronize();
         self.device_of(&context).pools.trim_all();
         result

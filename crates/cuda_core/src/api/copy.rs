@@ -1,14 +1,17 @@
 //! Copies, of one run of bytes and of lines and slices.
 
+use std::sync::Arc;
+
 use gpu::DevAddr;
 use hostmem::HostRange;
 
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
+use crate::graph::node::Work;
 use crate::handle::{Context, Stream};
 use crate::values::Copy3D;
 use crate::work::copy::{End, end_of, on_some_gpu, transfer};
-use crate::work::copy_lines::{copy_lines, ends};
+use crate::work::copy_lines::{copy_lines, ends, ends_seen_by};
 
 /// One end of a copy, as the call names it.
 enum Named<'a> {
@@ -19,8 +22,27 @@ enum Named<'a> {
 }
 
 impl Driver {
+    /// Records a copy, if the stream is being captured; else it is for the other functions.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`, `STREAM_CAPTURE_INVALIDATED`; those of the copy.
+    pub fn capture_copy<E: From<CudaError>>(
+        &self,
+        stream: Stream,
+        copy: impl FnOnce() -> std::result::Result<Copy3D<'static>, E>,
+    ) -> std::result::Result<bool, E> {
+        let Some(capture) = self.captured(stream)? else { return Ok(false) };
+        let (copy, core) = (copy()?, Arc::clone(&capture.stream.core));
+        ends_seen_by(core.gpu.ordinal, &self.memory, &copy)?;
+        capture.add(Work::Copy { copy, core })?;
+        Ok(true)
+    }
+
     /// Finds both ends and copies.
     fn copy(&self, dst: Named<'_>, src: Named<'_>, bytes: u64, stream: Stream, wait: bool) -> Result<()> {
+        if wait {
+            self.potentially_unsafe()?;
+        }
         let stream = self.stream(stream)?;
         if bytes == 0 {
             return Ok(());
@@ -161,6 +183,7 @@ impl Driver {
     /// `INVALID_VALUE` for pitches below the width or memory that is not allocated, `NOT_SUPPORTED` for arrays; the
     /// context's error.
     pub fn memcpy_3d(&self, copy: &Copy3D<'_>, stream: Stream) -> Result<()> {
+        self.potentially_unsafe()?;
         let stream = self.stream(stream)?;
         let (src, dst) = ends(&stream, &self.memory, copy)?;
         self.others_come_first([dst, src])?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
+use crate::graph::node::Work;
 use crate::handle::{self, Event, Stream, Tag};
 use crate::work::event::EventState;
 
@@ -49,6 +50,9 @@ impl Driver {
     /// `INVALID_HANDLE`, also if event and stream are of different contexts; the context's error.
     pub fn event_record(&self, event: Event, stream: Stream) -> Result<()> {
         let event = self.event(event)?;
+        if let Some(capture) = self.captured(stream)? {
+            return capture.record(&event);
+        }
         let stream = self.stream(stream)?;
         if !Arc::ptr_eq(&event.core, &stream.core) {
             return Err(CudaError::INVALID_HANDLE);
@@ -56,20 +60,30 @@ impl Driver {
         event.record(&stream)
     }
 
-    /// As `event_record`; `flags` may be `CU_EVENT_RECORD_EXTERNAL`, which matters to captures only.
+    /// As `event_record`; `flags` may be `CU_EVENT_RECORD_EXTERNAL`: a captured stream gets a node that records.
     ///
     /// # Errors
     /// As `event_record`.
     pub fn event_record_with_flags(&self, event: Event, stream: Stream, flags: u32) -> Result<()> {
-        if flags > 1 { Err(CudaError::INVALID_VALUE) } else { self.event_record(event, stream) }
+        if flags > 1 {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        if flags == 1
+            && let Some(capture) = self.captured(stream)?
+        {
+            return capture.add(Work::RecordEvent(event, self.event(event)?));
+        }
+        self.event_record(event, stream)
     }
 
     /// Whether an event was reached. One that was never recorded was.
     ///
     /// # Errors
-    /// `NOT_READY`; `INVALID_HANDLE`; the context's error.
+    /// `NOT_READY`; `INVALID_HANDLE`; `CAPTURED_EVENT`, `STREAM_CAPTURE_UNSUPPORTED`; the context's error.
     pub fn event_query(&self, event: Event) -> Result<()> {
         let event = self.event(event)?;
+        event.tells_of_work()?;
+        self.potentially_unsafe()?;
         event.core.check()?;
         if event.reached() {
             return Ok(());
@@ -82,9 +96,10 @@ impl Driver {
     /// Waits for an event.
     ///
     /// # Errors
-    /// `INVALID_HANDLE`; the context's error.
+    /// `INVALID_HANDLE`; `CAPTURED_EVENT`; the context's error.
     pub fn event_synchronize(&self, event: Event) -> Result<()> {
         let event = self.event(event)?;
+        event.tells_of_work()?;
         event.core.check()?;
         if event.synchronize()? {
             self.devices.of(&event.core.gpu).pools.trim_all();
@@ -99,6 +114,8 @@ impl Driver {
     pub fn event_elapsed_time(&self, start: Event, end: Event) -> Result<f32> {
         let (start, end) = (self.event(start)?, self.event(end)?);
         start.core.check()?;
+        start.tells_of_work()?;
+        end.tells_of_work()?;
         if !Arc::ptr_eq(&start.core.gpu, &end.core.gpu) {
             return Err(CudaError::INVALID_HANDLE);
         }

@@ -1,22 +1,14 @@
 //! Fills of linear and pitched memory (`cuMemset*`).
 
-use gpu::{Command, DevAddr};
+use std::sync::Arc;
+
+use gpu::DevAddr;
 
 use crate::driver::Driver;
-use crate::error::{CudaError, Result};
+use crate::error::Result;
+use crate::graph::node::Work;
 use crate::handle::Stream;
-use crate::work::copy::on_gpu;
-
-/// Lines of elements.
-#[derive(Clone, Copy)]
-struct Fill {
-    dst: DevAddr,
-    pitch: u64,
-    value: u32,
-    element: u32,
-    width: u64,
-    height: u64,
-}
+use crate::values::Fill;
 
 impl Driver {
     /// Fills `count` elements of 1, 2 or 4 bytes (`cuMemsetD8` …); `stream` is a default stream. Waits if the host sees
@@ -73,24 +65,14 @@ impl Driver {
     }
 
     fn fill(&self, fill: Fill, stream: Stream, wait: bool) -> Result<()> {
+        if let Some(capture) = self.captured(stream)? {
+            let core = Arc::clone(&capture.stream.core);
+            fill.command(&self.memory, core.gpu.ordinal)?;
+            return capture.add(Work::Fill { fill, core });
+        }
         let stream = self.stream(stream)?;
-        let Fill { dst, pitch, value, element, width, height } = fill;
-        if !matches!(element, 1 | 2 | 4) {
-            return Err(CudaError::INVALID_VALUE);
-        }
-        if width == 0 || height == 0 {
-            return Ok(());
-        }
-        let unit = u64::from(element);
-        let line = width.checked_mul(unit).ok_or(CudaError::INVALID_VALUE)?;
-        let aligned = dst.0.is_multiple_of(unit) && (height == 1 || pitch.is_multiple_of(unit));
-        if !aligned || (height > 1 && pitch < line) {
-            return Err(CudaError::INVALID_VALUE);
-        }
-        let all = (height - 1).checked_mul(pitch).and_then(|lines| lines.checked_add(line));
-        let (at, shared) = on_gpu(&self.memory, stream.core.gpu.ordinal, dst, all.ok_or(CudaError::INVALID_VALUE)?)?;
-        let pitch = if height == 1 { line } else { pitch };
-        stream.submit(&[Command::Fill { dst: at, value, element, width, height, pitch }])?;
+        let Some((command, shared)) = fill.command(&self.memory, stream.core.gpu.ordinal)? else { return Ok(()) };
+        stream.submit(&[command])?;
         if wait && shared { stream.synchronize() } else { Ok(()) }
     }
 }

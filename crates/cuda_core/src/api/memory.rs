@@ -28,6 +28,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
     pub fn mem_alloc(&self, bytes: u64) -> Result<DevAddr> {
+        self.potentially_unsafe()?;
         let context = self.current()?;
         let wanted = Wanted::new(bytes, Kind::Device, context.core.id);
         let (memory, pools) = (context.core.memory(), &self.device_of(&context).pools);
@@ -80,6 +81,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` if no allocation begins there; the context's error.
     pub fn mem_free(&self, address: DevAddr) -> Result<()> {
+        self.potentially_unsafe()?;
         let current = self.current()?;
         if address.0 == 0 {
             return Ok(());

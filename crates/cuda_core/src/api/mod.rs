@@ -2,12 +2,15 @@
 //!
 //! Nothing in the crate asks for anything here.
 
+mod capture;
 mod context;
 mod copy;
 mod device;
 mod event;
 mod fill;
 mod function;
+mod graph;
+mod graph_exec;
 mod launch;
 mod library;
 mod linker;

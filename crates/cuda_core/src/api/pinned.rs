@@ -24,6 +24,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
     pub fn mem_alloc_host(&self, bytes: u64) -> Result<u64> {
+        self.potentially_unsafe()?;
         self.mem_host_alloc(bytes, 0)
     }
 
@@ -46,6 +47,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` if no such allocation begins there.
     pub fn mem_free_host(&self, address: u64) -> Result<()> {
+        self.potentially_unsafe()?;
         let current = self.current()?;
         if address == 0 {
             return Ok(());

@@ -1,9 +1,10 @@
-//! Streams: made, waited for, asked about; their attributes. Capture is refused here.
+//! Streams: made, waited for, asked about; their attributes.
 
 use gpu::DevAddr;
 
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
+use crate::graph::node::Work;
 use crate::handle::{Context, Device, Event, Stream};
 use crate::work::stream::{GREATEST_PRIORITY, NON_BLOCKING, StreamState};
 
@@ -39,7 +40,9 @@ impl Driver {
     /// `INVALID_HANDLE` if it is none, or a default stream.
     pub fn stream_destroy(&self, stream: Stream) -> Result<()> {
         self.ready()?;
-        self.streams.remove(stream.0)?.retire();
+        let state = self.streams.remove(stream.0)?;
+        self.forget_captured(&state);
+        state.retire();
         Ok(())
     }
 
@@ -62,16 +65,27 @@ impl Driver {
         self.stream(stream)?.query()
     }
 
-    /// Makes further work wait for an event.
+    /// Makes further work wait for an event. A stream that waits for an event of a capture takes part in it. `flags` may be
+    /// `CU_EVENT_WAIT_EXTERNAL`: a captured stream gets a node that waits.
     ///
     /// # Errors
-    /// `INVALID_HANDLE`.
+    /// `INVALID_HANDLE`; `STREAM_CAPTURE_ISOLATION` if a captured stream is to wait for what is not, `STREAM_CAPTURE_MERGE` for what
+    /// another capture has; `STREAM_CAPTURE_IMPLICIT`, `STREAM_CAPTURE_INVALIDATED`, `CAPTURED_EVENT`.
     pub fn stream_wait_event(&self, stream: Stream, event: Event, flags: u32) -> Result<()> {
         if flags > 1 {
             return Err(CudaError::INVALID_VALUE);
         }
-        let event = self.event(event)?;
-        let stream = self.stream(stream)?;
+        let (handle, event) = (event, self.event(event)?);
+        if flags == 1
+            && let Some(capture) = self.captured(stream)?
+        {
+            return capture.add(Work::WaitEvent(handle, event));
+        }
+        let stream = self.any_stream(stream)?;
+        if self.capture_wait(&stream, &event)? {
+            return Ok(());
+        }
+        self.not_captured(&stream)?;
         event.point().map_or(Ok(()), |point| stream.wait_for(&point))
     }
 
@@ -80,7 +94,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_HANDLE`.
     pub fn stream_get_flags(&self, stream: Stream) -> Result<u32> {
-        self.stream(stream).map(|stream| stream.flags)
+        self.any_stream(stream).map(|stream| stream.flags)
     }
 
     /// Its priority, within the range that there is; 0 is the lowest.
@@ -88,7 +102,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_HANDLE`.
     pub fn stream_get_priority(&self, stream: Stream) -> Result<i32> {
-        self.stream(stream).map(|stream| stream.priority)
+        self.any_stream(stream).map(|stream| stream.priority)
     }
 
     /// A number never used again in this process.
@@ -96,7 +110,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_HANDLE`.
     pub fn stream_get_id(&self, stream: Stream) -> Result<u64> {
-        self.stream(stream).map(|stream| u64::from(stream.id().0))
+        self.any_stream(stream).map(|stream| u64::from(stream.id().0))
     }
 
     /// The context that it is a stream of.
@@ -104,7 +118,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_HANDLE`.
     pub fn stream_get_ctx(&self, stream: Stream) -> Result<Context> {
-        self.stream(stream).map(|stream| stream.core.handle)
+        self.any_stream(stream).map(|stream| stream.core.handle)
     }
 
     /// The device of its context.
@@ -112,7 +126,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_HANDLE`.
     pub fn stream_get_device(&self, stream: Stream) -> Result<Device> {
-        self.stream(stream).map(|stream| Device(stream.core.gpu.ordinal as i32))
+        self.any_stream(stream).map(|stream| Device(stream.core.gpu.ordinal as i32))
     }
 
     /// Copies all attributes of `src` to `dst`.
@@ -120,7 +134,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_HANDLE`.
     pub fn stream_copy_attributes(&self, dst: Stream, src: Stream) -> Result<()> {
-        let (dst, src) = (self.stream(dst)?, self.stream(src)?);
+        let (dst, src) = (self.any_stream(dst)?, self.any_stream(src)?);
         dst.copy_attributes(&src);
         Ok(())
     }
@@ -130,7 +144,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_HANDLE`, `INVALID_VALUE` for attributes that streams do not have.
     pub fn stream_get_attribute(&self, stream: Stream, attribute: u32) -> Result<[u8; 64]> {
-        self.stream(stream)?.attribute(attribute)
+        self.any_stream(stream)?.attribute(attribute)
     }
 
     /// Sets a `CUstreamAttrValue`.
@@ -138,7 +152,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_HANDLE`, `INVALID_VALUE` for attributes that cannot be set.
     pub fn stream_set_attribute(&self, stream: Stream, attribute: u32, value: &[u8; 64]) -> Result<()> {
-        self.stream(stream)?.set_attribute(attribute, value)
+        self.any_stream(stream)?.set_attribute(attribute, value)
     }
 
     /// Attaches managed memory to a stream: every stream and the host may use it at any time, so nothing changes.
@@ -151,43 +165,5 @@ impl Driver {
             return Err(CudaError::INVALID_VALUE);
         }
         Ok(())
-    }
-
-    /// `CUstreamCaptureStatus`: 0, none.
-    ///
-    /// # Errors
-    /// `INVALID_HANDLE`.
-    pub fn stream_is_capturing(&self, stream: Stream) -> Result<u32> {
-        self.stream(stream).map(|_| 0)
-    }
-
-    /// Capture is not supported.
-    ///
-    /// # Errors
-    /// `NOT_SUPPORTED`, `INVALID_HANDLE`.
-    pub fn stream_begin_capture(&self, stream: Stream, _mode: u32) -> Result<()> {
-        self.stream(stream)?;
-        Err(CudaError::NOT_SUPPORTED)
-    }
-
-    /// Capture is not supported: no stream is capturing.
-    ///
-    /// # Errors
-    /// `ILLEGAL_STATE`, `INVALID_HANDLE`.
-    pub fn stream_end_capture(&self, stream: Stream) -> Result<u64> {
-        self.stream(stream)?;
-        Err(CudaError::ILLEGAL_STATE)
-    }
-
-    /// Sets the thread's capture mode; returns the former.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE` if it is none.
-    pub fn thread_exchange_stream_capture_mode(&self, mode: u32) -> Result<u32> {
-        thread_local! {
-            static MODE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-        }
-        self.ready()?;
-        if mode > 2 { Err(CudaError::INVALID_VALUE) } else { Ok(MODE.replace(mode)) }
     }
 }

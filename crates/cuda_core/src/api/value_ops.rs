@@ -1,49 +1,17 @@
 //! Stream memory operations: words of memory written and waited for in stream order.
 
-use gpu::{Command, Compare, DevAddr};
+use std::sync::Arc;
+
+use gpu::DevAddr;
 
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
+use crate::graph::node::Work;
 use crate::handle::Stream;
 use crate::values::MemOp;
-use crate::work::copy::on_gpu;
-
-/// `CU_STREAM_WAIT_VALUE_FLUSH`: remote writes are to be flushed, of which there are none.
-const FLUSH: u32 = 1 << 30;
-
-/// How `CU_STREAM_WAIT_VALUE_*` compares.
-fn compare(flags: u32) -> Result<Compare> {
-    match flags & !FLUSH {
-        0 => Ok(Compare::CyclicGeq),
-        1 => Ok(Compare::Equal),
-        2 => Ok(Compare::And),
-        3 => Ok(Compare::Nor),
-        _ => Err(CudaError::INVALID_VALUE),
-    }
-}
+use crate::work::value_ops::command;
 
 impl Driver {
-    /// Where a GPU finds a word.
-    fn word(&self, gpu: u32, address: DevAddr, wide: bool) -> Result<DevAddr> {
-        let bytes = if wide { 8 } else { 4 };
-        let (at, _) = on_gpu(&self.memory, gpu, address, bytes)?;
-        if at.0.is_multiple_of(bytes) { Ok(at) } else { Err(CudaError::INVALID_VALUE) }
-    }
-
-    fn command(&self, gpu: u32, operation: MemOp) -> Result<Option<Command<'static>>> {
-        Ok(match operation {
-            MemOp::Wait { address, value, wide, flags } => {
-                let compare = compare(flags)?;
-                Some(Command::WaitValue { at: self.word(gpu, address, wide)?, value, wide, compare })
-            }
-            MemOp::Write { flags: 2.., .. } => return Err(CudaError::INVALID_VALUE),
-            MemOp::Write { address, value, wide, .. } => {
-                Some(Command::WriteValue { at: self.word(gpu, address, wide)?, value, wide })
-            }
-            MemOp::Nothing => None,
-        })
-    }
-
     /// Writes a 32- or 64-bit value in stream order.
     ///
     /// # Errors
@@ -82,9 +50,16 @@ impl Driver {
         if flags != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
+        if let Some(capture) = self.captured(stream)? {
+            let core = Arc::clone(&capture.stream.core);
+            for operation in operations {
+                command(&self.memory, core.gpu.ordinal, *operation)?;
+            }
+            return capture.add(Work::MemOps { operations: operations.into(), flags, core });
+        }
         let stream = self.stream(stream)?;
-        let commands =
-            operations.iter().filter_map(|operation| self.command(stream.core.gpu.ordinal, *operation).transpose());
+        let gpu = stream.core.gpu.ordinal;
+        let commands = operations.iter().filter_map(|operation| command(&self.memory, gpu, *operation).transpose());
         stream.submit(&commands.collect::<Result<Vec<_>>>()?)
     }
 }

@@ -50,7 +50,7 @@ pub(crate) struct Line {
 }
 
 /// Copies lines between two sites, here and now.
-fn copy(dst: &Site, src: &Site, lines: impl Iterator<Item = Line>) -> Result<()> {
+pub(crate) fn copy(dst: &Site, src: &Site, lines: impl Iterator<Item = Line>) -> Result<()> {
     let mut buffer: Option<Mapping> = None;
     for line in lines {
         let mut done = 0;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use gpu::{Command, DevAddr, MAX_INLINE_BYTES};
 use hostmem::HostRange;
 
+use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
 use crate::memory::heap::Memory;
 use crate::memory::memories::Memories;
@@ -39,8 +40,13 @@ pub(crate) enum End<'a> {
 impl End<'_> {
     /// Where it is, if a GPU sees it.
     pub(crate) fn site(self, stream: &StreamState) -> Option<Site> {
+        self.site_of(&stream.core)
+    }
+
+    /// As `site`, for work of a context.
+    pub(crate) fn site_of(self, core: &ContextCore) -> Option<Site> {
         match self {
-            End::Gpu { at, shared } => Some(Site { memory: Arc::clone(stream.core.memory()), at, shared }),
+            End::Gpu { at, shared } => Some(Site { memory: Arc::clone(core.memory()), at, shared }),
             End::Away { memory, at, shared } => Some(Site { memory: Arc::clone(memory), at, shared }),
             End::Host(_) => None,
         }

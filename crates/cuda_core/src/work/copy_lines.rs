@@ -9,13 +9,14 @@ use gpu::{Command, ContextId, DevAddr};
 use hostmem::HostRange;
 use parking_lot::Mutex;
 
+use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
 use crate::memory::allocation::{Allocation, Kind, Wanted};
 use crate::memory::heap::Memory;
 use crate::memory::memories::Memories;
 use crate::values::{Copy3D, CopyEnd, CopyMemory};
-use crate::work::between::{Line, copy_in_order};
-use crate::work::copy::{End, end_of, on_some_gpu, transfer};
+use crate::work::between::{Line, copy as copy_sites, copy_in_order};
+use crate::work::copy::{End, end_of, on_some_gpu, run, transfer};
 use crate::work::queues::Length;
 use crate::work::stream::StreamState;
 
@@ -72,27 +73,15 @@ pub(crate) fn copy_lines(
     }
     let (src, dst) = ends(stream, memory, copy)?;
     // Lines without gaps are one run.
-    let dense =
-        |end: &CopyEnd<'_>| (height == 1 && depth == 1) || (end.pitch == width && (depth == 1 || end.height == height));
-    if dense(&copy.src) && dense(&copy.dst) {
-        let bytes = width.checked_mul(height).and_then(|slice| slice.checked_mul(depth));
-        let bytes = bytes.ok_or(CudaError::INVALID_VALUE)?;
+    if let Some(bytes) = run_of(copy)? {
         let (from, to) = (line(src, &copy.src, 0, 0, bytes)?, line(dst, &copy.dst, 0, 0, bytes)?);
         return transfer(stream, to, from, bytes, wait);
     }
     match (dst, src) {
         (End::Gpu { at: to, shared: a }, End::Gpu { at: from, shared: b }) => {
             let mut batch = Vec::with_capacity(BATCH.min(depth as usize));
-            for slice in 0..depth {
-                let offset = |end: &CopyEnd<'_>| end.offset(0, slice).ok_or(CudaError::INVALID_VALUE);
-                batch.push(Command::Copy {
-                    dst: DevAddr(to.0 + offset(&copy.dst)?),
-                    src: DevAddr(from.0 + offset(&copy.src)?),
-                    width,
-                    height,
-                    dst_pitch: copy.dst.pitch,
-                    src_pitch: copy.src.pitch,
-                });
+            for command in slices(copy, to, from) {
+                batch.push(command?);
                 if batch.len() == BATCH {
                     stream.submit(&batch)?;
                     batch.clear();
@@ -135,6 +124,72 @@ pub(crate) fn copy_lines(
     }
 }
 
+/// How many bytes are copied, if they are one run at either end.
+fn run_of(copy: &Copy3D<'_>) -> Result<Option<u64>> {
+    let &Copy3D { width, height, depth, .. } = copy;
+    let dense =
+        |end: &CopyEnd<'_>| (height == 1 && depth == 1) || (end.pitch == width && (depth == 1 || end.height == height));
+    if !dense(&copy.src) || !dense(&copy.dst) {
+        return Ok(None);
+    }
+    let bytes = width.checked_mul(height).and_then(|slice| slice.checked_mul(depth));
+    bytes.ok_or(CudaError::INVALID_VALUE).map(Some)
+}
+
+/// The commands that copy between two places that the GPU sees.
+pub(crate) fn commands(copy: &Copy3D<'_>, to: DevAddr, from: DevAddr) -> Result<Vec<Command<'static>>> {
+    if copy.width == 0 || copy.height == 0 || copy.depth == 0 {
+        return Ok(Vec::new());
+    }
+    let Some(bytes) = run_of(copy)? else { return slices(copy, to, from).collect() };
+    let at = |base: DevAddr, end: &CopyEnd<'_>| Some(DevAddr(base.0.checked_add(end.offset(0, 0)?)?));
+    let (to, from) = (at(to, &copy.dst), at(from, &copy.src));
+    Ok(vec![run(to.ok_or(CudaError::INVALID_VALUE)?, from.ok_or(CudaError::INVALID_VALUE)?, bytes)])
+}
+
+/// Copies here and now, whatever the ends are.
+pub(crate) fn copy_now(core: &ContextCore, copy: &Copy3D<'_>, dst: End<'_>, src: End<'_>) -> Result<()> {
+    let width = copy.width as usize;
+    let site = |end: End<'_>| end.site_of(core).ok_or(CudaError::UNKNOWN);
+    match (dst, src) {
+        (End::Host(to), End::Host(from)) => each_line(copy, |dst, src| {
+            to.part(dst, width).copy_from(from.part(src, width));
+            Ok(())
+        }),
+        (gpu, End::Host(range)) => {
+            let site = site(gpu)?;
+            each_line(copy, |dst, src| site.write(dst as u64, range.part(src, width)))
+        }
+        (End::Host(range), gpu) => {
+            let site = site(gpu)?;
+            each_line(copy, |dst, src| site.read(range.part(dst, width), src as u64))
+        }
+        (to, from) => {
+            let (to, from) = (site(to)?, site(from)?);
+            each_line(copy, |dst, src| {
+                let line = Line { dst: dst as u64, src: src as u64, bytes: copy.width };
+                copy_sites(&to, &from, std::iter::once(line))
+            })
+        }
+    }
+}
+
+/// The commands that copy between two places that the GPU sees: one for each slice.
+fn slices(copy: &Copy3D<'_>, to: DevAddr, from: DevAddr) -> impl Iterator<Item = Result<Command<'static>>> + use<> {
+    let Copy3D { width, height, depth, src, dst } = *copy;
+    let (dst, src) = (Lattice::of(&dst), Lattice::of(&src));
+    (0..depth).map(move |slice| {
+        Ok(Command::Copy {
+            dst: DevAddr(to.0.checked_add(dst.offset((0, slice))).ok_or(CudaError::INVALID_VALUE)?),
+            src: DevAddr(from.0.checked_add(src.offset((0, slice))).ok_or(CudaError::INVALID_VALUE)?),
+            width,
+            height,
+            dst_pitch: dst.pitch,
+            src_pitch: src.pitch,
+        })
+    })
+}
+
 /// Where the lines of an end that has been checked to be there begin.
 #[derive(Clone, Copy)]
 struct Lattice {
@@ -159,8 +214,12 @@ impl Lattice {
 
 /// What source and destination are; their bases, with all of them checked to be there.
 pub(crate) fn ends<'a>(stream: &StreamState, memory: &'a Memories, copy: &Copy3D<'a>) -> Result<(End<'a>, End<'a>)> {
+    ends_seen_by(stream.core.gpu.ordinal, memory, copy)
+}
+
+/// As [`ends`], as the GPU `here` sees them.
+pub(crate) fn ends_seen_by<'a>(here: u32, memory: &'a Memories, copy: &Copy3D<'a>) -> Result<(End<'a>, End<'a>)> {
     let &Copy3D { width, height, depth, .. } = copy;
-    let here = stream.core.gpu.ordinal;
     let src = resolve(memory, here, &copy.src, width, height, depth)?;
     Ok((src, resolve(memory, here, &copy.dst, width, height, depth)?))
 }

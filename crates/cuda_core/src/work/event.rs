@@ -4,13 +4,14 @@
 
 use std::sync::Arc;
 
-use gpu::SlotId;
+use gpu::{Command, SlotId};
 use parking_lot::Mutex;
 
 use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
 use crate::gpu_link::slots::Mark;
-use crate::work::queues::Point;
+use crate::handle::GraphNode;
+use crate::work::queues::{Held, Point};
 use crate::work::stream::StreamState;
 
 #[derive(Debug)]
@@ -27,11 +28,29 @@ struct Record {
     slot: Option<(SlotId, u64)>,
     /// The point, and the stream it is in; `None` behind no work: complete from the start.
     last: Option<(Mark, Arc<StreamState>)>,
+    /// It was recorded last in a stream that was being captured: which capture, and the nodes before it.
+    captured: Option<(u64, Vec<GraphNode>)>,
 }
 
 impl EventState {
     pub(crate) fn new(core: &Arc<ContextCore>, timing: bool) -> EventState {
         EventState { core: Arc::clone(core), timing, record: Mutex::default() }
+    }
+
+    /// Records the event in a capture, behind these nodes.
+    pub(crate) fn record_captured(&self, capture: u64, before: Vec<GraphNode>) {
+        self.record.lock().captured = Some((capture, before));
+    }
+
+    /// The capture in which it was recorded last, and the nodes before it; `None` if that was no capture.
+    pub(crate) fn captured(&self) -> Option<(u64, Vec<GraphNode>)> {
+        self.record.lock().captured.clone()
+    }
+
+    /// # Errors
+    /// `CAPTURED_EVENT` if it was recorded last in a capture: it tells of no work then.
+    pub(crate) fn tells_of_work(&self) -> Result<()> {
+        if self.record.lock().captured.is_some() { Err(CudaError::CAPTURED_EVENT) } else { Ok(()) }
     }
 
     /// Where the event was recorded last, if work was before it.
@@ -44,13 +63,19 @@ impl EventState {
     /// # Errors
     /// `INVALID_HANDLE` if they are of different devices.
     pub(crate) fn record(&self, stream: &Arc<StreamState>) -> Result<()> {
+        stream.hold(|held| self.record_held(stream, held))
+    }
+
+    /// As `record`, while the stream is held.
+    pub(crate) fn record_held(&self, stream: &Arc<StreamState>, held: &Held<'_>) -> Result<()> {
         if !Arc::ptr_eq(&self.core.gpu, &stream.core.gpu) {
             return Err(CudaError::INVALID_HANDLE);
         }
         let slots = stream.core.slots();
         let mut record = self.record.lock();
+        record.captured = None;
         if !self.timing {
-            record.last = stream.point()?.map(|mark| (mark, Arc::clone(stream)));
+            record.last = held.tail()?.map(|mark| (mark, Arc::clone(stream)));
             return Ok(());
         }
         // A signal under way in another stream could arrive after this one: then this one needs another slot.
@@ -63,11 +88,12 @@ impl EventState {
             None => slots.take()?,
         };
         record.slot = Some((slot, last));
-        let signalled = stream.signal(slot, last + 1)?;
+        held.push(&[Command::Signal { slot, value: last + 1 }])?;
         record.slot = Some((slot, last + 1));
         // The event's slot holds the time. Reached is where the stream's own point behind it is reached, so that who has
         // seen the event finds the stream idle, and the other way round.
-        let mark = stream.tail()?.unwrap_or(signalled);
+        let own = Mark { context: stream.core.id, slot, value: last + 1 };
+        let mark = held.tail()?.unwrap_or(own);
         record.last = Some((mark, Arc::clone(stream)));
         Ok(())
     }

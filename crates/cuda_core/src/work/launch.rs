@@ -35,20 +35,43 @@ pub(crate) fn launch(
         &mut large
     };
     gather(function, params, block)?;
+    stream.submit(&[command(function, config, block)?])
+}
+
+/// The parameter block of a launch that is to come.
+///
+/// # Errors
+/// `INVALID_VALUE` for shapes that cannot be launched and for missing parameters.
+pub(crate) fn block(function: &FunctionState, config: &LaunchConfig, params: Params<'_>) -> Result<Vec<u8>> {
+    check(function, config)?;
+    let bytes = function.info.param_bytes as usize;
+    if bytes > MAX_PARAM_BYTES {
+        return Err(CudaError::INVALID_VALUE);
+    }
+    let mut block = vec![0; bytes];
+    gather(function, params, &mut block)?;
+    Ok(block)
+}
+
+/// The command for a launch whose shape was checked, with its parameter block.
+///
+/// # Errors
+/// What is wrong with the kernel, or too large for it.
+pub(crate) fn command<'a>(function: &FunctionState, config: &LaunchConfig, params: &'a [u8]) -> Result<Command<'a>> {
     let most_threads = function.prepare()?;
     if config.block.iter().product::<u32>() > most_threads {
         // What its threads would need of local memory, with the stack that the context asks for, is more than a block can have.
         return Err(CudaError::LAUNCH_OUT_OF_RESOURCES);
     }
-    stream.submit(&[Command::Launch {
+    Ok(Command::Launch {
         module: function.module,
         kernel: function.kernel,
         grid: config.grid,
         block: config.block,
         shared_bytes: config.shared_bytes,
         cooperative: config.cooperative,
-        params: block,
-    }])
+        params,
+    })
 }
 
 /// Copies the parameters into the block.

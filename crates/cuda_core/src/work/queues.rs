@@ -7,8 +7,9 @@
 //!
 //! Locks: `rule`, then a queue's order, then those here, then those of the context, then a queue's progress.
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpu::{Command, SlotId};
@@ -66,6 +67,59 @@ pub(crate) struct Point {
     pub(crate) mark: Mark,
 }
 
+/// A queue that is held: nobody else's work comes between what is appended here.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    queues: &'a Queues,
+    queue: &'a Queue,
+    /// Something was appended that can fail.
+    worked: Cell<bool>,
+}
+
+impl Held<'_> {
+    /// Appends commands.
+    pub(crate) fn push(&self, commands: &[Command<'_>]) -> Result<()> {
+        if commands.is_empty() {
+            return Ok(());
+        }
+        self.worked.set(self.worked.get() || commands.iter().any(is_work));
+        self.queues.push(self.queue, commands)
+    }
+
+    /// The point behind all that was submitted; `None` if nothing ever was.
+    pub(crate) fn tail(&self) -> Result<Option<Mark>> {
+        self.queue.tail()
+    }
+
+    /// Makes what comes wait for a point. What is on another GPU a thread of the queue's waits for.
+    pub(crate) fn wait_for(&self, point: &Point) -> Result<()> {
+        let core = &self.queues.core;
+        let here = Arc::ptr_eq(&core.gpu, &point.core.gpu);
+        if point.core.slots().reached(&point.mark) || here && self.queue.owns(point.mark.slot) {
+            return Ok(());
+        }
+        if here {
+            return self.push(&[Command::Wait { slot: point.mark.slot, value: point.mark.value }]);
+        }
+        // It may still lie in a buffer.
+        point.core.link().flush()?;
+        let Point { core, mark } = point.clone();
+        // If the other context fails, nothing is left to wait for; who uses it is told.
+        self.run_on_host(Box::new(move |_| {
+            let _ = core.wait(&mark, None);
+        }))
+    }
+
+    /// Has a function run in the queue's order, with the context's error if it failed before.
+    pub(crate) fn run_on_host(&self, function: HostFunction) -> Result<()> {
+        let ready = self.queue.tail()?;
+        // The function first: a queue must not wait for something that nobody will do.
+        let (slot, value) = self.queue.host.push(&self.queues.core, ready, function)?;
+        let waits = self.queues.push(self.queue, &[Command::Wait { slot, value }]);
+        waits.inspect_err(|_| self.queue.host.take_back(value))
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Queues {
     pub(crate) core: Arc<ContextCore>,
@@ -79,6 +133,9 @@ pub(crate) struct Queues {
     rule: RwLock<()>,
     /// Submissions to blocking queues, for the legacy stream to know of.
     blocking_submissions: AtomicU64,
+    /// Streams that are being captured, and those of them that are blocking.
+    pub(crate) captured: AtomicU32,
+    pub(crate) captured_blocking: AtomicU32,
 }
 
 impl Queues {
@@ -91,6 +148,8 @@ impl Queues {
             draining: Mutex::default(),
             rule: RwLock::default(),
             blocking_submissions: AtomicU64::new(0),
+            captured: AtomicU32::new(0),
+            captured_blocking: AtomicU32::new(0),
         })
     }
 
@@ -158,15 +217,30 @@ impl Queues {
         if !commands.is_empty() {
             self.in_order(queue, || self.push(queue, commands))?;
         }
-        let link = self.core.link();
-        link.flush()?;
-        if link.is_immediate() && commands.iter().any(is_work) {
-            let mark = queue.tail()?;
-            let done = mark.map_or(Ok(()), |mark| self.core.wait(&mark, None));
-            self.print();
-            return done.and_then(|()| self.core.check());
+        self.core.link().flush()?;
+        if commands.iter().any(is_work) { self.wait_if_immediate(queue) } else { Ok(()) }
+    }
+
+    /// Waits for what was submitted, where work is immediate.
+    fn wait_if_immediate(&self, queue: &Queue) -> Result<()> {
+        if !self.core.link().is_immediate() {
+            return Ok(());
         }
-        Ok(())
+        let mark = queue.tail()?;
+        let done = mark.map_or(Ok(()), |mark| self.core.wait(&mark, None));
+        self.print();
+        done.and_then(|()| self.core.check())
+    }
+
+    /// Calls `f` with the queue held: what `f` appends is one piece of work, into which nobody's else comes.
+    pub(crate) fn hold<R>(&self, queue: &Queue, f: impl FnOnce(&Held<'_>) -> Result<R>) -> Result<R> {
+        let held = Held { queues: self, queue, worked: Cell::new(false) };
+        let result = self.in_order(queue, || f(&held));
+        self.core.link().flush()?;
+        if held.worked.get() && result.is_ok() {
+            self.wait_if_immediate(queue)?;
+        }
+        result
     }
 
     /// Appends commands, in order already, and counts them for the legacy stream.
@@ -246,22 +320,12 @@ impl Queues {
 
     /// Makes further work of a queue wait for a point. What is on another GPU a thread of the queue's waits for.
     pub(crate) fn wait_for_point(&self, queue: &Queue, point: &Point) -> Result<()> {
-        if Arc::ptr_eq(&self.core.gpu, &point.core.gpu) {
-            return self.wait_for(queue, point.mark);
-        }
-        if point.core.slots().reached(&point.mark) {
+        if queue.owns(point.mark.slot) && Arc::ptr_eq(&self.core.gpu, &point.core.gpu)
+            || point.core.slots().reached(&point.mark)
+        {
             return Ok(());
         }
-        // It may still lie in a buffer.
-        point.core.link().flush()?;
-        let Point { core, mark } = point.clone();
-        // If the other context fails, nothing is left to wait for; who uses it is told.
-        self.run_on_host(
-            queue,
-            Box::new(move |_| {
-                let _ = core.wait(&mark, None);
-            }),
-        )
+        self.hold(queue, |held| held.wait_for(point))
     }
 
     /// Makes further work of every stream wait for a point.
@@ -273,14 +337,7 @@ impl Queues {
 
     /// Runs `function` in a queue's order, with the context's error if it failed before.
     pub(crate) fn run_on_host(&self, queue: &Queue, function: HostFunction) -> Result<()> {
-        self.in_order(queue, || {
-            let ready = queue.tail()?;
-            // The function first: a queue must not wait for something that nobody will do.
-            let (slot, value) = queue.host.push(&self.core, ready, function)?;
-            let waits = self.push(queue, &[Command::Wait { slot, value }]);
-            waits.inspect_err(|_| queue.host.take_back(value))
-        })?;
-        self.core.link().flush()
+        self.hold(queue, |held| held.run_on_host(function))
     }
 
     /// Whether a queue's work has completed; the legacy one stands for the blocking ones too.

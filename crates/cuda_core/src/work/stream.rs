@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use gpu::{Command, QueueId, SlotId};
+use gpu::{Command, QueueId};
 use parking_lot::Mutex;
 
 use crate::context_core::ContextCore;
@@ -12,7 +13,7 @@ use crate::gpu_link::slots::Mark;
 use crate::handle::{self, Stream, Tag};
 use crate::work::host_queue::HostFunction;
 use crate::work::queue::{LegacyRule, Queue};
-use crate::work::queues::{Length, Point, Queues};
+use crate::work::queues::{Held, Length, Point, Queues};
 
 /// Lowest number, highest urgency.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
@@ -26,9 +27,11 @@ pub(crate) struct StreamState {
     pub(crate) handle: Stream,
     pub(crate) flags: u32,
     pub(crate) priority: i32,
-    queues: Arc<Queues>,
+    pub(crate) queues: Arc<Queues>,
     queue: Arc<Queue>,
     attributes: Mutex<Attributes>,
+    /// The capture that it takes part in; 0: none. Written under the lock of the graphs.
+    capture: AtomicU64,
 }
 
 /// `CUstreamAttrValue`s that are kept: they change nothing but what is read back.
@@ -51,7 +54,8 @@ impl Default for Attributes {
 impl StreamState {
     fn new(queues: &Arc<Queues>, queue: Arc<Queue>, handle: Stream, flags: u32, priority: i32) -> Arc<StreamState> {
         let (core, queues) = (Arc::clone(&queues.core), Arc::clone(queues));
-        Arc::new(StreamState { core, handle, flags, priority, queues, queue, attributes: Mutex::default() })
+        let (attributes, capture) = (Mutex::default(), AtomicU64::new(0));
+        Arc::new(StreamState { core, handle, flags, priority, queues, queue, attributes, capture })
     }
 
     /// The legacy default stream of a context.
@@ -106,10 +110,33 @@ impl StreamState {
         self.queues.point(&self.queue)
     }
 
-    /// Appends a signal of a slot that is not this stream's own.
-    pub(crate) fn signal(&self, slot: SlotId, value: u64) -> Result<Mark> {
-        self.submit(&[Command::Signal { slot, value }])?;
-        Ok(Mark { context: self.core.id, slot, value })
+    /// Calls `f` with the stream held: what `f` appends is one piece of work, into which nobody's else comes.
+    pub(crate) fn hold<R>(&self, f: impl FnOnce(&Held<'_>) -> Result<R>) -> Result<R> {
+        self.queues.hold(&self.queue, f)
+    }
+
+    /// The capture that it takes part in; 0: none.
+    pub(crate) fn capture(&self) -> u64 {
+        self.capture.load(Ordering::Acquire)
+    }
+
+    /// It takes part in a capture from now on, or in none (0).
+    pub(crate) fn set_capture(&self, capture: u64) {
+        let before = self.capture.swap(capture, Ordering::AcqRel);
+        let count = |count: &std::sync::atomic::AtomicU32| match (before, capture) {
+            (0, 1..) => drop(count.fetch_add(1, Ordering::AcqRel)),
+            (1.., 0) => drop(count.fetch_sub(1, Ordering::AcqRel)),
+            _ => {}
+        };
+        count(&self.queues.captured);
+        if self.queue.rule == LegacyRule::Blocking {
+            count(&self.queues.captured_blocking);
+        }
+    }
+
+    /// Whether it is the legacy stream while blocking streams of its context are captured: its work would have to wait for theirs.
+    pub(crate) fn depends_on_captures(&self) -> bool {
+        self.queue.rule == LegacyRule::Legacy && self.queues.captured_blocking.load(Ordering::Acquire) != 0
     }
 
     /// Makes further work wait for a point of a stream, of any device.

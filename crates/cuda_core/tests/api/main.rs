@@ -5,6 +5,7 @@
 mod code;
 mod contexts;
 mod devices;
+mod graphs;
 mod memory;
 mod streams;
 mod support;

@@ -18,6 +18,34 @@ pub(crate) fn memcpy(driver: &Driver, stream: CUstream, dst: CUdeviceptr, src: C
     Ok(driver.memcpy(unsafe { range(dst, bytes) }?, unsafe { range(src, bytes) }?, stream.core())?)
 }
 
+/// Records a copy of one run, if the stream is being captured.
+fn captured(
+    driver: &Driver,
+    stream: CUstream,
+    dst: (CUmemorytype, u64),
+    src: (CUmemorytype, u64),
+    bytes: usize,
+) -> Result<bool, Refusal> {
+    let end = |(kind, at)| End {
+        kind,
+        host: HostAddr(at),
+        device: at,
+        array: CUarray::NULL,
+        skip: [0; 3],
+        pitch: bytes,
+        height: 1,
+    };
+    driver.capture_copy(stream.core(), || {
+        let width = bytes as u64;
+        let (src, dst) = (self::end(&end(src), width, 1, 1)?, self::end(&end(dst), width, 1, 1)?);
+        Ok(Copy3D { src, dst, width, height: 1, depth: 1 })
+    })
+}
+
+/// The kinds of memory that functions name by their names.
+const DEVICE: CUmemorytype = CUmemorytype::CU_MEMORYTYPE_DEVICE;
+const ANY: CUmemorytype = CUmemorytype::CU_MEMORYTYPE_UNIFIED;
+
 pub(crate) fn memcpy_async(
     driver: &Driver,
     dst: CUdeviceptr,
@@ -25,6 +53,9 @@ pub(crate) fn memcpy_async(
     bytes: usize,
     stream: CUstream,
 ) -> Answer {
+    if captured(driver, stream, (ANY, dst), (ANY, src), bytes)? {
+        return Ok(());
+    }
     // SAFETY: the C caller promised memory there, so much of it (`decode`).
     Ok(driver.memcpy_async(unsafe { range(dst, bytes) }?, unsafe { range(src, bytes) }?, stream.core())?)
 }
@@ -41,6 +72,9 @@ pub(crate) fn memcpy_htod_async(
     bytes: usize,
     stream: CUstream,
 ) -> Answer {
+    if captured(driver, stream, (DEVICE, dst), (ANY, src.0), bytes)? {
+        return Ok(());
+    }
     // SAFETY: the C caller promised memory there, so much of it (`decode`).
     Ok(driver.memcpy_htod_async(DevAddr(dst), unsafe { range(src.0, bytes) }?, stream.core())?)
 }
@@ -57,6 +91,9 @@ pub(crate) fn memcpy_dtoh_async(
     bytes: usize,
     stream: CUstream,
 ) -> Answer {
+    if captured(driver, stream, (ANY, dst.0), (DEVICE, src), bytes)? {
+        return Ok(());
+    }
     // SAFETY: the C caller promised memory there, so much of it (`decode`).
     Ok(driver.memcpy_dtoh_async(unsafe { range(dst.0, bytes) }?, DevAddr(src), stream.core())?)
 }
@@ -78,6 +115,9 @@ pub(crate) fn memcpy_dtod_async(
     bytes: usize,
     stream: CUstream,
 ) -> Answer {
+    if captured(driver, stream, (DEVICE, dst), (DEVICE, src), bytes)? {
+        return Ok(());
+    }
     Ok(driver.memcpy_dtod_async(DevAddr(dst), DevAddr(src), bytes as u64, stream.core())?)
 }
 
@@ -103,6 +143,9 @@ pub(crate) fn memcpy_peer_async(
     bytes: usize,
     stream: CUstream,
 ) -> Answer {
+    if captured(driver, stream, (DEVICE, dst), (DEVICE, src), bytes)? {
+        return Ok(());
+    }
     let (to, from) = (DevAddr(dst), DevAddr(src));
     Ok(driver.memcpy_peer_async(to, dst_context.core(), from, src_context.core(), bytes as u64, stream.core())?)
 }
@@ -165,7 +208,7 @@ fn lines<'a>(copy: &CUDA_MEMCPY2D) -> Result<Copy3D<'a>, Refusal> {
     Ok(Copy3D { src: end(&src, width, height, 1)?, dst: end(&dst, width, height, 1)?, width, height, depth: 1 })
 }
 
-fn slices<'a>(copy: &CUDA_MEMCPY3D) -> Result<Copy3D<'a>, Refusal> {
+pub(crate) fn slices<'a>(copy: &CUDA_MEMCPY3D) -> Result<Copy3D<'a>, Refusal> {
     let (width, height, depth) = (copy.width_in_bytes as u64, copy.height as u64, copy.depth as u64);
     let src = End {
         kind: copy.src_memory_type,
@@ -224,6 +267,9 @@ pub(crate) fn memcpy_2d(driver: &Driver, stream: CUstream, copy: In<CUDA_MEMCPY2
 }
 
 pub(crate) fn memcpy_2d_async(driver: &Driver, copy: In<CUDA_MEMCPY2D>, stream: CUstream) -> Answer {
+    if driver.capture_copy(stream.core(), || lines(&copy.get()?))? {
+        return Ok(());
+    }
     Ok(driver.memcpy_3d_async(&lines(&copy.get()?)?, stream.core())?)
 }
 
@@ -232,6 +278,9 @@ pub(crate) fn memcpy_3d(driver: &Driver, stream: CUstream, copy: In<CUDA_MEMCPY3
 }
 
 pub(crate) fn memcpy_3d_async(driver: &Driver, copy: In<CUDA_MEMCPY3D>, stream: CUstream) -> Answer {
+    if driver.capture_copy(stream.core(), || slices(&copy.get()?))? {
+        return Ok(());
+    }
     Ok(driver.memcpy_3d_async(&slices(&copy.get()?)?, stream.core())?)
 }
 
@@ -240,6 +289,9 @@ pub(crate) fn memcpy_3d_peer(driver: &Driver, stream: CUstream, copy: In<CUDA_ME
 }
 
 pub(crate) fn memcpy_3d_peer_async(driver: &Driver, copy: In<CUDA_MEMCPY3D_PEER>, stream: CUstream) -> Answer {
+    if driver.capture_copy(stream.core(), || slices(&between(&copy.get()?)))? {
+        return Ok(());
+    }
     Ok(driver.memcpy_3d_async(&slices(&between(&copy.get()?))?, stream.core())?)
 }
 

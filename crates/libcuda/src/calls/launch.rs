@@ -27,15 +27,24 @@ fn launch(
     extra: In<HostAddr>,
 ) -> Answer {
     let function = function.core();
+    with_params(params, extra, |params| Ok(driver.launch_kernel(function, config, params)?))
+}
+
+/// Calls `f` with the parameters from `kernelParams`, or from the block that `extra` describes.
+pub(crate) fn with_params<R>(
+    params: In<HostAddr>,
+    extra: In<HostAddr>,
+    f: impl FnOnce(Params<'_>) -> Result<R, Refusal>,
+) -> Result<R, Refusal> {
     if !extra.is_null() {
         if !params.is_null() {
             return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        return Ok(driver.launch_kernel(function, config, packed(extra)?)?);
+        return f(packed(extra)?);
     }
     if params.is_null() {
         // SAFETY: the C caller promised memory there, so much of it (`decode`).
-        return Ok(driver.launch_kernel(function, config, Params::Packed(unsafe { range(0u64, 0) }?))?);
+        return f(Params::Packed(unsafe { range(0u64, 0) }?));
     }
     let mut each = |index: usize, out: &mut [u8]| {
         // SAFETY: the C caller promised memory there, so much of it (`decode`).
@@ -45,7 +54,7 @@ fn launch(
             true
         })
     };
-    Ok(driver.launch_kernel(function, config, Params::Each(&mut each))?)
+    f(Params::Each(&mut each))
 }
 
 fn packed(extra: In<HostAddr>) -> Result<Params<'static>, Refusal> {
@@ -149,6 +158,10 @@ fn launch_config(config: In<CUlaunchConfig>, default: CUstream) -> Result<Launch
 }
 
 pub(crate) fn launch_host_func(driver: &Driver, stream: CUstream, function: HostAddr, data: HostAddr) -> Answer {
+    let repeated = callback::repeated(function, data)?;
+    if driver.capture_host_func(stream.core(), || repeated)? {
+        return Ok(());
+    }
     Ok(driver.launch_host_func(stream.core(), callback::host_function(function, data)?)?)
 }
 

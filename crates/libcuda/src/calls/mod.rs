@@ -7,6 +7,8 @@ pub(crate) mod context;
 pub(crate) mod copy;
 pub(crate) mod device;
 pub(crate) mod event;
+pub(crate) mod graph;
+pub(crate) mod graph_node;
 pub(crate) mod launch;
 pub(crate) mod library;
 pub(crate) mod memory;

@@ -1,13 +1,14 @@
 //! Glue of streams: attributes, capture, operations on values in memory.
 
 use cuda_abi::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgreenCtx, CUlaunchAttributeID, CUlaunchAttributeValue,
-    CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpType, CUstreamCaptureMode, CUstreamCaptureStatus,
-    HostAddr,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUgreenCtx, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpType, CUstreamCaptureMode,
+    CUstreamCaptureStatus, HostAddr,
 };
 use cuda_core::{Driver, MemOp};
 use gpu::DevAddr;
 
+use crate::calls::graph::before;
 use crate::decode::{Core, In, InOut, Out};
 use crate::entry::{Answer, Refusal, refuse};
 
@@ -133,7 +134,7 @@ pub(crate) fn stream_attach_mem_async(
 
 pub(crate) fn stream_is_capturing(driver: &Driver, stream: CUstream, status: Out<CUstreamCaptureStatus>) -> Answer {
     status.required()?;
-    status.set(driver.stream_is_capturing(stream.core())?);
+    status.set(driver.stream_get_capture_info(stream.core())?.status);
     Ok(())
 }
 
@@ -145,9 +146,23 @@ pub(crate) fn stream_begin_capture_v2(driver: &Driver, stream: CUstream, mode: C
     Ok(driver.stream_begin_capture(stream.core(), mode.0)?)
 }
 
+pub(crate) fn stream_begin_capture_to_graph(
+    driver: &Driver,
+    stream: CUstream,
+    graph: CUgraph,
+    nodes: In<CUgraphNode>,
+    data: In<CUgraphEdgeData>,
+    count: usize,
+    mode: CUstreamCaptureMode,
+) -> Answer {
+    let before = before(nodes, data, count)?;
+    Ok(driver.stream_begin_capture_to_graph(stream.core(), graph.core(), &before, mode.0)?)
+}
+
 pub(crate) fn stream_end_capture(driver: &Driver, stream: CUstream, graph: Out<CUgraph>) -> Answer {
     graph.required()?;
-    graph.set(CUgraph(driver.stream_end_capture(stream.core())?));
+    graph.set_plain(CUgraph::NULL);
+    graph.set(driver.stream_end_capture(stream.core())?);
     Ok(())
 }
 
@@ -157,9 +172,7 @@ pub(crate) fn stream_get_capture_info(
     status: Out<CUstreamCaptureStatus>,
     id: Out<u64>,
 ) -> Answer {
-    stream_is_capturing(driver, stream, status)?;
-    id.set(0u64);
-    Ok(())
+    stream_get_capture_info_v2(driver, stream, status, id, Out::none(), Out::none(), Out::none())
 }
 
 pub(crate) fn stream_get_capture_info_v2(
@@ -171,13 +184,21 @@ pub(crate) fn stream_get_capture_info_v2(
     dependencies: Out<HostAddr>,
     count: Out<usize>,
 ) -> Answer {
-    stream_get_capture_info(driver, stream, status, id)?;
-    graph.set(CUgraph::NULL);
-    dependencies.set(HostAddr::NULL);
-    count.set(0usize);
+    status.required()?;
+    let info = driver.stream_get_capture_info(stream.core())?;
+    status.set(info.status);
+    if info.status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE.0 {
+        return Ok(());
+    }
+    id.set(info.id);
+    let (place, nodes) = info.before;
+    graph.set(info.graph);
+    dependencies.set(place);
+    count.set(nodes);
     Ok(())
 }
 
+/// Edges into what a stream is given next are of the plain kind.
 #[expect(clippy::too_many_arguments, reason = "the interface's arguments")]
 pub(crate) fn stream_get_capture_info_v3(
     driver: &Driver,
@@ -192,6 +213,31 @@ pub(crate) fn stream_get_capture_info_v3(
     stream_get_capture_info_v2(driver, stream, status, id, graph, dependencies, count)?;
     edges.set(HostAddr::NULL);
     Ok(())
+}
+
+pub(crate) fn stream_update_capture_dependencies(
+    driver: &Driver,
+    stream: CUstream,
+    nodes: Out<CUgraphNode>,
+    count: usize,
+    flags: u32,
+) -> Answer {
+    stream_update_capture_dependencies_v2(driver, stream, nodes, In::none(), count, flags)
+}
+
+pub(crate) fn stream_update_capture_dependencies_v2(
+    driver: &Driver,
+    stream: CUstream,
+    nodes: Out<CUgraphNode>,
+    data: In<CUgraphEdgeData>,
+    count: usize,
+    flags: u32,
+) -> Answer {
+    if flags > 1 {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    let nodes = before(nodes.input(), data, count)?;
+    Ok(driver.stream_update_capture_dependencies(stream.core(), &nodes, flags == 1)?)
 }
 
 pub(crate) fn thread_exchange_stream_capture_mode(driver: &Driver, mode: InOut<CUstreamCaptureMode>) -> Answer {
@@ -247,13 +293,17 @@ pub(crate) fn stream_batch_mem_op(
     operations: In<CUstreamBatchMemOpParams>,
     flags: u32,
 ) -> Answer {
+    Ok(driver.stream_batch_mem_op(stream.core(), &mem_ops(count, operations)?, flags)?)
+}
+
+/// The operations of a list.
+pub(crate) fn mem_ops(count: u32, operations: In<CUstreamBatchMemOpParams>) -> Result<Vec<MemOp>, Refusal> {
     if count > MAX_BATCH {
         return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
     // SAFETY: the C caller promised memory there, so much of it (`decode`).
     let operations = unsafe { operations.list(count as usize) }?;
-    let operations: Vec<MemOp> = operations.iter().map(mem_op).collect::<Result<_, _>>()?;
-    Ok(driver.stream_batch_mem_op(stream.core(), &operations, flags)?)
+    operations.iter().map(mem_op).collect()
 }
 
 /// The members of the union: {u32 operation, u64 address at 8, u32 or u64 value at 16, u32 flags at 24, …}.

@@ -6,6 +6,8 @@ use crate::shims::context::*;
 use crate::shims::copy::*;
 use crate::shims::device::*;
 use crate::shims::event::*;
+use crate::shims::graph::*;
+use crate::shims::graph_node::*;
 use crate::shims::launch::*;
 use crate::shims::library::*;
 use crate::shims::memory::*;

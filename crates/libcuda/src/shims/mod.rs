@@ -6,6 +6,8 @@ mod context;
 mod copy;
 mod device;
 mod event;
+mod graph;
+mod graph_node;
 mod launch;
 mod library;
 mod memory;

@@ -94,106 +94,20 @@ not_supported! {
     cuGLUnmapBufferObject
     cuGLUnmapBufferObjectAsync
     cuGLUnregisterBufferObject
-    cuGraphAddBatchMemOpNode
-    cuGraphAddChildGraphNode
-    cuGraphAddDependencies
-    cuGraphAddDependencies_v2
-    cuGraphAddEmptyNode
-    cuGraphAddEventRecordNode
-    cuGraphAddEventWaitNode
     cuGraphAddExternalSemaphoresSignalNode
     cuGraphAddExternalSemaphoresWaitNode
-    cuGraphAddHostNode
-    cuGraphAddKernelNode
-    cuGraphAddKernelNode_v2
     cuGraphAddMemAllocNode
     cuGraphAddMemFreeNode
-    cuGraphAddMemcpyNode
-    cuGraphAddMemsetNode
-    cuGraphAddNode
-    cuGraphAddNode_v2
-    cuGraphAddNode_v3
     cuGraphBatchMemOpNodeGetParams
-    cuGraphBatchMemOpNodeSetParams
-    cuGraphChildGraphNodeGetGraph
-    cuGraphClone
     cuGraphConditionalHandleCreate
-    cuGraphCreate
-    cuGraphDebugDotPrint
-    cuGraphDestroy
-    cuGraphDestroyNode
-    cuGraphEventRecordNodeGetEvent
-    cuGraphEventRecordNodeSetEvent
-    cuGraphEventWaitNodeGetEvent
-    cuGraphEventWaitNodeSetEvent
-    cuGraphExecBatchMemOpNodeSetParams
-    cuGraphExecChildGraphNodeSetParams
-    cuGraphExecDestroy
-    cuGraphExecEventRecordNodeSetEvent
-    cuGraphExecEventWaitNodeSetEvent
     cuGraphExecExternalSemaphoresSignalNodeSetParams
     cuGraphExecExternalSemaphoresWaitNodeSetParams
-    cuGraphExecGetFlags
-    cuGraphExecGetId
-    cuGraphExecHostNodeSetParams
-    cuGraphExecKernelNodeSetParams
-    cuGraphExecKernelNodeSetParams_v2
-    cuGraphExecMemcpyNodeSetParams
-    cuGraphExecMemsetNodeSetParams
-    cuGraphExecNodeSetParams
-    cuGraphExecUpdate
-    cuGraphExecUpdate_v2
     cuGraphExternalSemaphoresSignalNodeGetParams
     cuGraphExternalSemaphoresSignalNodeSetParams
     cuGraphExternalSemaphoresWaitNodeGetParams
     cuGraphExternalSemaphoresWaitNodeSetParams
-    cuGraphGetEdges
-    cuGraphGetEdges_v2
-    cuGraphGetId
-    cuGraphGetNodes
-    cuGraphGetRootNodes
-    cuGraphHostNodeGetParams
-    cuGraphHostNodeSetParams
-    cuGraphInstantiate
-    cuGraphInstantiateWithFlags
-    cuGraphInstantiateWithParams
-    cuGraphInstantiateWithParams_ptsz
-    cuGraphInstantiate_v2
-    cuGraphKernelNodeCopyAttributes
-    cuGraphKernelNodeGetAttribute
-    cuGraphKernelNodeGetParams
-    cuGraphKernelNodeGetParams_v2
-    cuGraphKernelNodeSetAttribute
-    cuGraphKernelNodeSetParams
-    cuGraphKernelNodeSetParams_v2
-    cuGraphLaunch
-    cuGraphLaunch_ptsz
     cuGraphMemAllocNodeGetParams
     cuGraphMemFreeNodeGetParams
-    cuGraphMemcpyNodeGetParams
-    cuGraphMemcpyNodeSetParams
-    cuGraphMemsetNodeGetParams
-    cuGraphMemsetNodeSetParams
-    cuGraphNodeFindInClone
-    cuGraphNodeGetContainingGraph
-    cuGraphNodeGetDependencies
-    cuGraphNodeGetDependencies_v2
-    cuGraphNodeGetDependentNodes
-    cuGraphNodeGetDependentNodes_v2
-    cuGraphNodeGetEnabled
-    cuGraphNodeGetLocalId
-    cuGraphNodeGetParams
-    cuGraphNodeGetToolsId
-    cuGraphNodeGetType
-    cuGraphNodeSetEnabled
-    cuGraphNodeSetParams
-    cuGraphNodeSetParams_v2
-    cuGraphReleaseUserObject
-    cuGraphRemoveDependencies
-    cuGraphRemoveDependencies_v2
-    cuGraphRetainUserObject
-    cuGraphUpload
-    cuGraphUpload_ptsz
     cuGraphicsEGLRegisterImage
     cuGraphicsGLRegisterBuffer
     cuGraphicsGLRegisterImage
@@ -329,18 +243,12 @@ not_supported! {
     cuSignalExternalSemaphoresAsync_ptsz
     cuStreamBeginCaptureToCig
     cuStreamBeginCaptureToCig_ptsz
-    cuStreamBeginCaptureToGraph
-    cuStreamBeginCaptureToGraph_ptsz
     cuStreamBeginRecaptureToGraph
     cuStreamBeginRecaptureToGraph_ptsz
     cuStreamEndCaptureToCig
     cuStreamEndCaptureToCig_ptsz
     cuStreamGetDevResource
     cuStreamGetDevResource_ptsz
-    cuStreamUpdateCaptureDependencies
-    cuStreamUpdateCaptureDependencies_ptsz
-    cuStreamUpdateCaptureDependencies_v2
-    cuStreamUpdateCaptureDependencies_v2_ptsz
     cuSubgridCreate
     cuSubgridWorkerGridCreate
     cuSubgridWorksetCreate
@@ -390,9 +298,6 @@ not_supported! {
     cuTexRefSetMipmapLevelBias
     cuTexRefSetMipmapLevelClamp
     cuTexRefSetMipmappedArray
-    cuUserObjectCreate
-    cuUserObjectRelease
-    cuUserObjectRetain
     cuVDPAUCtxCreate
     cuVDPAUCtxCreate_v2
     cuVDPAUGetDevice

@@ -1,8 +1,9 @@
 //! Exported functions implemented by `calls::stream`. Made by `cargo xtask gen` from `crates/cuda_abi/functions.txt`.
 
 use cuda_abi::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgreenCtx, CUlaunchAttributeID, CUlaunchAttributeValue,
-    CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamCaptureMode, CUstreamCaptureStatus, HostAddr,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUgreenCtx, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamCaptureMode, CUstreamCaptureStatus,
+    HostAddr,
 };
 
 use crate::calls::stream;
@@ -98,6 +99,52 @@ pub(super) extern "C" fn cuStreamBeginCapture_ptsz(h_stream: CUstream) -> CUresu
 pub(super) extern "C" fn cuStreamBeginCapture_v2_ptsz(h_stream: CUstream, mode: CUstreamCaptureMode) -> CUresult {
     static ENTRY: Entry = Entry::new("cuStreamBeginCapture_v2_ptsz");
     ENTRY.call(|driver| stream::stream_begin_capture_v2(driver, per_thread(h_stream), mode))
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuStreamBeginCaptureToGraph(
+    h_stream: CUstream,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    dependency_data: In<CUgraphEdgeData>,
+    num_dependencies: usize,
+    mode: CUstreamCaptureMode,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuStreamBeginCaptureToGraph");
+    ENTRY.call(|driver| {
+        stream::stream_begin_capture_to_graph(
+            driver,
+            h_stream,
+            h_graph,
+            dependencies,
+            dependency_data,
+            num_dependencies,
+            mode,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuStreamBeginCaptureToGraph_ptsz(
+    h_stream: CUstream,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    dependency_data: In<CUgraphEdgeData>,
+    num_dependencies: usize,
+    mode: CUstreamCaptureMode,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuStreamBeginCaptureToGraph_ptsz");
+    ENTRY.call(|driver| {
+        stream::stream_begin_capture_to_graph(
+            driver,
+            per_thread(h_stream),
+            h_graph,
+            dependencies,
+            dependency_data,
+            num_dependencies,
+            mode,
+        )
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -430,6 +477,74 @@ pub(super) extern "C" fn cuStreamSynchronize(h_stream: CUstream) -> CUresult {
 pub(super) extern "C" fn cuStreamSynchronize_ptsz(h_stream: CUstream) -> CUresult {
     static ENTRY: Entry = Entry::new("cuStreamSynchronize_ptsz");
     ENTRY.call(|driver| stream::stream_synchronize(driver, per_thread(h_stream)))
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuStreamUpdateCaptureDependencies(
+    h_stream: CUstream,
+    dependencies: Out<CUgraphNode>,
+    num_dependencies: usize,
+    flags: u32,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuStreamUpdateCaptureDependencies");
+    ENTRY.call(|driver| {
+        stream::stream_update_capture_dependencies(driver, h_stream, dependencies, num_dependencies, flags)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuStreamUpdateCaptureDependencies_v2(
+    h_stream: CUstream,
+    dependencies: Out<CUgraphNode>,
+    dependency_data: In<CUgraphEdgeData>,
+    num_dependencies: usize,
+    flags: u32,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuStreamUpdateCaptureDependencies_v2");
+    ENTRY.call(|driver| {
+        stream::stream_update_capture_dependencies_v2(
+            driver,
+            h_stream,
+            dependencies,
+            dependency_data,
+            num_dependencies,
+            flags,
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuStreamUpdateCaptureDependencies_ptsz(
+    h_stream: CUstream,
+    dependencies: Out<CUgraphNode>,
+    num_dependencies: usize,
+    flags: u32,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuStreamUpdateCaptureDependencies_ptsz");
+    ENTRY.call(|driver| {
+        stream::stream_update_capture_dependencies(driver, per_thread(h_stream), dependencies, num_dependencies, flags)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuStreamUpdateCaptureDependencies_v2_ptsz(
+    h_stream: CUstream,
+    dependencies: Out<CUgraphNode>,
+    dependency_data: In<CUgraphEdgeData>,
+    num_dependencies: usize,
+    flags: u32,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuStreamUpdateCaptureDependencies_v2_ptsz");
+    ENTRY.call(|driver| {
+        stream::stream_update_capture_dependencies_v2(
+            driver,
+            per_thread(h_stream),
+            dependencies,
+            dependency_data,
+            num_dependencies,
+            flags,
+        )
+    })
 }
 
 #[unsafe(no_mangle)]

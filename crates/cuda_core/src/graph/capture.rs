@@ -1,0 +1,381 @@
+//! Captures: what streams are given becomes nodes of a graph.
+//!
+//! ```text
+//!            begin                            end of the origin, all joined
+//!   none ───────────► active ───────────────────────────────────────────────► a graph
+//!     ▲                 │ what cannot be captured, a foreign dependency
+//!     │                 ▼
+//!     └─────────── invalidated: every call fails until the origin ends it
+//!          end
+//! ```
+//! A stream that waits for an event recorded in a capture takes part in it from then on, until it ends. Each stream of a capture knows
+//! the nodes behind which its next one comes.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::ThreadId;
+
+use crate::driver::Driver;
+use crate::error::{CudaError, Result};
+use crate::graph::State;
+use crate::graph::node::Work;
+use crate::graph::store::{EdgeData, Taken};
+use crate::handle::{Graph, GraphNode, Stream};
+use crate::values::CaptureInfo;
+use crate::work::event::EventState;
+use crate::work::stream::StreamState;
+
+/// Numbers of `CUstreamCaptureMode`.
+const GLOBAL: u32 = 0;
+const RELAXED: u32 = 2;
+
+thread_local! {
+    /// The calling thread's `CUstreamCaptureMode`.
+    pub(crate) static MODE: Cell<u32> = const { Cell::new(GLOBAL) };
+}
+
+/// A stream of a capture.
+#[derive(Debug)]
+struct Member {
+    stream: Arc<StreamState>,
+    /// What its next node comes behind.
+    before: Vec<(GraphNode, EdgeData)>,
+    /// The same, as it was when last asked for.
+    shown: Box<[GraphNode]>,
+}
+
+#[derive(Debug)]
+struct Capture {
+    graph: Graph,
+    /// The graph was there before.
+    given: bool,
+    mode: u32,
+    thread: ThreadId,
+    invalid: bool,
+    /// The first is the origin.
+    members: Vec<Member>,
+}
+
+/// All captures that go on.
+#[derive(Debug, Default)]
+pub(crate) struct Captures {
+    last: u64,
+    all: HashMap<u64, Capture>,
+}
+
+impl Capture {
+    fn member(&mut self, stream: &Arc<StreamState>) -> Result<&mut Member> {
+        self.members.iter_mut().find(|member| Arc::ptr_eq(&member.stream, stream)).ok_or(CudaError::ILLEGAL_STATE)
+    }
+
+    /// # Errors
+    /// `STREAM_CAPTURE_INVALIDATED`.
+    fn valid(&mut self) -> Result<&mut Capture> {
+        if self.invalid { Err(CudaError::STREAM_CAPTURE_INVALIDATED) } else { Ok(self) }
+    }
+}
+
+/// Each once.
+fn merge(into: &mut Vec<(GraphNode, EdgeData)>, nodes: impl IntoIterator<Item = (GraphNode, EdgeData)>) {
+    for edge in nodes {
+        if !into.contains(&edge) {
+            into.push(edge);
+        }
+    }
+}
+
+/// A stream that is being captured.
+pub(crate) struct Captured<'a> {
+    driver: &'a Driver,
+    pub(crate) stream: Arc<StreamState>,
+}
+
+impl Captured<'_> {
+    fn with<R>(&self, f: impl FnOnce(&mut State, u64) -> Result<R>) -> Result<R> {
+        f(&mut self.driver.graphs.state.lock(), self.stream.capture())
+    }
+
+    /// Adds a node behind what the stream was given before.
+    ///
+    /// # Errors
+    /// `STREAM_CAPTURE_INVALIDATED`.
+    pub(crate) fn add(&self, work: Work) -> Result<()> {
+        self.add_node(|_| Ok(work))
+    }
+
+    /// As `add`, of what `work` makes.
+    pub(crate) fn add_node(&self, work: impl FnOnce(&mut State) -> Result<Work>) -> Result<()> {
+        self.with(|state, id| {
+            let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?.valid()?;
+            let (graph, before) = (capture.graph, capture.member(&self.stream)?.before.clone());
+            let work = work(state)?;
+            let node = state.store.add(graph, &before, work)?;
+            let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?;
+            capture.member(&self.stream)?.before = vec![(node, [0; 8])];
+            Ok(())
+        })
+    }
+
+    /// Records an event behind what the stream was given before.
+    ///
+    /// # Errors
+    /// `STREAM_CAPTURE_INVALIDATED`.
+    pub(crate) fn record(&self, event: &EventState) -> Result<()> {
+        self.with(|state, id| {
+            let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?.valid()?;
+            let before = capture.member(&self.stream)?.before.iter().map(|edge| edge.0).collect();
+            event.record_captured(id, before);
+            Ok(())
+        })
+    }
+}
+
+impl Driver {
+    /// The stream, if it is being captured. While no stream is, that costs one load.
+    pub(crate) fn captured(&self, stream: Stream) -> Result<Option<Captured<'_>>> {
+        if self.graphs.capturing.load(Ordering::Acquire) == 0 {
+            return Ok(None);
+        }
+        let stream = self.any_stream(stream)?;
+        Ok((stream.capture() != 0).then_some(Captured { driver: self, stream }))
+    }
+
+    /// # Errors
+    /// `STREAM_CAPTURE_UNSUPPORTED` if a stream is being captured, `STREAM_CAPTURE_IMPLICIT` if it is the legacy one and would have to
+    /// wait for one that is. The captures are invalid then.
+    pub(crate) fn not_captured(&self, stream: &Arc<StreamState>) -> Result<()> {
+        if self.graphs.capturing.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let id = stream.capture();
+        if id != 0 {
+            return Err(self.invalidate(|of, _| of == id, CudaError::STREAM_CAPTURE_UNSUPPORTED));
+        }
+        if stream.depends_on_captures() {
+            return Err(self.invalidate_in(stream, CudaError::STREAM_CAPTURE_IMPLICIT));
+        }
+        Ok(())
+    }
+
+    /// Invalidates what is captured of the context of a stream.
+    fn invalidate_in(&self, stream: &Arc<StreamState>, error: CudaError) -> CudaError {
+        let in_context =
+            |capture: &Capture| capture.members.iter().any(|member| Arc::ptr_eq(&member.stream.core, &stream.core));
+        self.invalidate(|_, capture| in_context(capture), error)
+    }
+
+    /// Invalidates captures; gives the error of the call that did it: `STREAM_CAPTURE_INVALIDATED` if they were before.
+    fn invalidate(&self, which: impl Fn(u64, &Capture) -> bool, error: CudaError) -> CudaError {
+        let mut state = self.graphs.state.lock();
+        let mut before = true;
+        for (_, capture) in state.captures.all.iter_mut().filter(|(id, capture)| which(**id, capture)) {
+            before &= std::mem::replace(&mut capture.invalid, true);
+        }
+        if before { CudaError::STREAM_CAPTURE_INVALIDATED } else { error }
+    }
+
+    /// A call that a capture may not see, as it may depend on what the captured work has not done.
+    ///
+    /// # Errors
+    /// `STREAM_CAPTURE_UNSUPPORTED` where the modes of the thread and of captures forbid it.
+    pub(crate) fn potentially_unsafe(&self) -> Result<()> {
+        if self.graphs.capturing.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let (mode, thread) = (MODE.get(), std::thread::current().id());
+        if mode == RELAXED {
+            return Ok(());
+        }
+        let forbids = |capture: &Capture| {
+            capture.thread == thread && capture.mode != RELAXED || mode == GLOBAL && capture.mode == GLOBAL
+        };
+        if !self.graphs.state.lock().captures.all.values().any(forbids) {
+            return Ok(());
+        }
+        Err(self.invalidate(|_, capture| forbids(capture), CudaError::STREAM_CAPTURE_UNSUPPORTED))
+    }
+
+    /// # Errors
+    /// `STREAM_CAPTURE_UNSUPPORTED` if streams of the context of `stream` are being captured, which are invalid then.
+    pub(crate) fn none_captured_in(&self, stream: &Arc<StreamState>) -> Result<()> {
+        if stream.queues.captured.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        Err(self.invalidate_in(stream, CudaError::STREAM_CAPTURE_UNSUPPORTED))
+    }
+
+    /// Begins to capture a stream, into a graph of its own or behind nodes of a given one.
+    pub(crate) fn begin_capture(
+        &self,
+        stream: Stream,
+        mode: u32,
+        given: Option<(Graph, &[(GraphNode, EdgeData)])>,
+    ) -> Result<()> {
+        let stream = self.any_stream(stream)?;
+        if mode > RELAXED {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        if stream.handle == Stream::LEGACY {
+            return Err(CudaError::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        let mut state = self.graphs.state.lock();
+        if stream.capture() != 0 {
+            return Err(CudaError::ILLEGAL_STATE);
+        }
+        let mut before = Vec::new();
+        let graph = match given {
+            None => state.store.create(),
+            Some((graph, nodes)) => {
+                state.store.graph(graph)?;
+                for (node, _) in nodes {
+                    if state.store.node(*node)?.graph != graph {
+                        return Err(CudaError::INVALID_VALUE);
+                    }
+                }
+                merge(&mut before, nodes.iter().copied());
+                graph
+            }
+        };
+        state.captures.last += 1;
+        let id = state.captures.last;
+        stream.set_capture(id);
+        let members = vec![Member { stream, before, shown: Box::default() }];
+        let thread = std::thread::current().id();
+        let given = given.is_some();
+        state.captures.all.insert(id, Capture { graph, given, mode, thread, invalid: false, members });
+        self.graphs.capturing.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Ends the capture that began in a stream; gives the graph.
+    pub(crate) fn end_capture(&self, stream: Stream) -> Result<Graph> {
+        let stream = self.any_stream(stream)?;
+        let mut guard = self.graphs.state.lock();
+        let state = &mut *guard;
+        let id = stream.capture();
+        let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?;
+        let origin = capture.members.first().is_some_and(|member| Arc::ptr_eq(&member.stream, &stream));
+        if !origin {
+            capture.invalid = true;
+            return Err(CudaError::STREAM_CAPTURE_UNMATCHED);
+        }
+        if capture.mode != RELAXED && capture.thread != std::thread::current().id() {
+            return Err(CudaError::STREAM_CAPTURE_WRONG_THREAD);
+        }
+        let Some(capture) = state.captures.all.remove(&id) else { return Err(CudaError::ILLEGAL_STATE) };
+        self.graphs.capturing.fetch_sub(1, Ordering::AcqRel);
+        capture.members.iter().for_each(|member| member.stream.set_capture(0));
+        let nodes = |member: &Member| member.before.iter().map(|edge| edge.0).collect::<Vec<_>>();
+        let last = capture.members.first().map(nodes).unwrap_or_default();
+        let joined = capture.members.iter().all(|member| state.store.are_before(&nodes(member), &last));
+        let error = match (capture.invalid, joined) {
+            (false, true) => return Ok(capture.graph),
+            (true, _) => CudaError::STREAM_CAPTURE_INVALIDATED,
+            _ => CudaError::STREAM_CAPTURE_UNJOINED,
+        };
+        let mut taken = Taken::default();
+        if !capture.given {
+            taken = state.store.destroy(capture.graph).unwrap_or_default();
+        }
+        drop(guard);
+        drop(taken);
+        Err(error)
+    }
+
+    /// A stream or its context goes: a capture that it takes part in is nobody's to end any more, or invalid.
+    pub(crate) fn forget_captured(&self, stream: &Arc<StreamState>) {
+        let id = stream.capture();
+        if id == 0 {
+            return;
+        }
+        let mut state = self.graphs.state.lock();
+        let Some(capture) = state.captures.all.get_mut(&id) else { return };
+        capture.invalid = true;
+        let origin = capture.members.first().is_some_and(|member| Arc::ptr_eq(&member.stream, stream));
+        if !origin {
+            capture.members.retain(|member| !Arc::ptr_eq(&member.stream, stream));
+            stream.set_capture(0);
+            return;
+        }
+        let Some(capture) = state.captures.all.remove(&id) else { return };
+        self.graphs.capturing.fetch_sub(1, Ordering::AcqRel);
+        capture.members.iter().for_each(|member| member.stream.set_capture(0));
+        let taken =
+            if capture.given { Taken::default() } else { state.store.destroy(capture.graph).unwrap_or_default() };
+        drop(state);
+        drop(taken);
+    }
+
+    /// Has a stream wait for an event, one of the two being captured. False if neither is.
+    pub(crate) fn capture_wait(&self, stream: &Arc<StreamState>, event: &EventState) -> Result<bool> {
+        let (id, recorded) = (stream.capture(), event.captured());
+        let Some((of, nodes)) = recorded else {
+            if id == 0 {
+                return Ok(false);
+            }
+            if event.point().is_none() {
+                return Ok(true);
+            }
+            return Err(self.invalidate(|capture, _| capture == id, CudaError::STREAM_CAPTURE_ISOLATION));
+        };
+        if id != 0 && id != of {
+            return Err(self.invalidate(|capture, _| capture == id || capture == of, CudaError::STREAM_CAPTURE_MERGE));
+        }
+        if stream.handle == Stream::LEGACY {
+            return Err(self.invalidate(|capture, _| capture == of, CudaError::STREAM_CAPTURE_IMPLICIT));
+        }
+        let mut state = self.graphs.state.lock();
+        // The capture is over: what the event tells of is a graph's.
+        let capture = state.captures.all.get_mut(&of).ok_or(CudaError::CAPTURED_EVENT)?.valid()?;
+        let edges = nodes.into_iter().map(|node| (node, [0; 8]));
+        if id == 0 {
+            let member = Member { stream: Arc::clone(stream), before: edges.collect(), shown: Box::default() };
+            capture.members.push(member);
+            stream.set_capture(of);
+        } else {
+            merge(&mut capture.member(stream)?.before, edges);
+        }
+        Ok(true)
+    }
+
+    /// What is known of a stream's capture.
+    pub(crate) fn capture_info(&self, stream: Stream) -> Result<CaptureInfo> {
+        let stream = self.any_stream(stream)?;
+        let none = CaptureInfo { status: 0, id: 0, graph: Graph::NULL, before: (0, 0) };
+        let id = stream.capture();
+        if id == 0 {
+            return if stream.depends_on_captures() { Err(CudaError::STREAM_CAPTURE_IMPLICIT) } else { Ok(none) };
+        }
+        let mut state = self.graphs.state.lock();
+        let Some(capture) = state.captures.all.get_mut(&id) else { return Ok(none) };
+        if capture.invalid {
+            return Ok(CaptureInfo { status: 2, id, ..none });
+        }
+        let graph = capture.graph;
+        let member = capture.member(&stream)?;
+        member.shown = member.before.iter().map(|edge| edge.0).collect();
+        let place = member.shown.as_ptr().expose_provenance() as u64;
+        Ok(CaptureInfo { status: 1, id, graph, before: (place, member.shown.len() as u64) })
+    }
+
+    /// Changes what a captured stream's next node comes behind.
+    pub(crate) fn change_capture(&self, stream: Stream, nodes: &[(GraphNode, EdgeData)], replace: bool) -> Result<()> {
+        let stream = self.any_stream(stream)?;
+        let mut guard = self.graphs.state.lock();
+        let state = &mut *guard;
+        let capture = state.captures.all.get_mut(&stream.capture()).ok_or(CudaError::ILLEGAL_STATE)?.valid()?;
+        for (node, _) in nodes {
+            if state.store.node(*node)?.graph != capture.graph {
+                return Err(CudaError::INVALID_VALUE);
+            }
+        }
+        let member = capture.member(&stream)?;
+        if replace {
+            member.before.clear();
+        }
+        merge(&mut member.before, nodes.iter().copied());
+        Ok(())
+    }
+}

@@ -1,0 +1,344 @@
+//! Executable graphs.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use gpu::Command;
+use parking_lot::Mutex;
+
+use crate::context_core::ContextCore;
+use crate::error::{CudaError, Result};
+use crate::gpu_link::slots::Mark;
+use crate::graph::encode::{Repeated, Step, encode, with_params};
+use crate::graph::node::Work;
+use crate::graph::store::Store;
+use crate::graph::user_object::References;
+use crate::handle::{Graph, GraphNode};
+use crate::memory::memories::Memories;
+use crate::work::queues::{Held, Point};
+use crate::work::stream::StreamState;
+
+/// A node of an executable graph, with those of graphs in nodes behind it.
+#[derive(Clone, Debug)]
+pub(crate) struct ExecNode {
+    /// The node of the graph that was instantiated.
+    pub(crate) node: GraphNode,
+    pub(crate) work: Work,
+    /// Places of the nodes that it depends on.
+    before: BTreeSet<usize>,
+    enabled: bool,
+    steps: Vec<Step>,
+    /// The place behind the nodes of the graph in it, or behind itself.
+    pub(crate) end: usize,
+}
+
+impl ExecNode {
+    pub(crate) fn before(&self) -> impl Iterator<Item = usize> + '_ {
+        self.before.iter().copied()
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+}
+
+/// Why a graph cannot be instantiated, and which node is in the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Obstacle {
+    /// `CUgraphInstantiateResult`.
+    pub(crate) result: u32,
+    pub(crate) node: GraphNode,
+    pub(crate) error: CudaError,
+}
+
+/// Numbers of `CUgraphInstantiateResult`.
+const INSTANTIATE_ERROR: u32 = 1;
+const INVALID_STRUCTURE: u32 = 2;
+const OPERATION_NOT_SUPPORTED: u32 = 3;
+const MULTIPLE_CONTEXTS: u32 = 4;
+
+/// Why a graph cannot take the place of the one that was instantiated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mismatch {
+    /// `CUgraphExecUpdateResult`.
+    pub(crate) result: u32,
+    /// The node of the new graph.
+    pub(crate) node: GraphNode,
+    /// What it depends on, if that is what differs.
+    pub(crate) from: GraphNode,
+}
+
+/// Numbers of `CUgraphExecUpdateResult`.
+const TOPOLOGY_CHANGED: u32 = 2;
+const KIND_CHANGED: u32 = 3;
+const UNSUPPORTED_FUNCTION_CHANGE: u32 = 7;
+const PARAMETERS_CHANGED: u32 = 5;
+
+/// An executable graph.
+#[derive(Debug)]
+pub(crate) struct ExecState {
+    pub(crate) id: u32,
+    pub(crate) flags: u64,
+    /// Whose work it is; `None` if it has none that is a context's.
+    pub(crate) core: Option<Arc<ContextCore>>,
+    contents: Mutex<Contents>,
+}
+
+#[derive(Debug)]
+struct Contents {
+    nodes: Vec<ExecNode>,
+    places: HashMap<GraphNode, usize>,
+    references: References,
+    /// Where the last launch ends, and in which stream that was.
+    last: Option<(Mark, Arc<StreamState>)>,
+    /// For launches in streams of other contexts.
+    own: Option<Arc<StreamState>>,
+}
+
+/// All nodes of a graph in order, each behind what it depends on.
+fn flatten(store: &Store, graph: Graph, nodes: &mut Vec<ExecNode>) -> std::result::Result<(), Obstacle> {
+    let obstacle = |node, result, error| Obstacle { result, node, error };
+    let state = store.graph(graph).map_err(|error| obstacle(GraphNode::NULL, INSTANTIATE_ERROR, error))?;
+    let order = store.order(state);
+    let order = order.map_err(|node| obstacle(node, INVALID_STRUCTURE, CudaError::INVALID_VALUE))?;
+    let mut places = HashMap::new();
+    for node in order {
+        let found = store.node(node).map_err(|error| obstacle(node, INSTANTIATE_ERROR, error))?;
+        let place = nodes.len();
+        places.insert(node, place);
+        let before = found.before.iter().filter_map(|(node, _)| places.get(node).copied()).collect();
+        let work = found.work.clone();
+        let child = if let Work::Graph(child) = work { Some(child) } else { None };
+        nodes.push(ExecNode { node, work, before, enabled: true, steps: Vec::new(), end: place + 1 });
+        if let Some(child) = child {
+            flatten(store, child, nodes)?;
+            nodes[place].end = nodes.len();
+        }
+    }
+    Ok(())
+}
+
+/// The nodes of a graph, in order, with the steps of each, and whose work they are.
+fn prepare(
+    store: &Store,
+    memory: &Arc<Memories>,
+    graph: Graph,
+) -> std::result::Result<(Vec<ExecNode>, Option<Arc<ContextCore>>), Obstacle> {
+    let mut nodes = Vec::new();
+    flatten(store, graph, &mut nodes)?;
+    let mut owner: Option<Arc<ContextCore>> = None;
+    for node in &mut nodes {
+        if let Some(core) = node.work.core() {
+            if owner.as_ref().is_some_and(|owner| !Arc::ptr_eq(owner, core)) {
+                let error = CudaError::NOT_SUPPORTED;
+                return Err(Obstacle { result: MULTIPLE_CONTEXTS, node: node.node, error });
+            }
+            owner.get_or_insert_with(|| Arc::clone(core));
+        }
+        node.steps = encode(memory, &node.work).map_err(|error| {
+            let unsupported = error == CudaError::NOT_SUPPORTED;
+            let result = if unsupported { OPERATION_NOT_SUPPORTED } else { INSTANTIATE_ERROR };
+            Obstacle { result, node: node.node, error }
+        })?;
+    }
+    Ok((nodes, owner))
+}
+
+impl ExecState {
+    /// An executable graph of what a graph is now.
+    ///
+    /// # Errors
+    /// What is in the way.
+    pub(crate) fn new(
+        store: &mut Store,
+        memory: &Arc<Memories>,
+        graph: Graph,
+        flags: u64,
+    ) -> std::result::Result<ExecState, Obstacle> {
+        let (nodes, core) = prepare(store, memory, graph)?;
+        let references = store.graph(graph).map(|graph| graph.references.clone()).unwrap_or_default();
+        let places = nodes.iter().enumerate().map(|(place, node)| (node.node, place)).collect();
+        let contents = Mutex::new(Contents { nodes, places, references, last: None, own: None });
+        Ok(ExecState { id: store.fresh_id(), flags, core, contents })
+    }
+
+    /// What it does now, in order.
+    pub(crate) fn nodes(&self) -> Vec<ExecNode> {
+        self.contents.lock().nodes.clone()
+    }
+
+    /// A stream of the graph's context that is its own, made by `make`.
+    pub(crate) fn own_stream(&self, make: impl FnOnce() -> Result<Arc<StreamState>>) -> Result<Arc<StreamState>> {
+        let mut contents = self.contents.lock();
+        if let Some(own) = &contents.own {
+            return Ok(Arc::clone(own));
+        }
+        let own = make()?;
+        contents.own = Some(Arc::clone(&own));
+        Ok(own)
+    }
+
+    /// Launches it in a stream of its context: behind the stream's work, and behind its own last launch.
+    ///
+    /// # Errors
+    /// The context's error; `OUT_OF_MEMORY`; those of its events.
+    pub(crate) fn launch(&self, stream: &Arc<StreamState>) -> Result<()> {
+        let mut contents = self.contents.lock();
+        if let Some((mark, at)) = contents.last.take_if(|(_, at)| !Arc::ptr_eq(at, stream)) {
+            stream.wait_for(&Point { core: Arc::clone(&at.core), mark })?;
+        }
+        let nodes = &contents.nodes;
+        let end = stream.hold(|held| {
+            submit(nodes, stream, held)?;
+            // Also who waits for the stream needs this point.
+            held.tail()
+        })?;
+        contents.last = end.map(|mark| (mark, Arc::clone(stream)));
+        Ok(())
+    }
+
+    /// Gives another work to a node.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it has no such node, or one of another kind or context; those of the work.
+    pub(crate) fn set(&self, memory: &Arc<Memories>, node: GraphNode, work: Work) -> Result<()> {
+        let mut contents = self.contents.lock();
+        let place = *contents.places.get(&node).ok_or(CudaError::INVALID_VALUE)?;
+        let found = contents.nodes.get_mut(place).ok_or(CudaError::INVALID_VALUE)?;
+        let same = match (found.work.core(), work.core()) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => true,
+        };
+        if found.work.kind() != work.kind() || !same || matches!(work, Work::Graph(_)) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        found.steps = encode(memory, &work)?;
+        found.work = work;
+        Ok(())
+    }
+
+    /// Whether launches do what a node says.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it has no such node, or one that cannot be left out.
+    pub(crate) fn is_enabled(&self, node: GraphNode) -> Result<bool> {
+        let contents = self.contents.lock();
+        let place = contents.places.get(&node).ok_or(CudaError::INVALID_VALUE)?;
+        let found = contents.nodes.get(*place).filter(|found| found.work.can_be_disabled());
+        found.map(|found| found.enabled).ok_or(CudaError::INVALID_VALUE)
+    }
+
+    /// Has later launches leave a node out, or not.
+    ///
+    /// # Errors
+    /// As `is_enabled`.
+    pub(crate) fn enable(&self, node: GraphNode, enabled: bool) -> Result<()> {
+        let mut contents = self.contents.lock();
+        let place = *contents.places.get(&node).ok_or(CudaError::INVALID_VALUE)?;
+        let found = contents.nodes.get_mut(place).filter(|found| found.work.can_be_disabled());
+        found.ok_or(CudaError::INVALID_VALUE)?.enabled = enabled;
+        Ok(())
+    }
+
+    /// Takes over what the nodes of a graph of the same shape do: of all nodes, or of the graph in `node`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it has no such node; `GRAPH_EXEC_UPDATE_FAILURE` with what differs.
+    pub(crate) fn update(
+        &self,
+        store: &Store,
+        memory: &Arc<Memories>,
+        graph: Graph,
+        node: Option<GraphNode>,
+    ) -> std::result::Result<(), (CudaError, Mismatch)> {
+        let failure = |result, node, from| (CudaError::GRAPH_EXEC_UPDATE_FAILURE, Mismatch { result, node, from });
+        let invalid =
+            || (CudaError::INVALID_VALUE, Mismatch { result: 1, node: GraphNode::NULL, from: GraphNode::NULL });
+        let mut contents = self.contents.lock();
+        let (from, to) = match node {
+            None => (0, contents.nodes.len()),
+            Some(node) => {
+                let place = *contents.places.get(&node).ok_or_else(invalid)?;
+                let found = contents.nodes.get(place).filter(|found| matches!(found.work, Work::Graph(_)));
+                (place + 1, found.ok_or_else(invalid)?.end)
+            }
+        };
+        let (new, core) = prepare(store, memory, graph).map_err(|obstacle| {
+            let result = if obstacle.result == INVALID_STRUCTURE { TOPOLOGY_CHANGED } else { PARAMETERS_CHANGED };
+            failure(result, obstacle.node, GraphNode::NULL)
+        })?;
+        let old = contents.nodes.get_mut(from..to).ok_or_else(invalid)?;
+        // A node that the other graph lacks is nobody's.
+        let surplus = new.get(old.len()).map_or(GraphNode::NULL, |node| node.node);
+        for (one, other) in old.iter().zip(&new) {
+            if one.work.kind() != other.work.kind() {
+                return Err(failure(KIND_CHANGED, other.node, GraphNode::NULL));
+            }
+            let before: BTreeSet<usize> = one.before.iter().map(|place| place - from).collect();
+            if before != other.before || one.end - from != other.end {
+                let first = other.before.symmetric_difference(&before).next().and_then(|place| new.get(*place));
+                return Err(failure(TOPOLOGY_CHANGED, other.node, first.map_or(GraphNode::NULL, |node| node.node)));
+            }
+        }
+        if old.len() != new.len() {
+            return Err(failure(TOPOLOGY_CHANGED, surplus, GraphNode::NULL));
+        }
+        if let (Some(own), Some(core)) = (&self.core, &core)
+            && !Arc::ptr_eq(own, core)
+        {
+            let kernel = new.iter().find(|node| node.work.core().is_some());
+            let node = kernel.map_or(GraphNode::NULL, |node| node.node);
+            return Err(failure(UNSUPPORTED_FUNCTION_CHANGE, node, GraphNode::NULL));
+        }
+        for (one, other) in old.iter_mut().zip(new) {
+            (one.work, one.steps) = (other.work, other.steps);
+        }
+        Ok(())
+    }
+
+    /// It is destroyed. What of the program's it refers to goes when its last launch is over.
+    pub(crate) fn retire(&self) {
+        let mut contents = self.contents.lock();
+        let references = std::mem::take(&mut contents.references);
+        let (last, own) = (contents.last.take(), contents.own.take());
+        drop(contents);
+        if let Some((mark, stream)) = last
+            && !references.is_empty()
+            && !stream.core.slots().reached(&mark)
+        {
+            // A context that ends lets go all that waits in it.
+            let _ = stream.run_on_host(Box::new(move |_| drop(references)));
+        }
+        own.into_iter().for_each(|own| own.retire());
+    }
+}
+
+/// Appends all steps to a stream that is held. Commands that follow one another go together.
+fn submit(nodes: &[ExecNode], stream: &Arc<StreamState>, held: &Held<'_>) -> Result<()> {
+    let mut batch: Vec<Command<'_>> = Vec::with_capacity(nodes.len());
+    for step in nodes.iter().filter(|node| node.enabled).flat_map(|node| &node.steps) {
+        match step {
+            Step::Run(command, None) => batch.push(*command),
+            Step::Run(command, Some(kernel)) => batch.push(with_params(command, kernel)),
+            Step::Host(function) => {
+                held.push(&batch)?;
+                batch.clear();
+                let function: Repeated = Arc::clone(function);
+                held.run_on_host(Box::new(move |ready| function(ready)))?;
+            }
+            Step::Record(event) => {
+                held.push(&batch)?;
+                batch.clear();
+                event.record_held(stream, held)?;
+            }
+            Step::Wait(event) => {
+                held.push(&batch)?;
+                batch.clear();
+                if let Some(point) = event.point() {
+                    held.wait_for(&point)?;
+                }
+            }
+        }
+    }
+    held.push(&batch)
+}

@@ -1,0 +1,94 @@
+//! What a node does.
+
+use std::sync::Arc;
+
+use crate::code::function::FunctionState;
+use crate::context_core::ContextCore;
+use crate::handle::{Event, Function, Graph};
+use crate::values::{Copy3D, Fill, HostCall, LaunchConfig, MemOp};
+use crate::work::event::EventState;
+
+/// A kernel with its shape and parameters.
+#[derive(Debug)]
+pub(crate) struct KernelWork {
+    /// What the program named: a function, or a kernel.
+    pub(crate) given: Function,
+    pub(crate) function: Arc<FunctionState>,
+    pub(crate) config: LaunchConfig,
+    pub(crate) params: Box<[u8]>,
+    /// Where in `params` each parameter lies, as addresses of this process: what `kernelParams` is when asked for.
+    pub(crate) pointers: Box<[u64]>,
+    /// `CUlaunchAttributeValue`s that were set and change nothing but what is read back.
+    pub(crate) attributes: Vec<(u32, [u8; 64])>,
+}
+
+impl KernelWork {
+    pub(crate) fn new(
+        given: Function,
+        function: &Arc<FunctionState>,
+        config: LaunchConfig,
+        params: Vec<u8>,
+        attributes: Vec<(u32, [u8; 64])>,
+    ) -> KernelWork {
+        let params = params.into_boxed_slice();
+        let base = params.as_ptr().expose_provenance() as u64;
+        let pointers = function.info.params.iter().map(|&(offset, _)| base + u64::from(offset)).collect();
+        KernelWork { given, function: Arc::clone(function), config, params, pointers, attributes }
+    }
+}
+
+/// What a node does.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Kernel(Arc<KernelWork>),
+    Copy {
+        copy: Copy3D<'static>,
+        core: Arc<ContextCore>,
+    },
+    Fill {
+        fill: Fill,
+        core: Arc<ContextCore>,
+    },
+    Host(HostCall),
+    /// A graph that belongs to the node.
+    Graph(Graph),
+    Empty,
+    WaitEvent(Event, Arc<EventState>),
+    RecordEvent(Event, Arc<EventState>),
+    MemOps {
+        operations: Arc<[MemOp]>,
+        flags: u32,
+        core: Arc<ContextCore>,
+    },
+}
+
+impl Work {
+    /// `CUgraphNodeType`.
+    pub(crate) fn kind(&self) -> u32 {
+        match self {
+            Work::Kernel(_) => 0,
+            Work::Copy { .. } => 1,
+            Work::Fill { .. } => 2,
+            Work::Host(_) => 3,
+            Work::Graph(_) => 4,
+            Work::Empty => 5,
+            Work::WaitEvent(..) => 6,
+            Work::RecordEvent(..) => 7,
+            Work::MemOps { .. } => 12,
+        }
+    }
+
+    /// Whose work it is, if it is a context's.
+    pub(crate) fn core(&self) -> Option<&Arc<ContextCore>> {
+        match self {
+            Work::Kernel(kernel) => Some(&kernel.function.core),
+            Work::Copy { core, .. } | Work::Fill { core, .. } | Work::MemOps { core, .. } => Some(core),
+            Work::WaitEvent(..) | Work::RecordEvent(..) | Work::Host(_) | Work::Graph(_) | Work::Empty => None,
+        }
+    }
+
+    /// Whether an executable graph may leave it out.
+    pub(crate) fn can_be_disabled(&self) -> bool {
+        matches!(self, Work::Kernel(_) | Work::Copy { .. } | Work::Fill { .. })
+    }
+}

@@ -1,0 +1,295 @@
+//! Graphs, their nodes and edges.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::error::{CudaError, Result};
+use crate::graph::node::Work;
+use crate::graph::user_object::References;
+use crate::handle::{self, Graph, GraphNode, Tag};
+
+/// `CUgraphEdgeData`, as it is in memory; all zero: plain order.
+pub(crate) type EdgeData = [u8; 8];
+
+#[derive(Debug)]
+pub(crate) struct GraphState {
+    /// A small number of its own.
+    pub(crate) id: u32,
+    /// In the order of their making.
+    pub(crate) nodes: Vec<GraphNode>,
+    /// The node to which it belongs.
+    pub(crate) parent: Option<GraphNode>,
+    pub(crate) references: References,
+    /// The number of the next node in it.
+    next: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct NodeState {
+    pub(crate) graph: Graph,
+    /// Its number in the graph.
+    pub(crate) number: u32,
+    pub(crate) work: Work,
+    /// What it depends on, in the order in which that was said.
+    pub(crate) before: Vec<(GraphNode, EdgeData)>,
+    /// What depends on it.
+    pub(crate) after: Vec<(GraphNode, EdgeData)>,
+    /// The node that it was cloned from.
+    original: Option<GraphNode>,
+}
+
+/// What was taken out, to be dropped without a lock: the program's functions may be called then.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct Taken {
+    graphs: Vec<GraphState>,
+    nodes: Vec<NodeState>,
+}
+
+/// All graphs of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    graphs: HashMap<Graph, GraphState>,
+    nodes: HashMap<GraphNode, NodeState>,
+    next_id: u32,
+}
+
+impl Store {
+    pub(crate) fn create(&mut self) -> Graph {
+        let graph = Graph(handle::fresh(Tag::Graph));
+        self.next_id += 1;
+        let (nodes, references) = (Vec::new(), References::new());
+        self.graphs.insert(graph, GraphState { id: self.next_id, nodes, parent: None, references, next: 0 });
+        graph
+    }
+
+    /// A number that no graph has.
+    pub(crate) fn fresh_id(&mut self) -> u32 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// # Errors
+    /// `INVALID_VALUE` if it is none.
+    pub(crate) fn graph(&self, graph: Graph) -> Result<&GraphState> {
+        self.graphs.get(&graph).ok_or(CudaError::INVALID_VALUE)
+    }
+
+    pub(crate) fn graph_mut(&mut self, graph: Graph) -> Result<&mut GraphState> {
+        self.graphs.get_mut(&graph).ok_or(CudaError::INVALID_VALUE)
+    }
+
+    /// # Errors
+    /// `INVALID_VALUE` if it is none.
+    pub(crate) fn node(&self, node: GraphNode) -> Result<&NodeState> {
+        self.nodes.get(&node).ok_or(CudaError::INVALID_VALUE)
+    }
+
+    pub(crate) fn node_mut(&mut self, node: GraphNode) -> Result<&mut NodeState> {
+        self.nodes.get_mut(&node).ok_or(CudaError::INVALID_VALUE)
+    }
+
+    /// Adds a node behind others of its graph. A graph in `work` becomes the node's.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if there is no such graph, or a dependency is not one of its nodes, or is named twice.
+    pub(crate) fn add(&mut self, graph: Graph, before: &[(GraphNode, EdgeData)], work: Work) -> Result<GraphNode> {
+        self.graph(graph)?;
+        let mut seen = HashSet::new();
+        for (node, _) in before {
+            if self.node(*node)?.graph != graph || !seen.insert(*node) {
+                return Err(CudaError::INVALID_VALUE);
+            }
+        }
+        let handle = GraphNode(handle::fresh(Tag::GraphNode));
+        if let Work::Graph(child) = work {
+            self.graph_mut(child)?.parent = Some(handle);
+        }
+        let state = self.graph_mut(graph)?;
+        state.nodes.push(handle);
+        let number = state.next;
+        state.next += 1;
+        for &(node, data) in before {
+            self.node_mut(node)?.after.push((handle, data));
+        }
+        let (before, after) = (before.to_vec(), Vec::new());
+        self.nodes.insert(handle, NodeState { graph, number, work, before, after, original: None });
+        Ok(handle)
+    }
+
+    /// Adds edges, all or none.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for nodes of other graphs, a node behind itself, and edges that there are.
+    pub(crate) fn connect(&mut self, graph: Graph, edges: &[(GraphNode, GraphNode, EdgeData)]) -> Result<()> {
+        self.graph(graph)?;
+        let mut seen = HashSet::new();
+        for &(from, to, data) in edges {
+            let (first, second) = (self.node(from)?, self.node(to)?);
+            let own = first.graph == graph && second.graph == graph && from != to;
+            if !own || first.after.contains(&(to, data)) || !seen.insert((from, to, data)) {
+                return Err(CudaError::INVALID_VALUE);
+            }
+        }
+        for &(from, to, data) in edges {
+            self.node_mut(from)?.after.push((to, data));
+            self.node_mut(to)?.before.push((from, data));
+        }
+        Ok(())
+    }
+
+    /// Takes edges away, all or none.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for edges that there are not.
+    pub(crate) fn disconnect(&mut self, graph: Graph, edges: &[(GraphNode, GraphNode, EdgeData)]) -> Result<()> {
+        self.graph(graph)?;
+        for &(from, to, data) in edges {
+            let first = self.node(from)?;
+            if first.graph != graph || !first.after.contains(&(to, data)) {
+                return Err(CudaError::INVALID_VALUE);
+            }
+        }
+        for &(from, to, data) in edges {
+            self.node_mut(from)?.after.retain(|edge| *edge != (to, data));
+            self.node_mut(to)?.before.retain(|edge| *edge != (from, data));
+        }
+        Ok(())
+    }
+
+    /// All edges of a graph, by the node from which they lead.
+    pub(crate) fn edges(&self, graph: Graph) -> Result<Vec<(GraphNode, GraphNode, EdgeData)>> {
+        let mut edges = Vec::new();
+        for &from in &self.graph(graph)?.nodes {
+            edges.extend(self.node(from)?.after.iter().map(|&(to, data)| (from, to, data)));
+        }
+        Ok(edges)
+    }
+
+    /// Takes a node out of its graph, and its edges.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it is none.
+    pub(crate) fn destroy_node(&mut self, node: GraphNode) -> Result<Taken> {
+        let state = self.nodes.remove(&node).ok_or(CudaError::INVALID_VALUE)?;
+        for (other, _) in &state.before {
+            self.node_mut(*other)?.after.retain(|(to, _)| *to != node);
+        }
+        for (other, _) in &state.after {
+            self.node_mut(*other)?.before.retain(|(from, _)| *from != node);
+        }
+        self.graph_mut(state.graph)?.nodes.retain(|other| *other != node);
+        let mut taken = Taken::default();
+        if let Work::Graph(child) = state.work {
+            self.take_graph(child, &mut taken);
+        }
+        taken.nodes.push(state);
+        Ok(taken)
+    }
+
+    /// Takes a graph out that belongs to no node.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it is none, or belongs to a node.
+    pub(crate) fn destroy(&mut self, graph: Graph) -> Result<Taken> {
+        if self.graph(graph)?.parent.is_some() {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let mut taken = Taken::default();
+        self.take_graph(graph, &mut taken);
+        Ok(taken)
+    }
+
+    fn take_graph(&mut self, graph: Graph, taken: &mut Taken) {
+        let Some(state) = self.graphs.remove(&graph) else { return };
+        for node in &state.nodes {
+            let Some(node) = self.nodes.remove(node) else { continue };
+            if let Work::Graph(child) = node.work {
+                self.take_graph(child, taken);
+            }
+            taken.nodes.push(node);
+        }
+        taken.graphs.push(state);
+    }
+
+    /// A copy of a graph and of all graphs in it. It refers to what the graph refers to.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it is none.
+    pub(crate) fn clone_graph(&mut self, graph: Graph) -> Result<Graph> {
+        let (nodes, references) = {
+            let state = self.graph(graph)?;
+            (state.nodes.clone(), state.references.clone())
+        };
+        let clone = self.create();
+        self.graph_mut(clone)?.references = references;
+        let mut names = HashMap::new();
+        for node in &nodes {
+            let mut work = self.node(*node)?.work.clone();
+            if let Work::Graph(child) = work {
+                work = Work::Graph(self.clone_graph(child)?);
+            }
+            let copy = self.add(clone, &[], work)?;
+            self.node_mut(copy)?.original = Some(*node);
+            names.insert(*node, copy);
+        }
+        for node in &nodes {
+            let rename = |edges: &[(GraphNode, EdgeData)]| {
+                edges.iter().filter_map(|(node, data)| Some((*names.get(node)?, *data))).collect::<Vec<_>>()
+            };
+            let state = self.node(*node)?;
+            let (before, after) = (rename(&state.before), rename(&state.after));
+            if let Some(copy) = names.get(node) {
+                let copy = self.node_mut(*copy)?;
+                (copy.before, copy.after) = (before, after);
+            }
+        }
+        Ok(clone)
+    }
+
+    /// The node of a clone that was made from `node`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if there is none.
+    pub(crate) fn find_in_clone(&self, node: GraphNode, clone: Graph) -> Result<GraphNode> {
+        let made_from = |copy: &&GraphNode| self.node(**copy).is_ok_and(|copy| copy.original == Some(node));
+        self.graph(clone)?.nodes.iter().find(made_from).copied().ok_or(CudaError::INVALID_VALUE)
+    }
+
+    /// Nodes of a graph so that each comes behind all that it depends on; of those that may come, the oldest first.
+    ///
+    /// # Errors
+    /// A node of a circle.
+    pub(crate) fn order(&self, graph: &GraphState) -> std::result::Result<Vec<GraphNode>, GraphNode> {
+        let state = |node: &GraphNode| self.nodes.get(node);
+        let mut missing: HashMap<GraphNode, usize> =
+            graph.nodes.iter().filter_map(|node| Some((*node, state(node)?.before.len()))).collect();
+        // Handles grow with age.
+        let roots = graph.nodes.iter().filter(|node| missing.get(node) == Some(&0));
+        let mut ready: std::collections::BTreeSet<GraphNode> = roots.copied().collect();
+        let mut order = Vec::with_capacity(graph.nodes.len());
+        while let Some(node) = ready.pop_first() {
+            order.push(node);
+            missing.remove(&node);
+            for (next, _) in state(&node).map_or(&[][..], |state| &state.after) {
+                if let Some(count) = missing.get_mut(next) {
+                    *count -= 1;
+                    if *count == 0 {
+                        ready.insert(*next);
+                    }
+                }
+            }
+        }
+        missing.keys().min().map_or(Ok(order), |node| Err(*node))
+    }
+
+    /// Whether every node of `these` is one of `last`, or before one of them.
+    pub(crate) fn are_before(&self, these: &[GraphNode], last: &[GraphNode]) -> bool {
+        let (mut seen, mut left) = (HashSet::new(), last.to_vec());
+        while let Some(node) = left.pop() {
+            if seen.insert(node) {
+                left.extend(self.nodes.get(&node).into_iter().flat_map(|state| state.before.iter().map(|edge| edge.0)));
+            }
+        }
+        these.iter().all(|node| seen.contains(node))
+    }
+}
