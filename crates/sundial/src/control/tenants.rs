@@ -744,7 +744,8 @@ mod tests {
         assert_eq!(told(tenants.prioritize("a", Priority::High).unwrap()), [Priority::High]);
         // The next device process is told so, and another policy takes nothing away from who is there.
         assert_eq!(told(tenants.restart(0)), [Priority::High, Priority::Low]);
-        let settings = Settings::new(Config::parse("[policy.default]\npriority = \"low\"\n").unwrap()).unwrap();
+        let settings =
+            Settings::new(Config::parse("[policy.default]\npriority = \"low\"\n").unwrap(), Host::look()).unwrap();
         assert_eq!(told(tenants.reconfigure(&Arc::new(settings))), [Priority::High, Priority::Low]);
         assert_eq!(tenants.prioritized().into_values().collect::<Vec<_>>(), [Priority::High, Priority::Low]);
         // Who has used all that he may goes before nobody.

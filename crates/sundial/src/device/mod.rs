@@ -294,7 +294,9 @@ impl Device {
         // What lies in a socket when its session ends may take its closing for ever.
         let user = unix::peer(&**socket).map_or(u32::MAX, |peer| peer.uid);
         if strangers::strangers_of(user) >= FAR_TOO_MANY_STRANGERS {
-            return Err(format!("{FAR_TOO_MANY_STRANGERS} descriptors that user {user} has sent are still being closed"));
+            return Err(format!(
+                "{FAR_TOO_MANY_STRANGERS} descriptors that user {user} has sent are still being closed"
+            ));
         }
         let known = self.registry.lock().tenants.get(&id).cloned();
         let Some(tenant) = known.filter(|tenant| !tenant.left.load(Ordering::Relaxed)) else {
