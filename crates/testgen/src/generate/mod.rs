@@ -6,9 +6,10 @@
 //! in phases between barriers, and warp operations stand where all threads of whole warps are together. Every other kernel
 //! has lanes that rely on one another: they exchange words without a barrier, meet at different places, wait for their turn.
 //!
-//! - `ops`: instructions that compute; `together`: what lanes do with one another; this file: structure, memory and warp
+//! - `ops`: instructions that compute; `together`: what lanes do with one another; `matrix`: matrices; this file: structure, memory and warp
 //!   operations.
 
+mod matrix;
 mod ops;
 mod together;
 
@@ -565,7 +566,7 @@ impl<'a> Builder<'a> {
     fn collective(&mut self) {
         let f = self.fixed;
         let mask = Operand::Imm(0xffff_ffff);
-        match self.below(if self.whole_warps { 8 } else { 3 }) {
+        match self.below(if self.whole_warps { 11 } else { 3 }) {
             0 => {
                 // Exchange through shared memory.
                 self.barrier();
@@ -635,7 +636,7 @@ impl<'a> Builder<'a> {
                 let (dst, a) = (self.any(Pool::I32), reg(self.any(Pool::I32)));
                 self.emit(Op::Redux { op, ty, dst, a, mask });
             }
-            _ => {
+            7 => {
                 let all = self.chance(2);
                 let a = reg(self.any(Pool::I32));
                 self.int(IntOp::And, Ty::B32, f.index, a, Operand::Imm(3));
@@ -643,6 +644,7 @@ impl<'a> Builder<'a> {
                 let pred = (all && self.chance(2)).then(|| self.any(Pool::Pred));
                 self.emit(Op::Match { all, ty: Ty::B32, dst, pred, a, mask });
             }
+            _ => self.matrices(),
         }
     }
 
