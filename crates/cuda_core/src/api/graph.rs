@@ -111,7 +111,7 @@ impl Driver {
         store.graph(graph)?;
         let Work::Graph(child) = work else { return store.add(graph, before, work) };
         if moved {
-            if child == graph || store.graph(child)?.parent.is_some() {
+            if store.is_in(graph, child) || store.graph(child)?.parent.is_some() {
                 return Err(CudaError::INVALID_VALUE);
             }
             return store.add(graph, before, work);
@@ -275,7 +275,7 @@ impl Driver {
             return Err(CudaError::INVALID_VALUE);
         }
         if let (Work::Kernel(new), Work::Kernel(old)) = (&mut work, &found.work) {
-            *new = with_attributes(new, old);
+            *new = new.with_attributes_of(old);
         }
         let before = std::mem::replace(&mut found.work, work);
         drop(state);
@@ -344,7 +344,7 @@ impl Driver {
     pub fn graph_kernel_node_copy_attributes(&self, dst: GraphNode, src: GraphNode) -> Result<()> {
         let from = self.with_kernel(src, |kernel| Ok(Arc::clone(kernel)))?;
         self.with_kernel(dst, |kernel| {
-            *kernel = with_attributes(kernel, &from);
+            *kernel = kernel.with_attributes_of(&from);
             Ok(())
         })
     }
@@ -424,12 +424,4 @@ impl Driver {
         drop(last);
         Ok(())
     }
-}
-
-/// A kernel with the attributes of another.
-fn with_attributes(kernel: &KernelWork, of: &KernelWork) -> Arc<KernelWork> {
-    let mut config = kernel.config;
-    config.cooperative = of.config.cooperative;
-    let (params, attributes) = (kernel.params.to_vec(), of.attributes.clone());
-    Arc::new(KernelWork::new(kernel.given, &kernel.function, config, params, attributes))
 }

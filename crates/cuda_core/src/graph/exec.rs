@@ -201,7 +201,7 @@ impl ExecState {
     ///
     /// # Errors
     /// `INVALID_VALUE` if it has no such node, or one of another kind or context; those of the work.
-    pub(crate) fn set(&self, memory: &Arc<Memories>, node: GraphNode, work: Work) -> Result<()> {
+    pub(crate) fn set(&self, memory: &Arc<Memories>, node: GraphNode, mut work: Work) -> Result<()> {
         let mut contents = self.contents.lock();
         let place = *contents.places.get(&node).ok_or(CudaError::INVALID_VALUE)?;
         let found = contents.nodes.get_mut(place).ok_or(CudaError::INVALID_VALUE)?;
@@ -211,6 +211,9 @@ impl ExecState {
         };
         if found.work.kind() != work.kind() || !same || matches!(work, Work::Graph(_)) {
             return Err(CudaError::INVALID_VALUE);
+        }
+        if let (Work::Kernel(new), Work::Kernel(old)) = (&mut work, &found.work) {
+            *new = new.with_attributes_of(old);
         }
         found.steps = encode(memory, &work)?;
         found.work = work;

@@ -37,6 +37,16 @@ impl KernelWork {
     }
 }
 
+impl KernelWork {
+    /// The same with the attributes of another.
+    pub(crate) fn with_attributes_of(&self, of: &KernelWork) -> Arc<KernelWork> {
+        let mut config = self.config;
+        config.cooperative = of.config.cooperative;
+        let (params, attributes) = (self.params.to_vec(), of.attributes.clone());
+        Arc::new(KernelWork::new(self.given, &self.function, config, params, attributes))
+    }
+}
+
 /// What a node does.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {

@@ -116,6 +116,19 @@ impl Store {
         Ok(handle)
     }
 
+    /// Whether a graph is another, or in one of its nodes, however deep.
+    pub(crate) fn is_in(&self, graph: Graph, other: Graph) -> bool {
+        let mut at = Some(graph);
+        while let Some(graph) = at {
+            if graph == other {
+                return true;
+            }
+            let parent = self.graphs.get(&graph).and_then(|graph| graph.parent);
+            at = parent.and_then(|node| self.nodes.get(&node)).map(|node| node.graph);
+        }
+        false
+    }
+
     /// Adds edges, all or none.
     ///
     /// # Errors

@@ -173,6 +173,23 @@ fn nodes_of_executable_graphs_are_changed_one_by_one_or_all() {
     with_fill(a, 5, set).unwrap();
     assert_eq!(driver.graph_exec_node_set_params(exec, kernel, fill_of(b, 1)), Err(CudaError::INVALID_VALUE));
     assert_eq!(run(), [5, 1]);
+    // What attributes say stays, whatever else changes.
+    let mut cooperative = [0; 64];
+    cooperative[0] = 1;
+    driver.graph_kernel_node_set_attribute(kernel, 2, &cooperative).unwrap();
+    assert_eq!(driver.graph_kernel_node_get_attribute(kernel, 2), Ok(cooperative));
+    let exec_of_both = driver.graph_instantiate(graph, 0).unwrap();
+    let set = |params: Params<'_>| {
+        driver.graph_exec_node_set_params(
+            exec_of_both,
+            kernel,
+            NodeParams::Kernel { function, config, params, context },
+        )
+    };
+    with_fill(a, 5, set).unwrap();
+    fake.launched();
+    driver.graph_launch(exec_of_both, Stream::NULL).unwrap();
+    assert_eq!(fake.launched().iter().map(|launch| launch.cooperative).collect::<Vec<_>>(), [true]);
     let (other, ..) = make(8);
     driver.graph_exec_update(exec, other).unwrap();
     assert_eq!(run(), [8, 8]);
@@ -367,6 +384,12 @@ fn events_and_graphs_in_nodes() {
     driver.event_synchronize(event).unwrap();
     assert_eq!(driver.event_elapsed_time(event, event), Ok(0.0));
     assert_eq!([a, b].map(|at| word(&driver, at)), [3, 3]);
+    // A graph that is moved into a node stays itself, and cannot be moved into what is in it.
+    let (moved, around) = (driver.graph_create(0).unwrap(), driver.graph_create(0).unwrap());
+    let node = driver.graph_add_node(around, &[], NodeParams::Graph { graph: moved, moved: true }).unwrap();
+    assert!(matches!(driver.graph_node_get_params(node), Ok(NodeInfo::Graph(graph)) if graph == moved));
+    let circle = driver.graph_add_node(moved, &[], NodeParams::Graph { graph: around, moved: true });
+    assert_eq!(circle, Err(CudaError::INVALID_VALUE));
     // The node has a copy of its own, which is replaced as a whole.
     driver.graph_node_set_params(fill, fill_of(a, 4)).unwrap();
     driver.graph_launch(exec, stream).unwrap();

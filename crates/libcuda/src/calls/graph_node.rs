@@ -51,7 +51,9 @@ impl Place<'_> {
         let function = if kernel { CUfunction(params.kern.0) } else { params.func }.core();
         let context = if kernel { params.ctx } else { CUcontext::NULL }.core();
         // SAFETY: the C caller promised memory there, so much of it (`decode`).
-        let (each, extra) = unsafe { (in_at(params.kernel_params), in_at(params.extra)) };
+        let each = unsafe { in_at(params.kernel_params) };
+        // SAFETY: as above.
+        let extra = unsafe { in_at(params.extra) };
         with_params(each, extra, |params| self.put(driver, NodeParams::Kernel { function, config, params, context }))
     }
 
