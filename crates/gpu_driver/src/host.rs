@@ -190,7 +190,10 @@ impl HostPool {
 
     /// Gives a file of ours back, with its pages: the client may keep its descriptor, and whoever has made a page has to answer for it.
     fn drop_file(&self, dma: &DmaMemory) {
-        if let Err(error) = dma.file.punch(0, dma.file.bytes()) {
+        // Pinned pages are a guest's own.
+        if !dma.is_pinned()
+            && let Err(error) = dma.file.punch(0, dma.file.bytes())
+        {
             log_limit::warn!(%error, "pages of host memory stay as long as its client keeps them");
         }
         self.let_go(dma);

@@ -480,7 +480,7 @@ mod tests {
         assert!(own_members(lines.lines(), 7).is_empty());
         // Root's own, on every machine.
         assert!(Machine.group("0").unwrap().1.contains(&0));
-        assert_eq!(getent(&["no-such-table"]).unwrap_or_default(), "");
+        assert_eq!(getent(&["passwd", "--", "nobody-of-this-name"]).unwrap_or_default(), "");
     }
 
     #[test]

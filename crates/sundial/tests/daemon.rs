@@ -185,7 +185,7 @@ fn the_program_is_itself() {
     assert!(text.starts_with(gpus) && text.contains(library), "{text}");
     let output = installation.output(&["run", "--gpu", "soft:256m,soft:256m", "--", "true"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("a daemon serves one GPU"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("has 1 GPUs that are soft:268435456, and more are wanted"), "{}", stderr(&output));
 }
 
 #[test]

@@ -260,7 +260,7 @@ fn metrics_are_told_over_tcp_and_over_a_unix_socket() {
             let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name} in {text}"));
             line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()
         };
-        let labels = format!("{{tenant=\"alice\",user=\"{user}\"}}");
+        let labels = format!("{{tenant=\"alice\",user=\"{user}\",gpu=\"0\"}}");
         assert_eq!(value(&format!("sundial_tenant_kernels_total{labels}")), 40.0);
         assert_eq!(value(&format!("sundial_tenant_memory_limit_bytes{labels}")), f64::from(64 << 20));
         assert!(value(&format!("sundial_tenant_gpu_seconds_total{labels}")) > 0.0);

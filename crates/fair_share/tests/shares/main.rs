@@ -212,12 +212,13 @@ proptest! {
         let of_first = usual + promised.iter().filter(|(.., first)| *first).map(|(share, ..)| share).sum::<f64>();
         for (key, (share, .., first)) in promised.iter().enumerate() {
             let want = share + if *first { left * share / of_first } else { 0.0 };
-            prop_assert!((got(key) - want).abs() < 2.0, "tenant {key}: {:.2} % of {want:.2} %", got(key));
+            // What was promised is had. A device that errs by up to a half gives a little more, where slices are as short as can be.
+            prop_assert!((want - 2.0..want + 4.0).contains(&got(key)), "tenant {key}: {:.2} % of {want:.2} %", got(key));
         }
         let (low, high) = (got(promised.len()), got(promised.len() + 1));
         prop_assert!(low >= 0.9 * LEAST_PERCENT, "who has the least got {low:.2} %");
         let want = left * usual / of_first;
-        prop_assert!((high - want).abs() < 2.0, "who has the rest got {high:.2} % of {want:.2} %");
+        prop_assert!((want - 4.0..want + 2.0).contains(&high), "who has the rest got {high:.2} % of {want:.2} %");
     }
 
     /// Whoever goes before others, and wakes, has most of the next half second; when it sleeps, it is as if it were not there.
