@@ -61,7 +61,7 @@ fn a_tenant_uses_as_many_gpus_of_the_daemon_as_it_asks_for() {
     }
     for (options, why) in [
         (["--gpus", "3"], "the daemon has 2 GPUs, not 3"),
-        (["--gpu", "2"], "the daemon has 2 GPUs, not 3"),
+        (["--gpu", "2"], "there is no GPU 2: the daemon has 2"),
         (["--gpu", "soft:1g"], "leave --gpu out"),
         (["--gpu", "0,0"], "GPU 0 is named twice"),
     ] {
