@@ -208,7 +208,8 @@ impl Grants {
         }
     }
 
-    /// A tenant is there, or its terms have changed. What it holds above a lowered limit stays until it is given back.
+    /// A tenant is there, or its terms have changed. What it holds above a lowered limit stays until it is given back; one that waits
+    /// no more is refused what it waited for.
     pub fn set(&mut self, id: TenantId, most: u64, kind: Kind) {
         let number = match self.numbers.get(&id) {
             Some(&number) => number,
@@ -298,12 +299,6 @@ impl Grants {
             }
         }
         self.grant(number, bytes);
-        let tenant = self.tenant(number);
-        if tenant.waiting > 0 && !is_within(tenant, 0, self.best_capacity()) {
-            // One that waits no more has taken what its older waits were for.
-            self.refuse_hopeless();
-            self.decide();
-        }
         Ok(())
     }
 
@@ -682,13 +677,14 @@ impl Grants {
         }
     }
 
-    /// Refuses what tenants could never have any more, the latest first: it would be in others' way.
+    /// Refuses what tenants could never have any more, or do not wait for any more, the latest first: it would be in others' way.
     fn refuse_hopeless(&mut self) {
         let most = self.best_capacity();
         let tickets: Vec<Ticket> = self.waiters.keys().rev().copied().collect();
         for ticket in tickets {
             let Some(Waiter { tenant: number, .. }) = self.waiters.get(&ticket).copied() else { continue };
-            if !is_within(self.tenant(number), 0, most) {
+            let tenant = self.tenant(number);
+            if tenant.kind != Kind::Waits || !is_within(tenant, 0, most) {
                 self.tenant_mut(number).remove_wait(ticket);
                 self.waiters.remove(&ticket);
                 self.refused.push(ticket);
