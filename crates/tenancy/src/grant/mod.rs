@@ -322,13 +322,13 @@ impl Grants {
     /// Has a request wait for its turn, which may come at once.
     ///
     /// # Errors
-    /// Its turn would never come: with what its tenant holds and waits for it is above the limit, or more than there is at best. Or
-    /// too many of its tenant wait.
+    /// Its turn would never come: its tenant does not wait, or with what that holds and waits for it is above the limit, or more than
+    /// there is at best. Or too many of its tenant wait.
     pub fn wait(&mut self, id: TenantId, bytes: u64) -> Result<Ticket, Declined> {
         let never = Declined::Never(Refused { free: self.free() });
         let number = *self.numbers.get(&id).ok_or(never)?;
         let tenant = self.tenant(number);
-        if bytes == 0 || !is_within(tenant, bytes, self.best_capacity()) {
+        if bytes == 0 || tenant.kind != Kind::Waits || !is_within(tenant, bytes, self.best_capacity()) {
             return Err(never);
         }
         if tenant.waits.len() >= MOST_WAITS {
