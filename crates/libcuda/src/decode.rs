@@ -244,6 +244,11 @@ with! {
     cuda_core::Physical => u64: value, value.0;
     u64 => HostAddr: value, HostAddr(value);
     [u8; 16] => cuda_abi::CUuuid: bytes, cuda_abi::CUuuid { bytes };
+    [u8; 64] => cuda_abi::CUlaunchAttributeValue: bytes, cuda_abi::CUlaunchAttributeValue {
+        words: std::array::from_fn(|word| u64::from_ne_bytes(bytes.as_chunks().0[word])),
+    };
+    cuda_abi::CUlaunchAttributeValue => [u8; 64]: value,
+        std::array::from_fn(|at| value.words[at / 8].to_ne_bytes()[at % 8]);
     u32 => cuda_abi::CUfunc_cache: value, cuda_abi::CUfunc_cache(value);
     u32 => cuda_abi::CUsharedconfig: value, cuda_abi::CUsharedconfig(value);
     u32 => cuda_abi::CUmoduleLoadingMode: value, cuda_abi::CUmoduleLoadingMode(value);

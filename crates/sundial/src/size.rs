@@ -102,7 +102,7 @@ impl fmt::Display for GpuSpec {
 }
 
 /// Most GPUs of a daemon, or of a program.
-pub(crate) const MOST_GPUS: usize = 16;
+pub(crate) const MOST_GPUS: usize = wire::limits::MAX_GPUS as usize;
 
 /// GPUs that are served together, one at least: in `config.toml` one, or a list.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -8,7 +8,7 @@ use cuda_abi::{
 use cuda_core::{Driver, GraphNode};
 
 use crate::callback;
-use crate::decode::{Core, In, Out, Text};
+use crate::decode::{Core, Encode, In, Out, Text};
 use crate::entry::{Answer, Refusal, refuse};
 
 /// Most nodes or edges of one call.
@@ -304,8 +304,7 @@ pub(crate) fn kernel_node_get_attribute(
 ) -> Answer {
     value.required()?;
     let bytes = driver.graph_kernel_node_get_attribute(node.core(), attribute.0)?;
-    let (words, _) = bytes.as_chunks::<8>();
-    value.set(CUlaunchAttributeValue { words: std::array::from_fn(|word| u64::from_ne_bytes(words[word])) });
+    value.set(bytes.encode());
     Ok(())
 }
 
@@ -315,10 +314,7 @@ pub(crate) fn kernel_node_set_attribute(
     attribute: CUlaunchAttributeID,
     value: In<CUlaunchAttributeValue>,
 ) -> Answer {
-    let mut bytes = [0; 64];
-    for (chunk, word) in bytes.chunks_exact_mut(8).zip(value.get()?.words) {
-        chunk.copy_from_slice(&word.to_ne_bytes());
-    }
+    let bytes: [u8; 64] = value.get()?.encode();
     Ok(driver.graph_kernel_node_set_attribute(node.core(), attribute.0, &bytes)?)
 }
 

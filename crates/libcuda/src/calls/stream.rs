@@ -9,7 +9,7 @@ use cuda_core::{Driver, MemOp};
 use gpu::DevAddr;
 
 use crate::calls::graph::before;
-use crate::decode::{Core, In, InOut, Out};
+use crate::decode::{Core, Encode, In, InOut, Out};
 use crate::entry::{Answer, Refusal, refuse};
 
 /// Most operations of one `cuStreamBatchMemOp`, as CUDA has it.
@@ -104,8 +104,7 @@ pub(crate) fn stream_get_attribute(
 ) -> Answer {
     value.required()?;
     let bytes = driver.stream_get_attribute(stream.core(), attribute.0)?;
-    let (words, _) = bytes.as_chunks::<8>();
-    value.set(CUlaunchAttributeValue { words: std::array::from_fn(|word| u64::from_ne_bytes(words[word])) });
+    value.set(bytes.encode());
     Ok(())
 }
 
@@ -115,10 +114,7 @@ pub(crate) fn stream_set_attribute(
     attribute: CUlaunchAttributeID,
     value: In<CUlaunchAttributeValue>,
 ) -> Answer {
-    let mut bytes = [0; 64];
-    for (chunk, word) in bytes.chunks_exact_mut(8).zip(value.get()?.words) {
-        chunk.copy_from_slice(&word.to_ne_bytes());
-    }
+    let bytes: [u8; 64] = value.get()?.encode();
     Ok(driver.stream_set_attribute(stream.core(), attribute.0, &bytes)?)
 }
 

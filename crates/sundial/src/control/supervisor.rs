@@ -307,10 +307,11 @@ impl Control {
             let Some((message, _)) = link::receive(socket, &mut buffer)? else { return Ok(()) };
             match message {
                 FromDevice::Ready { name, memory_bytes } => {
+                    // Whoever waits until it works finds it among those where tenants go.
+                    self.change(|tenants| (tenants.works(gpu), Orders::new()));
                     let mut state = device.state.lock();
                     (state.ready, state.began) = (Some((name, memory_bytes)), true);
                     drop(state);
-                    self.change(|tenants| (tenants.works(gpu), Orders::new()));
                     device.changed.notify_all();
                 }
                 FromDevice::Taken { number } => device.taken(number),
