@@ -13,7 +13,6 @@ use hostmem::strangers::{self, MOST_STRANGERS};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use session::Manner;
-use tenancy::Terms;
 use transport::unix::{self, PeerProcess};
 use wire::handshake::features;
 use wire::limits::MAX_HELLO_BYTES;
@@ -23,12 +22,12 @@ use super::Control;
 use super::connections::{Connections, HELLO_BOUND, Limit, Serve, Then};
 use super::rights::{self, Owner, View};
 use super::supervisor::REPORT_BOUND;
-use super::tenants::{Opened, Orders, Tenants};
+use super::tenants::{Asked, Opened, Orders, Tenants};
 use super::vgpus::Wish;
 use crate::admin::{self, AdminReply, AdminRequest, Listing, SessionLine};
 use crate::link::ToDevice;
 use crate::remoting::Remoting;
-use crate::size::{GpuWish, Percent};
+use crate::size::Percent;
 use crate::system::Activated;
 use crate::threads;
 
@@ -205,7 +204,8 @@ impl Control {
             }
             AdminRequest::Register { terms, gpus, profile, remoting, timed } => {
                 let remoting = self.settings().config.remoting().wanted(remoting, timed);
-                let register = |remoting| self.register(socket, who, (terms, &gpus), profile.as_deref(), remoting);
+                let asked = Asked { terms, profile: profile.as_deref(), gpus: &gpus };
+                let register = |remoting| self.register(socket, who, &asked, remoting);
                 or_refused(remoting.and_then(register))
             }
             AdminRequest::CreateVgpu { terms, gpu, scheme, shadowing, profile, path } => {
@@ -321,21 +321,19 @@ impl Control {
         &self,
         socket: &Arc<OwnedFd>,
         owner: Owner,
-        (mut terms, gpus): (Terms, &GpuWish),
-        profile: Option<&str>,
+        asked: &Asked<'_>,
         remoting: Remoting,
     ) -> Result<AdminReply> {
-        self.settings().config.profile(profile)?.fill(&mut terms);
         self.note_quota(owner);
         let lifeline = Arc::clone(socket);
-        let (name, share) = (terms.name.clone(), terms.share_percent);
+        let name = &asked.terms.name;
         let credential = self.admit(owner, |tenants| {
-            let (credential, orders) = tenants.register(terms.clone(), owner, gpus, Arc::clone(&lifeline))?;
+            let (credential, orders) = tenants.register(asked.clone(), owner, Arc::clone(&lifeline))?;
             tenants.arrange(&credential, remoting);
             Ok((credential, orders))
         })?;
-        self.note_priority(&name);
-        tracing::info!(tenant = name, share, "tenant registered");
+        self.note_priority(name);
+        tracing::info!(tenant = name, profile = asked.profile, share = asked.terms.share_percent, "tenant registered");
         Ok(AdminReply::Registered { credential: credential.to_hex(), socket: self.directory.session_socket() })
     }
 }
