@@ -35,7 +35,7 @@ pub struct Driver {
     pub(crate) libraries: Table<LibraryState>,
     pub(crate) kernels: Table<KernelState>,
     pub(crate) links: Table<LinkState>,
-    pub(crate) graphs: Graphs,
+    pub(crate) graphs: Arc<Graphs>,
     initialized: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl Driver {
             libraries: Table::default(),
             kernels: Table::default(),
             links: Table::default(),
-            graphs: Graphs::default(),
+            graphs: Arc::default(),
             initialized: AtomicBool::new(false),
             memory,
             devices,
@@ -185,7 +185,10 @@ impl Driver {
     pub(crate) fn stream_in(&self, context: &Arc<ContextState>, stream: Stream) -> Result<Arc<StreamState>> {
         match stream.0 {
             0 | 1 => Ok(Arc::clone(&context.legacy)),
-            2 => StreamState::per_thread(&context.queues),
+            2 => StreamState::per_thread(&context.queues, || {
+                let graphs = Arc::downgrade(&self.graphs);
+                Box::new(move |stream| graphs.upgrade().iter().for_each(|graphs| graphs.forget_captured(stream)))
+            }),
             value => {
                 let found = self.streams.get(value)?;
                 if Arc::ptr_eq(&found.core, &context.core) { Ok(found) } else { Err(CudaError::INVALID_HANDLE) }

@@ -17,11 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::ThreadId;
 
+use crate::context::state::ContextState;
+use crate::context_core::ContextCore;
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
-use crate::graph::State;
 use crate::graph::node::Work;
 use crate::graph::store::{EdgeData, Taken};
+use crate::graph::{Graphs, State};
 use crate::handle::{Graph, GraphNode, Stream};
 use crate::values::CaptureInfo;
 use crate::work::event::EventState;
@@ -66,6 +68,14 @@ pub(crate) struct Captures {
 }
 
 impl Capture {
+    fn is_origin(&self, stream: &Arc<StreamState>) -> bool {
+        self.members.first().is_some_and(|member| Arc::ptr_eq(&member.stream, stream))
+    }
+
+    fn has(&self, which: impl Fn(&StreamState) -> bool) -> bool {
+        self.members.iter().any(|member| which(&member.stream))
+    }
+
     fn member(&mut self, stream: &Arc<StreamState>) -> Result<&mut Member> {
         self.members.iter_mut().find(|member| Arc::ptr_eq(&member.stream, stream)).ok_or(CudaError::ILLEGAL_STATE)
     }
@@ -75,6 +85,73 @@ impl Capture {
     fn valid(&mut self) -> Result<&mut Capture> {
         if self.invalid { Err(CudaError::STREAM_CAPTURE_INVALIDATED) } else { Ok(self) }
     }
+}
+
+impl Captures {
+    /// Invalidates captures.
+    ///
+    /// # Errors
+    /// `error`, or `STREAM_CAPTURE_INVALIDATED` if all of them were invalid before; none if there is no such capture.
+    fn invalidate(&mut self, which: impl Fn(u64, &Capture) -> bool, error: CudaError) -> Result<()> {
+        let mut found = None;
+        for (_, capture) in self.all.iter_mut().filter(|(id, capture)| which(**id, capture)) {
+            let before = std::mem::replace(&mut capture.invalid, true);
+            found = Some(before && found.unwrap_or(true));
+        }
+        match found {
+            None => Ok(()),
+            Some(true) => Err(CudaError::STREAM_CAPTURE_INVALIDATED),
+            Some(false) => Err(error),
+        }
+    }
+}
+
+impl Graphs {
+    /// A stream goes: the capture that began in it is nobody's to end any more, one that it joined is invalid.
+    pub(crate) fn forget_captured(&self, stream: &Arc<StreamState>) {
+        if stream.capture() != 0 {
+            let mut state = self.state.lock();
+            let taken = self.forget(&mut state, stream);
+            drop(state);
+            drop(taken);
+        }
+    }
+
+    /// All streams of a context go, the default ones of threads too.
+    pub(crate) fn forget_captured_in(&self, core: &Arc<ContextCore>) {
+        let mut state = self.state.lock();
+        let members = state.captures.all.values().flat_map(|capture| &capture.members);
+        let in_it = members.filter(|member| Arc::ptr_eq(&member.stream.core, core));
+        let streams: Vec<_> = in_it.map(|member| Arc::clone(&member.stream)).collect();
+        let taken: Vec<Taken> = streams.iter().map(|stream| self.forget(&mut state, stream)).collect();
+        drop(state);
+        drop(taken);
+    }
+
+    fn forget(&self, state: &mut State, stream: &Arc<StreamState>) -> Taken {
+        let id = stream.capture();
+        let Some(capture) = state.captures.all.get_mut(&id) else { return Taken::default() };
+        if capture.is_origin(stream) {
+            return self.end(state, id).map(|capture| discard(state, &capture)).unwrap_or_default();
+        }
+        capture.invalid = true;
+        capture.members.retain(|member| !Arc::ptr_eq(&member.stream, stream));
+        stream.set_capture(0);
+        Taken::default()
+    }
+
+    /// Nothing takes part in a capture any more.
+    fn end(&self, state: &mut State, id: u64) -> Option<Capture> {
+        let capture = state.captures.all.remove(&id)?;
+        self.capturing.fetch_sub(1, Ordering::AcqRel);
+        capture.members.iter().for_each(|member| member.stream.set_capture(0));
+        Some(capture)
+    }
+}
+
+/// Nobody gets the graph of a capture, if it was the capture's.
+fn discard(state: &mut State, capture: &Capture) -> Taken {
+    if capture.given { Taken::default() } else { state.store.destroy(capture.graph).unwrap_or_default() }
 }
 
 /// Each once.
@@ -151,29 +228,17 @@ impl Driver {
         }
         let id = stream.capture();
         if id != 0 {
-            return Err(self.invalidate(|of, _| of == id, CudaError::STREAM_CAPTURE_UNSUPPORTED));
+            return self.invalidate(|of, _| of == id, CudaError::STREAM_CAPTURE_UNSUPPORTED);
         }
         if stream.depends_on_captures() {
-            return Err(self.invalidate_in(stream, CudaError::STREAM_CAPTURE_IMPLICIT));
+            let of_it = |member: &StreamState| Arc::ptr_eq(&member.core, &stream.core) && member.is_blocking();
+            return self.invalidate(|_, capture| capture.has(of_it), CudaError::STREAM_CAPTURE_IMPLICIT);
         }
         Ok(())
     }
 
-    /// Invalidates what is captured of the context of a stream.
-    fn invalidate_in(&self, stream: &Arc<StreamState>, error: CudaError) -> CudaError {
-        let in_context =
-            |capture: &Capture| capture.members.iter().any(|member| Arc::ptr_eq(&member.stream.core, &stream.core));
-        self.invalidate(|_, capture| in_context(capture), error)
-    }
-
-    /// Invalidates captures; gives the error of the call that did it: `STREAM_CAPTURE_INVALIDATED` if they were before.
-    fn invalidate(&self, which: impl Fn(u64, &Capture) -> bool, error: CudaError) -> CudaError {
-        let mut state = self.graphs.state.lock();
-        let mut before = true;
-        for (_, capture) in state.captures.all.iter_mut().filter(|(id, capture)| which(**id, capture)) {
-            before &= std::mem::replace(&mut capture.invalid, true);
-        }
-        if before { CudaError::STREAM_CAPTURE_INVALIDATED } else { error }
+    fn invalidate(&self, which: impl Fn(u64, &Capture) -> bool, error: CudaError) -> Result<()> {
+        self.graphs.state.lock().captures.invalidate(which, error)
     }
 
     /// A call that a capture may not see, as it may depend on what the captured work has not done.
@@ -191,19 +256,27 @@ impl Driver {
         let forbids = |capture: &Capture| {
             capture.thread == thread && capture.mode != RELAXED || mode == GLOBAL && capture.mode == GLOBAL
         };
-        if !self.graphs.state.lock().captures.all.values().any(forbids) {
-            return Ok(());
-        }
-        Err(self.invalidate(|_, capture| forbids(capture), CudaError::STREAM_CAPTURE_UNSUPPORTED))
+        self.invalidate(|_, capture| forbids(capture), CudaError::STREAM_CAPTURE_UNSUPPORTED)
     }
 
     /// # Errors
-    /// `STREAM_CAPTURE_UNSUPPORTED` if streams of the context of `stream` are being captured, which are invalid then.
-    pub(crate) fn none_captured_in(&self, stream: &Arc<StreamState>) -> Result<()> {
-        if stream.queues.captured.load(Ordering::Acquire) == 0 {
+    /// `STREAM_CAPTURE_UNSUPPORTED` if streams of a context are being captured. The captures are invalid then.
+    pub(crate) fn none_captured_in(&self, context: &ContextState) -> Result<()> {
+        if context.queues.captured.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        Err(self.invalidate_in(stream, CudaError::STREAM_CAPTURE_UNSUPPORTED))
+        let in_it = |member: &StreamState| Arc::ptr_eq(&member.core, &context.core);
+        self.invalidate(|_, capture| capture.has(in_it), CudaError::STREAM_CAPTURE_UNSUPPORTED)
+    }
+
+    /// # Errors
+    /// `STREAM_CAPTURE_UNSUPPORTED` if an event was recorded last in a capture that goes on, which is invalid then; `CAPTURED_EVENT`
+    /// if in one that is over.
+    pub(crate) fn not_of_a_capture(&self, event: &EventState) -> Result<()> {
+        if let Some((id, _)) = event.captured() {
+            self.invalidate(|of, _| of == id, CudaError::STREAM_CAPTURE_UNSUPPORTED)?;
+        }
+        event.tells_of_work()
     }
 
     /// Begins to capture a stream, into a graph of its own or behind nodes of a given one.
@@ -221,6 +294,8 @@ impl Driver {
             return Err(CudaError::STREAM_CAPTURE_UNSUPPORTED);
         }
         let mut state = self.graphs.state.lock();
+        // What a context's end did not find, it was too late for.
+        stream.core.check()?;
         if stream.capture() != 0 {
             return Err(CudaError::ILLEGAL_STATE);
         }
@@ -256,17 +331,14 @@ impl Driver {
         let state = &mut *guard;
         let id = stream.capture();
         let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?;
-        let origin = capture.members.first().is_some_and(|member| Arc::ptr_eq(&member.stream, &stream));
-        if !origin {
+        if !capture.is_origin(&stream) {
             capture.invalid = true;
             return Err(CudaError::STREAM_CAPTURE_UNMATCHED);
         }
         if capture.mode != RELAXED && capture.thread != std::thread::current().id() {
             return Err(CudaError::STREAM_CAPTURE_WRONG_THREAD);
         }
-        let Some(capture) = state.captures.all.remove(&id) else { return Err(CudaError::ILLEGAL_STATE) };
-        self.graphs.capturing.fetch_sub(1, Ordering::AcqRel);
-        capture.members.iter().for_each(|member| member.stream.set_capture(0));
+        let capture = self.graphs.end(state, id).ok_or(CudaError::ILLEGAL_STATE)?;
         let nodes = |member: &Member| member.before.iter().map(|edge| edge.0).collect::<Vec<_>>();
         let last = capture.members.first().map(nodes).unwrap_or_default();
         let joined = capture.members.iter().all(|member| state.store.are_before(&nodes(member), &last));
@@ -275,62 +347,43 @@ impl Driver {
             (true, _) => CudaError::STREAM_CAPTURE_INVALIDATED,
             _ => CudaError::STREAM_CAPTURE_UNJOINED,
         };
-        let mut taken = Taken::default();
-        if !capture.given {
-            taken = state.store.destroy(capture.graph).unwrap_or_default();
-        }
+        let taken = discard(state, &capture);
         drop(guard);
         drop(taken);
         Err(error)
     }
 
-    /// A stream or its context goes: a capture that it takes part in is nobody's to end any more, or invalid.
-    pub(crate) fn forget_captured(&self, stream: &Arc<StreamState>) {
-        let id = stream.capture();
-        if id == 0 {
-            return;
-        }
-        let mut state = self.graphs.state.lock();
-        let Some(capture) = state.captures.all.get_mut(&id) else { return };
-        capture.invalid = true;
-        let origin = capture.members.first().is_some_and(|member| Arc::ptr_eq(&member.stream, stream));
-        if !origin {
-            capture.members.retain(|member| !Arc::ptr_eq(&member.stream, stream));
-            stream.set_capture(0);
-            return;
-        }
-        let Some(capture) = state.captures.all.remove(&id) else { return };
-        self.graphs.capturing.fetch_sub(1, Ordering::AcqRel);
-        capture.members.iter().for_each(|member| member.stream.set_capture(0));
-        let taken =
-            if capture.given { Taken::default() } else { state.store.destroy(capture.graph).unwrap_or_default() };
-        drop(state);
-        drop(taken);
-    }
-
     /// Has a stream wait for an event, one of the two being captured. False if neither is.
     pub(crate) fn capture_wait(&self, stream: &Arc<StreamState>, event: &EventState) -> Result<bool> {
-        let (id, recorded) = (stream.capture(), event.captured());
-        let Some((of, nodes)) = recorded else {
+        if stream.capture() == 0 && event.captured().is_none() {
+            return Ok(false);
+        }
+        let mut state = self.graphs.state.lock();
+        let captures = &mut state.captures;
+        // Only now: another thread may have had the stream join.
+        let id = stream.capture();
+        let Some((of, nodes)) = event.captured() else {
             if id == 0 {
                 return Ok(false);
             }
             if event.point().is_none() {
                 return Ok(true);
             }
-            return Err(self.invalidate(|capture, _| capture == id, CudaError::STREAM_CAPTURE_ISOLATION));
+            return captures.invalidate(|capture, _| capture == id, CudaError::STREAM_CAPTURE_ISOLATION).map(|()| true);
         };
         if id != 0 && id != of {
-            return Err(self.invalidate(|capture, _| capture == id || capture == of, CudaError::STREAM_CAPTURE_MERGE));
+            let both = |capture, _: &Capture| capture == id || capture == of;
+            return captures.invalidate(both, CudaError::STREAM_CAPTURE_MERGE).map(|()| true);
         }
         if stream.handle == Stream::LEGACY {
-            return Err(self.invalidate(|capture, _| capture == of, CudaError::STREAM_CAPTURE_IMPLICIT));
+            captures.invalidate(|capture, _| capture == of, CudaError::STREAM_CAPTURE_IMPLICIT)?;
         }
-        let mut state = self.graphs.state.lock();
         // The capture is over: what the event tells of is a graph's.
-        let capture = state.captures.all.get_mut(&of).ok_or(CudaError::CAPTURED_EVENT)?.valid()?;
+        let capture = captures.all.get_mut(&of).ok_or(CudaError::CAPTURED_EVENT)?.valid()?;
         let edges = nodes.into_iter().map(|node| (node, [0; 8]));
         if id == 0 {
+            // As where captures begin.
+            stream.core.check()?;
             let member = Member { stream: Arc::clone(stream), before: edges.collect(), shown: Box::default() };
             capture.members.push(member);
             stream.set_capture(of);

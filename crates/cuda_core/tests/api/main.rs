@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod captures;
 mod code;
 mod contexts;
 mod devices;
