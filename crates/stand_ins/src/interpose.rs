@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::{library, nvrtc};
+use crate::{library, nvjitlink, nvrtc};
 
 /// A function that we stand before.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ unsafe impl Sync for Stand {}
 /// What stands before the function of that name.
 fn stand(name: &CStr) -> Option<&'static Stand> {
     let name = unversioned(name.to_str().ok()?);
-    nvrtc::STANDS.iter().find(|stand| stand.name == name)
+    nvrtc::STANDS.iter().chain(&nvjitlink::STANDS).find(|stand| stand.name == name)
 }
 
 /// nvJitLink has each of its functions by the names `NAME` and, for each version, `__NAME_13_5`.
@@ -251,6 +251,7 @@ mod tests {
     #[test]
     fn only_some_functions_have_a_stand() {
         assert_eq!(stand(c"nvrtcGetCUBIN").unwrap().name, "nvrtcGetCUBIN");
+        assert_eq!(stand(c"__nvJitLinkCreate_15_1").unwrap().name, "nvJitLinkCreate");
         assert!(stand(c"nvrtcGetPTX").is_none());
         assert!(stand(c"nvrtcGetCUBINsize").is_none());
     }

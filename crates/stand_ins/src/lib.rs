@@ -22,8 +22,10 @@
 //! Libraries in a namespace of their own (`dlmopen`) are left alone, and so is what beyond [`library::MOST`] libraries is found. Programs
 //! that carry NVRTC's code in themselves are not reached. x86-64 with the GNU C library.
 
+mod image;
 mod interpose;
 mod library;
+mod nvjitlink;
 mod nvrtc;
 
 // The unwinder, of which there is one more in `libgcc_s.so.1`: without it that would be another file for every program to map.

@@ -54,6 +54,15 @@ pub(crate) fn function(library: usize, name: &CStr) -> Option<*const c_void> {
     (!found.is_null()).then_some(found.cast_const())
 }
 
+/// The function of nvJitLink's of that name, or, in libraries that have only such, of that name with a version.
+pub(crate) fn versioned_function(library: usize, name: &str) -> Option<*const c_void> {
+    let plain = CString::new(name).ok().and_then(|name| function(library, &name));
+    plain.or_else(|| {
+        let versions = (12..16).flat_map(|major| (0..10).map(move |minor| format!("__{name}_{major}_{minor}")));
+        versions.filter_map(|name| function(library, &CString::new(name).ok()?)).next()
+    })
+}
+
 /// The function of that name which code at `caller` reaches if we are not there: of the libraries that its own library is
 /// linked with, else of those that all see.
 pub(crate) fn function_for(caller: *const c_void, name: *const c_char) -> Option<*const c_void> {
