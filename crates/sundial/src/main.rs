@@ -53,6 +53,7 @@ mod set;
 mod shadowing;
 mod size;
 mod stage;
+mod stand_ins;
 mod stepped;
 mod system;
 mod threads;
