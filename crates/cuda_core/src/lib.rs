@@ -77,8 +77,8 @@ pub use code::fatbin;
 pub use driver::Driver;
 pub use error::{CudaError, Result};
 pub use handle::{
-    Context, Device, Event, Function, Graph, GraphExec, GraphNode, Kernel, Library, Link, MemPool, Module, Physical,
-    Stream, UserObject,
+    Array, Context, Device, Event, Function, Graph, GraphExec, GraphNode, Kernel, Library, Link, MemPool,
+    MipmappedArray, Module, Physical, Stream, UserObject,
 };
 /// What is asked of the compiler at a load.
 pub use ptx::JitOptions;

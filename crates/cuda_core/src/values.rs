@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpu::DevAddr;
 use hostmem::HostRange;
 
-use crate::handle::{Context, Event, Function, Graph, GraphNode, Stream};
+use crate::handle::{Array, Context, Event, Function, Graph, GraphNode, Stream};
 
 /// What the process around the library provides.
 #[derive(Clone, Copy, Debug)]
@@ -264,8 +264,8 @@ pub enum CopyMemory<'a> {
     Device(DevAddr),
     /// `CU_MEMORYTYPE_UNIFIED`: what it is is found by the address; as long as `Host` if it turns out to be.
     Unified(HostRange<'a>),
-    /// `CU_MEMORYTYPE_ARRAY`: arrays are not supported.
-    Array(u64),
+    /// `CU_MEMORYTYPE_ARRAY`; pitch and height are the array's, those given are not looked at.
+    Array(Array),
 }
 
 /// A copy of lines and slices.

@@ -2,6 +2,7 @@
 //!
 //! Nothing in the crate asks for anything here.
 
+mod array;
 mod capture;
 mod context;
 mod copy;

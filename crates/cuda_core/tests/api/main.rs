@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod arrays;
 mod code;
 mod contexts;
 mod devices;

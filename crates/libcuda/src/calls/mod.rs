@@ -2,6 +2,8 @@
 //!
 //! Null outputs are refused before anything is done, so that nothing is created that nobody can name.
 
+pub(crate) mod array;
+pub(crate) mod array_copy;
 pub(crate) mod batch;
 pub(crate) mod context;
 pub(crate) mod copy;

@@ -1,6 +1,8 @@
 //! The address map. Made by `cargo xtask gen` from `crates/cuda_abi/functions.txt`.
 
 use crate::addresses::{Address, Name, Variant};
+use crate::shims::array::*;
+use crate::shims::array_copy::*;
 use crate::shims::batch::*;
 use crate::shims::context::*;
 use crate::shims::copy::*;
