@@ -70,6 +70,7 @@ mod gpu_link;
 mod graph;
 mod handle;
 mod memory;
+mod textures;
 mod values;
 mod work;
 
@@ -85,5 +86,5 @@ pub use ptx::JitOptions;
 pub use values::{
     AccessFlags, AttributeValue, CaptureInfo, Copy3D, CopyEnd, CopyMemory, DeviceProperties, Fill, GraphEdge,
     GraphOutcome, HostCall, HostServices, Image, JitLog, LaunchConfig, Location, MemOp, MemoryProps, NodeInfo,
-    NodeParams, Params, PoolAttribute, PrimaryState,
+    NodeParams, Params, PoolAttribute, PrimaryState, Resource,
 };

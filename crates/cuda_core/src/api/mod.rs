@@ -24,5 +24,6 @@ mod pointer;
 mod pool;
 mod primary;
 mod stream;
+mod texture;
 mod value_ops;
 mod virtual_memory;

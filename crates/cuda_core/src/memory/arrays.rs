@@ -58,7 +58,7 @@ impl ArrayState {
         let there = [width * element, lines, slices];
         let inside = [end.x, end.y, end.z].into_iter().zip(extent).zip(there);
         let mut inside = inside.map(|((at, extent), there)| at.checked_add(extent).is_some_and(|end| end <= there));
-        if !inside.all(|inside| inside) || end.x % element != 0 || extent[0] % element != 0 {
+        if !inside.all(|inside| inside) || !end.x.is_multiple_of(element) || !extent[0].is_multiple_of(element) {
             return Err(CudaError::INVALID_VALUE);
         }
         Ok(CopyEnd {

@@ -10,4 +10,5 @@ mod graphs;
 mod memory;
 mod streams;
 mod support;
+mod textures;
 mod waiting;

@@ -18,3 +18,4 @@ mod module;
 mod not_supported;
 mod pool;
 mod stream;
+mod texture;
