@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use crate::decl::Linkage;
+use crate::decl::{Linkage, Opaque};
 use crate::error::PtxError;
 use crate::index;
 use crate::ir::{Kernel, Param, RegTy};
@@ -116,8 +116,8 @@ pub struct Variable {
     pub relocations: Vec<Relocation>,
     /// `.attribute(.managed)`: host code reads and writes it, too.
     pub managed: bool,
-    /// A texture, sampler or surface reference.
-    pub opaque: bool,
+    /// A texture, sampler or surface reference: 8 bytes for a handle, which the driver writes; kernels only load it.
+    pub opaque: Option<Opaque>,
     pub(crate) mark: Mark,
 }
 
