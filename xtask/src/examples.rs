@@ -48,9 +48,13 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
         Ok(())
     };
     for source in files(&sources, "cu")? {
-        // Instructions that the compiler's default architecture does not have.
-        let needs = source.file_stem().is_some_and(|name| name == "tensor").then(|| "-arch=sm_80".to_owned());
-        wanted(source, &programs, needs.as_slice())?;
+        // Instructions that the compiler's default architecture does not have; lambdas as kernels' parameters.
+        let needs = match source.file_stem().and_then(|name| name.to_str()) {
+            Some("tensor") => &["-arch=sm_80".to_owned()][..],
+            Some("textures") => &["--extended-lambda".to_owned()],
+            _ => &[],
+        };
+        wanted(source, &programs, needs)?;
     }
     for variant in variants(&home, &toolkit::runtime_12(root)?) {
         let folder = programs.join(variant.folder);

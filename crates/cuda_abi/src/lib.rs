@@ -129,11 +129,11 @@ pub use stream::{
     CUstreamWaitValue_flags, CUstreamWriteValue_flags, CUsynchronizationPolicy,
 };
 pub use texture::{
-    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY3D_DESCRIPTOR, CUDA_RESOURCE_DESC,
-    CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUaddress_mode, CUarray_cubemap_face, CUarray_format, CUfilter_mode,
-    CUresourceViewFormat, CUresourcetype, CUtensorMap, CUtensorMapAllocClass, CUtensorMapDataType,
-    CUtensorMapFloatOOBfill, CUtensorMapIm2ColWideMode, CUtensorMapInterleave, CUtensorMapL2promotion,
-    CUtensorMapSwizzle,
+    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY_SPARSE_PROPERTIES, CUDA_ARRAY3D_DESCRIPTOR,
+    CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUaddress_mode, CUarray_cubemap_face,
+    CUarray_format, CUfilter_mode, CUresourceViewFormat, CUresourcetype, CUtensorMap, CUtensorMapAllocClass,
+    CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapIm2ColWideMode, CUtensorMapInterleave,
+    CUtensorMapL2promotion, CUtensorMapSwizzle,
 };
 
 /// The table of functions, as text.

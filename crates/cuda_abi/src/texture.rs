@@ -205,6 +205,14 @@ layout! {
         8: alignment: usize,
         16: reserved: [u32; 4],
     }
+    /// `CUDA_ARRAY_SPARSE_PROPERTIES`.
+    CUDA_ARRAY_SPARSE_PROPERTIES: 48 {
+        0: tile_extent: [u32; 3],
+        12: miptail_first_level: u32,
+        16: miptail_size: u64,
+        24: flags: u32,
+        28: reserved: [u32; 4],
+    }
     /// The memory behind a texture or surface object.
     CUDA_RESOURCE_DESC: 144 {
         0: res_type: CUresourcetype,

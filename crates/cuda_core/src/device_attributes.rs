@@ -61,8 +61,8 @@ pub(crate) fn value(attribute: i32, properties: &Properties) -> Option<i32> {
         42 => 32_768,
         44 => 1,
         45 | 46 => 32_768,
-        47 | 48 => 8_192,
-        49 => 32_768,
+        // No alternate size of 3D textures.
+        47..=49 => 0,
         50 => number(properties.pci[0]),
         52 | 53 => 32_768,
         54 | 68 => 2_046,

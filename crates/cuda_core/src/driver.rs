@@ -17,6 +17,7 @@ use crate::handle::{self, Context, Device, Event, Stream, Table};
 use crate::memory::advice::Advices;
 use crate::memory::memories::Memories;
 use crate::memory::virtual_memory::VirtualMemory;
+use crate::textures::objects::ObjectTable;
 use crate::values::HostServices;
 use crate::work::event::EventState;
 use crate::work::stream::StreamState;
@@ -36,6 +37,7 @@ pub struct Driver {
     pub(crate) kernels: Table<KernelState>,
     pub(crate) links: Table<LinkState>,
     pub(crate) graphs: Arc<Graphs>,
+    pub(crate) objects: ObjectTable,
     initialized: AtomicBool,
 }
 
@@ -55,6 +57,7 @@ impl Driver {
             kernels: Table::default(),
             links: Table::default(),
             graphs: Arc::default(),
+            objects: ObjectTable::default(),
             initialized: AtomicBool::new(false),
             memory,
             devices,

@@ -65,6 +65,10 @@ handles! {
     GraphExec,
     /// `CUuserObject`.
     UserObject,
+    /// `CUarray`.
+    Array,
+    /// `CUmipmappedArray`.
+    MipmappedArray,
 }
 
 impl Kernel {
@@ -103,6 +107,8 @@ pub(crate) enum Tag {
     GraphNode,
     GraphExec,
     UserObject,
+    Array,
+    MipmappedArray,
 }
 
 const TAG_SHIFT: u32 = 40;

@@ -70,6 +70,7 @@ mod gpu_link;
 mod graph;
 mod handle;
 mod memory;
+mod textures;
 mod values;
 mod work;
 
@@ -77,13 +78,13 @@ pub use code::fatbin;
 pub use driver::Driver;
 pub use error::{CudaError, Result};
 pub use handle::{
-    Context, Device, Event, Function, Graph, GraphExec, GraphNode, Kernel, Library, Link, MemPool, Module, Physical,
-    Stream, UserObject,
+    Array, Context, Device, Event, Function, Graph, GraphExec, GraphNode, Kernel, Library, Link, MemPool,
+    MipmappedArray, Module, Physical, Stream, UserObject,
 };
 /// What is asked of the compiler at a load.
 pub use ptx::JitOptions;
 pub use values::{
     AccessFlags, AttributeValue, CaptureInfo, Copy3D, CopyEnd, CopyMemory, DeviceProperties, Fill, GraphEdge,
     GraphOutcome, HostCall, HostServices, Image, JitLog, LaunchConfig, Location, MemOp, MemoryProps, NodeInfo,
-    NodeParams, Params, PoolAttribute, PrimaryState,
+    NodeParams, Params, PoolAttribute, PrimaryState, Resource,
 };

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use cuda_abi::CUarray_format;
 use gpu::DevAddr;
 use hostmem::HostRange;
 
-use crate::handle::{Context, Event, Function, Graph, GraphNode, Stream};
+use crate::handle::{Array, Context, Event, Function, Graph, GraphNode, MipmappedArray, Stream};
 
 /// What the process around the library provides.
 #[derive(Clone, Copy, Debug)]
@@ -264,8 +265,8 @@ pub enum CopyMemory<'a> {
     Device(DevAddr),
     /// `CU_MEMORYTYPE_UNIFIED`: what it is is found by the address; as long as `Host` if it turns out to be.
     Unified(HostRange<'a>),
-    /// `CU_MEMORYTYPE_ARRAY`: arrays are not supported.
-    Array(u64),
+    /// `CU_MEMORYTYPE_ARRAY`; pitch and height are the array's, those given are not looked at.
+    Array(Array),
 }
 
 /// A copy of lines and slices.
@@ -299,6 +300,41 @@ impl CopyEnd<'_> {
         let lines = self.z.checked_add(slice)?.checked_mul(self.height)?.checked_add(self.y)?.checked_add(line)?;
         lines.checked_mul(self.pitch)?.checked_add(self.x)
     }
+}
+
+/// The memory behind a texture or surface (`CUDA_RESOURCE_DESC`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resource {
+    /// All of an array, or of a level of a mipmapped one.
+    Array(Array),
+    /// All levels.
+    Mipmapped(MipmappedArray),
+    /// Elements one behind another.
+    Linear {
+        /// The first element.
+        at: DevAddr,
+        /// What a channel of an element is.
+        format: CUarray_format,
+        /// Channels of an element.
+        channels: u32,
+        /// How long it is.
+        bytes: u64,
+    },
+    /// Lines.
+    Pitched {
+        /// The first element.
+        at: DevAddr,
+        /// What a channel of an element is.
+        format: CUarray_format,
+        /// Channels of an element.
+        channels: u32,
+        /// Elements of a line.
+        width: u64,
+        /// How many lines.
+        height: u64,
+        /// From line to line, bytes.
+        pitch: u64,
+    },
 }
 
 /// Lines of elements to be filled.

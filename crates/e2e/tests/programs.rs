@@ -35,6 +35,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
             "lud",
             "nw",
             "tensor",
+            "textures",
         ],
     ),
     ("static-12", "CUDA runtime 12.", &["vector_add", "streams", "graphs", "managed", "device_printf", "reduction"]),

@@ -295,6 +295,8 @@ handles! {
     CUgraphNode <=> GraphNode,
     CUgraphExec <=> GraphExec,
     CUuserObject <=> UserObject,
+    CUarray <=> Array,
+    CUmipmappedArray <=> MipmappedArray,
 }
 
 macro_rules! plain_out {

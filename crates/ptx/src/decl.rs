@@ -51,8 +51,19 @@ pub(crate) enum Elem {
     Scalar { bytes: u32, float: bool },
     /// A predicate register.
     Pred,
-    /// `.texref`, `.samplerref`, `.surfref`.
-    Opaque,
+    /// `.texref`, `.samplerref`, `.surfref`: a handle, as the driver leaves it there.
+    Opaque(Opaque),
+}
+
+/// What a reference refers to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Opaque {
+    /// `.texref`.
+    Texture,
+    /// `.samplerref`.
+    Sampler,
+    /// `.surfref`.
+    Surface,
 }
 
 impl Elem {
@@ -61,7 +72,7 @@ impl Elem {
         match self {
             Elem::Scalar { bytes, .. } => bytes,
             Elem::Pred => 1,
-            Elem::Opaque => 8,
+            Elem::Opaque(_) => 8,
         }
     }
 
@@ -75,7 +86,7 @@ impl Elem {
                 8 => RegTy::B64,
                 _ => RegTy::B128,
             }),
-            Elem::Opaque => None,
+            Elem::Opaque(_) => None,
         }
     }
 
@@ -91,7 +102,9 @@ impl Elem {
             "b64" | "u64" | "s64" | "f32x2" => scalar(8, false),
             "f64" => scalar(8, true),
             "b128" => scalar(16, false),
-            "texref" | "samplerref" | "surfref" => Some(Elem::Opaque),
+            "texref" => Some(Elem::Opaque(Opaque::Texture)),
+            "samplerref" => Some(Elem::Opaque(Opaque::Sampler)),
+            "surfref" => Some(Elem::Opaque(Opaque::Surface)),
             _ => None,
         }
     }

@@ -221,7 +221,7 @@ impl<'a> Indexer<'a, '_> {
             init: Vec::new(),
             relocations: Vec::new(),
             managed: head.managed,
-            opaque: elem == Elem::Opaque,
+            opaque: if let Elem::Opaque(sort) = elem { Some(sort) } else { None },
             mark: d.mark,
             head: start,
             end: 0,
@@ -254,8 +254,8 @@ impl<'a> Indexer<'a, '_> {
     }
 
     fn initializer(&mut self, v: &mut Variable, head: &Head, d: &Declarator<'_>, elem: Elem) -> Result<(), PtxError> {
-        if elem == Elem::Opaque {
-            // Properties of a sampler; refused if it is ever used.
+        if matches!(elem, Elem::Opaque(_)) {
+            // Properties of a sampler apart from its texture, which no instruction can use.
             self.lexer.expect(b'{')?;
             return self.lexer.skip_braces();
         }
@@ -480,7 +480,7 @@ impl<'a> Indexer<'a, '_> {
             let head = Head::parse(&mut self.lexer, first)?;
             let d = Declarator::parse(&mut self.lexer)?;
             let reg = match (head.space, head.elem) {
-                (Some(DeclSpace::Param), Some(Elem::Scalar { .. } | Elem::Opaque)) => None,
+                (Some(DeclSpace::Param), Some(Elem::Scalar { .. } | Elem::Opaque(_))) => None,
                 (Some(DeclSpace::Reg), Some(elem)) => elem.reg(),
                 _ => return Err(PtxError::invalid(line, "syntax error: not a parameter")),
             };

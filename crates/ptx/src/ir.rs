@@ -641,6 +641,11 @@ pub enum Op {
     /// `movmatrix`: a transposed tile of 8 × 8 elements of 16 bits.
     MovMatrix { dst: Reg, a: Operand },
 
+    /// An access to a texture or a surface: `srcs` are the handle, of 64 bits, and behind it what [`texture::Access`] says, 32 bits
+    /// each but for the values of a store, which are read as by `St`, as results of a load are written as by `Ld`. A handle is the
+    /// address of a [`texture::Descriptor`] in global memory. Rule: [`texture::Access::is_valid`].
+    Image { access: texture::Access, dsts: Vec<Reg>, srcs: Vec<Operand> },
+
     /// A function that the driver provides. Rule: arguments and result as [`Builtin`] declares; the result may be unused.
     Call { builtin: Builtin, args: Vec<Operand>, dst: Option<Reg> },
     /// Sleep about `ns`: a scheduling hint (a good moment to let other CTAs run).

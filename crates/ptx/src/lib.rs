@@ -8,6 +8,7 @@
 //! - [`operands`]: what its operations read and write.
 //! - [`launch`]: what an engine gets with a kernel, and what comes back.
 //! - [`math`]: what the arithmetic instructions compute, on raw bits. [`matrix`]: matrices in the registers of a warp.
+//! - [`image`]: textures and surfaces, whose arithmetic is the crate `texture`.
 //! - [`interp`]: the reference interpreter. [`builtins`]: what the driver provides to kernels (printf, malloc, …).
 //!
 //! ```
@@ -41,6 +42,7 @@ pub mod builtins;
 mod constant;
 mod decl;
 mod error;
+pub mod image;
 mod index;
 pub mod interp;
 pub mod ir;
@@ -57,7 +59,7 @@ mod program;
 pub mod verify;
 pub mod warp;
 
-pub use decl::Linkage;
+pub use decl::{Linkage, Opaque};
 pub use error::{PtxError, PtxErrorKind};
 pub use options::JitOptions;
 pub use program::{Entry, Program, Relocation, Resources, VarSpace, Variable};

@@ -5,6 +5,7 @@
 //! - `mods`, `opcodes`: modifiers, and the table from opcodes to their forms;
 //! - `arith`, `bits`, `convert`, `narrow`, `memory`, `mbarrier`, `warp`, `matrix`, `control`: one function per form, which takes the modifiers it knows and
 //!   emits operations;
+//! - `image`: textures and surfaces;
 //! - `layout`: shared memory of a kernel, known before its body is parsed;
 //! - `calls`: which functions are inlined; `units`: those that are not; `frames`: what a recursive one keeps on the stack;
 //! - `stack`: what functions take from the thread's stack while they run;
@@ -21,6 +22,7 @@ mod control;
 mod convert;
 mod frames;
 mod graph;
+mod image;
 mod layout;
 mod matrix;
 mod mbarrier;

@@ -83,7 +83,7 @@ pub fn sources(op: &Op) -> Vec<Operand> {
         Op::Shfl { a, b, c, mask, .. } => vec![*a, *b, *c, *mask],
         Op::Vote { mask, .. } => vec![*mask],
         Op::Match { a, mask, .. } | Op::Redux { a, mask, .. } => vec![*a, *mask],
-        Op::Mma { srcs, .. } => srcs.clone(),
+        Op::Mma { srcs, .. } | Op::Image { srcs, .. } => srcs.clone(),
         Op::LdMatrix { addr, .. } => vec![addr.base],
         Op::StMatrix { srcs, addr, .. } => srcs.iter().copied().chain([addr.base]).collect(),
         Op::MovMatrix { a, .. } => vec![*a],
@@ -132,7 +132,7 @@ pub fn writes(op: &Op) -> Vec<Reg> {
         | Op::Redux { dst, .. }
         | Op::MovMatrix { dst, .. }
         | Op::Activemask { dst } => vec![*dst],
-        Op::Mma { dsts, .. } | Op::LdMatrix { dsts, .. } => dsts.clone(),
+        Op::Mma { dsts, .. } | Op::LdMatrix { dsts, .. } | Op::Image { dsts, .. } => dsts.clone(),
         Op::AddCarry { dst, cc_out, .. } | Op::MadCarry { dst, cc_out, .. } => {
             [Some(*dst), *cc_out].into_iter().flatten().collect()
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use crate::decl::Linkage;
+use crate::decl::{Linkage, Opaque};
 use crate::error::PtxError;
 use crate::index;
 use crate::ir::{Kernel, Param, RegTy};
@@ -142,8 +142,8 @@ pub struct Variable {
     pub relocations: Vec<Relocation>,
     /// `.attribute(.managed)`: host code reads and writes it, too.
     pub managed: bool,
-    /// A texture, sampler or surface reference.
-    pub opaque: bool,
+    /// A texture, sampler or surface reference: 8 bytes for a handle, which the driver writes; kernels only load it.
+    pub opaque: Option<Opaque>,
     /// Where its name stands.
     pub(crate) mark: Mark,
     /// Where its declaration begins; the head is shared by all names of one declaration.

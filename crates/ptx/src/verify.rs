@@ -9,6 +9,7 @@ use crate::ir::{
     Precision, PredRef, Reg, RegTy, Space, Term, Ty, VoteMode,
 };
 use crate::matrix::Element;
+use texture::Access;
 
 /// Checks all rules.
 ///
@@ -191,6 +192,7 @@ impl Checker<'_> {
             | Op::Cvta { .. }
             | Op::Isspacep { .. } => self.convert(op),
             Op::Ld { .. } | Op::St { .. } | Op::Atom { .. } | Op::CpAsync { .. } | Op::Fence => self.memory(op),
+            Op::Image { access, dsts, srcs } => self.image(access, dsts, srcs),
             Op::Bfe { .. } | Op::Bfi { .. } | Op::Bmsk { .. } | Op::Szext { .. } | Op::Fns { .. } => self.bits(op),
             Op::Prmt { .. } | Op::Shf { .. } | Op::Lop3 { .. } | Op::Dot { .. } | Op::Video { .. } => self.bits(op),
             _ => self.lanes(op),
@@ -498,6 +500,18 @@ impl Checker<'_> {
         }
     }
 
+    fn image(&self, access: &Access, dsts: &[Reg], srcs: &[Operand]) -> Check {
+        let (words, values, value) = access.sources();
+        let (results, result) = access.results();
+        when(access.is_valid(), "an access to a texture or surface that there is not")?;
+        when(dsts.len() == results && srcs.len() == 1 + words + values, "the operands of a texture or surface")?;
+        let (places, values) = srcs.split_at(1 + words);
+        self.src(places[0], Ty::B64)?;
+        self.srcs(&places[1..], Ty::B32)?;
+        values.iter().try_for_each(|v| self.wide(*v, bytes(value)))?;
+        dsts.iter().try_for_each(|d| self.wide_reg(*d, bytes(result)))
+    }
+
     fn lanes(&self, op: &Op) -> Check {
         match op {
             Op::Bar { kind, id, count, pred, dst } => {
@@ -583,6 +597,16 @@ impl Checker<'_> {
         when(dst.is_none() || result.is_some(), "a call's result")?;
         self.opt(dst, result.unwrap_or(Ty::Pred))?;
         args.iter().zip(params).try_for_each(|(a, ty)| self.src(*a, *ty))
+    }
+}
+
+/// So many bytes, as a type.
+fn bytes(count: u8) -> Ty {
+    match count {
+        1 => Ty::B8,
+        2 => Ty::B16,
+        4 => Ty::B32,
+        _ => Ty::B64,
     }
 }
 

@@ -5,13 +5,15 @@
 //!
 //! - [`ptx_case`]: `.ptx` files that say in comments how to run them and what comes out;
 //! - [`generate`]: random, valid, terminating kernels whose result does not depend on the order of threads;
-//! - [`shapes`]: kernels of a shape and a size; [`matrix`]: kernels of one matrix instruction;
+//! - [`shapes`]: kernels of a shape and a size; [`matrix`], [`image`]: kernels of one instruction on matrices, or on
+//!   textures and surfaces;
 //! - [`compare`]: one kernel on two engines, final memory bit by bit.
 //!
 //! Nothing here is part of the product.
 
 mod diff;
 pub mod generate;
+pub mod image;
 pub mod matrix;
 pub mod ptx_case;
 mod region;

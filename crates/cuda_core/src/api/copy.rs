@@ -180,8 +180,8 @@ impl Driver {
     /// Copies lines (`cuMemcpy2D`, `cuMemcpy2DUnaligned`: depth 1) and slices; `stream` is a default stream.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for pitches below the width or memory that is not allocated, `NOT_SUPPORTED` for arrays; the
-    /// context's error.
+    /// `INVALID_VALUE` for pitches below the width or memory that is not allocated, arrays that there are not, and
+    /// copies that are not inside them or cut their elements; the context's error.
     pub fn memcpy_3d(&self, copy: &Copy3D<'_>, stream: Stream) -> Result<()> {
         self.potentially_unsafe()?;
         let stream = self.stream(stream)?;

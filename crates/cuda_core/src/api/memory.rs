@@ -1,5 +1,7 @@
 //! Linear device memory.
 
+use std::sync::Arc;
+
 use gpu::{DevAddr, Request, Response};
 
 use crate::context::state::ContextState;
@@ -30,8 +32,14 @@ impl Driver {
     pub fn mem_alloc(&self, bytes: u64) -> Result<DevAddr> {
         self.potentially_unsafe()?;
         let context = self.current()?;
-        let wanted = Wanted::new(bytes, Kind::Device, context.core.id);
-        let (memory, pools) = (context.core.memory(), &self.device_of(&context).pools);
+        let made = self.alloc_device(&context, Wanted::new(bytes, Kind::Device, context.core.id))?;
+        self.keep_in(&context, &made)?;
+        Ok(DevAddr(made.base))
+    }
+
+    /// Allocates device memory of a context, which may be ending; if need be waits for it.
+    pub(crate) fn alloc_device(&self, context: &ContextState, wanted: Wanted) -> Result<Arc<Allocation>> {
+        let (memory, pools) = (context.core.memory(), &self.device_of(context).pools);
         let mut place = memory.place();
         let mut made = memory.try_alloc(wanted, &mut place).or_else(|error| {
             // Memory that pools keep for later comes first.
@@ -42,9 +50,7 @@ impl Driver {
             place.wait(&|| context.dead())?;
             made = memory.try_alloc(wanted, &mut place);
         }
-        let made = made?;
-        self.keep_in(&context, &made)?;
-        Ok(DevAddr(made.base))
+        made
     }
 
     /// Allocates memory of a context, which may be ending, that the host sees.
@@ -97,9 +103,14 @@ impl Driver {
         }
         self.quiesce(&current, found.context)?;
         let found = self.memory.forget(address.0, freeable).ok_or(CudaError::INVALID_VALUE)?;
-        self.memory.recycle(&found);
-        self.pools_of(&found).begin_to_attend();
+        self.recycle(&found);
         Ok(())
+    }
+
+    /// Gives the memory of a forgotten allocation back, which no work uses any more, to whoever allocates or waits.
+    pub(crate) fn recycle(&self, found: &Allocation) {
+        self.memory.recycle(found);
+        self.pools_of(found).begin_to_attend();
     }
 
     /// Waits for the work of the current context and of the one that owns some memory.

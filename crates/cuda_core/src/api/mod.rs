@@ -2,6 +2,7 @@
 //!
 //! Nothing in the crate asks for anything here.
 
+mod array;
 mod capture;
 mod context;
 mod copy;
@@ -23,5 +24,6 @@ mod pointer;
 mod pool;
 mod primary;
 mod stream;
+mod texture;
 mod value_ops;
 mod virtual_memory;

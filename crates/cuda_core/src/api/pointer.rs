@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
-use crate::memory::allocation::{Allocation, Kind};
+use crate::memory::allocation::Allocation;
 use crate::values::AttributeValue;
 
 /// Numbers of `CUpointer_attribute`.
@@ -45,7 +45,7 @@ impl Driver {
     /// `INVALID_VALUE` for addresses that CUDA knows nothing of and attributes that do not apply.
     pub fn pointer_get_attribute(&self, attribute: i32, address: u64) -> Result<AttributeValue> {
         self.ready()?;
-        let found = self.memory.find(address).filter(|found| found.kind != Kind::Internal);
+        let found = self.memory.find(address).filter(|found| !found.kind.hidden());
         let Some(found) = found else {
             // Two attributes are defined for every address.
             return match attribute {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::context_core::{ContextCore, GpuCore};
 use crate::error::{CudaError, Result};
 use crate::handle::Context;
+use crate::textures::slab::Descriptors;
 use crate::work::queues::Queues;
 use crate::work::stream::StreamState;
 
@@ -25,6 +26,8 @@ pub(crate) struct ContextState {
     pub(crate) core: Arc<ContextCore>,
     pub(crate) queues: Arc<Queues>,
     pub(crate) legacy: Arc<StreamState>,
+    /// Those of its textures and surfaces.
+    pub(crate) descriptors: Descriptors,
     pub(crate) primary: bool,
     pub(crate) flags: AtomicU32,
     /// `cuCtxAttach` and `cuCtxDetach` count.
@@ -41,6 +44,7 @@ impl ContextState {
             legacy: StreamState::legacy(&queues),
             core,
             queues,
+            descriptors: Descriptors::default(),
             primary,
             flags: AtomicU32::new(flags),
             uses: AtomicU32::new(1),

@@ -96,6 +96,7 @@ fn copy_steps(memory: &Arc<Memories>, copy: &Copy3D<'static>, core: &Arc<Context
     if copy.width == 0 || copy.height == 0 || copy.depth == 0 {
         return Ok(Vec::new());
     }
+    let copy = &memory.arrays.flat(copy)?;
     if let (End::Gpu { at: from, .. }, End::Gpu { at: to, .. }) =
         copy_lines::ends_seen_by(core.gpu.ordinal, memory, copy)?
     {

@@ -31,6 +31,8 @@ pub(crate) enum Kind {
     Mapped,
     /// `cuMemMap` of host memory.
     MappedHost,
+    /// An array, which programs know by a handle.
+    Array,
     /// Of this library's own.
     Internal,
 }
@@ -49,6 +51,11 @@ impl Kind {
     /// Known by the program's address, which is not the GPU's.
     pub(crate) fn registered(self) -> bool {
         matches!(self, Kind::Registered | Kind::RegisteredInPlace)
+    }
+
+    /// Programs know no address of it.
+    pub(crate) fn hidden(self) -> bool {
+        matches!(self, Kind::Array | Kind::Internal)
     }
 
     /// The GPU can access it.

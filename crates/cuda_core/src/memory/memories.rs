@@ -7,6 +7,7 @@ use gpu::DevAddr;
 use crate::error::Result;
 use crate::memory::addresses::Space;
 use crate::memory::allocation::Allocation;
+use crate::memory::arrays::Arrays;
 use crate::memory::heap::Memory;
 use crate::memory::table::Residency;
 
@@ -16,11 +17,12 @@ pub(crate) struct Memories {
     space: Arc<Space>,
     /// By ordinal.
     all: Vec<Arc<Memory>>,
+    pub(crate) arrays: Arrays,
 }
 
 impl Memories {
     pub(crate) fn new(space: &Arc<Space>, all: Vec<Arc<Memory>>) -> Memories {
-        Memories { space: Arc::clone(space), all }
+        Memories { space: Arc::clone(space), all, arrays: Arrays::default() }
     }
 
     /// How many GPUs there are.

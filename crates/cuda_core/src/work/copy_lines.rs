@@ -71,6 +71,7 @@ pub(crate) fn copy_lines(
     if width == 0 || height == 0 || depth == 0 {
         return Ok(());
     }
+    let copy = &memory.arrays.flat(copy)?;
     let (src, dst) = ends(stream, memory, copy)?;
     // Lines without gaps are one run.
     if let Some(bytes) = run_of(copy)? {
@@ -219,9 +220,9 @@ pub(crate) fn ends<'a>(stream: &StreamState, memory: &'a Memories, copy: &Copy3D
 
 /// As [`ends`], as the GPU `here` sees them.
 pub(crate) fn ends_seen_by<'a>(here: u32, memory: &'a Memories, copy: &Copy3D<'a>) -> Result<(End<'a>, End<'a>)> {
-    let &Copy3D { width, height, depth, .. } = copy;
-    let src = resolve(memory, here, &copy.src, width, height, depth)?;
-    Ok((src, resolve(memory, here, &copy.dst, width, height, depth)?))
+    let Copy3D { src, dst, width, height, depth } = memory.arrays.flat(copy)?;
+    let src = resolve(memory, here, &src, width, height, depth)?;
+    Ok((src, resolve(memory, here, &dst, width, height, depth)?))
 }
 
 fn resolve<'a>(
@@ -247,7 +248,8 @@ fn resolve<'a>(
             }
             end_of(memory, here, range)
         }
-        CopyMemory::Array(_) => Err(CudaError::NOT_SUPPORTED),
+        // Became memory before.
+        CopyMemory::Array(_) => Err(CudaError::INVALID_VALUE),
     }
 }
 

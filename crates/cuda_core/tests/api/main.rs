@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod arrays;
 mod captures;
 mod code;
 mod contexts;
@@ -10,4 +11,5 @@ mod graphs;
 mod memory;
 mod streams;
 mod support;
+mod textures;
 mod waiting;

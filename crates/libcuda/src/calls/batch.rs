@@ -4,8 +4,8 @@
 //! within it. Attributes say when sources are read and where memory lies; both follow from the operations here.
 
 use cuda_abi::{
-    CUDA_MEMCPY3D_BATCH_OP, CUdeviceptr, CUmemLocation, CUmemcpy3DOperand, CUmemcpy3DOperandType, CUmemcpyAttributes,
-    CUresult, CUstream,
+    CUDA_MEMCPY3D_BATCH_OP, CUarray, CUdeviceptr, CUmemLocation, CUmemcpy3DOperand, CUmemcpy3DOperandType,
+    CUmemcpyAttributes, CUresult, CUstream,
 };
 use cuda_core::{Copy3D, CopyEnd, CopyMemory, Driver};
 use gpu::DevAddr;
@@ -73,32 +73,60 @@ pub(crate) fn memcpy_with_attributes_async(
     Ok(driver.memcpy_async(unsafe { range(dst, bytes) }?, unsafe { range(src, bytes) }?, stream.core())?)
 }
 
-/// A pointer operand: {u64 address, usize line length, usize lines in a slice, location}; 0 means as long as the copy.
-fn end<'a>(of: &CUmemcpy3DOperand, width: u64, height: u64, depth: u64) -> Result<CopyEnd<'a>, Refusal> {
-    if of.kind != CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_POINTER {
-        return refuse(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+/// Bytes of what a copy's extents count: elements of the array that is an operand, else bytes.
+fn element(driver: &Driver, operation: &CUDA_MEMCPY3D_BATCH_OP) -> Result<u64, Refusal> {
+    let mut found = None;
+    for operand in [&operation.src, &operation.dst] {
+        if operand.kind == CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_ARRAY {
+            let bytes = driver.array_element_bytes(CUarray(operand.value[0]).core())?;
+            if found.replace(bytes).is_some_and(|other| other != bytes) {
+                return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+            }
+        }
     }
-    let [address, line, lines, _] = of.value;
-    let mut end = CopyEnd {
-        memory: CopyMemory::Device(DevAddr(address)),
-        x: 0,
-        y: 0,
-        z: 0,
-        pitch: if line == 0 { width } else { line },
-        height: if lines == 0 { height } else { lines },
+    Ok(found.unwrap_or(1))
+}
+
+/// Extents of a copy: bytes of a line, lines, slices.
+type Extent = [u64; 3];
+
+/// An operand: a pointer, {u64 address, usize line length, usize lines in a slice, location}, where 0 means as long as the copy;
+/// or an array, {handle, offsets}. Lengths are in elements.
+fn end<'a>(of: &CUmemcpy3DOperand, [width, height, depth]: Extent, element: u64) -> Result<CopyEnd<'a>, Refusal> {
+    let invalid = Refusal(CUresult::CUDA_ERROR_INVALID_VALUE);
+    let bytes = |elements: u64| elements.checked_mul(element).ok_or(invalid);
+    let mut end = match of.kind {
+        CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_POINTER => {
+            let [address, line, lines, _] = of.value;
+            CopyEnd {
+                memory: CopyMemory::Device(DevAddr(address)),
+                x: 0,
+                y: 0,
+                z: 0,
+                pitch: if line == 0 { width } else { bytes(line)? },
+                height: if lines == 0 { height } else { lines },
+            }
+        }
+        CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_ARRAY => {
+            let [array, x, y, z] = of.value;
+            let memory = CopyMemory::Array(CUarray(array).core());
+            return Ok(CopyEnd { memory, x: bytes(x)?, y, z, pitch: 0, height: 0 });
+        }
+        _ => return Err(invalid),
     };
-    let Some(extent) = end.extent(width, height, depth).and_then(|extent| usize::try_from(extent).ok()) else {
-        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
-    };
+    let extent = end.extent(width, height, depth).and_then(|extent| usize::try_from(extent).ok()).ok_or(invalid)?;
     // SAFETY: the C caller promised memory there, so much of it (`decode`).
-    end.memory = CopyMemory::Unified(unsafe { range(address, extent) }?);
+    end.memory = CopyMemory::Unified(unsafe { range(of.value[0], extent) }?);
     Ok(end)
 }
 
 fn copy(driver: &Driver, operation: &CUDA_MEMCPY3D_BATCH_OP, stream: CUstream) -> Answer {
+    let element = element(driver, operation)?;
     let extent = operation.extent;
-    let (width, height, depth) = (extent.width as u64, extent.height as u64, extent.depth as u64);
-    let (src, dst) = (end(&operation.src, width, height, depth)?, end(&operation.dst, width, height, depth)?);
+    let width = (extent.width as u64).checked_mul(element).ok_or(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE))?;
+    let (height, depth) = (extent.height as u64, extent.depth as u64);
+    let extent = [width, height, depth];
+    let (src, dst) = (end(&operation.src, extent, element)?, end(&operation.dst, extent, element)?);
     Ok(driver.memcpy_3d_async(&Copy3D { src, dst, width, height, depth }, stream.core())?)
 }
 

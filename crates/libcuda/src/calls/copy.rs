@@ -34,6 +34,7 @@ fn captured(
         skip: [0; 3],
         pitch: bytes,
         height: 1,
+        level: 0,
     };
     driver.capture_copy(stream.core(), || {
         let width = bytes as u64;
@@ -159,6 +160,7 @@ struct End {
     skip: [usize; 3],
     pitch: usize,
     height: usize,
+    level: usize,
 }
 
 fn end<'a>(of: &End, width: u64, height: u64, depth: u64) -> Result<CopyEnd<'a>, Refusal> {
@@ -170,6 +172,14 @@ fn end<'a>(of: &End, width: u64, height: u64, depth: u64) -> Result<CopyEnd<'a>,
         pitch: of.pitch as u64,
         height: of.height as u64,
     };
+    if of.kind == CUmemorytype::CU_MEMORYTYPE_ARRAY {
+        // A level of a mipmapped array is an array.
+        if of.level != 0 {
+            return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        end.memory = CopyMemory::Array(of.array.core());
+        return Ok(end);
+    }
     let Some(extent) = end.extent(width, height, depth).and_then(|extent| usize::try_from(extent).ok()) else {
         return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
     };
@@ -179,7 +189,6 @@ fn end<'a>(of: &End, width: u64, height: u64, depth: u64) -> Result<CopyEnd<'a>,
         CUmemorytype::CU_MEMORYTYPE_DEVICE => end.memory,
         // SAFETY: the C caller promised memory there, so much of it (`decode`).
         CUmemorytype::CU_MEMORYTYPE_UNIFIED => CopyMemory::Unified(unsafe { range(of.device, extent) }?),
-        CUmemorytype::CU_MEMORYTYPE_ARRAY => CopyMemory::Array(of.array.0),
         _ => return refuse(CUresult::CUDA_ERROR_INVALID_VALUE),
     };
     Ok(end)
@@ -195,6 +204,7 @@ fn lines<'a>(copy: &CUDA_MEMCPY2D) -> Result<Copy3D<'a>, Refusal> {
         skip: [copy.src_x_in_bytes, copy.src_y, 0],
         pitch: copy.src_pitch,
         height: copy.height,
+        level: 0,
     };
     let dst = End {
         kind: copy.dst_memory_type,
@@ -204,6 +214,7 @@ fn lines<'a>(copy: &CUDA_MEMCPY2D) -> Result<Copy3D<'a>, Refusal> {
         skip: [copy.dst_x_in_bytes, copy.dst_y, 0],
         pitch: copy.dst_pitch,
         height: copy.height,
+        level: 0,
     };
     Ok(Copy3D { src: end(&src, width, height, 1)?, dst: end(&dst, width, height, 1)?, width, height, depth: 1 })
 }
@@ -218,6 +229,7 @@ pub(crate) fn slices<'a>(copy: &CUDA_MEMCPY3D) -> Result<Copy3D<'a>, Refusal> {
         skip: [copy.src_x_in_bytes, copy.src_y, copy.src_z],
         pitch: copy.src_pitch,
         height: copy.src_height,
+        level: copy.src_lod,
     };
     let dst = End {
         kind: copy.dst_memory_type,
@@ -227,6 +239,7 @@ pub(crate) fn slices<'a>(copy: &CUDA_MEMCPY3D) -> Result<Copy3D<'a>, Refusal> {
         skip: [copy.dst_x_in_bytes, copy.dst_y, copy.dst_z],
         pitch: copy.dst_pitch,
         height: copy.dst_height,
+        level: copy.dst_lod,
     };
     Ok(Copy3D { src: end(&src, width, height, depth)?, dst: end(&dst, width, height, depth)?, width, height, depth })
 }

@@ -301,7 +301,7 @@ fn end(end: &CopyEnd<'_>) -> (CUmemorytype, HostAddr, u64, CUarray) {
         CopyMemory::Host(range) => (CUmemorytype::CU_MEMORYTYPE_HOST, HostAddr(range.address() as u64), none.1, none.2),
         CopyMemory::Device(at) => (CUmemorytype::CU_MEMORYTYPE_DEVICE, none.0, at.0, none.2),
         CopyMemory::Unified(range) => (CUmemorytype::CU_MEMORYTYPE_UNIFIED, none.0, range.address() as u64, none.2),
-        CopyMemory::Array(array) => (CUmemorytype::CU_MEMORYTYPE_ARRAY, none.0, none.1, CUarray(array)),
+        CopyMemory::Array(array) => (CUmemorytype::CU_MEMORYTYPE_ARRAY, none.0, none.1, CUarray(array.0)),
     }
 }
 

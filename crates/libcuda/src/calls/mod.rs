@@ -2,6 +2,8 @@
 //!
 //! Null outputs are refused before anything is done, so that nothing is created that nobody can name.
 
+pub(crate) mod array;
+pub(crate) mod array_copy;
 pub(crate) mod batch;
 pub(crate) mod context;
 pub(crate) mod copy;
@@ -16,3 +18,4 @@ pub(crate) mod misc;
 pub(crate) mod module;
 pub(crate) mod pool;
 pub(crate) mod stream;
+pub(crate) mod texture;

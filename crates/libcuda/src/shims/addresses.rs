@@ -1,6 +1,8 @@
 //! The address map. Made by `cargo xtask gen` from `crates/cuda_abi/functions.txt`.
 
 use crate::addresses::{Address, Name, Variant};
+use crate::shims::array::*;
+use crate::shims::array_copy::*;
 use crate::shims::batch::*;
 use crate::shims::context::*;
 use crate::shims::copy::*;
@@ -16,6 +18,7 @@ use crate::shims::module::*;
 use crate::shims::not_supported::*;
 use crate::shims::pool::*;
 use crate::shims::stream::*;
+use crate::shims::texture::*;
 
 /// A row: name, variants, and after `/` those for per-thread default streams; each with the version it came in.
 macro_rules! names {

@@ -1,6 +1,8 @@
 //! The exported functions and their address map. Made by `cargo xtask gen` from `crates/cuda_abi/functions.txt`.
 
 pub(crate) mod addresses;
+mod array;
+mod array_copy;
 mod batch;
 mod context;
 mod copy;
@@ -16,3 +18,4 @@ mod module;
 mod not_supported;
 mod pool;
 mod stream;
+mod texture;

@@ -17,17 +17,9 @@ static ENTRY: Entry = Entry::new(stringify!($symbol));
 
 not_supported! {
     cuArray3DCreate
-    cuArray3DCreate_v2
     cuArray3DGetDescriptor
-    cuArray3DGetDescriptor_v2
     cuArrayCreate
-    cuArrayCreate_v2
-    cuArrayDestroy
     cuArrayGetDescriptor
-    cuArrayGetDescriptor_v2
-    cuArrayGetMemoryRequirements
-    cuArrayGetPlane
-    cuArrayGetSparseProperties
     cuCheckpointOperationComplete
     cuCheckpointProcessCheckpoint
     cuCheckpointProcessGetRestoreThreadId
@@ -186,30 +178,16 @@ not_supported! {
     cuMemcpy3D
     cuMemcpy3DAsync
     cuMemcpyAtoA
-    cuMemcpyAtoA_v2
-    cuMemcpyAtoA_v2_ptds
     cuMemcpyAtoD
-    cuMemcpyAtoD_v2
-    cuMemcpyAtoD_v2_ptds
     cuMemcpyAtoH
     cuMemcpyAtoHAsync
-    cuMemcpyAtoHAsync_v2
-    cuMemcpyAtoHAsync_v2_ptsz
-    cuMemcpyAtoH_v2
-    cuMemcpyAtoH_v2_ptds
     cuMemcpyDtoA
-    cuMemcpyDtoA_v2
-    cuMemcpyDtoA_v2_ptds
     cuMemcpyDtoD
     cuMemcpyDtoDAsync
     cuMemcpyDtoH
     cuMemcpyDtoHAsync
     cuMemcpyHtoA
     cuMemcpyHtoAAsync
-    cuMemcpyHtoAAsync_v2
-    cuMemcpyHtoAAsync_v2_ptsz
-    cuMemcpyHtoA_v2
-    cuMemcpyHtoA_v2_ptds
     cuMemcpyHtoD
     cuMemcpyHtoDAsync
     cuMemsetD16
@@ -218,11 +196,6 @@ not_supported! {
     cuMemsetD2D8
     cuMemsetD32
     cuMemsetD8
-    cuMipmappedArrayCreate
-    cuMipmappedArrayDestroy
-    cuMipmappedArrayGetLevel
-    cuMipmappedArrayGetMemoryRequirements
-    cuMipmappedArrayGetSparseProperties
     cuModuleGetGlobal
     cuModuleGetSurfRef
     cuModuleGetTexRef
@@ -252,9 +225,6 @@ not_supported! {
     cuSubgridCreate
     cuSubgridWorkerGridCreate
     cuSubgridWorksetCreate
-    cuSurfObjectCreate
-    cuSurfObjectDestroy
-    cuSurfObjectGetResourceDesc
     cuSurfRefGetArray
     cuSurfRefSetArray
     cuTensorMapEncodeIm2col
@@ -262,11 +232,6 @@ not_supported! {
     cuTensorMapEncodeTiled
     cuTensorMapReplaceAddress
     cuTensorMapSetAllocationClass
-    cuTexObjectCreate
-    cuTexObjectDestroy
-    cuTexObjectGetResourceDesc
-    cuTexObjectGetResourceViewDesc
-    cuTexObjectGetTextureDesc
     cuTexRefCreate
     cuTexRefDestroy
     cuTexRefGetAddress

@@ -86,6 +86,8 @@ unsafe extern "C" {
     fn cuLaunchHostFunc(stream: CUstream, function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) -> CUresult;
     safe fn cuGraphCreate(graph: Option<&mut u64>, flags: u32) -> CUresult;
     safe fn cuArrayDestroy(array: u64) -> CUresult;
+    /// Whatever its parameters are: it is not implemented.
+    safe fn cuMemMapArrayAsync() -> CUresult;
 }
 
 /// data[i] += addend, for i below n.
@@ -313,7 +315,8 @@ fn refusals(function: CUfunction) {
     // SAFETY: nothing is read from a null address.
     assert_eq!(unsafe { cuMemcpyHtoD_v2(0, null(), 16) }, CUresult::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(cuGraphCreate(None, 0), CUresult::CUDA_ERROR_INVALID_VALUE);
-    assert_eq!(cuArrayDestroy(0), CUresult::CUDA_ERROR_NOT_SUPPORTED);
+    assert_eq!(cuMemMapArrayAsync(), CUresult::CUDA_ERROR_NOT_SUPPORTED);
+    assert_eq!(cuArrayDestroy(0), CUresult::CUDA_ERROR_INVALID_HANDLE);
     assert_eq!(cuStreamSynchronize(CUstream(0x7777)), CUresult::CUDA_ERROR_INVALID_HANDLE);
     // SAFETY: refused before a parameter is looked for.
     let bare = unsafe { cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, CUstream::NULL, null_mut(), null_mut()) };

@@ -110,6 +110,7 @@ impl Cta {
             Op::Ld { .. } | Op::St { .. } | Op::Atom { .. } | Op::CpAsync { .. } => {
                 return self.access(memory, thread, op);
             }
+            Op::Image { access, dsts, srcs } => return self.image(memory, thread, access, dsts, srcs),
             Op::Fence => {}
             Op::Activemask { dst } => self.set(thread, *dst, active.into()),
             Op::Nanosleep { .. } => self.sleepy = true,

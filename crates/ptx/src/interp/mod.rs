@@ -7,13 +7,14 @@
 //!
 //! - [`Cta`]: one CTA as a plain, resumable value; scheduling of its warps.
 //! - `exec`: instructions that concern one thread. `memory`: state spaces. `warp`: shuffles, votes and their kin;
-//!   `matrix`: those on matrices. `barrier`: CTA barriers.
+//!   `matrix`: those on matrices. `image`: textures and surfaces. `barrier`: CTA barriers.
 //!
 //! Undefined by PTX, and here: a shuffle from a lane that takes no part gives the lane's own value; a warp operation whose
 //! mask names lanes that cannot come (they wait elsewhere) goes on without these; clocks count instructions.
 
 mod barrier;
 mod exec;
+mod image;
 mod matrix;
 mod memory;
 mod warp;

@@ -92,6 +92,15 @@ pub(super) enum Form {
     Ldmatrix,
     Stmatrix,
     Movmatrix,
+    Tex,
+    Tld4,
+    ImageQuery {
+        surface: bool,
+    },
+    Suld,
+    Sust,
+    Sured,
+    Istypep,
     Bra,
     Brx,
     Call,
@@ -146,6 +155,7 @@ static FORMS: &[(&str, Form)] = &[
     ("fns", Form::Fns),
     ("griddepcontrol", Form::Hint),
     ("isspacep", Form::Isspacep),
+    ("istypep", Form::Istypep),
     ("ld", Form::Ld),
     ("ldmatrix", Form::Ldmatrix),
     ("ldu", Form::Ld),
@@ -197,10 +207,17 @@ static FORMS: &[(&str, Form)] = &[
     ("stmatrix", Form::Stmatrix),
     ("sub", Form::AddSub { sub: true }),
     ("subc", Form::AddSubCarry { sub: true }),
+    ("suld", Form::Suld),
+    ("suq", Form::ImageQuery { surface: true }),
+    ("sured", Form::Sured),
+    ("sust", Form::Sust),
     ("szext", Form::Szext),
     ("tanh", Form::Tanh),
     ("testp", Form::Testp),
+    ("tex", Form::Tex),
+    ("tld4", Form::Tld4),
     ("trap", Form::Trap),
+    ("txq", Form::ImageQuery { surface: false }),
     ("vabsdiff2", Form::Video { op: VideoOp::AbsDiff, lanes: 2 }),
     ("vabsdiff4", Form::Video { op: VideoOp::AbsDiff, lanes: 4 }),
     ("vadd2", Form::Video { op: VideoOp::Add, lanes: 2 }),
@@ -221,18 +238,10 @@ static FORMS: &[(&str, Form)] = &[
 /// PTX's other opcodes, sorted, with the name of what they belong to.
 static UNSUPPORTED: &[(&str, &str)] = &[
     ("getctarank", "cluster instructions"),
-    ("istypep", "texture queries"),
     ("mapa", "cluster instructions"),
     ("multimem", "multimem instructions"),
-    ("suld", "surfaces"),
-    ("suq", "surfaces"),
-    ("sured", "surfaces"),
-    ("sust", "surfaces"),
     ("tcgen05", "tensor memory instructions"),
     ("tensormap", "tensor maps"),
-    ("tex", "textures"),
-    ("tld4", "textures"),
-    ("txq", "textures"),
     ("vabsdiff", "scalar video instructions"),
     ("vadd", "scalar video instructions"),
     ("vmad", "scalar video instructions"),
@@ -266,6 +275,14 @@ impl<'a> Body<'a, '_> {
             Form::Call => return self.call(mods),
             // Their operands may be of kinds that nothing else has.
             Form::Hint => return self.skip_statement(),
+            // These have operands of their own kind.
+            Form::Tex
+            | Form::Tld4
+            | Form::ImageQuery { .. }
+            | Form::Suld
+            | Form::Sust
+            | Form::Sured
+            | Form::Istypep => {}
             _ => self.parse_args()?,
         }
         let m = &mut mods;
@@ -333,6 +350,13 @@ impl<'a> Body<'a, '_> {
             Form::Ldmatrix => self.ldmatrix(m),
             Form::Stmatrix => self.stmatrix(m),
             Form::Movmatrix => self.movmatrix(m),
+            Form::Tex => self.tex(m),
+            Form::Tld4 => self.tld4(m),
+            Form::ImageQuery { surface } => self.image_query(m, surface),
+            Form::Suld => self.suld(m),
+            Form::Sust => self.sust(m),
+            Form::Sured => self.sured(m),
+            Form::Istypep => self.istypep(m),
             Form::Ret => self.ret(m),
             Form::Exit => self.exit(m),
             Form::Trap => self.trap(m),

@@ -99,7 +99,7 @@ impl<'a> Body<'a, '_> {
         }
     }
 
-    fn parse_scalar(&mut self) -> Result<Arg<'a>, PtxError> {
+    pub(super) fn parse_scalar(&mut self) -> Result<Arg<'a>, PtxError> {
         let token = self.lexer.next()?;
         self.scalar(token)
     }
@@ -376,6 +376,12 @@ impl<'a> Body<'a, '_> {
                 return Ok(Operand::Reg(dst));
             }
         }
+        if found.is_none()
+            && ty.bits() == 64
+            && let Some(handle) = self.handle_in(name)?
+        {
+            return Ok(handle);
+        }
         let address = self.address_of(name, found)?;
         self.address_operand(address, 0, ty)
     }
@@ -463,8 +469,10 @@ impl<'a> Body<'a, '_> {
             Some(Item::Entry(at)) => return Ok((handle(program.entries[*at].function), Space::Generic)),
             None => return Err(self.invalid(format!("unknown symbol '{}'", clip(name)))),
         };
-        if variable.opaque {
-            return Err(self.unsupported("texture, sampler and surface references are not supported"));
+        if variable.opaque.is_some() {
+            return Err(self.unsupported(
+                "references as memory are not supported: only texture and surface instructions, and mov, name them",
+            ));
         }
         let space = match variable.space {
             VarSpace::Shared => {

@@ -1,0 +1,26 @@
+//! Textures and surfaces: what a handle stands for, how arrays lie in memory, and what an access gives.
+//!
+//! - [`Descriptor`]: an [`Image`], and for a texture a [`Sampler`]. It lies in GPU memory, [`Descriptor::BYTES`] long, aligned to
+//!   [`Descriptor::ALIGN`]; a texture or surface handle **is** the GPU virtual address of its descriptor.
+//! - [`Access`]: what an instruction does with it; [`Object`]: a descriptor that has been read, ready for that.
+//! - [`Layout`]: where the levels of an array are in its one allocation, and how long that is.
+//!
+//! Programs can write anything where a descriptor should be: [`Descriptor::decode`] lets pass only what cannot make an access
+//! compute an address outside the image that it describes, and the memory behind those addresses is for the caller to check,
+//! as that of any load.
+//!
+//! The crate is pure: no I/O, no state, no unsafe code. Source: CUDA programming guide ("Texture and Surface Memory", "Texture
+//! Fetching"), CUDA driver API (texture and surface objects, arrays), PTX ISA ("Texture Instructions", "Surface Instructions").
+
+mod access;
+mod cube;
+mod descriptor;
+mod layout;
+mod object;
+mod sample;
+mod surface;
+
+pub use access::{Access, Boundary, Geometry, MAX_RESULTS, MAX_SOURCES, Memory, Mip, Query, Reduction, Refused};
+pub use descriptor::{AddressMode, Descriptor, Filter, Format, Image, Malformed, Sampler};
+pub use layout::{Layout, Level, MAX_LEVELS, Shape};
+pub use object::Object;
