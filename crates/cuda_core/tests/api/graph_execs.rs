@@ -5,9 +5,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::graphs::{call, fill_of, filler, kernel_node, word, words};
+use crate::graphs::{call, copy_of, fill_of, filler, kernel_node, shape, with_fill, word, words};
 use crate::support::{Submitted, driver, several};
-use cuda_core::{CudaError, Device, Driver, Graph, GraphExec, GraphNode, NodeParams, Stream};
+use cuda_core::{
+    Context, Copy3D, CopyEnd, CopyMemory, CudaError, Device, Driver, Graph, GraphExec, GraphNode, LaunchConfig,
+    NodeInfo, NodeParams, Params, Stream,
+};
 use gpu::{DevAddr, GpuError};
 use parking_lot::Mutex;
 
@@ -221,4 +224,81 @@ fn a_graph_that_records_an_event_of_another_gpu_is_refused_before_anything_is_do
     driver.graph_launch(exec, there).unwrap();
     driver.stream_synchronize(there).unwrap();
     assert_eq!(count.load(Ordering::SeqCst), 1);
+}
+
+/// Gives a kernel node another grid.
+fn with_grid<R>(driver: &Driver, at: DevAddr, blocks: u32, set: impl FnOnce(NodeParams<'_>) -> R) -> R {
+    let (function, context) = (filler(driver), Context::NULL);
+    let config = LaunchConfig { grid: [blocks, 1, 1], ..shape(Stream::NULL) };
+    let call = |params: Params<'_>| set(NodeParams::Kernel { function, config, params, context });
+    with_fill(at, 1, call)
+}
+
+#[test]
+fn cooperative_nodes_must_fit_the_gpu_whichever_way_they_became_so() {
+    let (driver, _) = driver();
+    let [a, ..] = words(&driver);
+    let make = |blocks| {
+        let graph = driver.graph_create(0).unwrap();
+        let node = with_grid(&driver, a, blocks, |kernel| driver.graph_add_node(graph, &[], kernel)).unwrap();
+        let mut yes = [0; 64];
+        yes[0] = 1;
+        driver.graph_kernel_node_set_attribute(node, 2, &yes).unwrap();
+        (graph, node)
+    };
+    let (large, node) = make(5000);
+    let (error, outcome) = driver.graph_instantiate(large, 0).unwrap_err();
+    assert_eq!((error, outcome.result, outcome.error_node), (CudaError::COOPERATIVE_LAUNCH_TOO_LARGE, 1, node));
+    let (small, node) = make(2);
+    let exec = driver.graph_instantiate(small, 0).unwrap();
+    let set = with_grid(&driver, a, 5000, |kernel| driver.graph_exec_node_set_params(exec, node, kernel));
+    assert_eq!(set, Err(CudaError::COOPERATIVE_LAUNCH_TOO_LARGE));
+    assert_eq!(driver.graph_exec_update(exec, large).unwrap_err().1.result, 5);
+    with_grid(&driver, a, 5000, |kernel| driver.graph_node_set_params(node, kernel)).unwrap();
+    assert_eq!(driver.graph_instantiate(small, 0).unwrap_err().0, CudaError::COOPERATIVE_LAUNCH_TOO_LARGE);
+    driver.graph_launch(exec, Stream::NULL).unwrap();
+    assert_eq!(word(&driver, a), 1);
+}
+
+#[test]
+fn what_was_told_of_parameters_stays_until_they_change() {
+    let (driver, _) = driver();
+    let [a, ..] = words(&driver);
+    let graph = driver.graph_create(0).unwrap();
+    let [node, other] = [1, 2].map(|value| kernel_node(&driver, graph, &[], filler(&driver), a, value));
+    let told = || match driver.graph_node_get_params(node).unwrap() {
+        NodeInfo::Kernel { params, .. } => params,
+        _ => panic!("a kernel"),
+    };
+    let before = told();
+    let mut value = [0; 64];
+    value[0] = 3;
+    driver.graph_kernel_node_set_attribute(node, 8, &value).unwrap();
+    assert_eq!(told(), before);
+    driver.graph_kernel_node_set_attribute(node, 2, &value).unwrap();
+    assert_eq!(told(), before);
+    driver.graph_kernel_node_copy_attributes(node, other).unwrap();
+    assert_eq!(told(), before);
+    assert_eq!([2, 8].map(|which| driver.graph_kernel_node_get_attribute(node, which).unwrap()[0]), [0, 0]);
+    with_grid(&driver, a, 1, |kernel| driver.graph_node_set_params(node, kernel)).unwrap();
+    assert_ne!(told(), before);
+}
+
+#[test]
+fn copies_of_nothing_are_captured_as_they_are_done() {
+    let (driver, _) = driver();
+    let [a, b, _] = words(&driver);
+    let stream = driver.stream_create(1).unwrap();
+    let nowhere = CopyEnd { memory: CopyMemory::Device(DevAddr(0)), x: 0, y: 0, z: 0, pitch: 0, height: 1 };
+    let copy_of_nothing = || Ok::<_, CudaError>(Copy3D { src: nowhere, dst: nowhere, width: 0, height: 1, depth: 1 });
+    driver.memcpy_dtod_async(DevAddr(0), DevAddr(0), 0, stream).unwrap();
+    assert_eq!(driver.capture_copy(stream, copy_of_nothing), Ok(false));
+    driver.memset_async(a, 6, 4, 1, stream).unwrap();
+    driver.stream_begin_capture(stream, 2).unwrap();
+    assert_eq!(driver.capture_copy(stream, copy_of_nothing), Ok(true));
+    let NodeParams::Copy { copy, .. } = copy_of(b, a) else { panic!("a copy") };
+    assert_eq!(driver.capture_copy(stream, || Ok::<_, CudaError>(copy)), Ok(true));
+    let graph = driver.stream_end_capture(stream).unwrap();
+    driver.graph_launch(driver.graph_instantiate(graph, 0).unwrap(), stream).unwrap();
+    assert_eq!(word(&driver, b), 6);
 }
