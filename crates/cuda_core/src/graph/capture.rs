@@ -188,7 +188,11 @@ impl Captured<'_> {
             let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?.valid()?;
             let (graph, before) = (capture.graph, capture.member(&self.stream)?.before.clone());
             let work = work(state)?;
-            let node = state.store.add(graph, &before, work)?;
+            let child = if let Work::Graph(child) = work { Some(child) } else { None };
+            let node = state.store.add(graph, &before, work).inspect_err(|_| {
+                // It refers to what the caller does too: nothing of the program's is called.
+                child.into_iter().for_each(|child| state.store.destroy(child).map(drop).unwrap_or_default());
+            })?;
             let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?;
             capture.member(&self.stream)?.before = vec![(node, [0; 8])];
             Ok(())

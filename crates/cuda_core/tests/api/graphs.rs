@@ -71,11 +71,14 @@ pub(crate) fn kernel_node(
 }
 
 pub(crate) fn words(driver: &Driver) -> [DevAddr; 3] {
-    [0; 3].map(|_| {
+    let words = [0; 3].map(|_| {
         let at = driver.mem_alloc(4).unwrap();
         driver.memset(at, 0, 4, 1, Stream::NULL).unwrap();
         at
-    })
+    });
+    // Streams that do not wait for the legacy one find them so.
+    driver.ctx_synchronize().unwrap();
+    words
 }
 
 pub(crate) fn launched(fake: &FakeGpu) -> usize {

@@ -7,6 +7,7 @@ mod captures;
 mod code;
 mod contexts;
 mod devices;
+mod graph_execs;
 mod graphs;
 mod memory;
 mod streams;
