@@ -114,7 +114,8 @@ static void use(const char* name) {
     printf("%zu:%s;", n, text);
 }
 int main() {
-    printf("%d%d;", dlsym(RTLD_DEFAULT, "nvrtcGetCUBIN") == NULL, dlerror() != NULL);
+    int none = dlsym(RTLD_DEFAULT, "nvrtcGetCUBIN") == NULL;
+    printf("%d%d;", none, dlerror() != NULL);
     use("./libnvrtc.so.1"); use("./libnvrtc.so.2"); use("./libnvrtc.so.1");
     printf("%d%d", dlsym(RTLD_DEFAULT, "") == NULL, dlsym(RTLD_NEXT, "puts") == dlsym(RTLD_DEFAULT, "puts"));
 }"#;
