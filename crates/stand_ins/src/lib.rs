@@ -25,6 +25,7 @@
 mod image;
 mod interpose;
 mod library;
+mod node;
 mod nvjitlink;
 mod nvrtc;
 
