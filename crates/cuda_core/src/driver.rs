@@ -18,6 +18,7 @@ use crate::memory::advice::Advices;
 use crate::memory::memories::Memories;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::textures::objects::ObjectTable;
+use crate::textures::references::References;
 use crate::values::HostServices;
 use crate::work::event::EventState;
 use crate::work::stream::StreamState;
@@ -38,6 +39,7 @@ pub struct Driver {
     pub(crate) links: Table<LinkState>,
     pub(crate) graphs: Arc<Graphs>,
     pub(crate) objects: ObjectTable,
+    pub(crate) references: References,
     initialized: AtomicBool,
 }
 
@@ -58,6 +60,7 @@ impl Driver {
             links: Table::default(),
             graphs: Arc::default(),
             objects: ObjectTable::default(),
+            references: References::default(),
             initialized: AtomicBool::new(false),
             memory,
             devices,

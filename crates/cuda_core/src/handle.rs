@@ -69,6 +69,10 @@ handles! {
     Array,
     /// `CUmipmappedArray`.
     MipmappedArray,
+    /// `CUtexref`.
+    TexRef,
+    /// `CUsurfref`.
+    SurfRef,
 }
 
 impl Kernel {
@@ -109,6 +113,8 @@ pub(crate) enum Tag {
     UserObject,
     Array,
     MipmappedArray,
+    TexRef,
+    SurfRef,
 }
 
 const TAG_SHIFT: u32 = 40;

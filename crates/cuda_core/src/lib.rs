@@ -79,7 +79,7 @@ pub use driver::Driver;
 pub use error::{CudaError, Result};
 pub use handle::{
     Array, Context, Device, Event, Function, Graph, GraphExec, GraphNode, Kernel, Library, Link, MemPool,
-    MipmappedArray, Module, Physical, Stream, UserObject,
+    MipmappedArray, Module, Physical, Stream, SurfRef, TexRef, UserObject,
 };
 /// What is asked of the compiler at a load.
 pub use ptx::JitOptions;

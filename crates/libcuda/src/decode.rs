@@ -297,6 +297,8 @@ handles! {
     CUuserObject <=> UserObject,
     CUarray <=> Array,
     CUmipmappedArray <=> MipmappedArray,
+    CUtexref <=> TexRef,
+    CUsurfref <=> SurfRef,
 }
 
 macro_rules! plain_out {

@@ -320,7 +320,11 @@ impl Form {
             if axis >= places {
                 // Levels, gradients, offsets: small numbers of either sort.
                 let float = random.below(400) as f32 / 64.0 - 2.0;
-                return if integer || random.one_in(5) { random.below(16).wrapping_sub(8) & 0xffff_ffff } else { float.to_bits().into() };
+                return if integer || random.one_in(5) {
+                    random.below(16).wrapping_sub(8) & 0xffff_ffff
+                } else {
+                    float.to_bits().into()
+                };
             }
             let size = u64::from(sizes[axis.min(2)]);
             if integer {

@@ -62,6 +62,7 @@ impl Driver {
         state.queues.abandon();
         self.memory.arrays.forget_context(core.id);
         self.objects.forget_context(core.id);
+        self.references.forget_context(core.id);
         core.memory().free_context(core.id);
         // What waits for events of the context must not wait for ever.
         self.events.all().iter().for_each(|event| event.abandon_in(core));

@@ -25,5 +25,6 @@ mod pool;
 mod primary;
 mod stream;
 mod texture;
+mod texture_reference;
 mod value_ops;
 mod virtual_memory;

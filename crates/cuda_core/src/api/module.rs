@@ -12,7 +12,7 @@ use crate::handle::{Function, Module};
 use crate::values::{Image, JitLog};
 
 impl Driver {
-    fn module(&self, module: Module) -> Result<Arc<ModuleState>> {
+    pub(crate) fn module(&self, module: Module) -> Result<Arc<ModuleState>> {
         self.ready()?;
         let state = self.code.modules.get(module.0)?;
         state.core.check()?;
@@ -27,6 +27,7 @@ impl Driver {
         // A failed context runs nothing any more.
         let result = self.contexts.get(module.core.handle.0).and_then(|context| context.queues.synchronize());
         self.code.forget(module);
+        self.references.forget_module(module.handle);
         module.unload();
         result
     }

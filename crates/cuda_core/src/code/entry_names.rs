@@ -6,6 +6,10 @@
 pub(crate) struct Names {
     /// Kernels (`.entry`), in the order of the text.
     pub(crate) kernels: Vec<String>,
+    /// Texture references (`.texref`), those that are parameters too.
+    pub(crate) textures: Vec<String>,
+    /// Surface references (`.surfref`).
+    pub(crate) surfaces: Vec<String>,
     /// The word `.managed` is there.
     pub(crate) managed: bool,
 }
@@ -16,18 +20,23 @@ pub(crate) fn find(text: &[u8]) -> Names {
     let mut rest = text;
     while let Some(at) = next_directive(rest) {
         rest = &rest[at + 1..];
-        if let Some(after) = rest.strip_prefix(b"entry")
-            && after.first().is_some_and(|byte| !is_name(*byte))
-        {
-            let name = skip_blank(after);
-            let end = name.iter().position(|&byte| !is_name(byte)).unwrap_or(name.len());
-            if end > 0 {
-                names.kernels.push(String::from_utf8_lossy(&name[..end]).into_owned());
+        let directive = &rest[..rest.iter().position(|&byte| !is_name(byte)).unwrap_or(rest.len())];
+        let list = match directive {
+            b"entry" => &mut names.kernels,
+            b"texref" => &mut names.textures,
+            b"surfref" => &mut names.surfaces,
+            b"managed" => {
+                names.managed = true;
+                continue;
             }
-            rest = &name[end..];
-        } else if rest.strip_prefix(b"managed").is_some_and(|after| !after.first().is_some_and(|byte| is_name(*byte))) {
-            names.managed = true;
+            _ => continue,
+        };
+        let name = skip_blank(&rest[directive.len()..]);
+        let end = name.iter().position(|&byte| !is_name(byte)).unwrap_or(name.len());
+        if end > 0 {
+            list.push(String::from_utf8_lossy(&name[..end]).into_owned());
         }
+        rest = &name[end..];
     }
     names
 }
@@ -89,6 +98,15 @@ mod tests {
         assert_eq!(kernels(b".entry"), Vec::<String>::new());
         assert_eq!(kernels(b".entry /*"), Vec::<String>::new());
         assert_eq!(kernels(b"\xFF.entry \xFF"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn finds_references() {
+        let found = find(
+            b".global .texref tex; .global .surfref /* s */ surf;.global .texref more[2]; // .texref no\n.texrefs x",
+        );
+        assert_eq!(found.textures, ["tex", "more"]);
+        assert_eq!(found.surfaces, ["surf"]);
     }
 
     #[test]

@@ -213,6 +213,18 @@ impl ModuleState {
         Err(CudaError::NOT_FOUND)
     }
 
+    /// Where the handle of a texture reference is, or of a surface reference.
+    pub(crate) fn reference(&self, texture: bool, name: &str) -> Result<DevAddr> {
+        let has = |text: &Text| if texture { &text.textures } else { &text.surfaces }.iter().any(|other| other == name);
+        if !self.texts.iter().any(has) {
+            return Err(CudaError::NOT_FOUND);
+        }
+        match self.global(name)? {
+            (address, 8) => Ok(address),
+            _ => Err(CudaError::NOT_FOUND),
+        }
+    }
+
     /// Names of all kernels.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.texts.iter().flat_map(|text| text.kernels.iter().map(String::as_str))

@@ -13,6 +13,9 @@ use crate::values::Image;
 pub(crate) struct Text {
     pub(crate) ptx: Vec<u8>,
     pub(crate) kernels: Vec<String>,
+    /// References by name.
+    pub(crate) textures: Vec<String>,
+    pub(crate) surfaces: Vec<String>,
     /// Those of a library are there for all contexts.
     pub(crate) managed: Managed,
 }
@@ -34,9 +37,9 @@ impl Text {
                     ptx.truncate(ptx.iter().position(|b| *b == 0).unwrap_or(ptx.len()));
                     ptx.extend_from_slice(pragma.as_bytes());
                 }
-                let Names { kernels, managed } = entry_names::find(&ptx);
+                let Names { kernels, textures, surfaces, managed } = entry_names::find(&ptx);
                 let managed = if managed { Managed::default() } else { Managed::none() };
-                Text { ptx, kernels, managed }
+                Text { ptx, kernels, textures, surfaces, managed }
             })
             .collect())
     }

@@ -58,11 +58,20 @@ impl Descriptors {
             places.free.extend(ends.map(DevAddr));
         }
         let place = places.free.pop().ok_or(CudaError::UNKNOWN)?;
-        let written = places.write(core, place, descriptor);
+        let written = places.write(core, place, &descriptor.encode());
         if written.is_err() {
             places.free.push(place);
         }
         written.map(|()| place)
+    }
+
+    /// Stores a handle, or none, in a variable that no work looks at.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`; the context's error.
+    pub(crate) fn write_handle(&self, core: &ContextCore, variable: DevAddr, handle: Option<DevAddr>) -> Result<()> {
+        let handle = handle.map_or(0, |handle| handle.0);
+        self.0.lock().write(core, variable, &handle.to_le_bytes())
     }
 
     /// The descriptor there is none any more.
@@ -72,7 +81,7 @@ impl Descriptors {
 }
 
 impl Places {
-    fn write(&mut self, core: &ContextCore, place: DevAddr, descriptor: &Descriptor) -> Result<()> {
+    fn write(&mut self, core: &ContextCore, at: DevAddr, data: &[u8]) -> Result<()> {
         let buffer = match &mut self.buffer {
             Some(buffer) => buffer,
             none => {
@@ -80,7 +89,7 @@ impl Places {
                 none.insert(file.and_then(|file| file.map()).map_err(|_| CudaError::OUT_OF_MEMORY)?)
             }
         };
-        buffer.write(0, &descriptor.encode());
-        core.memory().write_now(place, buffer.range(0, Descriptor::BYTES), false)
+        buffer.write(0, data);
+        core.memory().write_now(at, buffer.range(0, data.len()), false)
     }
 }

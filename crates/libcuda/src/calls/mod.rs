@@ -19,3 +19,4 @@ pub(crate) mod module;
 pub(crate) mod pool;
 pub(crate) mod stream;
 pub(crate) mod texture;
+pub(crate) mod texture_reference;

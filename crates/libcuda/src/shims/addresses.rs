@@ -19,6 +19,7 @@ use crate::shims::not_supported::*;
 use crate::shims::pool::*;
 use crate::shims::stream::*;
 use crate::shims::texture::*;
+use crate::shims::texture_reference::*;
 
 /// A row: name, variants, and after `/` those for per-thread default streams; each with the version it came in.
 macro_rules! names {

@@ -19,3 +19,4 @@ mod not_supported;
 mod pool;
 mod stream;
 mod texture;
+mod texture_reference;
