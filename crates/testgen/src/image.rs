@@ -320,7 +320,11 @@ impl Form {
             if axis >= places {
                 // Levels, gradients, offsets: small numbers of either sort.
                 let float = random.below(400) as f32 / 64.0 - 2.0;
-                return if integer || random.one_in(5) { random.below(16).wrapping_sub(8) & 0xffff_ffff } else { float.to_bits().into() };
+                return if integer || random.one_in(5) {
+                    random.below(16).wrapping_sub(8) & 0xffff_ffff
+                } else {
+                    float.to_bits().into()
+                };
             }
             let size = u64::from(sizes[axis.min(2)]);
             if integer {
@@ -338,7 +342,7 @@ impl Form {
             (if random.one_in(4) { (at * 2.0).round() / 2.0 } else { at }).to_bits().into()
         };
         let mut list: Vec<u64> = (0..words).map(|i| number(random, i)).collect();
-        list.extend((0..values).map(|_| random.next()));
+        list.extend((0..values).map(|_| random.word()));
         list
     }
 }
@@ -349,7 +353,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -359,7 +363,7 @@ impl Random {
 
     /// One below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.word() % n
     }
 
     /// Once in `n` times.
@@ -465,7 +469,7 @@ pub fn scene(random: &mut Random, form: &Form, base: u64, uniform: bool) -> Scen
         end = (end + image_bytes(&descriptor.image) as u64).next_multiple_of(Layout::ALIGN);
         descriptors.push(descriptor);
     }
-    let mut memory: Vec<u8> = (0..(end - base).next_multiple_of(64 << 10)).map(|_| random.next() as u8).collect();
+    let mut memory: Vec<u8> = (0..(end - base).next_multiple_of(64 << 10)).map(|_| random.word() as u8).collect();
     for (i, descriptor) in descriptors.iter().enumerate() {
         let at = (table - base) as usize + i * Descriptor::BYTES;
         memory[at..at + Descriptor::BYTES].copy_from_slice(&descriptor.encode());
