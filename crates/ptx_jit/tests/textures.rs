@@ -1,5 +1,7 @@
 //! Texture and surface instructions on machine code and on the interpreter: the same results, bit by bit.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 mod support;
 
 use std::collections::HashSet;
@@ -75,17 +77,22 @@ fn what_is_not_there_is_a_fault() {
     }
 }
 
-/// A surface is written by some lanes and read by others of the same warp: what is behind the store sees it.
+/// A surface is written by some lanes and read by others of the same warp: what is behind the store sees it. Values that are
+/// alive around that make chunks smaller than a warp.
 #[test]
 fn lanes_see_what_others_wrote_before() {
     let text = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 out, .param .u64 h) {\n\
-        .reg .b64 %out, %h, %at; .reg .b32 %t, %x, %y, %n;\n\
+        .reg .b64 %out, %h, %at; .reg .b32 %t, %x, %y, %n, %v<6>;\n\
         ld.param.u64 %out, [out]; ld.param.u64 %h, [h]; mov.u32 %t, %tid.x; mul.wide.u32 %at, %t, 4; add.s64 %out, %out, %at;\n\
+        ld.global.u32 %v0, [%out+4096]; ld.global.u32 %v1, [%out+4224]; ld.global.u32 %v2, [%out+4352];\n\
+        ld.global.u32 %v3, [%out+4480]; ld.global.u32 %v4, [%out+4608]; ld.global.u32 %v5, [%out+4736];\n\
         shl.b32 %x, %t, 2; mul.lo.u32 %y, %t, 3; sust.b.1d.b32.trap [%h, {%x}], %y;\n\
-        xor.b32 %x, %x, 124; suld.b.1d.b32.trap %n, [%h, {%x}]; st.global.u32 [%out], %n; ret; }";
+        xor.b32 %x, %x, 124; suld.b.1d.b32.trap %n, [%h, {%x}];\n\
+        add.u32 %n, %n, %v0; add.u32 %n, %n, %v1; add.u32 %n, %n, %v2; add.u32 %n, %n, %v3;\n\
+        add.u32 %n, %n, %v4; add.u32 %n, %n, %v5; st.global.u32 [%out], %n; ret; }";
     let program = ptx::Program::parse(text.as_bytes()).unwrap();
     let kernel = Arc::new(program.lower(0, &|_| None).unwrap());
-    let image = texture::Image::array(texture::Shape::D1, texture::Format::U32, 1, BASE + 4096, [32, 1, 1], 1);
+    let image = texture::Image::array(texture::Shape::D1, texture::Format::U32, 1, BASE + 2048, [32, 1, 1], 1);
     let mut memory = vec![0; 64 << 10];
     memory[1024..1152].copy_from_slice(&texture::Descriptor { image, sampler: None }.encode());
     let launch = launch([32, 1, 1], &[BASE, BASE + 1024]);

@@ -1,7 +1,7 @@
 //! Operands and results of an access to textures or surfaces, as machine code hands them over: a row for each, of the lanes of a
 //! chunk, one behind another.
 
-use texture::Access;
+use texture::{Access, Descriptor, Object};
 
 /// Most bytes of a lane in all rows: the handle, coordinates of a gradient with offsets or values, and results.
 pub(crate) const LANE_BYTES: u32 = 8 + 4 * (texture::MAX_SOURCES as u32) + 8 * (texture::MAX_RESULTS as u32);
@@ -43,3 +43,10 @@ impl Rows {
         self.value(self.values) + self.lanes * self.result * i
     }
 }
+
+/// Descriptors that have been read, with what they say.
+#[derive(Debug, Default)]
+pub(crate) struct Known(pub(crate) [Option<(Words, Object)>; 4]);
+
+/// A descriptor's bytes.
+pub(crate) type Words = [u64; Descriptor::BYTES / 8];

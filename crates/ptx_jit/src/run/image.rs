@@ -1,5 +1,7 @@
 //! Accesses to textures and surfaces, for the lanes of a chunk.
 
+mod fast;
+
 use std::convert::Infallible;
 
 use ptx::image;
@@ -8,7 +10,7 @@ use ptx::launch;
 use texture::{Access, Descriptor, MAX_RESULTS, MAX_SOURCES, Memory, Object, Refused};
 
 use crate::abi::context::Context;
-use crate::abi::image::Rows;
+use crate::abi::image::{Known, Rows, Words};
 use crate::run::helpers::{active, attached, raise, reach, read_element, update, write_element};
 
 /// Performs an access for the lanes `bits` of a chunk. Called by machine code: `shape` says how many lanes the rows have, and
@@ -17,35 +19,54 @@ pub(crate) extern "C" fn run(ctx: *mut Context, access: u32, bits: u32, shape: u
     let access = attached(ctx, access, |of| &of.images);
     let lanes = (shape & 0xff) as usize;
     let rows = Lanes { rows: Rows::new(access, lanes), lanes, base: rows };
-    rows.clear();
-    let mut known: Option<(u64, Object)> = None;
+    if bits.count_ones() as usize != lanes {
+        rows.clear();
+    }
+    if bits != 0 && shape >> 8 != 0 {
+        let handle = rows.handle(0);
+        let object = object(ctx, handle);
+        let left = fast::perform(ctx, access, object, &rows, bits);
+        for lane in active(left) {
+            rows.perform(ctx, access, handle, object, lane);
+        }
+        return;
+    }
     for lane in active(bits) {
-        let handle = rows.handle(if shape >> 8 != 0 { 0 } else { lane });
-        let object = match known {
-            Some((of, object)) if of == handle => object,
-            _ => object(ctx, handle),
-        };
-        known = Some((handle, object));
-        rows.perform(ctx, access, handle, &object, lane);
+        let handle = rows.handle(lane);
+        rows.perform(ctx, access, handle, object(ctx, handle), lane);
     }
 }
 
 /// What a handle stands for; raises if it stands for nothing.
-fn object(ctx: *mut Context, handle: u64) -> Object {
-    let found = image::object(handle, |bytes| {
-        for (half, address) in
-            bytes.chunks_exact_mut(Descriptor::ALIGN as usize).zip([handle, handle.wrapping_add(Descriptor::ALIGN)])
-        {
+fn object<'a>(ctx: *mut Context, handle: u64) -> &'a Object {
+    let mut words: Words = [0; Descriptor::BYTES / 8];
+    if handle.is_multiple_of(Descriptor::ALIGN) {
+        let half = Descriptor::ALIGN as usize / 8;
+        for (words, address) in words.chunks_exact_mut(half).zip([handle, handle.wrapping_add(Descriptor::ALIGN)]) {
             let at = reach(ctx, Space::Global, address, Descriptor::ALIGN, 0, launch::Access::Read);
-            for (i, word) in half.chunks_exact_mut(8).enumerate() {
+            for (i, word) in words.iter_mut().enumerate() {
                 // SAFETY: this half of the descriptor lies inside the window.
                 let at = unsafe { at.add(8 * i) };
-                word.copy_from_slice(&read_element(at, Ty::U64).to_le_bytes());
+                *word = read_element(at, Ty::U64);
             }
         }
-        Ok(())
-    });
-    found.unwrap_or_else(|exception| raise(ctx, exception))
+    }
+    // SAFETY: the context is live while its CTA runs.
+    let Known(known) = unsafe { &mut (*ctx).known };
+    let place = &mut known[(handle / Descriptor::BYTES as u64) as usize % known.len()];
+    if place.as_ref().is_none_or(|(of, _)| *of != words) {
+        let found = image::object(handle, |bytes| {
+            for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+            Ok(())
+        });
+        *place = found.ok().map(|object| (words, object));
+    }
+    match place {
+        Some((_, object)) => object,
+        None => raise(ctx, image::nothing(handle)),
+    }
 }
 
 /// Rows of the lanes of a chunk.
