@@ -96,6 +96,9 @@ impl Control {
         let mut buffer = [0; MAX_HELLO_BYTES];
         let length = unix::receive_bare(socket, &mut buffer).map_err(text)?;
         let hello = Hello::decode(&buffer[..length]).map_err(|error| error.to_string())?;
+        if hello.features & features::STANDING != 0 {
+            return self.tell_standing(socket, &hello, peer);
+        }
         if hello.features & features::SHARED_MEMORY == 0 {
             return Err("sessions without shared memory are not served here".into());
         }
@@ -122,6 +125,7 @@ impl Control {
                     // To whom was told of the tenant: the next one forgets who has no session.
                     self.tell(orders);
                     let Opened { session, tenant, gpu, gpus } = opened;
+                    tenants.note_process(session, peer.pid, hello.process);
                     let order = ToDevice::Open { session, tenant, pid: peer.pid, features, staging_block, gpus };
                     (Ok((opened, self.gpus[gpu].device.hand_over(session, order, fds))), Orders::new())
                 }
@@ -275,12 +279,8 @@ impl Control {
     /// None answers.
     fn report(&self) -> Result<Listing> {
         let mut all = Listing::default();
-        // All are asked before any is waited for.
-        let asked: Vec<_> = self.gpus.iter().map(|seat| seat.device.ask_report()).collect();
-        let until = Instant::now() + REPORT_BOUND;
-        for (gpu, asked) in asked.into_iter().enumerate() {
-            let left = until.saturating_duration_since(Instant::now());
-            match asked.and_then(|asked| asked.recv_timeout(left).context("it does not answer")) {
+        for (gpu, told) in self.ask_all(REPORT_BOUND).into_iter().enumerate() {
+            match told {
                 Ok(Listing { sessions, device_deaths, .. }) => {
                     all.sessions.extend(sessions);
                     all.device_deaths += device_deaths;

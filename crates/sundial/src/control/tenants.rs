@@ -1,4 +1,6 @@
-//! Registrations, and the terms of those who did not register.
+//! Registrations, and the terms of those who did not register; how they stand (`standing`).
+
+mod standing;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read;
@@ -10,7 +12,7 @@ use fair_share::Priority;
 use tenancy::placement::{Load, Wish};
 use tenancy::{Admission, AdmissionError, Limits, TenantId, Terms};
 use transport::unix;
-use wire::Credential;
+use wire::{Credential, Process};
 
 use super::Settings;
 use super::rights::Owner;
@@ -20,6 +22,7 @@ use crate::link::ToDevice;
 use crate::policy::{Grant, Held};
 use crate::remoting::Remoting;
 use crate::size::{GpuName, GpuWish, Percent, Scheduler, Size};
+pub(super) use standing::Asked;
 
 /// All tenants present, and the sessions passed on.
 #[derive(Debug)]
@@ -45,6 +48,8 @@ pub(super) struct Tenants {
     users: BTreeMap<u32, TenantId>,
     /// Open sessions: number, tenant, GPU.
     sessions: BTreeMap<u64, (TenantId, usize)>,
+    /// Whose they are: processes as they are called here, and as they say.
+    processes: BTreeMap<u64, (i32, Process)>,
     /// GPUs whose device process works.
     up: BTreeSet<usize>,
     /// What the next one is called that a device process is given.
@@ -94,6 +99,7 @@ impl Tenants {
             draining: false,
             users: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            processes: BTreeMap::new(),
             up: BTreeSet::new(),
             next_number: 1,
             scheduler: config.scheduler,
@@ -426,9 +432,7 @@ impl Tenants {
         let registered = if credential.is_none() { None } else { Some(self.known(&credential)?) };
         // Before a tenant is made for it.
         if let Some(owner) = registered.map_or(Some(who), |tenant| self.owner(tenant)) {
-            if owner.user != who.user && !owner.is_administrator() && !who.is_administrator() {
-                return Err("the credential is another user's".into());
-            }
+            check_owner(owner, who)?;
             let own = |(id, _): &&(TenantId, usize)| self.owner(*id).is_some_and(|other| other.user == owner.user);
             self.grant(owner).check_session(self.sessions.values().filter(own).count())?;
         }
@@ -551,6 +555,7 @@ impl Tenants {
 
     /// A session has ended, or could not be passed on.
     pub(super) fn close(&mut self, session: u64) -> Orders {
+        self.processes.remove(&session);
         let Some((tenant, _)) = self.sessions.remove(&session) else { return Orders::new() };
         let last = !self.sessions.values().any(|(other, _)| *other == tenant);
         if last && self.orphans.remove(&tenant) {
@@ -595,6 +600,12 @@ impl Tenants {
         self.owners.retain(|tenant, _| present.contains(tenant));
     }
 
+    /// Most memory of a GPU that a tenant may have, bytes.
+    fn memory_limit(&self, terms: &Terms, gpu: usize) -> u64 {
+        let whole = self.admission.memory_bytes(gpu);
+        terms.memory_bytes.unwrap_or(whole).min(self.settings.limits.vram_bytes)
+    }
+
     pub(super) fn introduce(&self, id: TenantId) -> Orders {
         let Some(terms) = self.admission.terms(id) else { return Orders::new() };
         let owner = self.owner(id).unwrap_or_default();
@@ -604,8 +615,7 @@ impl Tenants {
         // A device process counts what its own tenants take.
         let host_bytes = (host_bytes / gpus.len().max(1) as u64).max(tenancy::LEAST_HOST_MEMORY.min(host_bytes));
         let order = |&gpu: &usize| {
-            let whole = self.admission.memory_bytes(gpu);
-            let vram_bytes = terms.memory_bytes.unwrap_or(whole).min(self.settings.limits.vram_bytes);
+            let vram_bytes = self.memory_limit(terms, gpu);
             let order = ToDevice::Tenant {
                 id,
                 name: terms.name.clone(),
@@ -625,6 +635,14 @@ impl Tenants {
     }
 }
 
+/// Whether somebody may come as a tenant of a user's.
+fn check_owner(owner: Owner, who: Owner) -> Result<(), String> {
+    if owner.user != who.user && !owner.is_administrator() && !who.is_administrator() {
+        return Err("the credential is another user's".into());
+    }
+    Ok(())
+}
+
 fn new_credential() -> Result<Credential> {
     let mut secret = [0; 32];
     let mut random = std::fs::File::open("/dev/urandom").context("no source of randomness")?;
@@ -637,7 +655,7 @@ mod tests {
     use super::*;
     use crate::host::Host;
 
-    fn tenants_with(config: &str) -> Tenants {
+    pub(super) fn tenants_with(config: &str) -> Tenants {
         let settings = Settings::new(Config::parse(config).unwrap(), Host::look()).unwrap();
         let mut tenants = Tenants::new(&Arc::new(settings));
         tenants.start(vec![1 << 30; tenants.gpus()]);
@@ -649,7 +667,7 @@ mod tests {
         tenants_with("")
     }
 
-    fn owner(user: u32) -> Owner {
+    pub(super) fn owner(user: u32) -> Owner {
         Owner { user, group: user }
     }
 
@@ -753,7 +771,7 @@ mod tests {
         assert_eq!(told(tenants.hold_back(BTreeMap::new())), [Priority::High, Priority::Low]);
     }
 
-    fn terms(name: &str, share: f64) -> Terms {
+    pub(super) fn terms(name: &str, share: f64) -> Terms {
         Terms {
             name: name.into(),
             memory_bytes: Some(1 << 28),
@@ -829,7 +847,7 @@ mod tests {
     }
 
     /// A lifeline that is never cut.
-    fn alive() -> Arc<OwnedFd> {
+    pub(super) fn alive() -> Arc<OwnedFd> {
         let (ours, theirs) = unix::pair().unwrap();
         std::mem::forget(theirs);
         Arc::new(ours)
