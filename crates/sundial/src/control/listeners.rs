@@ -22,7 +22,7 @@ use super::Control;
 use super::connections::{Connections, HELLO_BOUND, Limit, Serve, Then};
 use super::rights::{self, Owner, View};
 use super::supervisor::REPORT_BOUND;
-use super::tenants::{Asked, Opened, Orders, Tenants};
+use super::tenants::{Newcomer, Opened, Orders, Tenants};
 use super::vgpus::Wish;
 use crate::admin::{self, AdminReply, AdminRequest, Listing, SessionLine};
 use crate::link::ToDevice;
@@ -95,6 +95,9 @@ impl Control {
         let mut buffer = [0; MAX_HELLO_BYTES];
         let length = unix::receive_bare(socket, &mut buffer).map_err(text)?;
         let hello = Hello::decode(&buffer[..length]).map_err(|error| error.to_string())?;
+        if hello.features & features::STANDING != 0 {
+            return self.tell_standing(socket, &hello, peer);
+        }
         if hello.features & features::SHARED_MEMORY == 0 {
             return Err("sessions without shared memory are not served here".into());
         }
@@ -121,6 +124,7 @@ impl Control {
                     // To whom was told of the tenant: the next one forgets who has no session.
                     self.tell(orders);
                     let Opened { session, tenant, gpu, gpus } = opened;
+                    tenants.note_process(session, peer.pid, hello.process);
                     let order = ToDevice::Open { session, tenant, pid: peer.pid, features, staging_block, gpus };
                     (Ok((opened, self.gpus[gpu].device.hand_over(session, order, fds))), Orders::new())
                 }
@@ -204,8 +208,8 @@ impl Control {
             }
             AdminRequest::Register { terms, gpus, profile, remoting, timed } => {
                 let remoting = self.settings().config.remoting().wanted(remoting, timed);
-                let asked = Asked { terms, profile: profile.as_deref(), gpus: &gpus };
-                let register = |remoting| self.register(socket, who, &asked, remoting);
+                let newcomer = Newcomer { terms, profile: profile.as_deref(), gpus: &gpus };
+                let register = |remoting| self.register(socket, who, &newcomer, remoting);
                 or_refused(remoting.and_then(register))
             }
             AdminRequest::CreateVgpu { terms, gpu, scheme, shadowing, profile, path } => {
@@ -275,12 +279,8 @@ impl Control {
     /// None answers.
     fn report(&self) -> Result<Listing> {
         let mut all = Listing::default();
-        // All are asked before any is waited for.
-        let asked: Vec<_> = self.gpus.iter().map(|seat| seat.device.ask_report()).collect();
-        let until = Instant::now() + REPORT_BOUND;
-        for (gpu, asked) in asked.into_iter().enumerate() {
-            let left = until.saturating_duration_since(Instant::now());
-            match asked.and_then(|asked| asked.recv_timeout(left).context("it does not answer")) {
+        for (gpu, told) in self.ask_all(REPORT_BOUND).into_iter().enumerate() {
+            match told {
                 Ok(Listing { sessions, device_deaths, .. }) => {
                     all.sessions.extend(sessions);
                     all.device_deaths += device_deaths;
@@ -321,19 +321,24 @@ impl Control {
         &self,
         socket: &Arc<OwnedFd>,
         owner: Owner,
-        asked: &Asked<'_>,
+        newcomer: &Newcomer<'_>,
         remoting: Remoting,
     ) -> Result<AdminReply> {
         self.note_quota(owner);
         let lifeline = Arc::clone(socket);
-        let name = &asked.terms.name;
+        let name = &newcomer.terms.name;
         let credential = self.admit(owner, |tenants| {
-            let (credential, orders) = tenants.register(asked.clone(), owner, Arc::clone(&lifeline))?;
+            let (credential, orders) = tenants.register(newcomer.clone(), owner, Arc::clone(&lifeline))?;
             tenants.arrange(&credential, remoting);
             Ok((credential, orders))
         })?;
         self.note_priority(name);
-        tracing::info!(tenant = name, profile = asked.profile, share = asked.terms.share_percent, "tenant registered");
+        tracing::info!(
+            tenant = name,
+            profile = newcomer.profile,
+            share = newcomer.terms.share_percent,
+            "tenant registered"
+        );
         Ok(AdminReply::Registered { credential: credential.to_hex(), socket: self.directory.session_socket() })
     }
 }

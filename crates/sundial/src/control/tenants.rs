@@ -1,4 +1,6 @@
-//! Registrations, and the terms of those who did not register.
+//! Registrations, and the terms of those who did not register; how they stand (`standing`).
+
+mod standing;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read;
@@ -10,7 +12,7 @@ use fair_share::Priority;
 use tenancy::placement::{Load, Wish};
 use tenancy::{Admission, AdmissionError, Limits, TenantId, Terms};
 use transport::unix;
-use wire::Credential;
+use wire::{Credential, Process};
 
 use super::Settings;
 use super::rights::Owner;
@@ -21,6 +23,7 @@ use crate::policy::{Grant, Held};
 use crate::profile::Taken;
 use crate::remoting::Remoting;
 use crate::size::{GpuName, GpuWish, Percent, Scheduler, Size};
+pub(super) use standing::Asked;
 
 /// All tenants present, and the sessions passed on.
 #[derive(Debug)]
@@ -48,6 +51,8 @@ pub(super) struct Tenants {
     users: BTreeMap<u32, TenantId>,
     /// Open sessions: number, tenant, GPU.
     sessions: BTreeMap<u64, (TenantId, usize)>,
+    /// Whose they are: processes as they are called here, and as they say.
+    processes: BTreeMap<u64, (i32, Process)>,
     /// GPUs whose device process works.
     up: BTreeSet<usize>,
     /// What the next one is called that a device process is given.
@@ -73,7 +78,7 @@ pub(super) type Orders = Vec<(usize, ToDevice)>;
 
 /// What somebody asks for who wants to be let in.
 #[derive(Clone, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct Newcomer<'a> {
     pub(super) terms: Terms,
     pub(super) profile: Option<&'a str>,
     pub(super) gpus: &'a GpuWish,
@@ -106,6 +111,7 @@ impl Tenants {
             draining: false,
             users: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            processes: BTreeMap::new(),
             up: BTreeSet::new(),
             next_number: 1,
             scheduler: config.scheduler,
@@ -182,8 +188,8 @@ impl Tenants {
     ///
     /// # Errors
     /// Why not.
-    pub(super) fn admit(&mut self, asked: Asked<'_>, owner: Owner, whole: bool) -> Result<TenantId> {
-        let Asked { mut terms, profile, gpus: wish } = asked;
+    pub(super) fn admit(&mut self, newcomer: Newcomer<'_>, owner: Owner, whole: bool) -> Result<TenantId> {
+        let Newcomer { mut terms, profile, gpus: wish } = newcomer;
         if self.draining {
             bail!("the daemon is ending, and lets nobody in any more; try again when another has started");
         }
@@ -384,11 +390,11 @@ impl Tenants {
     /// There is no room for such a tenant, or its name is taken.
     pub(super) fn register(
         &mut self,
-        asked: Asked<'_>,
+        newcomer: Newcomer<'_>,
         owner: Owner,
         lifeline: Arc<OwnedFd>,
     ) -> Result<(Credential, Orders)> {
-        let tenant = self.admit(asked, owner, false)?;
+        let tenant = self.admit(newcomer, owner, false)?;
         let credential = new_credential()?;
         let remoting = self.settings.config.remoting();
         self.registered.insert(credential, Registration { tenant, lifeline, remoting });
@@ -471,9 +477,7 @@ impl Tenants {
         let registered = if credential.is_none() { None } else { Some(self.known(&credential)?) };
         // Before a tenant is made for it.
         if let Some(owner) = registered.map_or(Some(who), |tenant| self.owner(tenant)) {
-            if owner.user != who.user && !owner.is_administrator() && !who.is_administrator() {
-                return Err("the credential is another user's".into());
-            }
+            check_owner(owner, who)?;
             let own = |(id, _): &&(TenantId, usize)| self.owner(*id).is_some_and(|other| other.user == owner.user);
             self.grant(owner).check_session(self.sessions.values().filter(own).count())?;
         }
@@ -517,8 +521,8 @@ impl Tenants {
         if let Some(taken) = self.profile(who, None)? {
             taken.bound(&mut terms);
         }
-        let asked = Asked { terms, profile: None, gpus: &GpuWish::default() };
-        let tenant = self.admit(asked, who, false).map_err(|error| error.to_string())?;
+        let newcomer = Newcomer { terms, profile: None, gpus: &GpuWish::default() };
+        let tenant = self.admit(newcomer, who, false).map_err(|error| error.to_string())?;
         self.users.insert(uid, tenant);
         Ok((tenant, self.introduce(tenant)))
     }
@@ -606,6 +610,7 @@ impl Tenants {
 
     /// A session has ended, or could not be passed on.
     pub(super) fn close(&mut self, session: u64) -> Orders {
+        self.processes.remove(&session);
         let Some((tenant, _)) = self.sessions.remove(&session) else { return Orders::new() };
         let last = !self.sessions.values().any(|(other, _)| *other == tenant);
         if last && self.orphans.remove(&tenant) {
@@ -651,6 +656,12 @@ impl Tenants {
         self.profiles.retain(|tenant, _| present.contains(tenant));
     }
 
+    /// Most memory of a GPU that a tenant may have, bytes.
+    fn memory_limit(&self, terms: &Terms, gpu: usize) -> u64 {
+        let whole = self.admission.memory_bytes(gpu);
+        terms.memory_bytes.unwrap_or(whole).min(self.settings.limits.vram_bytes)
+    }
+
     pub(super) fn introduce(&self, id: TenantId) -> Orders {
         let Some(terms) = self.admission.terms(id) else { return Orders::new() };
         let owner = self.owner(id).unwrap_or_default();
@@ -660,8 +671,7 @@ impl Tenants {
         // A device process counts what its own tenants take.
         let host_bytes = (host_bytes / gpus.len().max(1) as u64).max(tenancy::LEAST_HOST_MEMORY.min(host_bytes));
         let order = |&gpu: &usize| {
-            let whole = self.admission.memory_bytes(gpu);
-            let vram_bytes = terms.memory_bytes.unwrap_or(whole).min(self.settings.limits.vram_bytes);
+            let vram_bytes = self.memory_limit(terms, gpu);
             let order = ToDevice::Tenant {
                 id,
                 name: terms.name.clone(),
@@ -679,6 +689,14 @@ impl Tenants {
         };
         gpus.iter().map(order).collect()
     }
+}
+
+/// Whether somebody may come as a tenant of a user's.
+fn check_owner(owner: Owner, who: Owner) -> Result<(), String> {
+    if owner.user != who.user && !owner.is_administrator() && !who.is_administrator() {
+        return Err("the credential is another user's".into());
+    }
+    Ok(())
 }
 
 fn new_credential() -> Result<Credential> {

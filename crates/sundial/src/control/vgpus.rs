@@ -20,7 +20,7 @@ use vfio_user::Listener;
 
 use super::rights::{Owner, View};
 use super::supervisor::DeviceLink;
-use super::tenants::{Asked, Orders, Tenants};
+use super::tenants::{Newcomer, Orders, Tenants};
 use super::{Control, Seat};
 use crate::admin::{self, AdminReply, VgpuLine, VgpuListing};
 use crate::link::{ToDevice, VgpuStatus};
@@ -134,9 +134,9 @@ impl Control {
         let (name, share) = (terms.name.clone(), terms.share_percent);
         let door = Arc::new(self.open_door(&name, socket)?);
         let (path, theirs) = (door.path.clone(), door.is_theirs());
-        let asked = Asked { terms, profile: profile.as_deref(), gpus: &gpu };
+        let newcomer = Newcomer { terms, profile: profile.as_deref(), gpus: &gpu };
         let (vgpu, made) = self.admit(owner, |tenants| {
-            let (vgpu, orders) = tenants.admit_vgpu(asked.clone(), owner, (scheme, shadowing), &door)?;
+            let (vgpu, orders) = tenants.admit_vgpu(newcomer.clone(), owner, (scheme, shadowing), &door)?;
             // Whoever waits is there before the device process can answer.
             let made = self.device_of(tenants, vgpu)?.expect(vgpu);
             Ok(((vgpu, made), orders))
@@ -379,14 +379,14 @@ impl Tenants {
     /// Lets one in.
     fn admit_vgpu(
         &mut self,
-        asked: Asked<'_>,
+        newcomer: Newcomer<'_>,
         owner: Owner,
         how: (Scheme, Option<(Shadowing, Costs)>),
         door: &Arc<Door>,
     ) -> Result<(TenantId, Orders)> {
         let (scheme, shadowing) = how;
-        let name = asked.terms.name.clone();
-        let vgpu = self.admit(asked, owner, scheme == Scheme::PassThrough)?;
+        let name = newcomer.terms.name.clone();
+        let vgpu = self.admit(newcomer, owner, scheme == Scheme::PassThrough)?;
         let mut orders = self.introduce(vgpu);
         let gpu = self.admission.gpus(vgpu).first().copied().unwrap_or(0);
         let most_bytes = orders.iter().find_map(limit_of).unwrap_or(0);

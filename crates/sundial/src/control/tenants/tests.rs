@@ -1,7 +1,7 @@
 use super::*;
 use crate::host::Host;
 
-fn tenants_with(config: &str) -> Tenants {
+pub(super) fn tenants_with(config: &str) -> Tenants {
     let settings = Settings::new(Config::parse(config).unwrap(), Host::look()).unwrap();
     let mut tenants = Tenants::new(&Arc::new(settings));
     tenants.start(vec![1 << 30; tenants.gpus()]);
@@ -13,18 +13,18 @@ fn tenants() -> Tenants {
     tenants_with("")
 }
 
-fn owner(user: u32) -> Owner {
+pub(super) fn owner(user: u32) -> Owner {
     Owner { user, group: user }
 }
 
-fn asked(terms: Terms) -> Asked<'static> {
-    Asked { terms, profile: None, gpus: &GpuWish::Any(1) }
+pub(super) fn newcomer(terms: Terms) -> Newcomer<'static> {
+    Newcomer { terms, profile: None, gpus: &GpuWish::Any(1) }
 }
 
 /// Its other end, which keeps it, and what came of it.
 fn register(tenants: &mut Tenants, terms: Terms, user: u32) -> Result<OwnedFd, String> {
     let (ours, theirs) = unix::pair().unwrap();
-    let registered = tenants.register(asked(terms), owner(user), Arc::new(ours));
+    let registered = tenants.register(newcomer(terms), owner(user), Arc::new(ours));
     registered.map(|_| theirs).map_err(|error| format!("{error:#}"))
 }
 
@@ -125,7 +125,7 @@ fn who_may_take_some_profiles_has_no_more_than_they_say() {
     let user = 4_000_001;
     let open = |name: &str, memory_bytes| Terms { memory_bytes, share_percent: None, ..terms(name, 0.0) };
     let come = |tenants: &mut Tenants, terms, profile, user| {
-        let come = tenants.register(Asked { profile, ..asked(terms) }, owner(user), alive());
+        let come = tenants.register(Newcomer { profile, ..newcomer(terms) }, owner(user), alive());
         come.map(|(_, orders)| limit(&orders)).map_err(|error| format!("{error:#}"))
     };
     assert_eq!(come(&mut tenants, open("a", None), None, user), Ok(128 << 20), "the first of them");
@@ -155,7 +155,7 @@ fn limit(orders: &Orders) -> u64 {
     }
 }
 
-fn terms(name: &str, share: f64) -> Terms {
+pub(super) fn terms(name: &str, share: f64) -> Terms {
     Terms {
         name: name.into(),
         memory_bytes: Some(1 << 28),
@@ -170,7 +170,7 @@ fn terms(name: &str, share: f64) -> Terms {
 fn a_registration_lasts_as_long_as_its_lifeline() {
     let mut tenants = tenants();
     let (ours, theirs) = unix::pair().unwrap();
-    let (credential, orders) = tenants.register(asked(terms("a", 80.0)), owner(5), Arc::new(ours)).unwrap();
+    let (credential, orders) = tenants.register(newcomer(terms("a", 80.0)), owner(5), Arc::new(ours)).unwrap();
     assert!(
         matches!(&orders[..], [(_, ToDevice::Tenant { share_percent: Some(_), limits, .. })] if limits.vram_bytes == 1 << 28)
     );
@@ -178,18 +178,18 @@ fn a_registration_lasts_as_long_as_its_lifeline() {
     assert!(tenants.open(credential, owner(4_000_001), 0).unwrap_err().contains("another user's"));
     let (other, _keep) = unix::pair().unwrap();
     let other = Arc::new(other);
-    assert!(tenants.register(asked(terms("b", 30.0)), owner(5), Arc::clone(&other)).is_err(), "80 % are given");
+    assert!(tenants.register(newcomer(terms("b", 30.0)), owner(5), Arc::clone(&other)).is_err(), "80 % are given");
     drop(theirs);
     assert!(tenants.sweep().is_empty() && tenants.is_somebody_going(5) && !tenants.is_somebody_going(6));
     assert!(tenants.open(credential, owner(5), 0).is_err(), "the credential went with its lifeline");
     assert!(tenants.open(Credential([9; 32]), owner(5), 0).is_err());
     assert!(
-        tenants.register(asked(terms("b", 30.0)), owner(5), Arc::clone(&other)).is_err(),
+        tenants.register(newcomer(terms("b", 30.0)), owner(5), Arc::clone(&other)).is_err(),
         "whoever has a session has its share"
     );
     let orders = tenants.close(session.session);
     assert!(matches!(&orders[..], [(_, ToDevice::Forget { .. })]) && !tenants.is_somebody_going(5));
-    let (_, orders) = tenants.register(asked(terms("b", 30.0)), owner(5), other).unwrap();
+    let (_, orders) = tenants.register(newcomer(terms("b", 30.0)), owner(5), other).unwrap();
     assert!(matches!(&orders[..], [(_, ToDevice::Tenant { .. })]));
     assert!(!tenants.is_empty());
     let orders = tenants.reshare("b", Percent(100.0)).unwrap();
@@ -227,7 +227,7 @@ fn users_without_credential_share_one_tenant_each() {
 }
 
 /// A lifeline that is never cut.
-fn alive() -> Arc<OwnedFd> {
+pub(super) fn alive() -> Arc<OwnedFd> {
     let (ours, theirs) = unix::pair().unwrap();
     std::mem::forget(theirs);
     Arc::new(ours)
@@ -244,10 +244,12 @@ fn a_tenant_of_two_gpus_is_told_of_and_forgotten_on_both() {
     let mut come = |name: &str, wish| {
         let (ours, theirs) = unix::pair().unwrap();
         let terms = Terms { memory_bytes: None, ..terms(name, 10.0) };
-        tenants.register(Asked { gpus: &wish, ..asked(terms) }, owner(5), Arc::new(ours)).map(|(credential, orders)| {
-            let told: Vec<usize> = orders.iter().map(|(gpu, _)| *gpu).collect();
-            (credential, told, theirs)
-        })
+        tenants.register(Newcomer { gpus: &wish, ..newcomer(terms) }, owner(5), Arc::new(ours)).map(
+            |(credential, orders)| {
+                let told: Vec<usize> = orders.iter().map(|(gpu, _)| *gpu).collect();
+                (credential, told, theirs)
+            },
+        )
     };
     let (one, told, _alive) = come("one", GpuWish::Any(1)).unwrap();
     assert_eq!(told, [0]);
@@ -290,10 +292,15 @@ fn a_tenant_of_two_gpus_is_told_of_and_forgotten_on_both() {
     assert!(tenants.sweep().is_empty(), "it has a session");
     let told: Vec<usize> = tenants.lost(0).iter().map(|(gpu, _)| *gpu).collect();
     assert_eq!((told, tenants.sessions(0)), (vec![0, 1], 0), "with its last session it is forgotten on the other, too");
-    assert!(tenants.register(Asked { gpus: &GpuWish::Any(2), ..asked(terms("both", 1.0)) }, owner(5), alive()).is_ok());
+    assert!(
+        tenants
+            .register(Newcomer { gpus: &GpuWish::Any(2), ..newcomer(terms("both", 1.0)) }, owner(5), alive())
+            .is_ok()
+    );
     assert!(tenants.close(first.session).is_empty());
     let little = Terms { host_bytes: Some(32 << 20), ..terms("little", 1.0) };
-    let refused = tenants.register(Asked { gpus: &GpuWish::Any(2), ..asked(little) }, owner(5), alive()).unwrap_err();
+    let refused =
+        tenants.register(Newcomer { gpus: &GpuWish::Any(2), ..newcomer(little) }, owner(5), alive()).unwrap_err();
     assert!(refused.to_string().contains("the least is 67108864"), "{refused}");
 }
 
@@ -304,7 +311,7 @@ fn what_policy_says_holds_on_each_gpu() {
     let mut come = |name: &str, share: f64, bytes, wish: GpuWish| {
         let (ours, theirs) = unix::pair().unwrap();
         let terms = Terms { memory_bytes: bytes, ..terms(name, share) };
-        let admitted = tenants.register(Asked { gpus: &wish, ..asked(terms) }, owner(user), Arc::new(ours));
+        let admitted = tenants.register(Newcomer { gpus: &wish, ..newcomer(terms) }, owner(user), Arc::new(ours));
         std::mem::forget(theirs);
         admitted.map(|(_, orders)| orders).map_err(|error| format!("{error:#}"))
     };
