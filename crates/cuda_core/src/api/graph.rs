@@ -246,6 +246,7 @@ impl Driver {
         self.with_node(node, |_, node| match &node.work {
             Work::Kernel(kernel) => NodeInfo::Kernel {
                 function: kernel.given,
+                in_context: kernel.function.handle,
                 config: kernel.config,
                 params: kernel.params.pointers.as_ptr().expose_provenance() as u64,
                 context: kernel.function.core.handle,

@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::graph::exec::{ExecNode, ExecState, Released};
 use crate::graph::node::Work;
-use crate::graph::store::Store;
+use crate::graph::store::{PLAIN, Store};
 use crate::handle::{self, Graph, GraphExec, GraphNode, Stream, Tag};
 use crate::values::{GraphOutcome, NodeParams};
 use crate::work::queues::Point;
@@ -179,7 +179,7 @@ fn rebuild(store: &mut Store, graph: Graph, nodes: &[ExecNode], from: usize, to:
     let mut names: HashMap<usize, GraphNode> = HashMap::new();
     let mut place = from;
     while let Some(node) = nodes.get(place).filter(|_| place < to) {
-        let before: Vec<_> = node.before().filter_map(|place| Some((*names.get(&place)?, [0; 8]))).collect();
+        let before: Vec<_> = node.before().filter_map(|place| Some((*names.get(&place)?, PLAIN))).collect();
         let work = match node.work {
             Work::Graph(_) => {
                 let child = store.create();

@@ -22,7 +22,7 @@ use crate::context_core::ContextCore;
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::graph::node::Work;
-use crate::graph::store::{EdgeData, Taken};
+use crate::graph::store::{EdgeData, PLAIN, Taken};
 use crate::graph::{Graphs, State};
 use crate::handle::{Graph, GraphNode, Stream};
 use crate::values::CaptureInfo;
@@ -42,10 +42,16 @@ thread_local! {
 #[derive(Debug)]
 struct Member {
     stream: Arc<StreamState>,
-    /// What its next node comes behind.
+    /// What its next node comes behind; each node once.
     before: Vec<(GraphNode, EdgeData)>,
     /// The same, as it was when last asked for.
-    shown: Box<[GraphNode]>,
+    shown: (Box<[GraphNode]>, Box<[EdgeData]>),
+}
+
+impl Member {
+    fn new(stream: Arc<StreamState>, before: Vec<(GraphNode, EdgeData)>) -> Member {
+        Member { stream, before, shown: Default::default() }
+    }
 }
 
 #[derive(Debug)]
@@ -154,11 +160,13 @@ fn discard(state: &mut State, capture: &Capture) -> Taken {
     if capture.given { Taken::default() } else { state.store.destroy(capture.graph).unwrap_or_default() }
 }
 
-/// Each once.
+/// Each node once. Where that is to be of two kinds, it is of the plain one: who waits for the whole of a node waits for all of it.
 fn merge(into: &mut Vec<(GraphNode, EdgeData)>, nodes: impl IntoIterator<Item = (GraphNode, EdgeData)>) {
-    for edge in nodes {
-        if !into.contains(&edge) {
-            into.push(edge);
+    for (node, data) in nodes {
+        match into.iter_mut().find(|(known, _)| *known == node) {
+            None => into.push((node, data)),
+            Some((_, known)) if *known != data => *known = PLAIN,
+            Some(_) => {}
         }
     }
 }
@@ -194,7 +202,7 @@ impl Captured<'_> {
                 child.into_iter().for_each(|child| state.store.destroy(child).map(drop).unwrap_or_default());
             })?;
             let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?;
-            capture.member(&self.stream)?.before = vec![(node, [0; 8])];
+            capture.member(&self.stream)?.before = vec![(node, PLAIN)];
             Ok(())
         })
     }
@@ -320,7 +328,7 @@ impl Driver {
         state.captures.last += 1;
         let id = state.captures.last;
         stream.set_capture(id);
-        let members = vec![Member { stream, before, shown: Box::default() }];
+        let members = vec![Member::new(stream, before)];
         let thread = std::thread::current().id();
         let given = given.is_some();
         state.captures.all.insert(id, Capture { graph, given, mode, thread, invalid: false, members });
@@ -384,12 +392,11 @@ impl Driver {
         }
         // The capture is over: what the event tells of is a graph's.
         let capture = captures.all.get_mut(&of).ok_or(CudaError::CAPTURED_EVENT)?.valid()?;
-        let edges = nodes.into_iter().map(|node| (node, [0; 8]));
+        let edges = nodes.into_iter().map(|node| (node, PLAIN));
         if id == 0 {
             // As where captures begin.
             stream.core.check()?;
-            let member = Member { stream: Arc::clone(stream), before: edges.collect(), shown: Box::default() };
-            capture.members.push(member);
+            capture.members.push(Member::new(Arc::clone(stream), edges.collect()));
             stream.set_capture(of);
         } else {
             merge(&mut capture.member(stream)?.before, edges);
@@ -400,7 +407,7 @@ impl Driver {
     /// What is known of a stream's capture.
     pub(crate) fn capture_info(&self, stream: Stream) -> Result<CaptureInfo> {
         let stream = self.any_stream(stream)?;
-        let none = CaptureInfo { status: 0, id: 0, graph: Graph::NULL, before: (0, 0) };
+        let none = CaptureInfo { status: 0, id: 0, graph: Graph::NULL, before: (0, 0), edges: 0, plain: true };
         let id = stream.capture();
         if id == 0 {
             return if stream.depends_on_captures() { Err(CudaError::STREAM_CAPTURE_IMPLICIT) } else { Ok(none) };
@@ -412,9 +419,12 @@ impl Driver {
         }
         let graph = capture.graph;
         let member = capture.member(&stream)?;
-        member.shown = member.before.iter().map(|edge| edge.0).collect();
-        let place = member.shown.as_ptr().expose_provenance() as u64;
-        Ok(CaptureInfo { status: 1, id, graph, before: (place, member.shown.len() as u64) })
+        let (nodes, data): (Vec<_>, Vec<_>) = member.before.iter().copied().unzip();
+        let plain = data.iter().all(|data| *data == PLAIN);
+        member.shown = (nodes.into(), data.into());
+        let (nodes, data) = &member.shown;
+        let before = (nodes.as_ptr().expose_provenance() as u64, nodes.len() as u64);
+        Ok(CaptureInfo { status: 1, id, graph, before, edges: data.as_ptr().expose_provenance() as u64, plain })
     }
 
     /// Changes what a captured stream's next node comes behind.

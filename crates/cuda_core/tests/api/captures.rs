@@ -102,6 +102,36 @@ fn what_concerns_a_whole_context_asks_for_its_captures() {
 }
 
 #[test]
+fn a_dependency_of_two_kinds_is_a_plain_one() {
+    const PLAIN: [u8; 8] = [0; 8];
+    const PROGRAMMATIC: [u8; 8] = [1, 0, 1, 0, 0, 0, 0, 0];
+    let (driver, _) = driver();
+    let [a, ..] = words(&driver);
+    let stream = driver.stream_create(1).unwrap();
+    driver.stream_begin_capture(stream, RELAXED).unwrap();
+    let add = || {
+        driver.memset_async(a, 1, 4, 1, stream).unwrap();
+        let graph = driver.stream_get_capture_info(stream).unwrap().graph;
+        driver.graph_get_nodes(graph).unwrap().pop().unwrap()
+    };
+    let told = || driver.stream_get_capture_info(stream).map(|info| (info.before.1, info.plain)).unwrap();
+    let update = |node, data, replace| driver.stream_update_capture_dependencies(stream, &[(node, data)], replace);
+    let first = add();
+    assert_eq!(told(), (1, true));
+    update(first, PROGRAMMATIC, true).unwrap();
+    assert_eq!(told(), (1, false));
+    let second = add();
+    assert_eq!(driver.graph_node_get_dependencies(second), Ok(vec![(first, PROGRAMMATIC)]));
+    for data in [PROGRAMMATIC, PLAIN, PROGRAMMATIC] {
+        update(first, data, false).unwrap();
+    }
+    assert_eq!(told(), (2, true));
+    let third = add();
+    assert_eq!(driver.graph_node_get_dependencies(third), Ok(vec![(second, PLAIN), (first, PLAIN)]));
+    driver.stream_end_capture(stream).unwrap();
+}
+
+#[test]
 fn threads_that_have_one_stream_wait_for_two_events_of_a_capture_both_do() {
     let (driver, _) = driver();
     let [a, ..] = words(&driver);
