@@ -100,7 +100,7 @@ pub enum AccessError {
     Local,
     /// Outside the parameter block.
     Param,
-    /// No texture or surface is described there, or not such a one; or it is a place outside a surface.
+    /// No texture or surface is described there, or not such a one.
     Image,
 }
 

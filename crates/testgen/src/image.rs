@@ -416,10 +416,12 @@ pub fn descriptor(random: &mut Random, access: &Access, base: u64) -> Descriptor
         image.pitch = (extent[0] + random.below(4) as u32) * image.texel();
     }
     let texture = access.is_texture() || matches!(access, Access::Query { .. }) && random.one_in(2);
+    let [filter, mip_filter] =
+        [(); 2].map(|()| if format.is_integer() { Filter::Point } else { random.of(&[Filter::Point, Filter::Linear]) });
     let sampler = Sampler {
         address: [0; 3].map(|_| random.of(&AddressMode::ALL)),
-        filter: if format.is_integer() { Filter::Point } else { random.of(&[Filter::Point, Filter::Linear]) },
-        mip_filter: random.of(&[Filter::Point, Filter::Linear]),
+        filter,
+        mip_filter,
         normalized: random.one_in(2),
         srgb: format == Format::Unorm8 && random.one_in(3),
         seamless: random.one_in(2),

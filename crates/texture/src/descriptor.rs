@@ -237,7 +237,7 @@ pub struct Sampler {
     pub address: [AddressMode; 3],
     /// Between texels of a level; [`Filter::Point`] if the format is an integer's.
     pub filter: Filter,
-    /// Between levels.
+    /// Between levels; the same.
     pub mip_filter: Filter,
     /// Are coordinates from 0 to 1, rather than to the image's size? Of cubes they always are.
     pub normalized: bool,
@@ -275,7 +275,7 @@ impl Default for Sampler {
 
 impl Sampler {
     fn check(&self, format: Format) -> Result<(), Malformed> {
-        if self.filter == Filter::Linear && format.is_integer() {
+        if [self.filter, self.mip_filter].contains(&Filter::Linear) && format.is_integer() {
             return Err(Malformed::Filter(format));
         }
         if self.srgb && format != Format::Unorm8 {

@@ -231,10 +231,11 @@ impl Footprint {
             let last = (object.slices(&level) / 6).saturating_sub(1);
             let cube = u64::from(request.layer.min(last)) * 6;
             let first = level.offset + cube * level.slice;
-            // Without a seam, coordinates are clamped: outside is the other side of an edge, or nothing.
             let joined = sampler.seamless && linear;
             let axis = |i: usize| {
-                let Axis { texels, weight } = axis(along[i], AddressMode::Clamp, sizes[i], 0, linear);
+                // Address modes are for faces that are not joined.
+                let mode = if sampler.seamless { AddressMode::Clamp } else { sampler.address[i] };
+                let Axis { texels, weight } = axis(along[i], mode, sizes[i], 0, linear);
                 if !joined {
                     return Axis { texels, weight };
                 }

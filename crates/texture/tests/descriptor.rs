@@ -50,7 +50,7 @@ prop_compose! {
         Sampler {
             address,
             filter: filter(flags[0] && !format.is_integer()),
-            mip_filter: filter(flags[1]),
+            mip_filter: filter(flags[1] && !format.is_integer()),
             normalized: flags[2],
             srgb: flags[3] && format == Format::Unorm8,
             seamless: flags[4],

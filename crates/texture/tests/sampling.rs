@@ -25,6 +25,21 @@ fn exact(x: f32) -> i128 {
     }
 }
 
+/// The texel that an index means; none at the border.
+fn folded(mode: AddressMode, i: i128, size: i128) -> Option<u32> {
+    let at = match mode {
+        AddressMode::Wrap => i - size * i.div_euclid(size),
+        AddressMode::Clamp => i.max(0).min(size - 1),
+        AddressMode::Mirror => {
+            let at = i - 2 * size * i.div_euclid(2 * size);
+            if at < size { at } else { 2 * size - 1 - at }
+        }
+        AddressMode::Border if (0..size).contains(&i) => i,
+        AddressMode::Border => return None,
+    };
+    Some(at as u32)
+}
+
 /// What one axis of the formulas gives: texels i and i + 1, none at the border, and alpha in 256ths.
 fn formula(x: f32, mode: AddressMode, n: u32, normalized: bool, offset: i64, linear: bool) -> ([Option<u32>; 2], u32) {
     let size = i128::from(n);
@@ -42,20 +57,7 @@ fn formula(x: f32, mode: AddressMode, n: u32, normalized: bool, offset: i64, lin
     let (down, rest) = (fraction >> (POINT - 8), fraction & ((1 << (POINT - 8)) - 1));
     let middle = 1 << (POINT - 9);
     let alpha = if rest > middle || (rest == middle && down % 2 == 1) { down + 1 } else { down };
-    let texel = |i: i128| {
-        let i = i + i128::from(offset);
-        let folded = match mode {
-            AddressMode::Wrap => i - size * i.div_euclid(size),
-            AddressMode::Clamp => i.max(0).min(size - 1),
-            AddressMode::Mirror => {
-                let at = i - 2 * size * i.div_euclid(2 * size);
-                if at < size { at } else { 2 * size - 1 - at }
-            }
-            AddressMode::Border if (0..size).contains(&i) => i,
-            AddressMode::Border => return None,
-        };
-        Some(folded as u32)
-    };
+    let texel = |i: i128| folded(mode, i + i128::from(offset), size);
     ([texel(index), texel(index + 1)], if linear { alpha as u32 } else { 0 })
 }
 
@@ -321,7 +323,8 @@ fn cubes_are_sampled_by_direction() {
         let context = format!("{image:?} {sampler:?} {direction:?}: face {face}, {got:x?}");
         // x = n (s / m + 1) / 2, as a fraction of 2 m.
         let (x, y, whole) = (n * (s + m), n * (t + m), 2 * m);
-        let look = |at: [u32; 3]| texel(&picture, &sampler, 0, [Some(at[0]), Some(at[1]), Some(at[2] + cube)]);
+        let look_at = |x, y, face: u32| texel(&picture, &sampler, 0, [x, y, Some(face + cube)]);
+        let look = |at: [u32; 3]| look_at(Some(at[0]), Some(at[1]), at[2]);
         if sampler.filter == Filter::Point {
             let at = [x, y].map(|v| v.div_euclid(whole).min(n - 1) as u32);
             assert_eq!(got, look([at[0], at[1], face]).map(|(_, bits)| bits), "{context}");
@@ -336,22 +339,24 @@ fn cubes_are_sampled_by_direction() {
             (index, (halves / 2 + i64::from(up)) as f64 / 256.0)
         };
         let ((i, alpha), (j, beta)) = (split(x), split(y));
-        let taps: Vec<(f64, Option<[u32; 3]>)> = [(0, 0), (1, 0), (0, 1), (1, 1)]
+        let taps: Vec<(f64, Option<[Option<u32>; 3]>)> = [(0, 0), (1, 0), (0, 1), (1, 1)]
             .map(|(dx, dy)| {
                 let weight = if dx == 1 { alpha } else { 1.0 - alpha } * if dy == 1 { beta } else { 1.0 - beta };
                 let (i, j) = (i + dx, j + dy);
                 let beyond = |v: i64| v < 0 || v >= n;
                 if !sampler.seamless {
-                    return (weight, Some([i.clamp(0, n - 1) as u32, j.clamp(0, n - 1) as u32, face]));
+                    let on = |axis: usize, i: i64| folded(sampler.address[axis], i.into(), n.into());
+                    return (weight, Some([on(0, i), on(1, j), Some(face)]));
                 }
                 around += u32::from(beyond(i) || beyond(j));
                 let corner = beyond(i) && beyond(j);
-                (weight, if corner { None } else { Some(nearest(position(face, i, j, n), n)) })
+                (weight, if corner { None } else { Some(nearest(position(face, i, j, n), n).map(Some)) })
             })
             .to_vec();
+        let seen = |[x, y, face]: [Option<u32>; 3]| look_at(x, y, face.unwrap_or_default());
         for (channel, &bits) in got.iter().enumerate() {
             let there: Vec<(f64, f64)> =
-                taps.iter().filter_map(|(w, at)| Some((*w, look((*at)?)[channel].0))).collect();
+                taps.iter().filter_map(|(w, at)| Some((*w, seen((*at)?)[channel].0))).collect();
             let mean = there.iter().map(|(_, value)| value).sum::<f64>() / 3.0;
             let missing = taps.iter().filter(|(_, at)| at.is_none()).map(|(weight, _)| (*weight, mean));
             let all: Vec<(f64, f64)> = there.iter().copied().chain(missing).collect();

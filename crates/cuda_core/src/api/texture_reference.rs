@@ -64,6 +64,7 @@ impl Driver {
     pub fn tex_ref_destroy(&self, reference: TexRef) -> Result<()> {
         self.current()?;
         let state = self.references.remove(reference.0)?;
+        let _alone = state.change.lock();
         let place = state.binding.lock().descriptor.take();
         place.into_iter().for_each(|at| state.context.descriptors.give_back(at));
         Ok(())
@@ -81,13 +82,14 @@ impl Driver {
     fn tell(&self, of: Reference, change: impl FnOnce(&mut Binding) -> Result<()>) -> Result<()> {
         self.current()?;
         let state = self.references.get(of.0, of.1)?;
-        let mut binding = state.binding.lock();
-        let mut next = binding.clone();
+        let _alone = state.change.lock();
+        let before = state.binding.lock().clone();
+        let mut next = before.clone();
         change(&mut next)?;
-        if next.resource.is_some() || binding.resource.is_some() {
+        if next.resource.is_some() || before.resource.is_some() {
             self.bind(&state, &mut next)?;
         }
-        *binding = next;
+        *state.binding.lock() = next;
         Ok(())
     }
 
@@ -193,7 +195,7 @@ impl Driver {
         })
     }
 
-    /// Says what elements of memory are, that is bound from now on.
+    /// Says what elements of memory are: of what is bound from now on, and of what is bound by its address alone.
     ///
     /// # Errors
     /// `INVALID_VALUE` for what no element is; `NOT_SUPPORTED` for formats of blocks and planes; the context's error.
@@ -201,6 +203,9 @@ impl Driver {
         element(format, channels)?;
         self.tell(reference.into(), |binding| {
             (binding.format, binding.channels) = (format, channels);
+            if let Some(Resource::Linear { format: of, channels: count, .. }) = &mut binding.resource {
+                (*of, *count) = (format, channels);
+            }
             Ok(())
         })
     }

@@ -42,10 +42,15 @@ pub(crate) fn as_texture(
         let [x, y, z] = given.address_mode;
         ([address_mode(x)?, address_mode(y)?, address_mode(z)?], filter_mode(given.filter_mode)?)
     };
+    // Integers are the nearest level's, whatever is said.
+    let mip_filter = match filter_mode(given.mipmap_filter_mode)? {
+        _ if image.format.is_integer() => Filter::Point,
+        said => said,
+    };
     let sampler = Sampler {
         address,
         filter,
-        mip_filter: filter_mode(given.mipmap_filter_mode)?,
+        mip_filter,
         normalized: has(NORMALIZED),
         srgb: has(SRGB),
         seamless: has(SEAMLESS),

@@ -32,6 +32,8 @@ pub(crate) struct ReferenceState {
     /// The module's variable; `None`: it is of no module.
     pub(crate) variable: Option<(Module, DevAddr)>,
     pub(crate) binding: Mutex<Binding>,
+    /// Held by who changes it, which may wait for work; who looks at it does not wait.
+    pub(crate) change: Mutex<()>,
 }
 
 /// What a reference reads, and how.
@@ -104,7 +106,7 @@ impl References {
     pub(crate) fn make(&self, kind: Kind, context: &Arc<ContextState>, variable: Option<(Module, DevAddr)>) -> u64 {
         let handle = handle::fresh(if kind == Kind::Texture { Tag::TexRef } else { Tag::SurfRef });
         let context = Arc::clone(context);
-        let state = ReferenceState { handle, kind, context, variable, binding: Mutex::default() };
+        let state = ReferenceState { handle, kind, context, variable, binding: Mutex::default(), change: Mutex::default() };
         self.all.insert(handle, Arc::new(state));
         handle
     }

@@ -1,10 +1,11 @@
 //! Places for descriptors in a context's memory.
 //!
 //! ```text
-//!          take                      give back                  no work is under way
-//! free ───────────► a descriptor ───────────────► left alone ─────────────────────────► free
+//!          take                      give back                many                work of before is over
+//! free ───────────► a descriptor ───────────────► left alone ────────► watched ──────────────────────────► free
 //! ```
 //! Programs destroy textures behind launches that use them: a place is left alone until no kernel can look at it any more.
+//! Nobody waits for that: a kernel may wait for the very thread that makes a texture.
 
 use hostmem::{Mapping, Memfd};
 use parking_lot::Mutex;
@@ -12,13 +13,14 @@ use texture::Descriptor;
 
 use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
+use crate::gpu_link::slots::Mark;
 use crate::work::queues::Queues;
 use gpu::DevAddr;
 
 /// Bytes that are taken of the context's memory at once.
 const SLAB: u64 = 4096;
-/// So many places are left alone at most: then work is waited for.
-const MOST_LEFT_ALONE: usize = 1024;
+/// So many places are worth to be watched.
+const MANY: usize = 16;
 
 /// The descriptors of a context. Its memory goes with the context.
 #[derive(Debug, Default)]
@@ -28,6 +30,8 @@ pub(crate) struct Descriptors(Mutex<Places>);
 struct Places {
     free: Vec<DevAddr>,
     left_alone: Vec<DevAddr>,
+    /// Those that were left alone, and what is to be reached before they are free.
+    watched: Option<(Vec<DevAddr>, Vec<Mark>)>,
     /// Through which descriptors are written.
     buffer: Option<Mapping>,
 }
@@ -39,15 +43,21 @@ impl Descriptors {
     /// `OUT_OF_MEMORY`; the context's error.
     pub(crate) fn put(&self, core: &ContextCore, queues: &Queues, descriptor: &Descriptor) -> Result<DevAddr> {
         let mut places = self.0.lock();
-        if places.free.is_empty() && !places.left_alone.is_empty() {
-            let many = places.left_alone.len() >= MOST_LEFT_ALONE;
-            if many {
-                queues.synchronize()?;
+        if places.free.is_empty() {
+            places.gather(core);
+        }
+        if places.free.is_empty() && places.watched.is_none() && places.left_alone.len() >= MANY {
+            let left_alone = std::mem::take(&mut places.left_alone);
+            // To ask for signals may take its time, where queues are full.
+            drop(places);
+            let marks = queues.tails();
+            places = self.0.lock();
+            match (marks, &places.watched) {
+                (Ok(marks), None) => places.watched = Some((left_alone, marks)),
+                // Somebody else was faster, or the context fails.
+                _ => places.left_alone.extend(left_alone),
             }
-            if many || queues.idle() {
-                let left_alone = std::mem::take(&mut places.left_alone);
-                places.free = left_alone;
-            }
+            places.gather(core);
         }
         if places.free.is_empty() {
             // Others of the program may have to give theirs back before there is memory.
@@ -81,6 +91,14 @@ impl Descriptors {
 }
 
 impl Places {
+    /// Those watched are free once what they wait for is reached.
+    fn gather(&mut self, core: &ContextCore) {
+        let over = |marks: &Vec<Mark>| marks.iter().all(|mark| core.slots().reached(mark));
+        if let Some((places, _)) = self.watched.take_if(|(_, marks)| over(marks)) {
+            self.free.extend(places);
+        }
+    }
+
     fn write(&mut self, core: &ContextCore, at: DevAddr, data: &[u8]) -> Result<()> {
         let buffer = match &mut self.buffer {
             Some(buffer) => buffer,

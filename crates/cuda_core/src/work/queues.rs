@@ -171,6 +171,14 @@ impl Queues {
         [&self.legacy, &self.aside].into_iter().chain(&*others).chain(&*draining).cloned().collect()
     }
 
+    /// The points behind all work that was submitted.
+    ///
+    /// # Errors
+    /// The context's.
+    pub(crate) fn tails(&self) -> Result<Vec<Mark>> {
+        self.all().iter().filter_map(|queue| queue.tail().transpose()).collect()
+    }
+
     fn blocking(&self) -> impl Iterator<Item = Arc<Queue>> {
         self.all().into_iter().filter(|queue| queue.rule == LegacyRule::Blocking)
     }

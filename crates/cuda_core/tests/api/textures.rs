@@ -384,7 +384,8 @@ fn descriptors_stay_while_work_may_use_them() {
     let (release, held) = std::sync::mpsc::channel::<()>();
     driver.launch_host_func(stream, Box::new(move || held.recv().unwrap_or_default())).unwrap();
     let mut used = std::collections::HashSet::new();
-    for _ in 0..200 {
+    // More than anybody would keep back without looking: and nobody waits for that stream.
+    for _ in 0..3000 {
         let handle = make();
         assert!(used.insert(handle), "a place is used again while a stream is busy");
         driver.tex_object_destroy(handle).unwrap();
@@ -397,7 +398,7 @@ fn descriptors_stay_while_work_may_use_them() {
         used.insert(handle);
         driver.tex_object_destroy(handle).unwrap();
     }
-    // What was left alone is used again: no more than one slab was begun meanwhile.
-    assert!(used.len() <= 256, "{} places", used.len());
+    // What was left alone is used again.
     assert_eq!(fake.free(), before);
+    assert!(used.len() <= 3000 + 64, "{} places", used.len());
 }
