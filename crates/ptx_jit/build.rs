@@ -6,7 +6,7 @@ use std::{env, fs, io};
 fn main() -> io::Result<()> {
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").map_err(io::Error::other)?);
     let mut files = Vec::new();
-    for sources in [here.join("src"), here.join("../ptx/src")] {
+    for sources in [here.join("src"), here.join("../ptx/src"), here.join("../texture/src")] {
         println!("cargo::rerun-if-changed={}", sources.display());
         collect(&sources, &mut files)?;
     }

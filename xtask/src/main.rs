@@ -3,6 +3,7 @@
 //! One entry for everything that is done with the sources: building the product, the demonstration, all tests, the checks
 //! of structure and generated files. CI runs the same words.
 
+mod clients;
 mod examples;
 mod generate;
 mod guest;
@@ -59,6 +60,11 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Sets up packages from PyPI under target/clients, runs them on the built product, writes docs/compatibility.md.
+    Clients {
+        /// Which: cuda_core, numba, cupy, warp, taichi, tinygrad; and triton, torch_compile, jax, which need 6.5 GB [default: the first six].
+        names: Vec<String>,
+    },
     /// Makes the C edge of libcuda and the coverage page from the table of driver functions.
     Gen {
         /// Only check.
@@ -97,6 +103,10 @@ fn main() -> Result<()> {
         Command::Test { no_nvcc, fuzz_seconds } => tests::all(&root, !no_nvcc, fuzz_seconds),
         Command::Fuzz { seconds, targets } => tests::fuzz(&root, seconds, &targets, None),
         Command::Attack { arguments } => run::attack(&root, &arguments),
+        Command::Clients { names } => {
+            run::build(&root)?;
+            clients::all(&root, &names)
+        }
         Command::Gen { check } => generate::generate(&root, check),
         Command::Layers => layers::check(&root),
         Command::Fmt { check } => run::fmt(&root, check),

@@ -48,6 +48,8 @@ pub(crate) fn build(root: &Path) -> Result<()> {
         "-p",
         "sundial_qemu",
         "-p",
+        "stand_ins",
+        "-p",
         "tenants",
         "-p",
         "probe",
@@ -69,6 +71,23 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     fs::copy(release.join("libcuda.so"), &library)?;
     std::os::unix::fs::symlink("libcuda.so.1", &other)?;
     fs::copy(release.join("libsundial_qemu.so"), &tracker)?;
+    stand_ins(&release, &libraries.join("stand-ins"))
+}
+
+/// Puts the stand-ins for compilers where `sundial run` has programs look for them.
+fn stand_ins(release: &Path, folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    // What loaders put for `$LIB`: Debian's; Red Hat's and SUSE's; Arch's.
+    let library = "libsundial_stand_ins.so";
+    for lib in ["lib/x86_64-linux-gnu", "lib64", "bin"] {
+        fs::create_dir_all(folder.join(lib))?;
+    }
+    fs::copy(release.join(library), folder.join("lib").join(library))?;
+    std::os::unix::fs::symlink(format!("../{library}"), folder.join("lib/x86_64-linux-gnu").join(library))?;
+    std::os::unix::fs::symlink(format!("../lib/{library}"), folder.join("lib64").join(library))?;
+    fs::copy(release.join("ptxas"), folder.join("bin/ptxas"))?;
     Ok(())
 }
 

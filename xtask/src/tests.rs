@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+use crate::clients;
 use crate::examples;
 use crate::guest;
 use crate::qemu;
@@ -51,6 +52,7 @@ pub(crate) fn all(root: &Path, nvcc: bool, fuzz_seconds: u64) -> Result<()> {
         end_to_end.env("SUNDIAL_QEMU", qemu).env("SUNDIAL_GUEST", guest::pack(root)?);
     }
     checked(&mut end_to_end)?;
+    clients::quick(root)?;
     say("4/4 fuzz targets");
     // The same seed each time: what fails here fails again. `cargo xtask fuzz` looks for what is new.
     fuzz(root, fuzz_seconds, &[], Some(1))?;

@@ -74,7 +74,7 @@ fn installed(venv: &Path, name: &str) -> Result<PathBuf> {
 }
 
 /// nvcc needs g++, the set-up needs python3 with venv: installs what is missing where we may.
-fn host_packages(scratch: &Path) -> Result<()> {
+pub(crate) fn host_packages(scratch: &Path) -> Result<()> {
     let works = |program: &str, arguments: &[&str]| {
         Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
     };

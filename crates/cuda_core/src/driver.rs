@@ -37,7 +37,7 @@ pub struct Driver {
     pub(crate) libraries: Table<LibraryState>,
     pub(crate) kernels: Table<KernelState>,
     pub(crate) links: Table<LinkState>,
-    pub(crate) graphs: Graphs,
+    pub(crate) graphs: Arc<Graphs>,
     pub(crate) objects: ObjectTable,
     pub(crate) references: References,
     initialized: AtomicBool,
@@ -58,7 +58,7 @@ impl Driver {
             libraries: Table::default(),
             kernels: Table::default(),
             links: Table::default(),
-            graphs: Graphs::default(),
+            graphs: Arc::default(),
             objects: ObjectTable::default(),
             references: References::default(),
             initialized: AtomicBool::new(false),
@@ -191,7 +191,10 @@ impl Driver {
     pub(crate) fn stream_in(&self, context: &Arc<ContextState>, stream: Stream) -> Result<Arc<StreamState>> {
         match stream.0 {
             0 | 1 => Ok(Arc::clone(&context.legacy)),
-            2 => StreamState::per_thread(&context.queues),
+            2 => StreamState::per_thread(&context.queues, || {
+                let graphs = Arc::downgrade(&self.graphs);
+                Box::new(move |stream| graphs.upgrade().iter().for_each(|graphs| graphs.forget_captured(stream)))
+            }),
             value => {
                 let found = self.streams.get(value)?;
                 if Arc::ptr_eq(&found.core, &context.core) { Ok(found) } else { Err(CudaError::INVALID_HANDLE) }

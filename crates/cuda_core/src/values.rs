@@ -158,9 +158,11 @@ pub enum NodeParams<'a> {
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "named as in CUDA's parameters of nodes")]
 pub enum NodeInfo {
-    /// `params` is the address of an array of addresses, one for each parameter; both last until the node is changed.
+    /// `function` is what was given, which may be a kernel's value, and `in_context` the function that it is in the node's context.
+    /// `params` is the address of an array of addresses, one for each parameter; both last until the node gets other parameters.
     Kernel {
         function: Function,
+        in_context: Function,
         config: LaunchConfig,
         params: u64,
         context: Context,
@@ -210,6 +212,10 @@ pub struct CaptureInfo {
     /// The nodes behind which the stream's next one comes: address of an array that lasts until the stream is used again, and
     /// how many.
     pub before: (u64, u64),
+    /// The `CUgraphEdgeData` of the edges from them: address of an array as long, which lasts as long.
+    pub edges: u64,
+    /// Those are all zero.
+    pub plain: bool,
 }
 
 /// How a kernel is launched.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::weights::{Claim, Wanting, rest};
+use crate::weights::{Claim, Wanting, divide, rest};
 use crate::{Key, Priority};
 
 /// Settings.
@@ -121,6 +121,36 @@ impl FairShare {
         Wanting::new(rest, want.map(|(_, tenant)| tenant.claim))
     }
 
+    /// What tenants that want time weigh in a period: what they would if all of them had work all the while, but those who had divide
+    /// theirs as if the others wanted no more than they used. Who polls, and goes before others, takes nothing from those behind
+    /// him but what he uses.
+    fn weights(&self, length_ns: u64, wants: impl Fn(&Key) -> Option<Demand>) -> BTreeMap<Key, f64> {
+        let wanting = self.wanting(|key| wants(key).is_some());
+        let in_full = |(key, tenant): (&Key, &Tenant)| Some((wants(key)?, tenant.claim));
+        let demands: Vec<(Demand, Claim)> = self.tenants.iter().filter_map(in_full).collect();
+        let mut weights: BTreeMap<Key, f64> =
+            demands.iter().map(|(demand, claim)| (demand.tenant, wanting.weight(*claim))).collect();
+        if wanting.are_of_one_class() {
+            return weights;
+        }
+        let bounded: Vec<(Claim, f64)> = demands
+            .iter()
+            .map(|(demand, claim)| {
+                let used = 100.0 * demand.used_ns as f64 / length_ns.max(1) as f64;
+                (*claim, if demand.backlogged { f64::INFINITY } else { used })
+            })
+            .collect();
+        let rest = rest(self.tenants.values().map(|tenant| tenant.claim.share_percent));
+        let divided = divide(rest, &bounded);
+        let busy = || demands.iter().zip(&divided).filter(|((demand, _), _)| demand.backlogged);
+        let in_full: f64 = busy().map(|((_, claim), _)| wanting.weight(*claim)).sum();
+        let together: f64 = busy().map(|(_, part)| part).sum();
+        for ((demand, _), part) in busy() {
+            weights.insert(demand.tenant, in_full * part / together);
+        }
+        weights
+    }
+
     /// What a tenant is entitled to, and what it got.
     #[must_use]
     pub fn standing(&self, tenant: Key) -> Option<Standing> {
@@ -141,20 +171,20 @@ impl FairShare {
             |key: &Key| demand.get(key).copied().unwrap_or(Demand { tenant: *key, used_ns: 0, backlogged: false });
 
         // Whoever waits for each of its kernels is often found between two of them, and wants the next at once.
-        let wants = |key: &Key| known(key).backlogged || known(key).used_ns > 0;
-        let wanting = self.wanting(wants);
+        let wants = |key: &Key| Some(known(key)).filter(|demand| demand.backlogged || demand.used_ns > 0);
+        let weights = self.weights(length_ns, wants);
 
         // Those who wanted no more are content with what they had; the others divide what remains.
-        let (mut pool, mut weights) = (0.0, 0.0);
-        for (key, tenant) in self.tenants.iter().filter(|(key, _)| known(key).backlogged) {
+        let (mut pool, mut whole) = (0.0, 0.0);
+        for (key, weight) in weights.iter().filter(|(key, _)| known(key).backlogged) {
             pool += known(key).used_ns as f64;
-            weights += wanting.weight(tenant.claim);
+            whole += weight;
         }
         let bound = self.tuning.lag_bound_ns as f64;
         for (key, tenant) in &mut self.tenants {
             let Demand { used_ns, backlogged, .. } = known(key);
             if backlogged {
-                let entitled = pool * wanting.weight(tenant.claim) / weights;
+                let entitled = pool * weights.get(key).copied().unwrap_or(0.0) / whole;
                 tenant.lag_ns = (tenant.lag_ns + entitled - used_ns as f64).clamp(-bound, bound);
             } else {
                 // No credit for idling; a debt fades.
@@ -165,7 +195,7 @@ impl FairShare {
             tenant.window_ns += used_ns;
         }
         self.remember(length_ns);
-        self.slices(length_ns, wanting, wants)
+        self.slices(length_ns, &weights)
     }
 
     fn remember(&mut self, length_ns: u64) {
@@ -179,9 +209,10 @@ impl FairShare {
         }
     }
 
-    /// Slices in proportion to weights, corrected by lag.
-    fn slices(&self, length_ns: u64, wanting: Wanting, wants: impl Fn(&Key) -> bool) -> Vec<(Key, u64)> {
+    /// Slices in proportion to the weights of those who want time, corrected by lag.
+    fn slices(&self, length_ns: u64, weights: &BTreeMap<Key, f64>) -> Vec<(Key, u64)> {
         let Tuning { round_ns, least_slice_ns, most_slice_ns, gain, .. } = self.tuning;
+        let wanting = self.wanting(|key| weights.contains_key(key));
         let corrected = |tenant: &Tenant, fair: f64| {
             // At most four times more, or less, than fair: correction must not become oscillation.
             let owed = gain * tenant.lag_ns / length_ns.max(1) as f64;
@@ -192,18 +223,24 @@ impl FairShare {
 
         // Who wants nothing has a place in the round, too, as long as nobody goes before anybody.
         let equals = wanting.are_of_one_class();
-        let in_round = || self.tenants.iter().filter(|(key, _)| equals || wants(key));
-        let all: f64 = in_round().map(|(_, tenant)| wanting.weight(tenant.claim)).sum();
-        let part = |tenant: &Tenant| corrected(tenant, wanting.weight(tenant.claim) / all);
+        let weight = |key: &Key, tenant: &Tenant| match weights.get(key) {
+            Some(weight) => Some(*weight),
+            None => equals.then(|| wanting.weight(tenant.claim)),
+        };
+        let in_round = || self.tenants.iter().filter_map(|(key, tenant)| Some((tenant, weight(key, tenant)?)));
+        let all: f64 = in_round().map(|(_, weight)| weight).sum();
         // The smallest part still gets a slice that the device can keep.
-        let least = in_round().map(|(_, tenant)| part(tenant)).fold(1.0, f64::min);
+        let least = in_round().map(|(tenant, weight)| corrected(tenant, weight / all)).fold(1.0, f64::min);
         let round = (round_ns as f64).max(least_slice_ns as f64 / least);
-        let planned = |tenant: &Tenant| slice(part(tenant) * round);
-        let taken: u64 = self.tenants.iter().filter(|(key, _)| wants(key)).map(|(_, tenant)| planned(tenant)).sum();
+        let planned = |tenant: &Tenant, weight: f64| slice(corrected(tenant, weight / all) * round);
+        let there = |(key, tenant): (&Key, &Tenant)| Some(planned(tenant, *weights.get(key)?));
+        let taken: u64 = self.tenants.iter().filter_map(there).sum();
         let slice_of = |(key, tenant): (&Key, &Tenant)| {
             let joined = wanting.with(tenant.claim);
-            if wants(key) || joined.are_of_one_class() {
-                return (*key, planned(tenant));
+            if let Some(weight) = weight(key, tenant)
+                && (weights.contains_key(key) || joined.are_of_one_class())
+            {
+                return (*key, planned(tenant, weight));
             }
             // When it wakes, it has its part at once, beside slices that know nothing of it yet.
             let part = corrected(tenant, joined.weight(tenant.claim) / joined.whole());

@@ -10,11 +10,12 @@
 //! | `CUDART_INTERFACE` | every runtime | 1, 6, 8 load a module from a fatbin, 2 names the primary context, 7, 12 nothing to do |
 //! | `TOOLS_RUNTIME_CALLBACKS` | every runtime | 2, 6 tell two areas of flags, all zero: no tool listens |
 //! | `TOOLS_TLS` | every runtime | 2 the thread's tool context: none |
-//! | `TOOLS_CONTEXT` | runtimes since 13.4 | none |
+//! | `TOOLS_CONTEXT` | runtimes since 13.4, cuBLAS | 4, 39, 51 (cuBLAS) no tool to tell anything |
 //! | `CONTEXT_STORAGE` | every runtime | 0 put, 1 delete, 2 get |
 //! | `CONTEXT_CHECKS` | runtimes since 12.4 | 2, 3 nothing is wrong |
 //! | `HANDSHAKE` | every runtime | 1 the validity handshake |
 //! | `COMPILER`, `MATH_LIBRARIES` | NVRTC; cuBLAS, cuFFT, cuSOLVER | none |
+//! | `PROFILER` | cuPTI, which calls itself without end where it is refused | none |
 
 use std::ffi::c_void;
 
@@ -79,7 +80,11 @@ table!(TOOLS_RUNTIME_CALLBACKS[7] {
 table!(TOOLS_TLS[4] {
     2: tool_context,
 });
-table!(TOOLS_CONTEXT[95] {});
+table!(TOOLS_CONTEXT[95] {
+    4: no_tool,
+    39: no_tool,
+    51: no_tool,
+});
 table!(CONTEXT_CHECKS[4] {
     2: check_context,
     3: check,
@@ -89,6 +94,7 @@ table!(HANDSHAKE[3] {
 });
 table!(COMPILER[32] {});
 table!(MATH_LIBRARIES[32] {});
+table!(PROFILER[64] {});
 
 static CONTEXT_STORAGE: [Word; 4] =
     [slot!(storage_put), slot!(storage_delete), slot!(storage_get), Word(std::ptr::null())];
@@ -105,6 +111,7 @@ pub(crate) fn find(uuid: CUuuid) -> Option<HostAddr> {
         0xd4082055_bde6_704b_8d34_ba123c66e1f2 => &HANDSHAKE,
         0xda9151d3_3ae6_cc41_a5c0_4f26d533e328 => &COMPILER,
         0x6e163fbe_b958_444d_835c_e182aff1991e => &MATH_LIBRARIES,
+        0x7cb63f9b_9ca4_8e42_a484_beb66e6aed7f => &PROFILER,
         _ => return None,
     };
     Some(address(table))
@@ -179,6 +186,11 @@ extern "C" fn second_flags(flags: Out<HostAddr>, count: Out<usize>) {
 /// No tool keeps a context for the thread.
 extern "C" fn tool_context() -> HostAddr {
     HostAddr::NULL
+}
+
+/// There is no tool that wants to hear of it.
+extern "C" fn no_tool() -> CUresult {
+    CUresult::CUDA_SUCCESS
 }
 
 extern "C" fn check_context(_: CUcontext, state: Out<u32>, detail: Out<HostAddr>) -> CUresult {

@@ -28,6 +28,14 @@ const FREED: u64 = 0x6672_6565 << 32;
 const RETRIES: u32 = 10_000;
 const OFFSET: u64 = (1 << 48) - 1;
 
+/// Is this function the driver's? The device runtime's (`cudaStreamCreateWithFlags`, `__cudaCDP2LaunchDeviceV2`, …) are its,
+/// too: that kernels which call them cannot be compiled is said when they are.
+pub(crate) fn provided(name: &str) -> bool {
+    matches!(name, "vprintf" | "__assertfail" | "malloc" | "free")
+        || name.strip_prefix("cuda").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+        || name.starts_with("__cuda")
+}
+
 /// `vprintf`: appends a record to the FIFO. `memory` resolves generic addresses as the calling thread sees them, since
 /// `args` mostly lies in local memory. Returns what the device function does: the number of arguments, or -1 without format.
 ///

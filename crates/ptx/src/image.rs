@@ -20,8 +20,9 @@ pub fn object(
     Object::decode(&bytes).map_err(|_: Malformed| nothing(handle))
 }
 
-/// A handle that stands for nothing.
-fn nothing(handle: u64) -> Exception {
+/// What ends the CTA for a handle that stands for nothing.
+#[must_use]
+pub fn nothing(handle: u64) -> Exception {
     Exception::Access { address: handle, access: launch::Access::Read, error: AccessError::Image }
 }
 

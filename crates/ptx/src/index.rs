@@ -9,12 +9,13 @@ use crate::decl::{DeclSpace, Declarator, Elem, Head, Linkage, MAX_VARIABLE_BYTES
 use crate::error::PtxError;
 use crate::ir::Param;
 use crate::launch::MAX_PARAM_BYTES;
-use crate::lexer::{Lexer, Token, clip};
+use crate::lexer::{Lexer, Mark, Token, clip};
+use crate::link;
 use crate::options::JitOptions;
-use crate::program::{Entry, Formal, Function, Item, Program, Relocation, VarSpace, Variable};
+use crate::program::{Alias, Entry, Formal, Function, Item, Program, Relocation, VarSpace, Variable};
 
 /// Most text of one module: positions fit 32 bits, and a tenant cannot make the device hold gigabytes of it.
-const MAX_TEXT: usize = 1 << 30;
+pub(crate) const MAX_TEXT: usize = 1 << 30;
 
 /// Initial values may be this many times as long as the text. `{{1},{1},…}` with a long inner dimension would
 /// otherwise turn kilobytes of text into gigabytes of image.
@@ -28,6 +29,10 @@ pub(crate) fn index(text: Arc<str>) -> Result<Program, PtxError> {
         text: Arc::clone(&text),
         version: 0,
         target: 0,
+        target_words: Vec::new(),
+        aliases: Vec::new(),
+        pragmas: Vec::new(),
+        origins: Vec::new(),
         entries: Vec::new(),
         functions: Vec::new(),
         variables: Vec::new(),
@@ -96,7 +101,15 @@ impl<'a> Indexer<'a, '_> {
         loop {
             match self.lexer.next()? {
                 Token::Punct(b';') | Token::End => return Ok(()),
-                Token::Str(text) => JitOptions::read(text).apply(self.program),
+                Token::Str(text) => {
+                    let from = self.lexer.start();
+                    if let Some(origin) = link::read_origin(text, from.line) {
+                        self.program.origins.push(origin);
+                    } else {
+                        JitOptions::read(text).apply(self.program);
+                        self.program.pragmas.push(from.pos..from.pos + text.len() + 2);
+                    }
+                }
                 _ => {}
             }
         }
@@ -127,6 +140,7 @@ impl<'a> Indexer<'a, '_> {
             } else if !matches!(word, "texmode_unified" | "texmode_independent" | "debug" | "map_f64_to_f32") {
                 return Err(PtxError::invalid(self.lexer.line(), format!("unknown target '{}'", clip(word))));
             }
+            self.program.target_words.push(word.to_owned());
             if !self.lexer.eat(b',')? {
                 return Ok(());
             }
@@ -143,6 +157,7 @@ impl<'a> Indexer<'a, '_> {
             Some(item @ Item::Function(_)) => {
                 let item = *item;
                 self.program.names.insert(name.to_owned(), item);
+                self.program.aliases.push(Alias { name: name.to_owned(), target: target.to_owned() });
                 Ok(())
             }
             _ => Err(PtxError::invalid(self.lexer.line(), format!("'{}' is not a function", clip(target)))),
@@ -150,7 +165,7 @@ impl<'a> Indexer<'a, '_> {
     }
 
     fn declaration(&mut self, first: &'a str) -> Result<(), PtxError> {
-        let line = self.lexer.line();
+        let (line, start) = (self.lexer.line(), self.lexer.start());
         // `.visible .entry`: linkage comes first, then what it is.
         let mut linkage = Linkage::Internal;
         let mut word = first;
@@ -165,6 +180,9 @@ impl<'a> Indexer<'a, '_> {
                 _ => break,
             }
             word = self.lexer.word("a directive")?;
+            if !word.starts_with('.') {
+                return Err(self.lexer.unexpected(&Token::Word(word), "a directive"));
+            }
         }
         let mut head = Head::parse(&mut self.lexer, word)?;
         if head.linkage == Linkage::Internal {
@@ -180,7 +198,7 @@ impl<'a> Indexer<'a, '_> {
             return Err(PtxError::invalid(line, "syntax error: a variable without a type"));
         };
         loop {
-            self.variable(&head, space, elem)?;
+            self.variable(&head, start, space, elem)?;
             if !self.lexer.eat(b',')? {
                 break;
             }
@@ -188,7 +206,7 @@ impl<'a> Indexer<'a, '_> {
         self.lexer.expect(b';')
     }
 
-    fn variable(&mut self, head: &Head, space: VarSpace, elem: Elem) -> Result<(), PtxError> {
+    fn variable(&mut self, head: &Head, start: Mark, space: VarSpace, elem: Elem) -> Result<(), PtxError> {
         let d = Declarator::parse(&mut self.lexer)?;
         let line = self.lexer.line();
         if d.range.is_some() {
@@ -205,6 +223,8 @@ impl<'a> Indexer<'a, '_> {
             managed: head.managed,
             opaque: if let Elem::Opaque(sort) = elem { Some(sort) } else { None },
             mark: d.mark,
+            head: start,
+            end: 0,
         };
         if self.lexer.eat(b'=')? {
             self.initializer(&mut variable, head, &d, elem)?;
@@ -215,6 +235,7 @@ impl<'a> Indexer<'a, '_> {
                 return Err(PtxError::invalid(line, format!("too many initial values for '{}'", clip(d.name))));
             }
         }
+        variable.end = self.lexer.mark().pos;
         let index = self.program.variables.len();
         match self.program.names.entry(d.name.to_owned()) {
             Slot::Vacant(slot) => {
@@ -346,6 +367,7 @@ impl<'a> Indexer<'a, '_> {
     }
 
     fn function(&mut self, linkage: Linkage, is_entry: bool, line: u32) -> Result<(), PtxError> {
+        let from = self.lexer.mark().pos;
         while self.attribute()? {}
         let rets = if !is_entry && self.lexer.peek()? == Token::Punct(b'(') { self.formals()? } else { Vec::new() };
         let name = self.lexer.word("a function name")?;
@@ -385,7 +407,8 @@ impl<'a> Indexer<'a, '_> {
             ));
         }
         let facts = OnceLock::new();
-        let function = Function { name: name.to_owned(), rets, params, body, line, facts };
+        let span = from..self.lexer.mark().pos;
+        let function = Function { name: name.to_owned(), rets, params, linkage, span, body, line, facts };
         self.add_function(function, is_entry.then_some(entry))
     }
 

@@ -3,6 +3,7 @@
 //! - [`Program`]: a module. [`Program::parse`] reads declarations and finds the bodies of functions, at the speed of
 //!   memory nearly; [`Program::lower`] compiles one kernel's body, when it is first launched.
 //!   [`JitOptions`] travel in the module's text.
+//! - [`link`]: several modules made one.
 //! - [`ir`]: the IR of one kernel; both engines run it. [`verify`]: its rules, checked after every compilation.
 //! - [`operands`]: what its operations read and write.
 //! - [`launch`]: what an engine gets with a kernel, and what comes back.
@@ -48,6 +49,7 @@ pub mod ir;
 mod ir_text;
 pub mod launch;
 mod lexer;
+pub mod link;
 mod lower;
 pub mod math;
 pub mod matrix;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use crate::decl::{Linkage, Opaque};
@@ -16,6 +17,13 @@ pub struct Program {
     pub(crate) text: Arc<str>,
     pub(crate) version: u32,
     pub(crate) target: u32,
+    /// What follows `.target`.
+    pub(crate) target_words: Vec<String>,
+    pub(crate) aliases: Vec<Alias>,
+    /// Texts of the pragmas at module scope, with their quotes.
+    pub(crate) pragmas: Vec<Range<usize>>,
+    /// Where lines of a linked text come from, in its order.
+    pub(crate) origins: Vec<Origin>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) functions: Vec<Function>,
     pub(crate) variables: Vec<Variable>,
@@ -34,6 +42,21 @@ pub(crate) enum Item {
     Entry(usize),
     Function(usize),
     Variable(usize),
+}
+
+/// From line `from` on, up to the next origin, a linked text is that of `module` from line `line` on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Origin {
+    pub(crate) from: u32,
+    pub(crate) line: u32,
+    pub(crate) module: String,
+}
+
+/// `.alias name, target;`
+#[derive(Clone, Debug)]
+pub(crate) struct Alias {
+    pub(crate) name: String,
+    pub(crate) target: String,
 }
 
 /// A kernel's declaration.
@@ -67,6 +90,9 @@ pub(crate) struct Function {
     pub(crate) name: String,
     pub(crate) rets: Vec<Formal>,
     pub(crate) params: Vec<Formal>,
+    pub(crate) linkage: Linkage,
+    /// From behind `.func` or `.entry` to behind the closing brace or the semicolon.
+    pub(crate) span: Range<usize>,
     /// Right after the opening brace; `None` for a declaration.
     pub(crate) body: Option<Mark>,
     pub(crate) line: u32,
@@ -118,7 +144,12 @@ pub struct Variable {
     pub managed: bool,
     /// A texture, sampler or surface reference: 8 bytes for a handle, which the driver writes; kernels only load it.
     pub opaque: Option<Opaque>,
+    /// Where its name stands.
     pub(crate) mark: Mark,
+    /// Where its declaration begins; the head is shared by all names of one declaration.
+    pub(crate) head: Mark,
+    /// Behind its initial value, or its name.
+    pub(crate) end: usize,
 }
 
 /// A place in an initial value that holds a symbol's address.
@@ -240,7 +271,7 @@ impl Program {
     /// # Errors
     /// Malformed declarations in the body; an index out of range.
     pub fn resources(&self, entry: usize) -> Result<Resources, PtxError> {
-        lower::resources(self, entry)
+        lower::resources(self, entry).map_err(|error| self.located(error))
     }
 
     /// Compiles kernel `entry` to verified IR. `symbols` gives the GPU virtual addresses of global and constant
@@ -249,7 +280,21 @@ impl Program {
     /// # Errors
     /// What is wrong with the kernel's text or not supported; an index out of range.
     pub fn lower(&self, entry: usize, symbols: &dyn Fn(&str) -> Option<u64>) -> Result<Kernel, PtxError> {
-        lower::lower(self, entry, symbols)
+        lower::lower(self, entry, symbols).map_err(|error| self.located(error))
+    }
+
+    /// Module and line that a line of a linked text comes from.
+    pub(crate) fn origin(&self, line: u32) -> Option<(&str, u32)> {
+        let origin = &self.origins[self.origins.partition_point(|origin| origin.from <= line).checked_sub(1)?];
+        Some((&origin.module, origin.line.saturating_add(line - origin.from)))
+    }
+
+    /// The error with the line that its author knows.
+    fn located(&self, error: PtxError) -> PtxError {
+        match self.origin(error.line) {
+            Some((module, line)) => PtxError { line, message: format!("{} (in {module})", error.message), ..error },
+            None => error,
+        }
     }
 }
 

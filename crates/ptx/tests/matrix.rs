@@ -218,8 +218,10 @@ impl Wmma {
         for (letter, role) in [("a", Role::A), ("b", Role::B), ("c", Role::C)] {
             let (of, pitch) = (name(self.element(role)), self.pitch(role));
             let at = self.offset(role, [0, 0]) / 8;
+            // In a register of its own, or the first of those that the load writes.
+            let stride = if class(role) == "b32" { format!("%{letter}0") } else { "%n".to_owned() };
             text += &format!(
-                "mov.u32 %n, {pitch}; wmma.load.{letter}.sync.aligned.{}.{shape}{space}.{of} {}, [{base}+{at}], %n;\n",
+                "mov.u32 {stride}, {pitch}; wmma.load.{letter}.sync.aligned.{}.{shape}{space}.{of} {}, [{base}+{at}], {stride};\n",
                 layout(role),
                 list(letter, role)
             );

@@ -313,7 +313,7 @@ impl Machine {
 
     fn host_bytes(&self) -> u64 {
         let regions = self.regions.iter().map(|region| {
-            let Attached { sites, runs, ops, joints, matrices } = &region.attached;
+            let Attached { sites, runs, ops, joints, matrices, images } = &region.attached;
             size_of::<Region>()
                 + 4 * region.exits.len()
                 + size_of_val(&**sites)
@@ -321,6 +321,7 @@ impl Machine {
                 + size_of_val(&**ops)
                 + size_of_val(&**joints)
                 + size_of_val(&**matrices)
+                + size_of_val(&**images)
         });
         let regions: usize = regions.sum();
         let lists = regions + size_of_val(&*self.zeroed) + size_of_val(&*self.loops);

@@ -1,6 +1,7 @@
 //! Opening a session.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -11,9 +12,9 @@ use hostmem::{ForkMark, Mapping, Memfd};
 use parking_lot::Mutex;
 use transport::{Consumer, Messages, Producer, Receiver, Sender, ring, unix};
 use wire::handshake::features;
-use wire::limits::{COMMAND_RING_BYTES, ENDED_AT, MAX_REPLY_BYTES, MAX_STAGING_BYTES, NOTICES_AT};
+use wire::limits::{COMMAND_RING_BYTES, ENDED_AT, MAX_REPLY_BYTES, MAX_STAGING_BYTES, MAX_STANDING_BYTES, NOTICES_AT};
 use wire::place::{CREDENTIAL_VARIABLE, SESSION_SOCKET, SOCKET_VARIABLE, runtime_directory};
-use wire::{Credential, Hello, Reply, Welcome, WireError};
+use wire::{Credential, Hello, Process, Reply, Standing, Welcome, WireError};
 
 use crate::aperture::Aperture;
 use crate::{LONGEST_UNHEARD, MOST_UNHEARD, RemoteGpu, ends};
@@ -124,6 +125,37 @@ impl Address {
     }
 }
 
+/// How the tenant stands to whom [`Address`] leads. No session is opened for that.
+impl Address {
+    /// Asks the daemon, and waits for it so long at each step: to come through to it, and for its answer.
+    ///
+    /// # Errors
+    /// `NoDaemon` and `Io` with `WouldBlock` if it takes longer; else why there is no answer.
+    pub fn standing(&self, bound: Duration) -> Result<Standing, ConnectError> {
+        let none = |source| ConnectError::NoDaemon { path: self.path.clone(), source };
+        let socket = unix::connect_within(&self.path, bound).map_err(none)?;
+        let hello =
+            Hello { credential: self.credential, features: features::STANDING, gpu: 0, process: this_process() };
+        unix::send(&socket, &hello.encode(), &[], true)?;
+        let mut buffer = vec![0; MAX_STANDING_BYTES];
+        let length = unix::receive_bare(&socket, &mut buffer)?;
+        if length == 0 {
+            return Err(ConnectError::Unusable { what: "it closed the connection" });
+        }
+        match Reply::decode(&buffer[..length])? {
+            Reply::Standing(standing) => Ok(*standing),
+            Reply::Refused(reason) => Err(ConnectError::Refused { reason }),
+            Reply::Welcome(_) => Err(ConnectError::Unusable { what: "it answered another question" }),
+        }
+    }
+}
+
+/// This process, as it sees itself.
+fn this_process() -> Process {
+    let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino());
+    Process { pid: std::process::id(), namespace }
+}
+
 /// Opens a session with the first GPU of the tenant whose credential it is, through the daemon at `path`.
 ///
 /// # Errors
@@ -136,7 +168,12 @@ fn open(path: &Path, credential: Credential, gpu: u32) -> Result<Arc<RemoteGpu>,
     let none = |source| ConnectError::NoDaemon { path: path.to_path_buf(), source };
     let socket = unix::connect(path).map_err(none)?;
     unix::set_timeout(&socket, Some(PATIENCE))?;
-    unix::send(&socket, &Hello { credential, features: features::ALL, gpu }.encode(), &[], true)?;
+    unix::send(
+        &socket,
+        &Hello { credential, features: features::ALL, gpu, process: this_process() }.encode(),
+        &[],
+        true,
+    )?;
     let mut buffer = vec![0; MAX_REPLY_BYTES];
     let unix::Received { length, fds, .. } = unix::receive(&socket, &mut buffer)?;
     if length == 0 {
@@ -145,6 +182,7 @@ fn open(path: &Path, credential: Credential, gpu: u32) -> Result<Arc<RemoteGpu>,
     let welcome = match Reply::decode(&buffer[..length])? {
         Reply::Welcome(welcome) => welcome,
         Reply::Refused(reason) => return Err(ConnectError::Refused { reason }),
+        Reply::Standing(_) => return Err(ConnectError::Unusable { what: "it answered another question" }),
     };
     if welcome.features & features::SHARED_MEMORY == 0 {
         return Err(ConnectError::Unusable { what: "a session without shared memory" });

@@ -16,7 +16,7 @@ use session::{Backend, Charges, Manner, Monitor, Session, SharedAccount};
 use tenancy::{Account, Limits, NoDeviceCosts};
 use toy_gpu::{ToyGpu, ToyMachine};
 use transport::{Consumer, Producer, ring, unix};
-use wire::{Credential, Hello};
+use wire::{Credential, Hello, Process};
 
 const LO: u64 = 1 << 40;
 const BYTES: usize = 64 << 20;
@@ -73,7 +73,12 @@ fn serve(path: &Path) -> Result<(), Failure> {
         let monitor = Monitor::start(|| ())?;
         let socket = unix::accept(&listener)?;
         let length = unix::receive(&socket, &mut [0; 256])?.length;
-        assert!(length == Hello { credential: Credential::default(), features: 0, gpu: 0 }.encode().len());
+        assert!(
+            length
+                == Hello { credential: Credential::default(), features: 0, gpu: 0, process: Process::default() }
+                    .encode()
+                    .len()
+        );
         let toy = Arc::new(ToyGpu::new(&Arc::new(ToyMachine::default()), 1 << 30));
         let (aborted, closed) = (Arc::clone(&toy), Arc::clone(&toy));
         let backend = Backend {

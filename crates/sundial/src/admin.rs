@@ -236,6 +236,9 @@ pub(crate) struct SessionLine {
     /// GPU time ever used, all sessions of the tenant together, ns.
     #[serde(default)]
     pub(crate) gpu_time_ns: u64,
+    /// GPU time ever used by this session, ns.
+    #[serde(default)]
+    pub(crate) session_gpu_time_ns: u64,
     /// Calls answered in the client's process.
     pub(crate) calls_local: u64,
     /// Messages to the daemon.
@@ -451,6 +454,7 @@ mod tests {
             share_received: 100.0 / 7.0,
             priority: Priority::High,
             gpu_time_ns: u64::MAX,
+            session_gpu_time_ns: u64::MAX,
             calls_local: u64::MAX,
             calls_remote: u64::MAX,
             calls_sent: 0,

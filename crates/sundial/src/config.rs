@@ -45,6 +45,7 @@
 //! share = "20%"
 //! on_full = "wait:5m"
 //! priority = "high"          # in GPU time that nobody was promised: low, normal, high
+//! tenants = 8                # at most so many have it at once
 //! scheme = "fv"              # of virtual GPUs
 //! trap = "tracker"           # the same, in scheme fv; and shadow = "hybrid", rebuild = "segmented"
 //!
@@ -60,7 +61,7 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::Deserialize;
 use tenancy::Limits;
 use tenancy::placement::Placement;
@@ -69,8 +70,8 @@ use crate::control::UsageTuning;
 use crate::memory_policy::MemoryPolicy;
 use crate::metrics::Listen;
 use crate::policy::Policy;
+use crate::profile::Profile;
 use crate::remoting::{BlockSize, Copies, Remoting, Submission, Transport};
-use crate::scheme::Profile;
 use crate::size::{GpuSpec, Gpus, Scheduler, Size};
 
 /// The host's policy.
@@ -287,19 +288,6 @@ impl Config {
         let &Config { copies, submission, transport, block_size, .. } = self;
         Remoting { copies, submission, transport, block_size, timed: false }
     }
-
-    /// A profile by its name; one that says nothing if none is named.
-    pub(crate) fn profile(&self, name: Option<&str>) -> Result<Profile> {
-        let Some(name) = name else { return Ok(Profile::default()) };
-        if let Some(profile) = self.profiles.get(name) {
-            return Ok(*profile);
-        }
-        let known: Vec<&str> = self.profiles.keys().map(String::as_str).collect();
-        match &known[..] {
-            [] => bail!("no profile named `{name}`: the daemon's config.toml has none"),
-            _ => bail!("no profile named `{name}`: the daemon's config.toml has {}", known.join(", ")),
-        }
-    }
 }
 
 fn usual_places() -> Vec<PathBuf> {
@@ -379,11 +367,9 @@ mod tests {
             "[profiles.small]\nmem = \"512m\"\nshare = \"20%\"\nscheme = \"fv-naive\"\nrebuild = \"static:9\"\n",
         )
         .unwrap();
-        let small = config.profile(Some("small")).unwrap();
+        let small = config.profiles["small"];
         assert_eq!((small.mem, small.scheme), (Some(Size(512 << 20)), Some(crate::scheme::Scheme::FvNaive)));
         assert_eq!(small.shadowing().rebuild.map(|it| it.to_string()).as_deref(), Some("static:9"));
-        assert_eq!(config.profile(None).unwrap(), Profile::default());
-        assert!(config.profile(Some("large")).unwrap_err().to_string().contains("has small"));
         for bad in ["[profiles.small]\nmemory = \"1g\"", "[profiles.small]\nscheme = \"best\""] {
             assert!(Config::parse(bad).is_err(), "{bad}");
         }

@@ -12,6 +12,7 @@ use write_trap::{Kind, Why};
 use crate::confine::{self, RoleLine};
 use crate::run::library_directory;
 use crate::runtime_directory::RuntimeDirectory;
+use crate::stand_ins;
 
 /// Arguments of `sundial doctor`.
 #[derive(Args, Debug)]
@@ -51,7 +52,8 @@ impl Check {
 /// # Errors
 /// Output cannot be written.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
-    let mut checks = vec![version(), processor(), memory(), library(), other_driver(), sockets(), daemon(), kernel()];
+    let mut checks =
+        vec![version(), processor(), memory(), library(), stand_ins(), other_driver(), sockets(), daemon(), kernel()];
     checks.extend(Kind::ALL.map(trap));
     let roles = Role::ALL.map(confine::prove).into_iter().collect::<Result<Vec<RoleLine>>>()?;
     checks.extend(roles.iter().map(containment));
@@ -112,6 +114,25 @@ fn library() -> Check {
             State::Bad,
             format!("{error:#}"),
             "keep sundial and its folder sundial-lib/ together",
+        ),
+    }
+}
+
+/// What `sundial run` has programs find instead of compilers to machine code.
+fn stand_ins() -> Check {
+    let Ok(libraries) = library_directory() else {
+        return Check::new("stand-ins", State::Note, "not looked for, without libraries", "");
+    };
+    let folder = stand_ins::folder(&libraries);
+    match &stand_ins::missing(&folder)[..] {
+        [] => {
+            Check::new("stand-ins", State::Ok, format!("for NVRTC, nvJitLink and ptxas, in {}", folder.display()), "")
+        }
+        [missing, ..] => Check::new(
+            "stand-ins",
+            State::Bad,
+            format!("{} is not there: kernels that programs compile when they run are refused", missing.display()),
+            "build them with: cargo xtask build",
         ),
     }
 }

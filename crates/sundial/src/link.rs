@@ -6,6 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use fair_share::Priority;
+use gpu::Properties;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tenancy::grant::OnFull;
@@ -137,10 +138,9 @@ pub(crate) enum ToDevice {
 pub(crate) enum FromDevice {
     /// The GPU works.
     Ready {
-        /// Product name.
-        name: String,
-        /// Its memory, bytes.
-        memory_bytes: u64,
+        /// What it is.
+        #[serde(with = "PropertiesText")]
+        properties: Properties,
     },
     /// To [`ToDevice::Open`] and [`ToDevice::Guest`], before the client hears anything or is listened to: it is this process's
     /// from now on, whatever becomes of it.
@@ -192,6 +192,23 @@ pub(crate) enum FromDevice {
     Vgpus(Vec<VgpuStatus>),
     /// One more compiler, please → [`ToDevice::Compiler`], [`ToDevice::NoCompiler`]
     WantCompiler,
+}
+
+/// [`Properties`] in messages.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Properties")]
+struct PropertiesText {
+    name: String,
+    uuid: [u8; 16],
+    pci: [u32; 3],
+    compute_capability: [u32; 2],
+    driver_version: u32,
+    multiprocessors: u32,
+    memory_bytes: u64,
+    clock_khz: u32,
+    memory_clock_khz: u32,
+    memory_bus_bits: u32,
+    l2_bytes: u32,
 }
 
 /// A virtual GPU, as the device process sees it.

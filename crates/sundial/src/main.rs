@@ -14,7 +14,7 @@
 //! | `doctor` | [`doctor`]: is everything in its place |
 //!
 //! Shared by them: [`config`] (`config.toml`), [`runtime_directory`] (sockets and locks), [`size`] (`2g`, `30%`), [`picture`] (of benchmarks), [`admin`]
-//! (what `run`, `ps`, `set` and `vgpu` say to the daemon), [`scheme`] (schemes and profiles), [`shadowing`] (how page tables are shadowed), [`confine`] (what each process gives
+//! (what `run`, `ps`, `set` and `vgpu` say to the daemon), [`scheme`] (schemes of virtual GPUs), [`profile`] (terms with a name), [`shadowing`] (how page tables are shadowed), [`confine`] (what each process gives
 //! up), [`policy`] and [`quota`] (who may have how much), [`system`] (service managers), [`stage`] (a daemon of one's own), [`link`] (what its two processes say to
 //! each other), [`remoting`] (how sessions come to the daemon), [`quiet`] (log lines that a tenant can cause), [`metrics`] (for Prometheus).
 
@@ -40,6 +40,7 @@ mod memory_policy;
 mod metrics;
 mod picture;
 mod policy;
+mod profile;
 mod ps;
 mod quiet;
 mod quota;
@@ -52,6 +53,7 @@ mod set;
 mod shadowing;
 mod size;
 mod stage;
+mod stand_ins;
 mod stepped;
 mod system;
 mod threads;

@@ -11,6 +11,7 @@
 //! quota = "10h/day"          # of GPU time: so much at once, and what was used is forgotten evenly, so much in so much time
 //! quota_together = "50h/day" # of all members together; not for users
 //! priority = "normal"        # the highest that one may ask for; who does not ask has that, or normal
+//! profiles = ["small"]       # which one may take; the first, if one does not say; and no more than it says, whatever one asks for
 //! see = "shares"             # of others' tenants: nothing, shares (and memory, but neither names nor users), or all
 //! [policy.users.mallory]
 //! allow = false              # not at all
@@ -28,6 +29,7 @@ use fair_share::Priority;
 use serde::Deserialize;
 use tenancy::Terms;
 
+use crate::profile::{Profile, Taken};
 use crate::quota::Quota;
 use crate::size::{Percent, Size};
 
@@ -58,6 +60,7 @@ pub(crate) struct Rule {
     quota: Option<Quota>,
     quota_together: Option<Quota>,
     priority: Option<Priority>,
+    profiles: Option<Vec<String>>,
     see: Option<See>,
 }
 
@@ -101,6 +104,8 @@ pub(crate) struct Grant {
     pub(crate) quota: Said<Quota>,
     /// Of a user there is one, whether policy says something or not.
     priority: Said<Priority>,
+    /// The profiles that he may take, one at least: those of all his groups.
+    profiles: Said<Vec<String>>,
     pub(crate) see: See,
 }
 
@@ -116,7 +121,20 @@ impl Policy {
     ///
     /// # Errors
     /// One is not known here, or something is said where it means nothing.
-    pub(crate) fn resolve(&self, book: &impl Book) -> Result<Rules> {
+    pub(crate) fn resolve(&self, book: &impl Book, profiles: &BTreeMap<String, Profile>) -> Result<Rules> {
+        for (place, rule) in self.all() {
+            match &rule.profiles {
+                Some(named) if named.is_empty() => {
+                    bail!("{place} says `profiles = []`, which lets nobody in; say `allow = false`");
+                }
+                Some(named) => {
+                    if let Some(name) = named.iter().find(|name| !profiles.contains_key(*name)) {
+                        bail!("{place} names the profile `{name}`, and there is no [profiles.{name}]");
+                    }
+                }
+                None => {}
+            }
+        }
         let mut rules = Rules { default: self.default.clone(), ..Rules::default() };
         if rules.default.quota_together.is_some() {
             bail!("[policy.default] says `quota_together`, which is for groups; say `quota` for each user's own");
@@ -142,6 +160,15 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// All that is said, and where.
+    fn all(&self) -> impl Iterator<Item = (String, &Rule)> {
+        let users = self.users.iter().map(|(name, rule)| (format!("[policy.users.{name}]"), rule));
+        let groups = self.groups.iter().map(|(name, rule)| (format!("[policy.groups.{name}]"), rule));
+        [("[policy.default]".to_owned(), &self.default)].into_iter().chain(users).chain(groups)
+    }
+}
+
 impl Rules {
     fn groups_of(&self, user: u32, group: u32) -> impl Iterator<Item = &Group> {
         self.groups.iter().filter(move |it| it.number == group || it.members.contains(&user))
@@ -160,6 +187,7 @@ impl Rules {
             priority: self
                 .said(user, group, |rule| rule.priority, |a, b| a > b)
                 .or_else(|| Some((Priority::Normal, "[policy]".into()))),
+            profiles: self.profiles(user, group),
             see: self.said(user, group, |rule| rule.see, |a, b| a > b).map_or(See::default(), |(see, _)| see),
         }
     }
@@ -180,6 +208,22 @@ impl Rules {
         let most = groups.reduce(|most, other| if more(&other.0, &most.0) { other } else { most });
         let most = most.map(|(value, name)| (value, format!("[policy.groups.{name}]")));
         most.or_else(|| key(&self.default).map(|value| (value, "[policy.default]".into())))
+    }
+
+    /// Which profiles one may take: those of all one's groups, since there is no most of such.
+    fn profiles(&self, user: u32, group: u32) -> Said<Vec<String>> {
+        if let Some((name, Rule { profiles: Some(own), .. })) = self.users.get(&user) {
+            return Some((own.clone(), format!("[policy.users.{name}]")));
+        }
+        let groups = self.groups_of(user, group).filter_map(|it| Some((it.rule.profiles.as_ref()?, &it.name)));
+        let all = groups.fold(None, |all: Said<Vec<String>>, (profiles, name)| {
+            let (mut names, mut places) = all.unwrap_or_default();
+            names.extend(profiles.iter().filter(|name| !names.contains(name)).cloned().collect::<Vec<_>>());
+            places.push_str(if places.is_empty() { "" } else { " and " });
+            places.push_str(&format!("[policy.groups.{name}]"));
+            Some((names, places))
+        });
+        all.or_else(|| Some((self.default.profiles.clone()?, "[policy.default]".into())))
     }
 
     /// Whether anything is said of GPU time over hours.
@@ -212,6 +256,33 @@ impl Grant {
             ));
         }
         Ok(())
+    }
+
+    /// The profile that somebody takes: what he says, or the first that he may take.
+    ///
+    /// # Errors
+    /// He may not take that one, or there is none of that name.
+    pub(crate) fn profile(
+        &self,
+        wanted: Option<&str>,
+        profiles: &BTreeMap<String, Profile>,
+    ) -> Result<Option<Taken>, String> {
+        let first = self.profiles.as_ref().and_then(|(names, _)| names.first()).map(String::as_str);
+        let Some(name) = wanted.or(first) else { return Ok(None) };
+        if let Some((names, place)) = &self.profiles
+            && !names.iter().any(|known| known == name)
+        {
+            return Err(format!("{place} lets you take {}, not `{name}`; ask the administrator", listed(names)));
+        }
+        let Some(profile) = profiles.get(name) else {
+            let known: Vec<String> = profiles.keys().cloned().collect();
+            return Err(match &known[..] {
+                [] => format!("no profile named `{name}`: the daemon's config.toml has none"),
+                known => format!("no profile named `{name}`: the daemon's config.toml has {}", listed(known)),
+            });
+        };
+        let bound_by = self.profiles.as_ref().map(|(_, place)| place.clone());
+        Ok(Some(Taken { name: name.to_owned(), profile: *profile, bound_by }))
     }
 
     /// Lets somebody in on a GPU, beside what the same user has there; what his terms leave open of GPU memory is what is left
@@ -306,6 +377,12 @@ impl Grant {
             _ => Ok(()),
         }
     }
+}
+
+/// Names of profiles, for people.
+fn listed(names: &[String]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    format!("{} {}", if names.len() == 1 { "profile" } else { "profiles" }, names.join(", "))
 }
 
 /// Knows users and groups by name.
@@ -413,8 +490,12 @@ mod tests {
         }
     }
 
+    fn profiles() -> BTreeMap<String, Profile> {
+        ["small", "large", "huge"].into_iter().map(|name| (name.to_owned(), Profile::default())).collect()
+    }
+
     fn rules(text: &str) -> Rules {
-        toml::from_str::<Policy>(text).unwrap().resolve(&Few).unwrap()
+        toml::from_str::<Policy>(text).unwrap().resolve(&Few, &profiles()).unwrap()
     }
 
     fn terms(memory_bytes: Option<u64>, share_percent: Option<f64>) -> Terms {
@@ -474,6 +555,31 @@ mod tests {
     }
 
     #[test]
+    fn one_takes_a_profile_that_one_may_take() {
+        let rules = rules(
+            "[default]\nprofiles = [\"small\"]\n[users.ada]\nprofiles = [\"huge\"]\n[groups.staff]\nprofiles = [\"large\"]\n\
+             [groups.students]\nprofiles = [\"small\", \"large\"]\n",
+        );
+        let take = |user, group, name| {
+            let taken = rules.of(user, group).profile(name, &profiles());
+            taken.map(|taken| taken.map(|taken| (taken.name, taken.bound_by.unwrap_or_default())))
+        };
+        let both = "[policy.groups.staff] and [policy.groups.students]";
+        assert_eq!(take(2, 7, None), Ok(Some(("large".into(), both.into()))), "the first of those of all groups");
+        assert_eq!(take(2, 7, Some("small")).unwrap().unwrap().0, "small");
+        assert_eq!(take(1, 100, None), Ok(Some(("huge".into(), "[policy.users.ada]".into()))));
+        assert_eq!(take(5, 5, None), Ok(Some(("small".into(), "[policy.default]".into()))));
+        let told = take(5, 5, Some("huge")).unwrap_err();
+        assert!(told.contains("[policy.default] lets you take profile `small`, not `huge`"), "{told}");
+        let anybody = Grant::default();
+        assert_eq!(anybody.profile(None, &profiles()), Ok(None));
+        assert_eq!(anybody.profile(Some("huge"), &profiles()).unwrap().unwrap().bound_by, None);
+        let told = anybody.profile(Some("tiny"), &profiles()).unwrap_err();
+        assert!(told.contains("has profiles `huge`, `large`, `small`"), "{told}");
+        assert!(anybody.profile(Some("tiny"), &BTreeMap::new()).unwrap_err().contains("has none"));
+    }
+
+    #[test]
     fn a_group_has_those_whose_own_it_is() {
         let lines = "root:x:0:0::/root:/bin/sh\nada:x:1000:100:Ada:/home/ada:\nbob:x:1001:1001::/:\neve:x:1002:100\nshort:x:7\n:::";
         assert_eq!(own_members(lines.lines(), 100), BTreeSet::from([1000, 1002]));
@@ -491,8 +597,10 @@ mod tests {
             ("[users.ada]\ntenants = 1\n[users.1]\ntenants = 2", "the same user"),
             ("[users.ada]\nquota_together = \"1h/day\"", "for groups"),
             ("[default]\nquota_together = \"1h/day\"", "for groups"),
+            ("[groups.staff]\nprofiles = [\"small\", \"tiny\"]", "there is no [profiles.tiny]"),
+            ("[users.ada]\nprofiles = []", "say `allow = false`"),
         ] {
-            let error = toml::from_str::<Policy>(bad).unwrap().resolve(&Few).unwrap_err().to_string();
+            let error = toml::from_str::<Policy>(bad).unwrap().resolve(&Few, &profiles()).unwrap_err().to_string();
             assert!(error.contains(what), "{bad}: {error}");
         }
         for bad in

@@ -96,6 +96,7 @@ mod tests {
             share_received: 29.97,
             priority: fair_share::Priority::Normal,
             gpu_time_ns: 0,
+            session_gpu_time_ns: 0,
             calls_local: 123_456,
             calls_remote: 789,
             calls_sent: 0,

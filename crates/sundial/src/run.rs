@@ -22,6 +22,7 @@ use crate::memory_policy::OnFull;
 use crate::remoting;
 use crate::runtime_directory::RuntimeDirectory;
 use crate::size::{GpuName, GpuSpec, GpuWish, Percent, Size, specs};
+use crate::stand_ins;
 
 /// Where the lifeline lies in the program: out of the way of programs that expect their first file to be number 3.
 const LIFELINE_FD: i32 = 200;
@@ -73,6 +74,12 @@ pub(crate) struct Args {
     /// So many of the daemon's GPUs, whichever [default: 1].
     #[arg(long, conflicts_with_all = ["native", "vgpu"])]
     gpus: Option<usize>,
+    /// Leave NVRTC, nvJitLink and ptxas as they are: they make machine code then, which the software GPU cannot execute.
+    #[arg(long)]
+    no_stand_ins: bool,
+    /// Say what is set in the program's environment, and why.
+    #[arg(long, short)]
+    verbose: bool,
     /// The program and its arguments.
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -83,8 +90,15 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let (program, arguments) = args.command.split_first().context("which program?")?;
     let mut command = Command::new(program);
     command.args(arguments);
-    command.env("LD_LIBRARY_PATH", search_path(&library, std::env::var_os("LD_LIBRARY_PATH")));
     command.env_remove("SUNDIAL_NATIVE").env_remove(VGPU_VARIABLE);
+    let search_path = search_path(&library, std::env::var_os("LD_LIBRARY_PATH"));
+    if args.verbose {
+        eprintln!("sundial: LD_LIBRARY_PATH={}: the CUDA driver is this one", search_path.display());
+    }
+    command.env("LD_LIBRARY_PATH", search_path);
+    if !args.no_stand_ins {
+        stand_in(&mut command, &library, args.verbose);
+    }
     let comes_to_daemon = args.vgpu.is_none() && !args.native;
     if !comes_to_daemon && (args.timed || args.remoting != remoting::Wish::default()) {
         bail!(
@@ -121,6 +135,27 @@ pub(crate) fn main(args: Args) -> Result<()> {
     eprintln!("sundial: cannot run {}: {error}", Path::new(program).display());
     // As shells do it: not found, or not to be run.
     std::process::exit(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 });
+}
+
+/// Has the compilers that the program calls hand over PTX.
+fn stand_in(command: &mut Command, library: &Path, verbose: bool) {
+    let folder = stand_ins::folder(library);
+    if let [missing, ..] = &stand_ins::missing(&folder)[..] {
+        if verbose {
+            eprintln!("sundial: no stand-ins for compilers: {} is not there", missing.display());
+        }
+        return;
+    }
+    let (settings, error) = stand_ins::settings(&folder, |variable| std::env::var_os(variable));
+    if let Some(error) = error {
+        eprintln!("sundial: {error}");
+    }
+    for setting in settings {
+        if verbose {
+            eprintln!("sundial: {setting}");
+        }
+        command.env(setting.variable, setting.value);
+    }
 }
 
 /// A virtual GPU's place as the library takes it.

@@ -1,15 +1,9 @@
-//! How a virtual GPU is made, and profiles of such, as people write them.
+//! How a virtual GPU is made, as people write it.
 
 use std::fmt;
 use std::str::FromStr;
 
-use fair_share::Priority;
 use serde::{Deserialize, Serialize};
-use tenancy::Terms;
-
-use crate::memory_policy::OnFull;
-use crate::shadowing::{Rebuild, Shadow, Trap, Wish};
-use crate::size::{Percent, Size};
 
 /// GPUvm's schemes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize, clap::ValueEnum)]
@@ -57,65 +51,12 @@ impl FromStr for Scheme {
     }
 }
 
-/// Terms with a name, for those that say nothing else: `[profiles.<name>]` in `config.toml`.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Profile {
-    pub(crate) mem: Option<Size>,
-    pub(crate) host_mem: Option<Size>,
-    pub(crate) share: Option<Percent>,
-    pub(crate) on_full: Option<OnFull>,
-    pub(crate) priority: Option<Priority>,
-    /// For virtual GPUs; sessions have none.
-    pub(crate) scheme: Option<Scheme>,
-    /// The same, in scheme fv.
-    pub(crate) trap: Option<Trap>,
-    pub(crate) shadow: Option<Shadow>,
-    pub(crate) rebuild: Option<Rebuild>,
-}
-
-impl Profile {
-    /// What `terms` leave open is as in this profile.
-    pub(crate) fn fill(&self, terms: &mut Terms) {
-        terms.memory_bytes = terms.memory_bytes.or(self.mem.map(|size| size.0));
-        terms.host_bytes = terms.host_bytes.or(self.host_mem.map(|size| size.0));
-        terms.share_percent = terms.share_percent.or(self.share.map(|share| share.0));
-        terms.on_full = terms.on_full.or(self.on_full.map(|on_full| on_full.0));
-        terms.priority = terms.priority.or(self.priority);
-    }
-
-    /// How page tables are shadowed.
-    pub(crate) fn shadowing(&self) -> Wish {
-        Wish { trap: self.trap, shadow: self.shadow, rebuild: self.rebuild }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_counts_more_than_the_profile() {
-        let profile = Profile {
-            mem: Some(Size(1 << 30)),
-            share: Some(Percent(30.0)),
-            priority: Some(Priority::High),
-            ..Profile::default()
-        };
-        let mut terms = Terms {
-            name: "a".into(),
-            memory_bytes: Some(1 << 20),
-            host_bytes: None,
-            share_percent: None,
-            on_full: None,
-            priority: None,
-        };
-        profile.fill(&mut terms);
-        assert_eq!((terms.memory_bytes, terms.host_bytes, terms.share_percent), (Some(1 << 20), None, Some(30.0)));
-        assert_eq!(terms.priority, Some(Priority::High));
-        terms.priority = Some(Priority::Low);
-        profile.fill(&mut terms);
-        assert_eq!(terms.priority, Some(Priority::Low));
+    fn schemes_are_read_as_they_are_written() {
         for text in ["fv-naive", "fv", "pv", "pass-through"] {
             let scheme: Scheme = text.parse().unwrap();
             assert_eq!(scheme.to_string(), text);

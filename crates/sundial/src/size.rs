@@ -50,7 +50,7 @@ impl fmt::Display for Size {
 }
 
 /// A share of GPU time in percent: `30%` or `30`.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
 pub(crate) struct Percent(pub(crate) f64);
 
 impl FromStr for Percent {

@@ -24,7 +24,7 @@ use transport::{Consumer, Producer, unix};
 use vfio_user::{CallError, Client, ClientOptions, Errno, pci, wire as vfio_wire};
 use wire::handshake::features;
 use wire::limits::MAX_REPLY_BYTES;
-use wire::{Credential, Hello, Import, Reply, decode_answer, frame, parse_answer};
+use wire::{Credential, Hello, Import, Process, Reply, decode_answer, frame, parse_answer};
 
 mod support;
 
@@ -126,7 +126,8 @@ fn sender() {
 /// Has a session in which the file is to be imported, which is refused; and leaves one more in its socket, for nobody.
 fn import(run: &Path, fd: BorrowedFd<'_>) {
     let socket = unix::connect(&run.join("session.sock")).unwrap();
-    let hello = Hello { credential: Credential::default(), features: features::ALL, gpu: 0 };
+    let hello =
+        Hello { credential: Credential::default(), features: features::ALL, gpu: 0, process: Process::default() };
     unix::send(&socket, &hello.encode(), &[], true).unwrap();
     let mut buffer = vec![0; MAX_REPLY_BYTES];
     let received = unix::receive(&socket, &mut buffer).unwrap();

@@ -6,8 +6,8 @@
 use std::fmt::Write;
 
 use texture::{
-    Access, AddressMode, Boundary, Descriptor, Filter, Format, Geometry, Image, Layout, Mip, Query, Reduction, Sampler,
-    Shape,
+    Access, AddressMode, Boundary, Descriptor, Filter, Format, Geometry, Image, Layout, Memory, Mip, Object, Query,
+    Reduction, Sampler, Shape,
 };
 
 /// Threads of a kernel: more than a warp, and no multiple of one.
@@ -342,7 +342,7 @@ impl Form {
             (if random.one_in(4) { (at * 2.0).round() / 2.0 } else { at }).to_bits().into()
         };
         let mut list: Vec<u64> = (0..words).map(|i| number(random, i)).collect();
-        list.extend((0..values).map(|_| random.next()));
+        list.extend((0..values).map(|_| random.word()));
         list
     }
 }
@@ -353,7 +353,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -363,7 +363,7 @@ impl Random {
 
     /// One below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.word() % n
     }
 
     /// Once in `n` times.
@@ -469,7 +469,7 @@ pub fn scene(random: &mut Random, form: &Form, base: u64, uniform: bool) -> Scen
         end = (end + image_bytes(&descriptor.image) as u64).next_multiple_of(Layout::ALIGN);
         descriptors.push(descriptor);
     }
-    let mut memory: Vec<u8> = (0..(end - base).next_multiple_of(64 << 10)).map(|_| random.next() as u8).collect();
+    let mut memory: Vec<u8> = (0..(end - base).next_multiple_of(64 << 10)).map(|_| random.word() as u8).collect();
     for (i, descriptor) in descriptors.iter().enumerate() {
         let at = (table - base) as usize + i * Descriptor::BYTES;
         memory[at..at + Descriptor::BYTES].copy_from_slice(&descriptor.encode());
@@ -489,4 +489,70 @@ pub fn scene(random: &mut Random, form: &Form, base: u64, uniform: bool) -> Scen
     }
     let handle = table + (first * Descriptor::BYTES) as u64;
     Scene { memory, params: [input, output, handle], operands, handles, descriptors }
+}
+
+/// Any bytes: a descriptor, a form, and operands. What is a descriptor says where its image is, and no access leaves that.
+///
+/// # Panics
+/// If one does.
+pub fn fuzz(data: &[u8]) {
+    let Some((head, rest)) = data.split_first_chunk::<{ Descriptor::BYTES }>() else { return };
+    let mut bytes = *head;
+    // As it is, or as what it nearly is: random bytes have no magic.
+    bytes[..8].copy_from_slice(&MAGIC.with(|magic| *magic));
+    let Ok(object) = Object::decode(&bytes) else { return };
+    let image = object.image();
+    let mut memory = Bounds { begin: image.base, end: image.base + image_bytes(image) as u64 };
+    let mut words = rest.chunks(8).map(|chunk| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
+    FORMS.with(|forms| {
+        for _ in 0..8 {
+            let form = &forms[words.next().unwrap_or(0) as usize % forms.len()];
+            let (first, values, _) = form.access.sources();
+            let sources: Vec<u64> = (0..first + values).map(|_| words.next().unwrap_or(0)).collect();
+            // Refused or not is all the same.
+            let _ = form.access.perform(&object, &sources, &mut memory);
+        }
+    });
+}
+
+thread_local! {
+    static FORMS: Vec<Form> = forms();
+    /// With which descriptors begin.
+    static MAGIC: [u8; 8] = {
+        let image = Image::linear(Format::U8, 1, 0, 1);
+        Descriptor { image, sampler: None }.encode()[..8].try_into().unwrap_or_default()
+    };
+}
+
+/// Memory in which only an image may be touched.
+struct Bounds {
+    begin: u64,
+    end: u64,
+}
+
+impl Bounds {
+    fn check(&self, address: u64, bytes: u32) {
+        let inside = address >= self.begin && address.checked_add(bytes.into()).is_some_and(|end| end <= self.end);
+        assert!(inside && address.is_multiple_of(bytes.into()), "{bytes} bytes at {address:#x}");
+    }
+}
+
+impl Memory for Bounds {
+    type Fault = std::convert::Infallible;
+
+    fn load(&mut self, address: u64, bytes: u32) -> Result<u128, Self::Fault> {
+        self.check(address, bytes);
+        Ok(u128::from(address).wrapping_mul(0x9e37_79b9_7f4a_7c15_9e37_79b9_7f4a_7c15))
+    }
+
+    fn store(&mut self, address: u64, bytes: u32, _value: u128) -> Result<(), Self::Fault> {
+        self.check(address, bytes);
+        Ok(())
+    }
+
+    fn update(&mut self, address: u64, bytes: u32, f: &mut dyn FnMut(u64) -> u64) -> Result<(), Self::Fault> {
+        self.check(address, bytes);
+        f(address);
+        Ok(())
+    }
 }

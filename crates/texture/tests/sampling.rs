@@ -349,14 +349,14 @@ fn cubes_are_sampled_by_direction() {
                 (weight, if corner { None } else { Some(nearest(position(face, i, j, n), n)) })
             })
             .to_vec();
-        for channel in 0..4 {
+        for (channel, &bits) in got.iter().enumerate() {
             let there: Vec<(f64, f64)> =
                 taps.iter().filter_map(|(w, at)| Some((*w, look((*at)?)[channel].0))).collect();
             let mean = there.iter().map(|(_, value)| value).sum::<f64>() / 3.0;
             let missing = taps.iter().filter(|(_, at)| at.is_none()).map(|(weight, _)| (*weight, mean));
             let all: Vec<(f64, f64)> = there.iter().copied().chain(missing).collect();
             corners += all.len() as u32 - there.len() as u32;
-            assert!(same(got[channel], weighted(&all)), "{context}: channel {channel}, {taps:?}");
+            assert!(same(bits, weighted(&all)), "{context}: channel {channel}, {taps:?}");
         }
     }
     assert!(around > 1_000 && corners > 100);

@@ -72,6 +72,18 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Connects to the listener at `path`, waiting for it, and then for each message, for `bound` at most.
+///
+/// # Errors
+/// `WouldBlock` if it takes longer; else what the operating system says.
+pub fn connect_within(path: &Path, bound: Duration) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    // One who accepts nobody has a queue, and who finds that full waits for as long as a sender.
+    set_timeout(&socket, Some(bound))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
 /// A connected pair.
 ///
 /// # Errors

@@ -69,3 +69,25 @@ fn a_full_socket_does_not_block_who_asks_not_to_wait() {
     let refused = (0..100_000).find_map(|_| unix::send(&a, &[0; 1024], &[], false).err());
     assert_eq!(refused.unwrap().kind(), std::io::ErrorKind::WouldBlock);
 }
+
+#[test]
+fn who_accepts_nobody_is_not_waited_for_longer_than_was_said() {
+    let directory = std::env::temp_dir().join(format!("transport-full-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("test.sock");
+    let _listener = unix::listen(&path, 0o600).unwrap();
+    let bound = Duration::from_millis(20);
+    let mut waiting = Vec::new();
+    let error = loop {
+        match unix::connect_within(&path, bound) {
+            Ok(socket) => waiting.push(socket),
+            Err(error) => break error,
+        }
+        assert!(waiting.len() < 10_000, "nobody is ever refused");
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    let mut buffer = [0; 8];
+    let unheard = unix::receive_bare(&waiting[0], &mut buffer).unwrap_err();
+    assert_eq!(unheard.kind(), std::io::ErrorKind::WouldBlock);
+    std::fs::remove_dir_all(&directory).unwrap();
+}

@@ -1,8 +1,9 @@
 //! The first message of each side.
 //!
 //! ```text
-//! hello: magic "SUNDIAL\0", u32 version, u32 zero, credential (32 bytes, zero: none), u64 features, u32 which GPU
-//! reply: magic "SUNDIAL\0", u32 version, u32 status (0 welcome, 1 refused), fields of the welcome or a text
+//! hello: magic "SUNDIAL\0", u32 version, u32 zero, credential (32 bytes, zero: none), u64 features, u32 which GPU,
+//!        u32 process, u64 its namespace
+//! reply: magic "SUNDIAL\0", u32 version, u32 status (0 welcome, 1 refused, 2 standing), fields of the welcome, a text, a standing
 //! ```
 //! The first twelve bytes never change, so that sides of different versions can tell each other so.
 //!
@@ -15,11 +16,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::fields::{Reader, Writer};
 use crate::limits::{MAX_GPUS, MAX_REASON_BYTES, STAGING_BYTES};
+use crate::standing::{Process, Standing, put_properties, take_properties};
 use crate::{VERSION, WireError};
 
 const MAGIC: [u8; 8] = *b"SUNDIAL\0";
 const WELCOME: u32 = 0;
 const REFUSED: u32 = 1;
+const STANDING: u32 = 2;
 
 /// A secret that admits sessions to a registered tenant. All zero: none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -110,9 +113,12 @@ pub mod features {
     /// The daemon knows which GPU a hello is for, the welcome says how many there are, and what one of them shares with the host can be
     /// imported by the session of another one: `IMPORT`.
     pub const SEVERAL_GPUS: u64 = 1 << 8;
+    /// No session is wanted: how the tenant stands is asked for, and answered with a [`Standing`](crate::Standing). No feature of a
+    /// session: a hello has it alone.
+    pub const STANDING: u64 = 1 << 9;
     /// Those that a session has only if somebody asked for them.
     pub const ON_DEMAND: u64 = MESSAGES | ANSWERED | IMMEDIATE | TIMED;
-    /// All that this crate knows.
+    /// All of a session's that this crate knows.
     pub const ALL: u64 = SHARED_MEMORY | APERTURE | DEFERRED | STAGING | SEVERAL_GPUS | ON_DEMAND;
 }
 
@@ -126,14 +132,21 @@ pub struct Hello {
     /// Which of its tenant's GPUs it wants to use, from 0 on. A daemon that does not know
     /// [`SEVERAL_GPUS`](features::SEVERAL_GPUS) has one, and does not look.
     pub gpu: u32,
+    /// The process that says it, as it sees itself.
+    pub process: Process,
 }
 
 impl Hello {
     /// The message as it goes over the socket: one packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let Hello { credential, features, gpu } = self;
-        [Head::new(0).as_bytes(), &credential.0, &features.to_le_bytes(), &gpu.to_le_bytes()].concat()
+        let Hello { credential, features, gpu, process } = self;
+        let mut to = Writer::default();
+        to.u64(*features);
+        to.u32(*gpu);
+        to.u32(process.pid);
+        to.u64(process.namespace);
+        [Head::new(0).as_bytes(), &credential.0, &to.bytes].concat()
     }
 
     /// Reads a packet that anybody may have sent.
@@ -144,9 +157,11 @@ impl Hello {
         let (_, body) = Head::split(data)?;
         let mut from = Reader::new(body, "hello");
         let (credential, features) = (Credential(from.array()?), from.u64()?);
-        // An older client ends here, and what follows is a newer client's.
+        // Older clients end here, or behind the GPU; and what follows is a newer client's.
         let gpu = if from.is_empty() { 0 } else { from.u32()? };
-        Ok(Hello { credential, features, gpu })
+        let process =
+            if from.is_empty() { Process::default() } else { Process { pid: from.u32()?, namespace: from.u64()? } };
+        Ok(Hello { credential, features, gpu, process })
     }
 }
 
@@ -181,21 +196,7 @@ impl Welcome {
         }
         to.u32(self.statistics);
         to.u32(self.staging_block);
-        let gpu = &self.properties;
-        to.text(&gpu.name);
-        to.bytes.extend_from_slice(&gpu.uuid);
-        gpu.pci.into_iter().chain(gpu.compute_capability).for_each(|number| to.u32(number));
-        to.u64(gpu.memory_bytes);
-        for number in [
-            gpu.driver_version,
-            gpu.multiprocessors,
-            gpu.clock_khz,
-            gpu.memory_clock_khz,
-            gpu.memory_bus_bits,
-            gpu.l2_bytes,
-        ] {
-            to.u32(number);
-        }
+        put_properties(&self.properties, to);
         if self.features & features::STAGING != 0 {
             to.u32(self.staging_bytes);
         }
@@ -207,10 +208,7 @@ impl Welcome {
     fn take(from: &mut Reader<'_>) -> Result<Welcome, WireError> {
         let features = from.u64()?;
         let [commands_at, commands, answers_at, answers, statistics, staging_block] = from.u32s()?;
-        let name = from.text()?;
-        let uuid = from.array()?;
-        let (pci, compute_capability, memory_bytes) = (from.u32s()?, from.u32s()?, from.u64()?);
-        let [driver_version, multiprocessors, clock_khz, memory_clock_khz, memory_bus_bits, l2_bytes] = from.u32s()?;
+        let properties = take_properties(from)?;
         let staging_bytes = if features & features::STAGING != 0 { from.u32()? } else { STAGING_BYTES as u32 };
         let gpus = if features & features::SEVERAL_GPUS != 0 { from.u32()? } else { 1 };
         if !(1..=MAX_GPUS).contains(&gpus) {
@@ -218,19 +216,7 @@ impl Welcome {
         }
         Ok(Welcome {
             features,
-            properties: Properties {
-                name,
-                uuid,
-                pci,
-                compute_capability,
-                driver_version,
-                multiprocessors,
-                memory_bytes,
-                clock_khz,
-                memory_clock_khz,
-                memory_bus_bits,
-                l2_bytes,
-            },
+            properties,
             command_ring: (commands_at, commands),
             answer_ring: (answers_at, answers),
             statistics,
@@ -248,6 +234,8 @@ pub enum Reply {
     Welcome(Box<Welcome>),
     /// There will be no session; why not, for the user.
     Refused(String),
+    /// To a hello with [`features::STANDING`].
+    Standing(Box<Standing>),
 }
 
 impl Reply {
@@ -265,6 +253,10 @@ impl Reply {
                 to.text(&reason[..end.unwrap_or(0)]);
                 REFUSED
             }
+            Reply::Standing(standing) => {
+                standing.put(&mut to);
+                STANDING
+            }
         };
         [Head::new(status).as_bytes(), &to.bytes].concat()
     }
@@ -280,6 +272,7 @@ impl Reply {
         match status {
             WELCOME => Ok(Reply::Welcome(Box::new(Welcome::take(&mut from)?))),
             REFUSED => Ok(Reply::Refused(from.text()?)),
+            STANDING => Ok(Reply::Standing(Box::new(Standing::take(&mut from)?))),
             code => Err(WireError::Unknown { what: "status", code }),
         }
     }

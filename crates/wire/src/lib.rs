@@ -24,6 +24,8 @@
 //! [`gpu::GpuError::Deferred`] and stands in line by its name; the client asks again when the daemon's notices, two words of shared
 //! memory, say so. So answers keep their order, and nothing behind such a request waits for it.
 //!
+//! Who only wants to know how a tenant stands says so in its hello, and is answered instead of being let in ([`standing`]).
+//!
 //! Host memory is the one thing that goes over the message socket later: after the answer to an `Alloc` of it, the daemon
 //! sends a [`HostPlace`], and the descriptor of the file it lies in if the client does not have that yet; before an `IMPORT`, the
 //! client sends the descriptor of the file that it is about, with the number of the frame. So it is there when the frame is read, and
@@ -58,6 +60,7 @@ pub mod host_memory;
 pub mod limits;
 pub mod place;
 pub mod request;
+pub mod standing;
 
 pub use answer::{decode_answer, encode_answer};
 pub use command::{Commands, encode_command};
@@ -68,6 +71,7 @@ pub use frame::{
 pub use handshake::{Credential, Hello, Reply, Welcome};
 pub use host_memory::HostPlace;
 pub use request::{decode_request, encode_request};
+pub use standing::{GpuStanding, Process, ProcessStanding, Standing};
 
 /// Version of everything behind the first twelve bytes of the handshake.
 pub const VERSION: u32 = 2;

@@ -49,6 +49,13 @@ pub const MAX_HELLO_BYTES: usize = 256;
 /// Longest reply to a hello.
 pub const MAX_REPLY_BYTES: usize = 16 * 1024;
 
+/// Most processes of a GPU in a standing. Without it a tenant's many processes would make an answer that no socket carries.
+pub const MAX_STANDING_PROCESSES: usize = 128;
+
+/// Longest standing: as many GPUs as there may be, each with as many processes. Without it a broken daemon could make a client
+/// keep anything.
+pub const MAX_STANDING_BYTES: usize = 64 * 1024;
+
 /// Longest text of a refusal; a daemon's message is shown to users, so it must not be a flood.
 pub const MAX_REASON_BYTES: usize = 1024;
 
@@ -75,5 +82,6 @@ pub const NOTICES_AT: usize = 64;
 pub const ENDED_AT: usize = NOTICES_AT + 8;
 
 const _: () = assert!(MIN_STAGING_BLOCK * 2 <= STAGING_BYTES && STAGING_BLOCK * 2 <= STAGING_BYTES);
+const _: () = assert!(MAX_GPUS as usize * (MAX_STANDING_PROCESSES * 20 + 512) < MAX_STANDING_BYTES);
 const _: () = assert!(PIECE_BYTES + 64 < COMMAND_RING_BYTES / 2, "a frame carries a piece");
 const _: () = assert!(CALLS_SENT_AT + 8 <= NOTICES_AT, "what the client writes ends before what the daemon writes");

@@ -8,8 +8,8 @@ use gpu::{
 };
 use wire::handshake::features;
 use wire::{
-    Credential, HostPlace, Import, Reply, Transfer, Welcome, decode_answer, decode_request, encode_answer,
-    encode_command, encode_request, frame,
+    Credential, GpuStanding, HostPlace, Import, Process, ProcessStanding, Reply, Standing, Transfer, Welcome,
+    decode_answer, decode_request, encode_answer, encode_command, encode_request, frame,
 };
 
 /// Bytes as groups of four in hexadecimal.
@@ -188,7 +188,12 @@ fn answers() {
 
 #[test]
 fn handshake() {
-    let hello = wire::Hello { credential: Credential([0xcc; 32]), features: features::SHARED_MEMORY, gpu: 3 };
+    let hello = wire::Hello {
+        credential: Credential([0xcc; 32]),
+        features: features::SHARED_MEMORY,
+        gpu: 3,
+        process: Process { pid: 4, namespace: 5 },
+    };
     let properties = Properties {
         name: "GPU".into(),
         uuid: [1; 16],
@@ -215,10 +220,20 @@ fn handshake() {
     let staging =
         Welcome { features: features::SHARED_MEMORY | features::STAGING, staging_bytes: 7, ..welcome.clone() };
     let several = Welcome { features: features::SHARED_MEMORY | features::SEVERAL_GPUS, gpus: 2, ..welcome.clone() };
-    // The first version's ends before the GPU.
-    let longer = hello.encode();
+    // The first version's ends before the GPU, the second's before the process.
+    let process = Process::default();
+    let longest = hello.encode();
+    let longer = longest[..longest.len() - 12].to_vec();
     let first = longer[..longer.len() - 4].to_vec();
-    assert_eq!(wire::Hello::decode(&first), Ok(wire::Hello { gpu: 0, ..hello }));
+    assert_eq!(wire::Hello::decode(&longer), Ok(wire::Hello { process, ..hello.clone() }));
+    assert_eq!(wire::Hello::decode(&first), Ok(wire::Hello { gpu: 0, process, ..hello }));
+    let standing = GpuStanding {
+        properties: welcome.properties.clone(),
+        answers: true,
+        memory_used: 14,
+        received: 15,
+        processes: vec![ProcessStanding { pid: 16, memory_used: 17, gpu_time_ns: 18 }],
+    };
     let shown = [
         ("Hello", first),
         ("Welcome", Reply::Welcome(Box::new(welcome)).encode()),
@@ -226,6 +241,8 @@ fn handshake() {
         ("Welcome, STAGING", Reply::Welcome(Box::new(staging)).encode()),
         ("Hello, GPU", longer),
         ("Welcome, SEVERAL_GPUS", Reply::Welcome(Box::new(several)).encode()),
+        ("Hello, process", longest),
+        ("Standing", Reply::Standing(Box::new(Standing { gpus: vec![standing] })).encode()),
     ];
     check("handshake.txt", &shown.map(|(name, bytes)| (name.to_owned(), bytes)));
 }

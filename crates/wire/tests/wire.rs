@@ -8,9 +8,9 @@ use gpu::{
 use proptest::prelude::*;
 use wire::handshake::features;
 use wire::{
-    Assembler, ClientFrame, Commands, Credential, Hello, Import, Reply, Transfer, Welcome, WireError, command,
-    decode_answer, decode_request, encode_answer, encode_command, encode_request, frame, limits, parse_answer,
-    parse_client_frame,
+    Assembler, ClientFrame, Commands, Credential, GpuStanding, Hello, Import, Process, ProcessStanding, Reply,
+    Standing, Transfer, Welcome, WireError, command, decode_answer, decode_request, encode_answer, encode_command,
+    encode_request, frame, limits, parse_answer, parse_client_frame,
 };
 
 /// A command whose payload, if it has one, is `payload`.
@@ -75,7 +75,7 @@ proptest! {
             likely[8..12].copy_from_slice(&[operation, 0, 0, 0]);
         }
         wire::fuzz(&likely);
-        likely.splice(0..0, Hello { credential: Credential::default(), features: 0, gpu: 0 }.encode());
+        likely.splice(0..0, Hello { credential: Credential::default(), features: 0, gpu: 0, process: Process::default() }.encode());
         wire::fuzz(&likely);
     }
 
@@ -233,7 +233,12 @@ fn limits_hold_both_ways() {
 
 #[test]
 fn handshake_names_versions_and_keeps_secrets() {
-    let hello = Hello { credential: Credential([9; 32]), features: features::ALL, gpu: 5 };
+    let hello = Hello {
+        credential: Credential([9; 32]),
+        features: features::ALL,
+        gpu: 5,
+        process: Process { pid: 7, namespace: 8 },
+    };
     let bytes = hello.encode();
     assert_eq!(Hello::decode(&bytes), Ok(hello.clone()));
     assert!(!format!("{hello:?}").contains('9'));
@@ -242,11 +247,13 @@ fn handshake_names_versions_and_keeps_secrets() {
 
     let longer = [&bytes[..], b"what a newer client says"].concat();
     assert_eq!(Hello::decode(&longer), Ok(hello.clone()));
-    for cut in 1..4 {
-        assert!(Hello::decode(&bytes[..bytes.len() - cut]).is_err(), "a part of a GPU's number");
+    let process = Process::default();
+    for (cut, older) in [(12, Hello { process, ..hello.clone() }), (16, Hello { gpu: 0, process, ..hello.clone() })] {
+        assert_eq!(Hello::decode(&bytes[..bytes.len() - cut]), Ok(older), "an older client's");
     }
-    assert_eq!(Hello::decode(&bytes[..bytes.len() - 4]), Ok(Hello { gpu: 0, ..hello.clone() }), "an older client's");
-    assert!(Hello::decode(&bytes[..bytes.len() - 5]).is_err());
+    for cut in (1..12).chain(13..16).chain([17]) {
+        assert!(Hello::decode(&bytes[..bytes.len() - cut]).is_err(), "a part of a number");
+    }
 
     let mut newer = bytes.clone();
     newer[8] = 9;
@@ -299,6 +306,29 @@ fn handshake_names_versions_and_keeps_secrets() {
         assert_eq!(Reply::decode(&longer), Ok(reply.clone()));
         assert_eq!(Reply::decode(&bytes), Ok(reply));
     }
+    let process = |n| ProcessStanding { pid: n, memory_used: u64::from(n), gpu_time_ns: 9 };
+    let gpu = |most: u32| GpuStanding {
+        properties: Properties { name: "x".repeat(64), ..larger.properties.clone() },
+        answers: true,
+        memory_used: 5,
+        received: 10_000,
+        processes: (0..most).map(process).collect(),
+    };
+    let most = Standing { gpus: vec![gpu(limits::MAX_STANDING_PROCESSES as u32); limits::MAX_GPUS as usize] };
+    let reply = Reply::Standing(Box::new(most.clone()));
+    let bytes = reply.encode();
+    assert!(bytes.len() <= limits::MAX_STANDING_BYTES);
+    assert_eq!(Reply::decode(&bytes), Ok(reply.clone()));
+    assert_eq!(Reply::decode(&[&bytes[..], b"what a newer daemon says"].concat()), Ok(reply));
+    assert!(Reply::decode(&bytes[..bytes.len() - 1]).is_err());
+    // Of too many processes those are told of that have most.
+    let many = Reply::Standing(Box::new(Standing { gpus: vec![gpu(1000)] })).encode();
+    let Ok(Reply::Standing(told)) = Reply::decode(&many) else { panic!() };
+    assert_eq!(told.gpus[0].processes.len(), limits::MAX_STANDING_PROCESSES);
+    assert!(told.gpus[0].processes.iter().all(|process| process.pid >= 1000 - limits::MAX_STANDING_PROCESSES as u32));
+    // And nobody else's counts are believed.
+    let crowd = Standing { gpus: vec![gpu(0); limits::MAX_GPUS as usize + 1] };
+    assert!(matches!(Reply::decode(&Reply::Standing(Box::new(crowd)).encode()), Err(WireError::Limit { .. })));
     let flood = Reply::Refused("é".repeat(5000)).encode();
     assert!(flood.len() < limits::MAX_REASON_BYTES + 64 && Reply::decode(&flood).is_ok());
 }

@@ -73,8 +73,8 @@ impl Driver {
 
     /// Forgets the handles of all streams and modules of a context; gives the modules.
     fn forget_handles(&self, core: &Arc<ContextCore>) -> Vec<Arc<ModuleState>> {
+        self.graphs.forget_captured_in(core);
         for stream in self.streams.all().iter().filter(|stream| Arc::ptr_eq(&stream.core, core)) {
-            self.forget_captured(stream);
             // Another thread may be destroying it.
             let _ = self.streams.remove(stream.handle.0);
         }
@@ -218,21 +218,22 @@ impl Driver {
     /// Waits for all work of the current context.
     ///
     /// # Errors
-    /// The context's error.
+    /// `STREAM_CAPTURE_UNSUPPORTED` if a stream of it is being captured; the context's error.
     pub fn ctx_synchronize(&self) -> Result<()> {
-        let context = self.current()?;
-        self.none_captured_in(&context.legacy)?;
-        let result = context.queues.synchronize();
-        self.device_of(&context).pools.trim_all();
-        result
+        self.ctx_synchronize_of(Context::NULL)
     }
 
     /// Waits for all work of a context; null means current.
     ///
     /// # Errors
-    /// The context's error.
+    /// As `ctx_synchronize`, and `INVALID_CONTEXT`.
     pub fn ctx_synchronize_of(&self, context: Context) -> Result<()> {
-        self.context(context)?.queues.synchronize()
+        let context = self.context(context)?;
+        context.check()?;
+        self.none_captured_in(&context)?;
+        let result = context.queues.synchronize();
+        self.device_of(&context).pools.trim_all();
+        result
     }
 
     /// Sets a `CUlimit`. FIFO and heap are made at a context's first work; their sizes are fixed from then on.
@@ -319,11 +320,12 @@ impl Driver {
     /// Records an event behind all work of a context.
     ///
     /// # Errors
-    /// `INVALID_HANDLE`, `INVALID_CONTEXT`.
+    /// `INVALID_HANDLE`, `INVALID_CONTEXT`; `STREAM_CAPTURE_UNSUPPORTED` if a stream of it is being captured.
     pub fn ctx_record_event(&self, context: Context, event: Event) -> Result<()> {
         let state = self.context(context)?;
         state.check()?;
         let event = self.event(event)?;
+        self.none_captured_in(&state)?;
         state.queues.legacy_waits_for_all()?;
         event.record(&state.legacy)
     }
@@ -331,11 +333,15 @@ impl Driver {
     /// Makes all further work of a context wait for an event.
     ///
     /// # Errors
-    /// `INVALID_HANDLE`, `INVALID_CONTEXT`.
+    /// `INVALID_HANDLE`, `INVALID_CONTEXT`; `STREAM_CAPTURE_UNSUPPORTED` if a stream of it is being captured, or the event is of a
+    /// capture that goes on; `CAPTURED_EVENT` if it is of one that is over.
     pub fn ctx_wait_event(&self, context: Context, event: Event) -> Result<()> {
         let state = self.context(context)?;
         state.check()?;
-        let Some(point) = self.event(event)?.point() else { return Ok(()) };
+        let event = self.event(event)?;
+        self.none_captured_in(&state)?;
+        self.not_of_a_capture(&event)?;
+        let Some(point) = event.point() else { return Ok(()) };
         state.queues.all_wait_for(&point)
     }
 

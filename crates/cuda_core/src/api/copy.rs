@@ -7,11 +7,12 @@ use hostmem::HostRange;
 
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
+use crate::graph::encode::encode;
 use crate::graph::node::Work;
 use crate::handle::{Context, Stream};
 use crate::values::Copy3D;
 use crate::work::copy::{End, end_of, on_some_gpu, transfer};
-use crate::work::copy_lines::{copy_lines, ends, ends_seen_by};
+use crate::work::copy_lines::{copy_lines, ends};
 
 /// One end of a copy, as the call names it.
 enum Named<'a> {
@@ -32,9 +33,9 @@ impl Driver {
         copy: impl FnOnce() -> std::result::Result<Copy3D<'static>, E>,
     ) -> std::result::Result<bool, E> {
         let Some(capture) = self.captured(stream)? else { return Ok(false) };
-        let (copy, core) = (copy()?, Arc::clone(&capture.stream.core));
-        ends_seen_by(core.gpu.ordinal, &self.memory, &copy)?;
-        capture.add(Work::Copy { copy, core })?;
+        let work = Work::Copy { copy: copy()?, core: Arc::clone(&capture.stream.core) };
+        encode(&self.memory, &work)?;
+        capture.add(work)?;
         Ok(true)
     }
 

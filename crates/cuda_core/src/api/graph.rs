@@ -246,8 +246,9 @@ impl Driver {
         self.with_node(node, |_, node| match &node.work {
             Work::Kernel(kernel) => NodeInfo::Kernel {
                 function: kernel.given,
+                in_context: kernel.function.handle,
                 config: kernel.config,
-                params: kernel.pointers.as_ptr().expose_provenance() as u64,
+                params: kernel.params.pointers.as_ptr().expose_provenance() as u64,
                 context: kernel.function.core.handle,
             },
             Work::Copy { copy, core } => NodeInfo::Copy { copy: *copy, context: core.handle },
@@ -331,8 +332,7 @@ impl Driver {
                 }
                 _ => return Err(CudaError::INVALID_VALUE),
             }
-            let params = kernel.params.to_vec();
-            *kernel = Arc::new(KernelWork::new(kernel.given, &kernel.function, config, params, attributes));
+            *kernel = kernel.with(config, attributes);
             Ok(())
         })
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
-use crate::graph::exec::{ExecNode, ExecState};
+use crate::graph::exec::{ExecNode, ExecState, Released};
 use crate::graph::node::Work;
-use crate::graph::store::Store;
+use crate::graph::store::{PLAIN, Store};
 use crate::handle::{self, Graph, GraphExec, GraphNode, Stream, Tag};
 use crate::values::{GraphOutcome, NodeParams};
 use crate::work::queues::Point;
@@ -77,9 +77,10 @@ impl Driver {
     pub fn graph_launch(&self, exec: GraphExec, stream: Stream) -> Result<()> {
         let exec = self.exec(exec)?;
         if let Some(capture) = self.captured(stream)? {
-            let nodes = exec.nodes();
+            let (nodes, references) = exec.parts();
             return capture.add_node(|state| {
                 let child = state.store.create();
+                state.store.graph_mut(child)?.references.clone_from(&references);
                 rebuild(&mut state.store, child, &nodes, 0, nodes.len())?;
                 Ok(Work::Graph(child))
             });
@@ -126,9 +127,11 @@ impl Driver {
     pub fn graph_exec_node_set_params(&self, exec: GraphExec, node: GraphNode, params: NodeParams<'_>) -> Result<()> {
         let exec = self.exec(exec)?;
         if let NodeParams::Graph { graph, .. } = params {
-            let store = &self.graphs.state.lock().store;
-            store.graph(graph)?;
-            return exec.update(store, &self.memory, graph, Some(node)).map_err(|(error, _)| error);
+            let state = self.graphs.state.lock();
+            state.store.graph(graph)?;
+            let updated = exec.update(&state.store, &self.memory, graph, Some(node));
+            drop(state);
+            return updated.map(Released::let_go).map_err(|(error, _)| error);
         }
         exec.set(&self.memory, node, self.work(params)?)
     }
@@ -144,9 +147,11 @@ impl Driver {
     ) -> std::result::Result<(), (CudaError, GraphOutcome)> {
         let refused = |error| (error, GraphOutcome { result: 1, ..GraphOutcome::default() });
         let exec = self.exec(exec).map_err(refused)?;
-        let store = &self.graphs.state.lock().store;
-        store.graph(graph).map_err(refused)?;
-        exec.update(store, &self.memory, graph, None).map_err(|(error, mismatch)| {
+        let state = self.graphs.state.lock();
+        state.store.graph(graph).map_err(refused)?;
+        let updated = exec.update(&state.store, &self.memory, graph, None);
+        drop(state);
+        updated.map(Released::let_go).map_err(|(error, mismatch)| {
             let (error_node, error_from_node) = (mismatch.node, mismatch.from);
             (error, GraphOutcome { result: mismatch.result, error_node, error_from_node })
         })
@@ -174,10 +179,11 @@ fn rebuild(store: &mut Store, graph: Graph, nodes: &[ExecNode], from: usize, to:
     let mut names: HashMap<usize, GraphNode> = HashMap::new();
     let mut place = from;
     while let Some(node) = nodes.get(place).filter(|_| place < to) {
-        let before: Vec<_> = node.before().filter_map(|place| Some((*names.get(&place)?, [0; 8]))).collect();
+        let before: Vec<_> = node.before().filter_map(|place| Some((*names.get(&place)?, PLAIN))).collect();
         let work = match node.work {
             Work::Graph(_) => {
                 let child = store.create();
+                store.graph_mut(child)?.references.clone_from(&node.references);
                 rebuild(store, child, nodes, place + 1, node.end)?;
                 Work::Graph(child)
             }

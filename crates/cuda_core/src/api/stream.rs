@@ -41,7 +41,7 @@ impl Driver {
     pub fn stream_destroy(&self, stream: Stream) -> Result<()> {
         self.ready()?;
         let state = self.streams.remove(stream.0)?;
-        self.forget_captured(&state);
+        self.graphs.forget_captured(&state);
         state.retire();
         Ok(())
     }

@@ -17,11 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::ThreadId;
 
+use crate::context::state::ContextState;
+use crate::context_core::ContextCore;
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
-use crate::graph::State;
 use crate::graph::node::Work;
-use crate::graph::store::{EdgeData, Taken};
+use crate::graph::store::{EdgeData, PLAIN, Taken};
+use crate::graph::{Graphs, State};
 use crate::handle::{Graph, GraphNode, Stream};
 use crate::values::CaptureInfo;
 use crate::work::event::EventState;
@@ -40,10 +42,16 @@ thread_local! {
 #[derive(Debug)]
 struct Member {
     stream: Arc<StreamState>,
-    /// What its next node comes behind.
+    /// What its next node comes behind; each node once.
     before: Vec<(GraphNode, EdgeData)>,
     /// The same, as it was when last asked for.
-    shown: Box<[GraphNode]>,
+    shown: (Box<[GraphNode]>, Box<[EdgeData]>),
+}
+
+impl Member {
+    fn new(stream: Arc<StreamState>, before: Vec<(GraphNode, EdgeData)>) -> Member {
+        Member { stream, before, shown: Default::default() }
+    }
 }
 
 #[derive(Debug)]
@@ -66,6 +74,14 @@ pub(crate) struct Captures {
 }
 
 impl Capture {
+    fn is_origin(&self, stream: &Arc<StreamState>) -> bool {
+        self.members.first().is_some_and(|member| Arc::ptr_eq(&member.stream, stream))
+    }
+
+    fn has(&self, which: impl Fn(&StreamState) -> bool) -> bool {
+        self.members.iter().any(|member| which(&member.stream))
+    }
+
     fn member(&mut self, stream: &Arc<StreamState>) -> Result<&mut Member> {
         self.members.iter_mut().find(|member| Arc::ptr_eq(&member.stream, stream)).ok_or(CudaError::ILLEGAL_STATE)
     }
@@ -77,11 +93,80 @@ impl Capture {
     }
 }
 
-/// Each once.
+impl Captures {
+    /// Invalidates captures.
+    ///
+    /// # Errors
+    /// `error`, or `STREAM_CAPTURE_INVALIDATED` if all of them were invalid before; none if there is no such capture.
+    fn invalidate(&mut self, which: impl Fn(u64, &Capture) -> bool, error: CudaError) -> Result<()> {
+        let mut found = None;
+        for (_, capture) in self.all.iter_mut().filter(|(id, capture)| which(**id, capture)) {
+            let before = std::mem::replace(&mut capture.invalid, true);
+            found = Some(before && found.unwrap_or(true));
+        }
+        match found {
+            None => Ok(()),
+            Some(true) => Err(CudaError::STREAM_CAPTURE_INVALIDATED),
+            Some(false) => Err(error),
+        }
+    }
+}
+
+impl Graphs {
+    /// A stream goes: the capture that began in it is nobody's to end any more, one that it joined is invalid.
+    pub(crate) fn forget_captured(&self, stream: &Arc<StreamState>) {
+        if stream.capture() != 0 {
+            let mut state = self.state.lock();
+            let taken = self.forget(&mut state, stream);
+            drop(state);
+            drop(taken);
+        }
+    }
+
+    /// All streams of a context go, the default ones of threads too.
+    pub(crate) fn forget_captured_in(&self, core: &Arc<ContextCore>) {
+        let mut state = self.state.lock();
+        let members = state.captures.all.values().flat_map(|capture| &capture.members);
+        let in_it = members.filter(|member| Arc::ptr_eq(&member.stream.core, core));
+        let streams: Vec<_> = in_it.map(|member| Arc::clone(&member.stream)).collect();
+        let taken: Vec<Taken> = streams.iter().map(|stream| self.forget(&mut state, stream)).collect();
+        drop(state);
+        drop(taken);
+    }
+
+    fn forget(&self, state: &mut State, stream: &Arc<StreamState>) -> Taken {
+        let id = stream.capture();
+        let Some(capture) = state.captures.all.get_mut(&id) else { return Taken::default() };
+        if capture.is_origin(stream) {
+            return self.end(state, id).map(|capture| discard(state, &capture)).unwrap_or_default();
+        }
+        capture.invalid = true;
+        capture.members.retain(|member| !Arc::ptr_eq(&member.stream, stream));
+        stream.set_capture(0);
+        Taken::default()
+    }
+
+    /// Nothing takes part in a capture any more.
+    fn end(&self, state: &mut State, id: u64) -> Option<Capture> {
+        let capture = state.captures.all.remove(&id)?;
+        self.capturing.fetch_sub(1, Ordering::AcqRel);
+        capture.members.iter().for_each(|member| member.stream.set_capture(0));
+        Some(capture)
+    }
+}
+
+/// Nobody gets the graph of a capture, if it was the capture's.
+fn discard(state: &mut State, capture: &Capture) -> Taken {
+    if capture.given { Taken::default() } else { state.store.destroy(capture.graph).unwrap_or_default() }
+}
+
+/// Each node once. Where that is to be of two kinds, it is of the plain one: who waits for the whole of a node waits for all of it.
 fn merge(into: &mut Vec<(GraphNode, EdgeData)>, nodes: impl IntoIterator<Item = (GraphNode, EdgeData)>) {
-    for edge in nodes {
-        if !into.contains(&edge) {
-            into.push(edge);
+    for (node, data) in nodes {
+        match into.iter_mut().find(|(known, _)| *known == node) {
+            None => into.push((node, data)),
+            Some((_, known)) if *known != data => *known = PLAIN,
+            Some(_) => {}
         }
     }
 }
@@ -111,9 +196,13 @@ impl Captured<'_> {
             let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?.valid()?;
             let (graph, before) = (capture.graph, capture.member(&self.stream)?.before.clone());
             let work = work(state)?;
-            let node = state.store.add(graph, &before, work)?;
+            let child = if let Work::Graph(child) = work { Some(child) } else { None };
+            let node = state.store.add(graph, &before, work).inspect_err(|_| {
+                // It refers to what the caller does too: nothing of the program's is called.
+                child.into_iter().for_each(|child| state.store.destroy(child).map(drop).unwrap_or_default());
+            })?;
             let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?;
-            capture.member(&self.stream)?.before = vec![(node, [0; 8])];
+            capture.member(&self.stream)?.before = vec![(node, PLAIN)];
             Ok(())
         })
     }
@@ -151,29 +240,17 @@ impl Driver {
         }
         let id = stream.capture();
         if id != 0 {
-            return Err(self.invalidate(|of, _| of == id, CudaError::STREAM_CAPTURE_UNSUPPORTED));
+            return self.invalidate(|of, _| of == id, CudaError::STREAM_CAPTURE_UNSUPPORTED);
         }
         if stream.depends_on_captures() {
-            return Err(self.invalidate_in(stream, CudaError::STREAM_CAPTURE_IMPLICIT));
+            let of_it = |member: &StreamState| Arc::ptr_eq(&member.core, &stream.core) && member.is_blocking();
+            return self.invalidate(|_, capture| capture.has(of_it), CudaError::STREAM_CAPTURE_IMPLICIT);
         }
         Ok(())
     }
 
-    /// Invalidates what is captured of the context of a stream.
-    fn invalidate_in(&self, stream: &Arc<StreamState>, error: CudaError) -> CudaError {
-        let in_context =
-            |capture: &Capture| capture.members.iter().any(|member| Arc::ptr_eq(&member.stream.core, &stream.core));
-        self.invalidate(|_, capture| in_context(capture), error)
-    }
-
-    /// Invalidates captures; gives the error of the call that did it: `STREAM_CAPTURE_INVALIDATED` if they were before.
-    fn invalidate(&self, which: impl Fn(u64, &Capture) -> bool, error: CudaError) -> CudaError {
-        let mut state = self.graphs.state.lock();
-        let mut before = true;
-        for (_, capture) in state.captures.all.iter_mut().filter(|(id, capture)| which(**id, capture)) {
-            before &= std::mem::replace(&mut capture.invalid, true);
-        }
-        if before { CudaError::STREAM_CAPTURE_INVALIDATED } else { error }
+    fn invalidate(&self, which: impl Fn(u64, &Capture) -> bool, error: CudaError) -> Result<()> {
+        self.graphs.state.lock().captures.invalidate(which, error)
     }
 
     /// A call that a capture may not see, as it may depend on what the captured work has not done.
@@ -191,19 +268,27 @@ impl Driver {
         let forbids = |capture: &Capture| {
             capture.thread == thread && capture.mode != RELAXED || mode == GLOBAL && capture.mode == GLOBAL
         };
-        if !self.graphs.state.lock().captures.all.values().any(forbids) {
-            return Ok(());
-        }
-        Err(self.invalidate(|_, capture| forbids(capture), CudaError::STREAM_CAPTURE_UNSUPPORTED))
+        self.invalidate(|_, capture| forbids(capture), CudaError::STREAM_CAPTURE_UNSUPPORTED)
     }
 
     /// # Errors
-    /// `STREAM_CAPTURE_UNSUPPORTED` if streams of the context of `stream` are being captured, which are invalid then.
-    pub(crate) fn none_captured_in(&self, stream: &Arc<StreamState>) -> Result<()> {
-        if stream.queues.captured.load(Ordering::Acquire) == 0 {
+    /// `STREAM_CAPTURE_UNSUPPORTED` if streams of a context are being captured. The captures are invalid then.
+    pub(crate) fn none_captured_in(&self, context: &ContextState) -> Result<()> {
+        if context.queues.captured.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        Err(self.invalidate_in(stream, CudaError::STREAM_CAPTURE_UNSUPPORTED))
+        let in_it = |member: &StreamState| Arc::ptr_eq(&member.core, &context.core);
+        self.invalidate(|_, capture| capture.has(in_it), CudaError::STREAM_CAPTURE_UNSUPPORTED)
+    }
+
+    /// # Errors
+    /// `STREAM_CAPTURE_UNSUPPORTED` if an event was recorded last in a capture that goes on, which is invalid then; `CAPTURED_EVENT`
+    /// if in one that is over.
+    pub(crate) fn not_of_a_capture(&self, event: &EventState) -> Result<()> {
+        if let Some((id, _)) = event.captured() {
+            self.invalidate(|of, _| of == id, CudaError::STREAM_CAPTURE_UNSUPPORTED)?;
+        }
+        event.tells_of_work()
     }
 
     /// Begins to capture a stream, into a graph of its own or behind nodes of a given one.
@@ -221,6 +306,8 @@ impl Driver {
             return Err(CudaError::STREAM_CAPTURE_UNSUPPORTED);
         }
         let mut state = self.graphs.state.lock();
+        // What a context's end did not find, it was too late for.
+        stream.core.check()?;
         if stream.capture() != 0 {
             return Err(CudaError::ILLEGAL_STATE);
         }
@@ -241,7 +328,7 @@ impl Driver {
         state.captures.last += 1;
         let id = state.captures.last;
         stream.set_capture(id);
-        let members = vec![Member { stream, before, shown: Box::default() }];
+        let members = vec![Member::new(stream, before)];
         let thread = std::thread::current().id();
         let given = given.is_some();
         state.captures.all.insert(id, Capture { graph, given, mode, thread, invalid: false, members });
@@ -256,17 +343,14 @@ impl Driver {
         let state = &mut *guard;
         let id = stream.capture();
         let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?;
-        let origin = capture.members.first().is_some_and(|member| Arc::ptr_eq(&member.stream, &stream));
-        if !origin {
+        if !capture.is_origin(&stream) {
             capture.invalid = true;
             return Err(CudaError::STREAM_CAPTURE_UNMATCHED);
         }
         if capture.mode != RELAXED && capture.thread != std::thread::current().id() {
             return Err(CudaError::STREAM_CAPTURE_WRONG_THREAD);
         }
-        let Some(capture) = state.captures.all.remove(&id) else { return Err(CudaError::ILLEGAL_STATE) };
-        self.graphs.capturing.fetch_sub(1, Ordering::AcqRel);
-        capture.members.iter().for_each(|member| member.stream.set_capture(0));
+        let capture = self.graphs.end(state, id).ok_or(CudaError::ILLEGAL_STATE)?;
         let nodes = |member: &Member| member.before.iter().map(|edge| edge.0).collect::<Vec<_>>();
         let last = capture.members.first().map(nodes).unwrap_or_default();
         let joined = capture.members.iter().all(|member| state.store.are_before(&nodes(member), &last));
@@ -275,64 +359,44 @@ impl Driver {
             (true, _) => CudaError::STREAM_CAPTURE_INVALIDATED,
             _ => CudaError::STREAM_CAPTURE_UNJOINED,
         };
-        let mut taken = Taken::default();
-        if !capture.given {
-            taken = state.store.destroy(capture.graph).unwrap_or_default();
-        }
+        let taken = discard(state, &capture);
         drop(guard);
         drop(taken);
         Err(error)
     }
 
-    /// A stream or its context goes: a capture that it takes part in is nobody's to end any more, or invalid.
-    pub(crate) fn forget_captured(&self, stream: &Arc<StreamState>) {
-        let id = stream.capture();
-        if id == 0 {
-            return;
-        }
-        let mut state = self.graphs.state.lock();
-        let Some(capture) = state.captures.all.get_mut(&id) else { return };
-        capture.invalid = true;
-        let origin = capture.members.first().is_some_and(|member| Arc::ptr_eq(&member.stream, stream));
-        if !origin {
-            capture.members.retain(|member| !Arc::ptr_eq(&member.stream, stream));
-            stream.set_capture(0);
-            return;
-        }
-        let Some(capture) = state.captures.all.remove(&id) else { return };
-        self.graphs.capturing.fetch_sub(1, Ordering::AcqRel);
-        capture.members.iter().for_each(|member| member.stream.set_capture(0));
-        let taken =
-            if capture.given { Taken::default() } else { state.store.destroy(capture.graph).unwrap_or_default() };
-        drop(state);
-        drop(taken);
-    }
-
     /// Has a stream wait for an event, one of the two being captured. False if neither is.
     pub(crate) fn capture_wait(&self, stream: &Arc<StreamState>, event: &EventState) -> Result<bool> {
-        let (id, recorded) = (stream.capture(), event.captured());
-        let Some((of, nodes)) = recorded else {
+        if stream.capture() == 0 && event.captured().is_none() {
+            return Ok(false);
+        }
+        let mut state = self.graphs.state.lock();
+        let captures = &mut state.captures;
+        // Only now: another thread may have had the stream join.
+        let id = stream.capture();
+        let Some((of, nodes)) = event.captured() else {
             if id == 0 {
                 return Ok(false);
             }
             if event.point().is_none() {
                 return Ok(true);
             }
-            return Err(self.invalidate(|capture, _| capture == id, CudaError::STREAM_CAPTURE_ISOLATION));
+            return captures.invalidate(|capture, _| capture == id, CudaError::STREAM_CAPTURE_ISOLATION).map(|()| true);
         };
         if id != 0 && id != of {
-            return Err(self.invalidate(|capture, _| capture == id || capture == of, CudaError::STREAM_CAPTURE_MERGE));
+            let both = |capture, _: &Capture| capture == id || capture == of;
+            return captures.invalidate(both, CudaError::STREAM_CAPTURE_MERGE).map(|()| true);
         }
         if stream.handle == Stream::LEGACY {
-            return Err(self.invalidate(|capture, _| capture == of, CudaError::STREAM_CAPTURE_IMPLICIT));
+            captures.invalidate(|capture, _| capture == of, CudaError::STREAM_CAPTURE_IMPLICIT)?;
         }
-        let mut state = self.graphs.state.lock();
         // The capture is over: what the event tells of is a graph's.
-        let capture = state.captures.all.get_mut(&of).ok_or(CudaError::CAPTURED_EVENT)?.valid()?;
-        let edges = nodes.into_iter().map(|node| (node, [0; 8]));
+        let capture = captures.all.get_mut(&of).ok_or(CudaError::CAPTURED_EVENT)?.valid()?;
+        let edges = nodes.into_iter().map(|node| (node, PLAIN));
         if id == 0 {
-            let member = Member { stream: Arc::clone(stream), before: edges.collect(), shown: Box::default() };
-            capture.members.push(member);
+            // As where captures begin.
+            stream.core.check()?;
+            capture.members.push(Member::new(Arc::clone(stream), edges.collect()));
             stream.set_capture(of);
         } else {
             merge(&mut capture.member(stream)?.before, edges);
@@ -343,7 +407,7 @@ impl Driver {
     /// What is known of a stream's capture.
     pub(crate) fn capture_info(&self, stream: Stream) -> Result<CaptureInfo> {
         let stream = self.any_stream(stream)?;
-        let none = CaptureInfo { status: 0, id: 0, graph: Graph::NULL, before: (0, 0) };
+        let none = CaptureInfo { status: 0, id: 0, graph: Graph::NULL, before: (0, 0), edges: 0, plain: true };
         let id = stream.capture();
         if id == 0 {
             return if stream.depends_on_captures() { Err(CudaError::STREAM_CAPTURE_IMPLICIT) } else { Ok(none) };
@@ -355,9 +419,12 @@ impl Driver {
         }
         let graph = capture.graph;
         let member = capture.member(&stream)?;
-        member.shown = member.before.iter().map(|edge| edge.0).collect();
-        let place = member.shown.as_ptr().expose_provenance() as u64;
-        Ok(CaptureInfo { status: 1, id, graph, before: (place, member.shown.len() as u64) })
+        let (nodes, data): (Vec<_>, Vec<_>) = member.before.iter().copied().unzip();
+        let plain = data.iter().all(|data| *data == PLAIN);
+        member.shown = (nodes.into(), data.into());
+        let (nodes, data) = &member.shown;
+        let before = (nodes.as_ptr().expose_provenance() as u64, nodes.len() as u64);
+        Ok(CaptureInfo { status: 1, id, graph, before, edges: data.as_ptr().expose_provenance() as u64, plain })
     }
 
     /// Changes what a captured stream's next node comes behind.

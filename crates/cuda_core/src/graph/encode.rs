@@ -46,9 +46,15 @@ impl Step {
 /// A launch with its parameters.
 pub(crate) fn with_params<'a>(command: &Command<'static>, kernel: &'a KernelWork) -> Command<'a> {
     match *command {
-        Command::Launch { module, kernel: index, grid, block, shared_bytes, cooperative, .. } => {
-            Command::Launch { module, kernel: index, grid, block, shared_bytes, cooperative, params: &kernel.params }
-        }
+        Command::Launch { module, kernel: index, grid, block, shared_bytes, cooperative, .. } => Command::Launch {
+            module,
+            kernel: index,
+            grid,
+            block,
+            shared_bytes,
+            cooperative,
+            params: &kernel.params.block,
+        },
         other => other,
     }
 }
@@ -61,6 +67,8 @@ pub(crate) fn encode(memory: &Arc<Memories>, work: &Work) -> Result<Vec<Step>> {
     Ok(match work {
         Work::Kernel(kernel) => {
             kernel.function.core.check()?;
+            // Its shape was checked when it was given, without the attributes that it has by now.
+            launch::check_together(&kernel.function, &kernel.config)?;
             let command = match launch::command(&kernel.function, &kernel.config, &[])? {
                 Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, .. } => {
                     Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, params: &[] }

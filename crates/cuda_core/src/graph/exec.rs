@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gpu::Command;
 use parking_lot::Mutex;
 
-use crate::context_core::ContextCore;
+use crate::context_core::{ContextCore, GpuCore};
 use crate::error::{CudaError, Result};
 use crate::gpu_link::slots::Mark;
 use crate::graph::encode::{Repeated, Step, encode, with_params};
@@ -28,6 +28,8 @@ pub(crate) struct ExecNode {
     before: BTreeSet<usize>,
     enabled: bool,
     steps: Vec<Step>,
+    /// What the graph in it refers to.
+    pub(crate) references: References,
     /// The place behind the nodes of the graph in it, or behind itself.
     pub(crate) end: usize,
 }
@@ -88,15 +90,49 @@ pub(crate) struct ExecState {
 struct Contents {
     nodes: Vec<ExecNode>,
     places: HashMap<GraphNode, usize>,
+    /// What the outermost graph refers to; nodes have what those in them do.
     references: References,
-    /// Where the last launch ends, and in which stream that was.
-    last: Option<(Mark, Arc<StreamState>)>,
+    last: Option<Last>,
     /// For launches in streams of other contexts.
     own: Option<Arc<StreamState>>,
 }
 
-/// All nodes of a graph in order, each behind what it depends on.
-fn flatten(store: &Store, graph: Graph, nodes: &mut Vec<ExecNode>) -> std::result::Result<(), Obstacle> {
+/// Where the last launch ends, and in which stream that was.
+type Last = (Mark, Arc<StreamState>);
+
+/// What an executable graph refers to no more. It goes when the last launch that may use it is over.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Released {
+    references: Vec<References>,
+    last: Option<Last>,
+}
+
+impl Released {
+    /// To be called without the lock of the graphs: functions of the program may run.
+    pub(crate) fn let_go(self) {
+        let Released { references, last } = self;
+        if let Some((mark, stream)) = last
+            && references.iter().any(|of_one| !of_one.is_empty())
+            && !stream.core.slots().reached(&mark)
+        {
+            // A context that ends lets go all that waits in it.
+            let _ = stream.run_on_host(Box::new(move |_| drop(references)));
+        }
+    }
+}
+
+/// What a graph is made into.
+struct Prepared {
+    /// In order, with the steps of each.
+    nodes: Vec<ExecNode>,
+    references: References,
+    /// Whose work they are.
+    core: Option<Arc<ContextCore>>,
+}
+
+/// All nodes of a graph in order, each behind what it depends on; gives what the graph refers to.
+fn flatten(store: &Store, graph: Graph, nodes: &mut Vec<ExecNode>) -> std::result::Result<References, Obstacle> {
     let obstacle = |node, result, error| Obstacle { result, node, error };
     let state = store.graph(graph).map_err(|error| obstacle(GraphNode::NULL, INSTANTIATE_ERROR, error))?;
     let order = store.order(state);
@@ -109,29 +145,33 @@ fn flatten(store: &Store, graph: Graph, nodes: &mut Vec<ExecNode>) -> std::resul
         let before = found.before.iter().filter_map(|(node, _)| places.get(node).copied()).collect();
         let work = found.work.clone();
         let child = if let Work::Graph(child) = work { Some(child) } else { None };
-        nodes.push(ExecNode { node, work, before, enabled: true, steps: Vec::new(), end: place + 1 });
+        let (steps, references) = (Vec::new(), References::new());
+        nodes.push(ExecNode { node, work, before, enabled: true, steps, references, end: place + 1 });
         if let Some(child) = child {
-            flatten(store, child, nodes)?;
+            nodes[place].references = flatten(store, child, nodes)?;
             nodes[place].end = nodes.len();
         }
     }
-    Ok(())
+    Ok(state.references.clone())
 }
 
-/// The nodes of a graph, in order, with the steps of each, and whose work they are.
-fn prepare(
-    store: &Store,
-    memory: &Arc<Memories>,
-    graph: Graph,
-) -> std::result::Result<(Vec<ExecNode>, Option<Arc<ContextCore>>), Obstacle> {
+/// The first node that records an event of another GPU's, which no stream of this one can.
+fn event_of_another<'a>(nodes: &'a [ExecNode], gpu: &Arc<GpuCore>) -> Option<&'a ExecNode> {
+    nodes.iter().find(|node| is_event_of_another(&node.work, gpu))
+}
+
+fn is_event_of_another(work: &Work, gpu: &Arc<GpuCore>) -> bool {
+    matches!(work, Work::RecordEvent(_, event) if !Arc::ptr_eq(&event.core.gpu, gpu))
+}
+
+fn prepare(store: &Store, memory: &Arc<Memories>, graph: Graph) -> std::result::Result<Prepared, Obstacle> {
     let mut nodes = Vec::new();
-    flatten(store, graph, &mut nodes)?;
+    let references = flatten(store, graph, &mut nodes)?;
     let mut owner: Option<Arc<ContextCore>> = None;
     for node in &mut nodes {
         if let Some(core) = node.work.core() {
             if owner.as_ref().is_some_and(|owner| !Arc::ptr_eq(owner, core)) {
-                let error = CudaError::NOT_SUPPORTED;
-                return Err(Obstacle { result: MULTIPLE_CONTEXTS, node: node.node, error });
+                return Err(several_contexts(node));
             }
             owner.get_or_insert_with(|| Arc::clone(core));
         }
@@ -141,7 +181,14 @@ fn prepare(
             Obstacle { result, node: node.node, error }
         })?;
     }
-    Ok((nodes, owner))
+    match owner.as_ref().and_then(|core| event_of_another(&nodes, &core.gpu)) {
+        Some(node) => Err(several_contexts(node)),
+        None => Ok(Prepared { nodes, references, core: owner }),
+    }
+}
+
+fn several_contexts(node: &ExecNode) -> Obstacle {
+    Obstacle { result: MULTIPLE_CONTEXTS, node: node.node, error: CudaError::NOT_SUPPORTED }
 }
 
 impl ExecState {
@@ -155,16 +202,16 @@ impl ExecState {
         graph: Graph,
         flags: u64,
     ) -> std::result::Result<ExecState, Obstacle> {
-        let (nodes, core) = prepare(store, memory, graph)?;
-        let references = store.graph(graph).map(|graph| graph.references.clone()).unwrap_or_default();
+        let Prepared { nodes, references, core } = prepare(store, memory, graph)?;
         let places = nodes.iter().enumerate().map(|(place, node)| (node.node, place)).collect();
         let contents = Mutex::new(Contents { nodes, places, references, last: None, own: None });
         Ok(ExecState { id: store.fresh_id(), flags, core, contents })
     }
 
-    /// What it does now, in order.
-    pub(crate) fn nodes(&self) -> Vec<ExecNode> {
-        self.contents.lock().nodes.clone()
+    /// What it does now, in order, and what it refers to beside what its nodes do.
+    pub(crate) fn parts(&self) -> (Vec<ExecNode>, References) {
+        let contents = self.contents.lock();
+        (contents.nodes.clone(), contents.references.clone())
     }
 
     /// A stream of the graph's context that is its own, made by `make`.
@@ -181,26 +228,35 @@ impl ExecState {
     /// Launches it in a stream of its context: behind the stream's work, and behind its own last launch.
     ///
     /// # Errors
-    /// The context's error; `OUT_OF_MEMORY`; those of its events.
+    /// The context's error; `OUT_OF_MEMORY`; `INVALID_HANDLE` if it records events of another GPU than the stream's.
     pub(crate) fn launch(&self, stream: &Arc<StreamState>) -> Result<()> {
         let mut contents = self.contents.lock();
-        if let Some((mark, at)) = contents.last.take_if(|(_, at)| !Arc::ptr_eq(at, stream)) {
-            stream.wait_for(&Point { core: Arc::clone(&at.core), mark })?;
+        // Where the work is a context's, this was found when the graph was made.
+        if self.core.is_none() && event_of_another(&contents.nodes, &stream.core.gpu).is_some() {
+            return Err(CudaError::INVALID_HANDLE);
+        }
+        if let Some((mark, at)) = contents.last.as_ref().filter(|(_, at)| !Arc::ptr_eq(at, stream)) {
+            stream.wait_for(&Point { core: Arc::clone(&at.core), mark: *mark })?;
         }
         let nodes = &contents.nodes;
-        let end = stream.hold(|held| {
+        let launched = stream.hold(|held| {
             submit(nodes, stream, held)?;
             // Also who waits for the stream needs this point.
             held.tail()
-        })?;
-        contents.last = end.map(|mark| (mark, Arc::clone(stream)));
-        Ok(())
+        });
+        // Of a launch that failed a part may be under way; in any case the stream is behind the former launch now.
+        let end = launched.as_ref().map_or_else(|_| stream.tail().ok().flatten(), |end| *end);
+        if let Some(mark) = end {
+            contents.last = Some((mark, Arc::clone(stream)));
+        }
+        launched.map(drop)
     }
 
     /// Gives another work to a node.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if it has no such node, or one of another kind or context; those of the work.
+    /// `INVALID_VALUE` if it has no such node, or one of another kind or context; `NOT_SUPPORTED` for an event of another GPU's;
+    /// those of the work.
     pub(crate) fn set(&self, memory: &Arc<Memories>, node: GraphNode, mut work: Work) -> Result<()> {
         let mut contents = self.contents.lock();
         let place = *contents.places.get(&node).ok_or(CudaError::INVALID_VALUE)?;
@@ -211,6 +267,9 @@ impl ExecState {
         };
         if found.work.kind() != work.kind() || !same || matches!(work, Work::Graph(_)) {
             return Err(CudaError::INVALID_VALUE);
+        }
+        if self.core.as_ref().is_some_and(|core| is_event_of_another(&work, &core.gpu)) {
+            return Err(CudaError::NOT_SUPPORTED);
         }
         if let (Work::Kernel(new), Work::Kernel(old)) = (&mut work, &found.work) {
             *new = new.with_attributes_of(old);
@@ -243,7 +302,7 @@ impl ExecState {
         Ok(())
     }
 
-    /// Takes over what the nodes of a graph of the same shape do: of all nodes, or of the graph in `node`.
+    /// Takes over what the nodes of a graph of the same shape do, and what it refers to: of all nodes, or of the graph in `node`.
     ///
     /// # Errors
     /// `INVALID_VALUE` if it has no such node; `GRAPH_EXEC_UPDATE_FAILURE` with what differs.
@@ -253,11 +312,12 @@ impl ExecState {
         memory: &Arc<Memories>,
         graph: Graph,
         node: Option<GraphNode>,
-    ) -> std::result::Result<(), (CudaError, Mismatch)> {
+    ) -> std::result::Result<Released, (CudaError, Mismatch)> {
         let failure = |result, node, from| (CudaError::GRAPH_EXEC_UPDATE_FAILURE, Mismatch { result, node, from });
         let invalid =
             || (CudaError::INVALID_VALUE, Mismatch { result: 1, node: GraphNode::NULL, from: GraphNode::NULL });
-        let mut contents = self.contents.lock();
+        let mut guard = self.contents.lock();
+        let contents = &mut *guard;
         let (from, to) = match node {
             None => (0, contents.nodes.len()),
             Some(node) => {
@@ -266,7 +326,7 @@ impl ExecState {
                 (place + 1, found.ok_or_else(invalid)?.end)
             }
         };
-        let (new, core) = prepare(store, memory, graph).map_err(|obstacle| {
+        let Prepared { nodes: new, references, core } = prepare(store, memory, graph).map_err(|obstacle| {
             let result = if obstacle.result == INVALID_STRUCTURE { TOPOLOGY_CHANGED } else { PARAMETERS_CHANGED };
             failure(result, obstacle.node, GraphNode::NULL)
         })?;
@@ -293,25 +353,30 @@ impl ExecState {
             let node = kernel.map_or(GraphNode::NULL, |node| node.node);
             return Err(failure(UNSUPPORTED_FUNCTION_CHANGE, node, GraphNode::NULL));
         }
+        if let Some(node) = self.core.as_ref().and_then(|own| event_of_another(&new, &own.gpu)) {
+            return Err(failure(PARAMETERS_CHANGED, node.node, GraphNode::NULL));
+        }
+        let mut released = Vec::new();
         for (one, other) in old.iter_mut().zip(new) {
             (one.work, one.steps) = (other.work, other.steps);
+            released.push(std::mem::replace(&mut one.references, other.references));
         }
-        Ok(())
+        let around = match node {
+            None => &mut contents.references,
+            Some(_) => &mut contents.nodes.get_mut(from - 1).ok_or_else(invalid)?.references,
+        };
+        released.push(std::mem::replace(around, references));
+        Ok(Released { references: released, last: contents.last.clone() })
     }
 
     /// It is destroyed. What of the program's it refers to goes when its last launch is over.
     pub(crate) fn retire(&self) {
         let mut contents = self.contents.lock();
-        let references = std::mem::take(&mut contents.references);
+        let mut references = vec![std::mem::take(&mut contents.references)];
+        references.extend(contents.nodes.iter_mut().map(|node| std::mem::take(&mut node.references)));
         let (last, own) = (contents.last.take(), contents.own.take());
         drop(contents);
-        if let Some((mark, stream)) = last
-            && !references.is_empty()
-            && !stream.core.slots().reached(&mark)
-        {
-            // A context that ends lets go all that waits in it.
-            let _ = stream.run_on_host(Box::new(move |_| drop(references)));
-        }
+        Released { references, last }.let_go();
         own.into_iter().for_each(|own| own.retire());
     }
 }

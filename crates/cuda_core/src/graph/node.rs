@@ -8,6 +8,14 @@ use crate::handle::{Event, Function, Graph};
 use crate::values::{Copy3D, Fill, HostCall, LaunchConfig, MemOp};
 use crate::work::event::EventState;
 
+/// The parameters of a kernel.
+#[derive(Debug)]
+pub(crate) struct KernelParams {
+    pub(crate) block: Box<[u8]>,
+    /// Where in `block` each parameter lies, as addresses of this process: what `kernelParams` is when asked for.
+    pub(crate) pointers: Box<[u64]>,
+}
+
 /// A kernel with its shape and parameters.
 #[derive(Debug)]
 pub(crate) struct KernelWork {
@@ -15,9 +23,8 @@ pub(crate) struct KernelWork {
     pub(crate) given: Function,
     pub(crate) function: Arc<FunctionState>,
     pub(crate) config: LaunchConfig,
-    pub(crate) params: Box<[u8]>,
-    /// Where in `params` each parameter lies, as addresses of this process: what `kernelParams` is when asked for.
-    pub(crate) pointers: Box<[u64]>,
+    /// Lasts until the node gets other ones, whatever else changes.
+    pub(crate) params: Arc<KernelParams>,
     /// `CUlaunchAttributeValue`s that were set and change nothing but what is read back.
     pub(crate) attributes: Vec<(u32, [u8; 64])>,
 }
@@ -30,20 +37,23 @@ impl KernelWork {
         params: Vec<u8>,
         attributes: Vec<(u32, [u8; 64])>,
     ) -> KernelWork {
-        let params = params.into_boxed_slice();
-        let base = params.as_ptr().expose_provenance() as u64;
+        let block = params.into_boxed_slice();
+        let base = block.as_ptr().expose_provenance() as u64;
         let pointers = function.info.params.iter().map(|&(offset, _)| base + u64::from(offset)).collect();
-        KernelWork { given, function: Arc::clone(function), config, params, pointers, attributes }
+        let params = Arc::new(KernelParams { block, pointers });
+        KernelWork { given, function: Arc::clone(function), config, params, attributes }
     }
-}
 
-impl KernelWork {
+    /// The same with another configuration and other attributes.
+    pub(crate) fn with(&self, config: LaunchConfig, attributes: Vec<(u32, [u8; 64])>) -> Arc<KernelWork> {
+        let (function, params) = (Arc::clone(&self.function), Arc::clone(&self.params));
+        Arc::new(KernelWork { given: self.given, function, config, params, attributes })
+    }
+
     /// The same with the attributes of another.
     pub(crate) fn with_attributes_of(&self, of: &KernelWork) -> Arc<KernelWork> {
-        let mut config = self.config;
-        config.cooperative = of.config.cooperative;
-        let (params, attributes) = (self.params.to_vec(), of.attributes.clone());
-        Arc::new(KernelWork::new(self.given, &self.function, config, params, attributes))
+        let config = LaunchConfig { cooperative: of.config.cooperative, ..self.config };
+        self.with(config, of.attributes.clone())
     }
 }
 

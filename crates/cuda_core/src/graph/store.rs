@@ -10,6 +10,8 @@ use crate::handle::{self, Graph, GraphNode, Tag};
 /// `CUgraphEdgeData`, as it is in memory; all zero: plain order.
 pub(crate) type EdgeData = [u8; 8];
 
+pub(crate) const PLAIN: EdgeData = [0; 8];
+
 #[derive(Debug)]
 pub(crate) struct GraphState {
     /// A small number of its own.

@@ -119,8 +119,16 @@ fn check(function: &FunctionState, config: &LaunchConfig) -> Result<()> {
     if config.shared_bytes > function.max_dynamic() || shared > u64::from(SHARED_PER_BLOCK_OPTIN) {
         return Err(CudaError::INVALID_VALUE);
     }
+    check_together(function, config)
+}
+
+/// Checks that all blocks of a cooperative launch can run at once, if it is one, and its shape a possible one.
+///
+/// # Errors
+/// `COOPERATIVE_LAUNCH_TOO_LARGE`.
+pub(crate) fn check_together(function: &FunctionState, config: &LaunchConfig) -> Result<()> {
     if config.cooperative {
-        let fit = function.active_blocks(threads as u32, u64::from(config.shared_bytes));
+        let fit = function.active_blocks(config.block.iter().product(), u64::from(config.shared_bytes));
         let all = u64::from(fit) * u64::from(function.core.link().properties().multiprocessors);
         if config.grid.iter().map(|&n| u64::from(n)).fold(1, u64::saturating_mul) > all {
             return Err(CudaError::COOPERATIVE_LAUNCH_TOO_LARGE);

@@ -70,21 +70,21 @@ impl StreamState {
         StreamState::new(queues, queue, Stream(handle::fresh(Tag::Stream)), flags, priority)
     }
 
-    /// The calling thread's default stream in a context.
+    /// The calling thread's default stream in a context. If it is made now, what `at_end` makes is called when the thread ends.
     ///
     /// # Errors
     /// `DEINITIALIZED` while the thread ends.
-    pub(crate) fn per_thread(queues: &Arc<Queues>) -> Result<Arc<StreamState>> {
+    pub(crate) fn per_thread(queues: &Arc<Queues>, at_end: impl FnOnce() -> AtEnd) -> Result<Arc<StreamState>> {
         PER_THREAD
             .try_with(|streams| {
                 let streams = &mut streams.borrow_mut().0;
-                if let Some(found) = streams.iter().find(|stream| Arc::ptr_eq(&stream.core, &queues.core)) {
+                if let Some((found, _)) = streams.iter().find(|(stream, _)| Arc::ptr_eq(&stream.core, &queues.core)) {
                     return Arc::clone(found);
                 }
-                streams.retain(|stream| !stream.core.dead());
+                streams.retain(|(stream, _)| !stream.core.dead());
                 let queue = queues.add(LegacyRule::Blocking, 0);
                 let made = StreamState::new(queues, queue, Stream::PER_THREAD, 0, 0);
-                streams.push(Arc::clone(&made));
+                streams.push((Arc::clone(&made), at_end()));
                 made
             })
             .map_err(|_| CudaError::DEINITIALIZED)
@@ -129,9 +129,14 @@ impl StreamState {
             _ => {}
         };
         count(&self.queues.captured);
-        if self.queue.rule == LegacyRule::Blocking {
+        if self.is_blocking() {
             count(&self.queues.captured_blocking);
         }
+    }
+
+    /// Whether it and the legacy stream wait for each other.
+    pub(crate) fn is_blocking(&self) -> bool {
+        self.queue.rule == LegacyRule::Blocking
     }
 
     /// Whether it is the legacy stream while blocking streams of its context are captured: its work would have to wait for theirs.
@@ -253,13 +258,19 @@ const PRIORITY: u32 = 8;
 const MEM_SYNC_DOMAIN_MAP: u32 = 9;
 const MEM_SYNC_DOMAIN: u32 = 10;
 
+/// Has others forget a thread's default stream, as the thread ends.
+pub(crate) type AtEnd = Box<dyn Fn(&Arc<StreamState>)>;
+
 /// The default streams of the calling thread, one per context.
 #[derive(Default)]
-struct PerThread(Vec<Arc<StreamState>>);
+struct PerThread(Vec<(Arc<StreamState>, AtEnd)>);
 
 impl Drop for PerThread {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(|stream| stream.retire());
+        for (stream, at_end) in self.0.drain(..) {
+            at_end(&stream);
+            stream.retire();
+        }
     }
 }
 

@@ -13,36 +13,36 @@ use cuda_core::{
 use gpu::DevAddr;
 use parking_lot::Mutex;
 
-fn word(driver: &Driver, at: DevAddr) -> u32 {
+pub(crate) fn word(driver: &Driver, at: DevAddr) -> u32 {
     let host = Host::new(4);
     driver.ctx_synchronize().unwrap();
     driver.memcpy_dtoh(host.range(0, 4), at, Stream::NULL).unwrap();
     u32::from_le_bytes(host.bytes(0, 4).try_into().unwrap())
 }
 
-fn call(function: impl Fn() + Send + Sync + 'static) -> HostCall {
+pub(crate) fn call(function: impl Fn() + Send + Sync + 'static) -> HostCall {
     HostCall { call: Arc::new(function), function: 1, data: 2 }
 }
 
-fn fill_of(at: DevAddr, value: u32) -> NodeParams<'static> {
+pub(crate) fn fill_of(at: DevAddr, value: u32) -> NodeParams<'static> {
     let fill = Fill { dst: at, pitch: 0, value, element: 4, width: 1, height: 1 };
     NodeParams::Fill { fill, context: Context::NULL }
 }
 
-fn copy_of(dst: DevAddr, src: DevAddr) -> NodeParams<'static> {
+pub(crate) fn copy_of(dst: DevAddr, src: DevAddr) -> NodeParams<'static> {
     let end = |at| CopyEnd { memory: CopyMemory::Device(at), x: 0, y: 0, z: 0, pitch: 4, height: 1 };
     let copy = Copy3D { src: end(src), dst: end(dst), width: 4, height: 1, depth: 1 };
     NodeParams::Copy { copy, context: Context::NULL }
 }
 
 /// The fake's kernel that fills words.
-fn filler(driver: &Driver) -> Function {
+pub(crate) fn filler(driver: &Driver) -> Function {
     let module = driver.module_load_data(&&b".version 8 .entry fill()"[..], &mut JitLog::default()).unwrap();
     driver.module_get_function(module, "fill").unwrap()
 }
 
 /// Calls `f` with the parameters of a launch that fills one word.
-fn with_fill<R>(at: DevAddr, value: u32, f: impl FnOnce(Params<'_>) -> R) -> R {
+pub(crate) fn with_fill<R>(at: DevAddr, value: u32, f: impl FnOnce(Params<'_>) -> R) -> R {
     let params = [at.0.to_le_bytes().to_vec(), value.to_le_bytes().to_vec(), 1u32.to_le_bytes().to_vec()];
     f(Params::Each(&mut |index, out| {
         out.copy_from_slice(&params[index]);
@@ -50,11 +50,11 @@ fn with_fill<R>(at: DevAddr, value: u32, f: impl FnOnce(Params<'_>) -> R) -> R {
     }))
 }
 
-fn shape(stream: Stream) -> LaunchConfig {
+pub(crate) fn shape(stream: Stream) -> LaunchConfig {
     LaunchConfig::new([1; 3], [1; 3], 0, stream)
 }
 
-fn kernel_node(
+pub(crate) fn kernel_node(
     driver: &Driver,
     graph: Graph,
     before: &[GraphNode],
@@ -70,15 +70,18 @@ fn kernel_node(
     with_fill(at, value, add).unwrap()
 }
 
-fn words(driver: &Driver) -> [DevAddr; 3] {
-    [0; 3].map(|_| {
+pub(crate) fn words(driver: &Driver) -> [DevAddr; 3] {
+    let words = [0; 3].map(|_| {
         let at = driver.mem_alloc(4).unwrap();
         driver.memset(at, 0, 4, 1, Stream::NULL).unwrap();
         at
-    })
+    });
+    // Streams that do not wait for the legacy one find them so.
+    driver.ctx_synchronize().unwrap();
+    words
 }
 
-fn launched(fake: &FakeGpu) -> usize {
+pub(crate) fn launched(fake: &FakeGpu) -> usize {
     fake.launched().len()
 }
 

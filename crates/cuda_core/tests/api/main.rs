@@ -3,9 +3,11 @@
 #![cfg(test)]
 
 mod arrays;
+mod captures;
 mod code;
 mod contexts;
 mod devices;
+mod graph_execs;
 mod graphs;
 mod memory;
 mod streams;

@@ -41,6 +41,7 @@ struct State {
     waits: u32,
     refuses_contexts: bool,
     refuses_imports: Option<GpuError>,
+    refuses_launch: Option<GpuError>,
 }
 
 /// What orders the work of queues, and the launches that are to be ordered.
@@ -88,6 +89,11 @@ impl FakeGpu {
     /// The next memory of another GPU's is refused.
     pub(crate) fn refuse_import(&self, error: GpuError) {
         self.state.lock().refuses_imports = Some(error);
+    }
+
+    /// The next launch is refused.
+    pub(crate) fn refuse_launch(&self, error: GpuError) {
+        self.state.lock().refuses_launch = Some(error);
     }
 
     /// Whether contexts can be made on it.
@@ -170,6 +176,9 @@ impl FakeGpu {
     }
 
     fn launch(&self, queue: QueueId, launch: Launched) -> Result<(), GpuError> {
+        if let Some(error) = self.state.lock().refuses_launch.take() {
+            return Err(error);
+        }
         let word = |at: usize| u32::from_le_bytes(launch.params[at..at + 4].try_into().unwrap());
         match launch.name.as_str() {
             "fill" => {

@@ -15,6 +15,8 @@ pub(crate) struct Load {
     pub(crate) grain_ns: u64,
     /// Part of the looks that find it between two kernels: it has work again at once, but none just then.
     pub(crate) between: f64,
+    /// Most that it wants of a period, ns: then it has no work until the next.
+    pub(crate) use_ns: u64,
 }
 
 /// The device: turns in order, by slices.
@@ -38,10 +40,15 @@ impl Device {
         let busy: Vec<Key> = loads.iter().filter(|(_, load)| load.busy).map(|(&key, _)| key).collect();
         let mut clock = 0;
         while clock < length_ns && !busy.is_empty() {
-            let key = busy.iter().copied().find(|&key| key >= self.next).unwrap_or(busy[0]);
+            let wants = |key: &Key| used.get(key).copied().unwrap_or(0) < loads[key].use_ns;
+            let mut want = busy.iter().copied().filter(wants);
+            let Some(first) = want.next() else { break };
+            let key = if first >= self.next { first } else { want.find(|&key| key >= self.next).unwrap_or(first) };
             self.next = key + 1;
             let load = loads[&key];
             let slice = self.slices.get(&key).copied().unwrap_or(1_000_000) as f64 * (1.0 + load.error);
+            let left = load.use_ns - used.get(&key).copied().unwrap_or(0);
+            let slice = slice.min(left as f64);
             let due = slice as i64 - self.overrun.get(&key).copied().unwrap_or(0);
             let ran = if due <= 0 { 0 } else { (due as u64).next_multiple_of(load.grain_ns) };
             self.overrun.insert(key, ran as i64 - due);
@@ -59,7 +66,9 @@ impl Device {
             .map(|(&tenant, load)| Demand {
                 tenant,
                 used_ns: used.get(&tenant).copied().unwrap_or(0),
-                backlogged: load.busy && chance(tenant) >= load.between,
+                backlogged: load.busy
+                    && chance(tenant) >= load.between
+                    && used.get(&tenant).copied().unwrap_or(0) < load.use_ns,
             })
             .collect()
     }

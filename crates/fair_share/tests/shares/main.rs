@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 /// One script:
 /// ```text
-/// tenant <name> [share%] [low|normal|high] [error=<fraction>] [grain=<ms>] [between=<fraction>]
+/// tenant <name> [share%] [low|normal|high] [error=<fraction>] [grain=<ms>] [between=<fraction>] [use=<ms of each period>]
 /// leave <name>
 /// run <seconds> <busy names>
 /// priority <name> <low|normal|high>
@@ -31,7 +31,7 @@ fn play(script: &str) {
         match words.as_slice() {
             [] => {}
             ["tenant", name, options @ ..] => {
-                let mut load = Load { busy: false, error: 0.0, grain_ns: 10_000, between: 0.0 };
+                let mut load = Load { busy: false, error: 0.0, grain_ns: 10_000, between: 0.0, use_ns: u64::MAX };
                 let (mut share, mut priority) = (None, Priority::default());
                 for option in options {
                     if let Some(error) = option.strip_prefix("error=") {
@@ -40,6 +40,8 @@ fn play(script: &str) {
                         load.grain_ns = (grain.parse::<f64>().unwrap() * 1e6) as u64;
                     } else if let Some(between) = option.strip_prefix("between=") {
                         load.between = between.parse().unwrap();
+                    } else if let Some(used) = option.strip_prefix("use=") {
+                        load.use_ns = (used.parse::<f64>().unwrap() * 1e6) as u64;
                     } else if let Ok(said) = option.parse() {
                         priority = said;
                     } else {
@@ -118,7 +120,7 @@ proptest! {
         for (key, &(weight, error, grain_ns)) in tenants.iter().enumerate() {
             let share = 100.0 * weight / all.max(100.0);
             policy.set(key as u64, Some(share));
-            loads.insert(key as u64, Load { busy: true, error, grain_ns, between: 0.0 });
+            loads.insert(key as u64, Load { busy: true, error, grain_ns, between: 0.0, use_ns: u64::MAX });
         }
         run(&mut policy, &mut gpu, &loads, 2_000_000_000);
         let before = gpu.used.clone();
@@ -141,7 +143,7 @@ proptest! {
         let all: f64 = tenants.iter().map(|(weight, ..)| weight).sum();
         for (key, &(weight, error, grain_ns)) in tenants.iter().enumerate() {
             policy.set(key as u64, Some(100.0 * weight / all.max(100.0)));
-            loads.insert(key as u64, Load { busy: true, error, grain_ns, between: 0.0 });
+            loads.insert(key as u64, Load { busy: true, error, grain_ns, between: 0.0, use_ns: u64::MAX });
         }
         run(&mut policy, &mut gpu, &loads, 2_000_000_000);
         for second in 0..5 {
@@ -166,7 +168,7 @@ proptest! {
         let mut loads = BTreeMap::new();
         for (key, share) in shares.iter().enumerate() {
             policy.set(key as u64, Some(*share));
-            loads.insert(key as u64, Load { busy: key != 0, error: 0.0, grain_ns: 50_000, between: 0.0 });
+            loads.insert(key as u64, Load { busy: key != 0, error: 0.0, grain_ns: 50_000, between: 0.0, use_ns: u64::MAX });
         }
         run(&mut policy, &mut gpu, &loads, (idle * 1e9) as u64);
         loads.get_mut(&0).unwrap().busy = true;
@@ -194,7 +196,7 @@ proptest! {
             let key = loads.len() as u64;
             policy.set(key, share);
             policy.prioritize(key, priority);
-            loads.insert(key, Load { busy: true, error, grain_ns, between: 0.0 });
+            loads.insert(key, Load { busy: true, error, grain_ns, between: 0.0, use_ns: u64::MAX });
         };
         for &(share, error, grain_ns, first) in &promised {
             come(&mut policy, Some(share), if first { Priority::High } else { Priority::Normal }, error, grain_ns);
@@ -206,18 +208,19 @@ proptest! {
         run(&mut policy, &mut gpu, &loads, 10_000_000_000);
         let total: u64 = gpu.used.iter().map(|(key, ns)| ns - before[key]).sum();
         let got = |key: usize| 100.0 * (gpu.used[&(key as u64)] - before[&(key as u64)]) as f64 / total as f64;
-        let left = 100.0 - LEAST_PERCENT - promised.iter().map(|(share, ..)| share).sum::<f64>();
+        let behind = promised.iter().filter(|(.., first)| !first).map(|(share, ..)| share).sum::<f64>();
         // Of the two without a share each would have half of what the shares leave.
         let usual = (100.0 - promised.iter().map(|(share, ..)| share).sum::<f64>()) / 2.0;
         let of_first = usual + promised.iter().filter(|(.., first)| *first).map(|(share, ..)| share).sum::<f64>();
+        let more = (100.0 - LEAST_PERCENT - behind) / of_first;
         for (key, (share, .., first)) in promised.iter().enumerate() {
-            let want = share + if *first { left * share / of_first } else { 0.0 };
+            let want = share * if *first { more } else { 1.0 };
             // What was promised is had. A device that errs by up to a half gives a little more, where slices are as short as can be.
             prop_assert!((want - 2.0..want + 4.0).contains(&got(key)), "tenant {key}: {:.2} % of {want:.2} %", got(key));
         }
         let (low, high) = (got(promised.len()), got(promised.len() + 1));
         prop_assert!(low >= 0.9 * LEAST_PERCENT, "who has the least got {low:.2} %");
-        let want = left * usual / of_first;
+        let want = usual * more;
         prop_assert!((want - 4.0..want + 2.0).contains(&high), "who has the rest got {high:.2} % of {want:.2} %");
     }
 
@@ -229,7 +232,7 @@ proptest! {
         let mut loads = BTreeMap::new();
         for key in 0..=others {
             policy.set(key, None);
-            loads.insert(key, Load { busy: key != 0, error: 0.0, grain_ns, between: 0.0 });
+            loads.insert(key, Load { busy: key != 0, error: 0.0, grain_ns, between: 0.0, use_ns: u64::MAX });
         }
         policy.prioritize(0, Priority::High);
         run(&mut policy, &mut gpu, &loads, (idle * 1e9) as u64);

@@ -272,7 +272,7 @@ pub(crate) fn exec_child_graph_node_set_params(
 }
 
 fn kernel_params(info: &NodeInfo) -> Option<CUDA_KERNEL_NODE_PARAMS> {
-    let NodeInfo::Kernel { function, config, params, context } = info else { return None };
+    let NodeInfo::Kernel { function, config, params, context, .. } = info else { return None };
     let ([grid_dim_x, grid_dim_y, grid_dim_z], [block_dim_x, block_dim_y, block_dim_z]) = (config.grid, config.block);
     let (func, kern) = match Kernel::named(*function) {
         Some(kernel) => (CUfunction::NULL, CUkernel(kernel.0)),
@@ -372,10 +372,10 @@ pub(crate) fn kernel_node_get_params(
     out: Out<CUDA_KERNEL_NODE_PARAMS_v1>,
 ) -> Answer {
     get(driver, node, out, |info| {
-        let params = kernel_params(info)?;
+        let (params, NodeInfo::Kernel { in_context, .. }) = (kernel_params(info)?, info) else { return None };
         Some(CUDA_KERNEL_NODE_PARAMS_v1 {
-            // A kernel's handle is taken where a function is asked for.
-            func: if params.func.is_null() { CUfunction(params.kern.0) } else { params.func },
+            // A kernel's handle would be another context's function where another context is current.
+            func: CUfunction(in_context.0),
             grid_dim_x: params.grid_dim_x,
             grid_dim_y: params.grid_dim_y,
             grid_dim_z: params.grid_dim_z,

@@ -180,21 +180,9 @@ pub(crate) fn stream_get_capture_info_v2(
     dependencies: Out<HostAddr>,
     count: Out<usize>,
 ) -> Answer {
-    status.required()?;
-    let info = driver.stream_get_capture_info(stream.core())?;
-    status.set(info.status);
-    if info.status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE.0 {
-        return Ok(());
-    }
-    id.set(info.id);
-    let (place, nodes) = info.before;
-    graph.set(info.graph);
-    dependencies.set(place);
-    count.set(nodes);
-    Ok(())
+    capture_info(driver, stream, status, id, graph, dependencies, Out::none(), count)
 }
 
-/// Edges into what a stream is given next are of the plain kind.
 #[expect(clippy::too_many_arguments, reason = "the interface's arguments")]
 pub(crate) fn stream_get_capture_info_v3(
     driver: &Driver,
@@ -206,8 +194,38 @@ pub(crate) fn stream_get_capture_info_v3(
     edges: Out<HostAddr>,
     count: Out<usize>,
 ) -> Answer {
-    stream_get_capture_info_v2(driver, stream, status, id, graph, dependencies, count)?;
-    edges.set(HostAddr::NULL);
+    if dependencies.is_null() && !edges.is_null() {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    capture_info(driver, stream, status, id, graph, dependencies, edges, count)
+}
+
+#[expect(clippy::too_many_arguments, reason = "the interface's arguments")]
+fn capture_info(
+    driver: &Driver,
+    stream: CUstream,
+    status: Out<CUstreamCaptureStatus>,
+    id: Out<u64>,
+    graph: Out<CUgraph>,
+    dependencies: Out<HostAddr>,
+    edges: Out<HostAddr>,
+    count: Out<usize>,
+) -> Answer {
+    status.required()?;
+    let info = driver.stream_get_capture_info(stream.core())?;
+    if !info.plain && !dependencies.is_null() && edges.is_null() {
+        return refuse(CUresult::CUDA_ERROR_LOSSY_QUERY);
+    }
+    status.set(info.status);
+    if info.status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE.0 {
+        return Ok(());
+    }
+    id.set(info.id);
+    let (place, nodes) = info.before;
+    graph.set(info.graph);
+    dependencies.set(place);
+    edges.set(info.edges);
+    count.set(nodes);
     Ok(())
 }
 

@@ -3,13 +3,15 @@
 //!
 //! One test: the driver is the process's, and the environment chooses its GPU.
 
+mod graphs;
+
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
 
 use cuda as _;
 use cuda_abi::{
-    CUcontext, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUfunction, CUlaunchConfig, CUmodule, CUresult,
-    CUstream, HostAddr,
+    CUcontext, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUfunction, CUgraph, CUlaunchConfig, CUmodule,
+    CUresult, CUstream, HostAddr,
 };
 
 // What the types of the arguments say is all that a `safe` function asks; an absent place is an error, not undefined.
@@ -84,7 +86,7 @@ unsafe extern "C" {
     safe fn cuThreadExchangeStreamCaptureMode(mode: Option<&mut u32>) -> CUresult;
     safe fn cuStreamQuery(stream: CUstream) -> CUresult;
     fn cuLaunchHostFunc(stream: CUstream, function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) -> CUresult;
-    safe fn cuGraphCreate(graph: Option<&mut u64>, flags: u32) -> CUresult;
+    safe fn cuGraphCreate(graph: Option<&mut CUgraph>, flags: u32) -> CUresult;
     safe fn cuArrayDestroy(array: u64) -> CUresult;
     /// Whatever its parameters are: it is not implemented.
     safe fn cuMemMapArrayAsync() -> CUresult;
@@ -154,6 +156,8 @@ fn a_c_program() {
     streams_and_events(data);
     refusals(function);
     null_places(function, data);
+    graphs::captures(function);
+    graphs::kernel_nodes(context);
     a_fork_leaves_registered_memory_to_the_parent(data);
     assert_eq!(cuMemFree_v2(data), OK);
     the_end_of_a_context_waits_for_its_work(context);

@@ -545,6 +545,15 @@ impl Walk {
         body.emit(Op::Int { op: IntOp::Shr, ty: Ty::U32, sat: false, dst: line, a: lane, b: Operand::Imm(2) })?;
         body.emit(Op::Int { op: IntOp::And, ty: Ty::B32, sat: false, dst: word, a: lane, b: Operand::Imm(3) })?;
         let step = part.lane;
+        // Loads between here and the last use may write the register in which it is.
+        let pitch = match pitch {
+            Operand::Reg(_) => {
+                let kept = body.new_reg(RegTy::B32)?;
+                body.emit(Op::Mov { ty: Ty::B32, dst: kept, src: pitch })?;
+                Operand::Reg(kept)
+            }
+            Operand::Imm(_) => pitch,
+        };
         let (across, along_line) = (Operand::Reg(line), Operand::Reg(word));
         let mut walk = Walk { base: at.base, ty, pitch, along, bits: part.of.bits(), further: Vec::new() };
         let (by_pitch, by_one, unit) =

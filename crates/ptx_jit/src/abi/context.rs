@@ -74,6 +74,8 @@ pub(crate) struct Context {
     pub(crate) window: *const hostmem::Window,
     /// Local memory of one thread, bytes.
     pub(crate) local_bytes: u64,
+    /// Textures and surfaces that have been accessed.
+    pub(crate) known: super::image::Known,
 }
 
 /// Index of a special register in [`Context::fixed`].

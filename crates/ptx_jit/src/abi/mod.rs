@@ -2,6 +2,7 @@
 //! to helpers, the helpers' names. Emission and running both build on it, and it on neither.
 
 pub(crate) mod context;
+pub(crate) mod image;
 pub(crate) mod joint;
 
 use ptx::ir::{Op, RegTy, Space, Ty};
@@ -41,6 +42,8 @@ pub(crate) enum Helper {
     Joint,
     /// An operation on matrices that a warp holds.
     Matrix,
+    /// Accesses to textures and surfaces.
+    Image,
     /// Gives the thread back.
     Preempt,
     /// A cycle counter.
@@ -51,7 +54,7 @@ pub(crate) enum Helper {
 
 impl Helper {
     /// All, in the order of their numbers.
-    pub(crate) const ALL: [Helper; 14] = [
+    pub(crate) const ALL: [Helper; 15] = [
         Helper::Eval,
         Helper::Resolve,
         Helper::Load,
@@ -63,6 +66,7 @@ impl Helper {
         Helper::Service,
         Helper::Joint,
         Helper::Matrix,
+        Helper::Image,
         Helper::Preempt,
         Helper::Clock,
         Helper::GlobalTimer,
@@ -96,6 +100,7 @@ pub(crate) struct Attached {
     pub(crate) ops: Vec<Op>,
     pub(crate) joints: Vec<joint::Site>,
     pub(crate) matrices: Vec<joint::Matrix>,
+    pub(crate) images: Vec<texture::Access>,
 }
 
 /// Something attached: the region and the place in its list, in one number.

@@ -497,6 +497,7 @@ fn raw_result(kernel: &Kernel, classes: &[Class], op: &Op, dst: Reg, shape: Shap
         | Op::Activemask { .. }
         | Op::Elect { .. }
         | Op::Mma { .. }
+        | Op::Image { .. }
         | Op::LdMatrix { .. }
         | Op::MovMatrix { .. }
         | Op::Bar { .. } => Class::Varying,

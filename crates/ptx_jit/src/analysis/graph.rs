@@ -3,6 +3,7 @@
 use ptx::ir::{Inst, Kernel, Op, Operand, PredRef, Term};
 
 use super::lockstep::Cuts;
+use crate::run::matrix::is_quick;
 
 /// An index of a [`Node`].
 pub(crate) type NodeId = usize;
@@ -86,10 +87,15 @@ pub(super) fn joins_lanes(op: &Op) -> bool {
 /// Most operations that join lanes in a node.
 const MAX_JOINTS: usize = 64;
 
-/// May operations on matrices that stand behind one another be one node's?
+/// May operations on matrices that stand behind one another be one node's? A node is not interrupted, so a product that takes long
+/// is one by itself.
 fn go_together(joints: &[Inst], next: &Inst) -> bool {
-    let alike = |inst: &Inst| inst.guard.is_none() && ptx::warp::is_matrix(&inst.op);
+    let alike = |inst: &Inst| inst.guard.is_none() && ptx::warp::is_matrix(&inst.op) && !takes_long(&inst.op);
     joints.len() < MAX_JOINTS && joints.first().is_some_and(alike) && alike(next)
+}
+
+fn takes_long(op: &Op) -> bool {
+    matches!(op, Op::Mma { product, .. } if !is_quick(product))
 }
 
 /// Cuts the blocks of `kernel`, at operations that join lanes and at `cuts`; node 0 is the entry.

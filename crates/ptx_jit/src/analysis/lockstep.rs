@@ -437,6 +437,11 @@ fn accesses(op: &Op, addresses: &mut Addresses<'_>) -> impl Iterator<Item = Acce
         Op::Call { builtin: Builtin::Vprintf, .. } => {
             list.push(Access { area: Area::Print, place: None, effect: Effect::Write });
         }
+        // What textures show does not change while a kernel runs, or else it is not known when they see it.
+        Op::Image { access, .. } if !access.is_texture() && !matches!(access, texture::Access::Query { .. }) => {
+            let effect = if access.writes() { Effect::Update } else { Effect::Read };
+            list.push(Access { area: Area::Surfaces, place: None, effect });
+        }
         _ => {}
     }
     list.into_iter()

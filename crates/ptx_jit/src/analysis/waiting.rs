@@ -10,6 +10,8 @@ use std::collections::HashSet;
 
 use ptx::ir::{AtomOp, Inst, Kernel, Op, Operand, Order, Reg, Space};
 
+use texture::Access;
+
 use super::graph::{self, Node, NodeId, NodeTerm, Ordering};
 use super::{PATIENCE, operands};
 
@@ -31,6 +33,7 @@ fn looks(op: &Op, fenced: bool) -> bool {
     match op {
         Op::Atom { dst, .. } => dst.is_some(),
         Op::LdMatrix { .. } => true,
+        Op::Image { access: Access::Load { .. }, .. } => fenced,
         Op::Ld { space: Space::Global | Space::Generic | Space::Shared, .. } => fenced,
         _ => false,
     }
@@ -42,7 +45,11 @@ fn fences(op: &Op) -> bool {
 
 /// Does it keep something in memory?
 fn stores(op: &Op) -> bool {
-    matches!(op, Op::St { .. } | Op::Atom { .. } | Op::StMatrix { .. })
+    match op {
+        Op::St { .. } | Op::Atom { .. } | Op::StMatrix { .. } => true,
+        Op::Image { access, .. } => access.writes(),
+        _ => false,
+    }
 }
 
 /// Searches for what branches decide, over all loops.

@@ -33,6 +33,7 @@ impl Emit<'_, '_> {
             Op::Cvta { space, to_generic, dst, a } => self.cvta(*space, *to_generic, *dst, *a),
             Op::Isspacep { space, dst, a } => self.isspacep(*space, *dst, *a),
             Op::Ld { .. } | Op::St { .. } | Op::Atom { .. } | Op::CpAsync { .. } => self.memory(op),
+            Op::Image { access, dsts, srcs } => self.image(access, dsts, srcs),
             Op::Fence => {
                 self.b.ins().fence();
             }

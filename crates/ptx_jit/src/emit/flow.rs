@@ -153,6 +153,7 @@ pub(crate) fn emit_region(
         exec: None,
         guard: None,
         scratch,
+        image_rows: None,
         line: 0,
         vectors: plan.lanes() as usize / 4,
         unsupported: None,

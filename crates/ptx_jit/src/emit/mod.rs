@@ -6,6 +6,7 @@ mod consecutive;
 mod convert;
 mod float;
 mod flow;
+mod image;
 mod int;
 pub(crate) mod joint;
 mod memory;
@@ -94,6 +95,8 @@ pub(crate) struct Emit<'a, 'f> {
     /// Lanes for which the guard of the current instruction holds; none: all.
     guard: Option<Vec<Value>>,
     scratch: StackSlot,
+    /// Rows for accesses to textures and surfaces, once there is one.
+    image_rows: Option<StackSlot>,
     line: u32,
     /// Vectors of 32-bit lanes per chunk.
     vectors: usize,

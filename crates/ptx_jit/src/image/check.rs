@@ -82,8 +82,8 @@ fn references(relocations: &[Relocation], code: &[u8]) -> Checked {
 }
 
 fn attachments(region: &Region, lanes: u32, frame: u32) -> Checked {
-    let Attached { sites, runs, ops, joints, matrices } = &region.attached;
-    let most = sites.len().max(runs.len()).max(ops.len()).max(joints.len()).max(matrices.len());
+    let Attached { sites, runs, ops, joints, matrices, images } = &region.attached;
+    let most = sites.len().max(runs.len()).max(ops.len()).max(joints.len()).max(matrices.len()).max(images.len());
     fits(most <= MAX_ATTACHED, "that many attachments")?;
     for site in sites {
         // Rows in the scratch slot: addresses, and elements.
@@ -97,6 +97,7 @@ fn attachments(region: &Region, lanes: u32, frame: u32) -> Checked {
     for joint in joints.iter().chain(&region.barrier) {
         self::joint(joint, lanes, frame)?;
     }
+    fits(images.iter().all(texture::Access::is_valid), "an access to a texture or surface that there is not")?;
     for matrix in matrices {
         self::matrix(matrix, lanes, frame)?;
     }

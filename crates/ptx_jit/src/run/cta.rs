@@ -232,6 +232,7 @@ impl JitBatch {
             attached: &raw const code.attached,
             window: Arc::as_ptr(&grid.window),
             local_bytes: kernel.local_bytes.into(),
+            known: crate::abi::image::Known::default(),
         };
         let has_barriers = code.regions.iter().any(|region| region.barrier.is_some());
         let mut state = Box::new(State {

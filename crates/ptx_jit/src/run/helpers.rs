@@ -30,6 +30,7 @@ pub(crate) fn address(helper: Helper) -> usize {
         Helper::Service => service as *const (),
         Helper::Joint => super::joint::run as *const (),
         Helper::Matrix => super::matrix::run as *const (),
+        Helper::Image => super::image::run as *const (),
         Helper::Preempt => preempt as *const (),
         Helper::Clock => clock as *const (),
         Helper::GlobalTimer => global_timer as *const (),
@@ -69,7 +70,7 @@ impl Rows {
     }
 }
 
-fn active(bits: u32) -> impl Iterator<Item = usize> {
+pub(super) fn active(bits: u32) -> impl Iterator<Item = usize> {
     (0..32).filter(move |&l| bits >> l & 1 != 0)
 }
 
@@ -148,7 +149,7 @@ fn locate(context: &Context, space: Space, address: u64, size: u64, thread: u64)
 }
 
 /// As [`locate`], but raises.
-fn reach(ctx: *mut Context, space: Space, address: u64, size: u64, thread: u64, access: Access) -> *mut u8 {
+pub(super) fn reach(ctx: *mut Context, space: Space, address: u64, size: u64, thread: u64, access: Access) -> *mut u8 {
     // SAFETY: the context is live while its CTA runs.
     let context = unsafe { &*ctx };
     match locate(context, space, address, size, thread) {
@@ -168,7 +169,7 @@ pub(crate) extern "C" fn resolve(ctx: *mut Context, site: u32, address: u64, wri
 }
 
 /// One element, zero-extended.
-fn read_element(at: *const u8, ty: Ty) -> u64 {
+pub(super) fn read_element(at: *const u8, ty: Ty) -> u64 {
     match ty.bytes() {
         1 => {
             // SAFETY: inside its space; a page that is not there is a fault of the CTA.
@@ -189,7 +190,7 @@ fn read_element(at: *const u8, ty: Ty) -> u64 {
     }
 }
 
-fn write_element(at: *mut u8, ty: Ty, value: u64) {
+pub(super) fn write_element(at: *mut u8, ty: Ty, value: u64) {
     match ty.bytes() {
         1 => {
             // SAFETY: inside its space; a page that is not there is a fault of the CTA.
@@ -304,7 +305,7 @@ pub(crate) extern "C" fn store(
 }
 
 /// Atomically replaces the element by `f` of it; returns the old one.
-fn update(at: *mut u8, bytes: u32, f: impl Fn(u64) -> u64) -> u64 {
+pub(super) fn update(at: *mut u8, bytes: u32, mut f: impl FnMut(u64) -> u64) -> u64 {
     let order = Ordering::SeqCst;
     match bytes {
         2 => {

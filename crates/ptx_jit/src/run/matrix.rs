@@ -2,6 +2,8 @@
 
 mod fast;
 
+pub(crate) use fast::is_there as is_quick;
+
 use ptx::ir::{Op, RegTy, Space};
 use ptx::launch::{Access, AccessError, Exception, SHARED_WINDOW, WARP};
 use ptx::math::matrix::{Row, product};

@@ -4,6 +4,7 @@ pub(crate) mod arena;
 pub(crate) mod barrier;
 pub(crate) mod cta;
 pub(crate) mod helpers;
+pub(crate) mod image;
 pub(crate) mod joint;
 pub(crate) mod matrix;
 pub(crate) mod stack;

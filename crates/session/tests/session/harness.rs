@@ -20,7 +20,7 @@ use tenancy::{Account, AccountAccess, Limits, NoDeviceCosts, TenantId, Used};
 use toy_gpu::{ToyGpu, ToyMachine};
 use transport::{Consumer, Messages, Producer, unix};
 use wire::handshake::features;
-use wire::{Credential, Hello, Reply, Welcome};
+use wire::{Credential, Hello, Process, Reply, Welcome};
 
 /// GPUs of a tenant: each session has a toy of its own, and tells what it is asked to be.
 pub(crate) const GPUS: u32 = 2;
@@ -175,7 +175,7 @@ impl Doorman {
         let refuse = |reason: String| {
             let _ = unix::send(&socket, &Reply::Refused(reason).encode(), &[], false);
         };
-        let Hello { credential, features: known, gpu } = match Hello::decode(&buffer[..length]) {
+        let Hello { credential, features: known, gpu, .. } = match Hello::decode(&buffer[..length]) {
             Ok(hello) => hello,
             Err(error) => return refuse(error.to_string()),
         };
@@ -293,7 +293,13 @@ impl RawClient {
     /// One that knows these features alone.
     pub(crate) fn knowing(daemon: &Daemon, n: u8, features: u64) -> RawClient {
         let socket = unix::connect(&daemon.path).unwrap();
-        unix::send(&socket, &Hello { credential: tenant(n), features, gpu: 0 }.encode(), &[], true).unwrap();
+        unix::send(
+            &socket,
+            &Hello { credential: tenant(n), features, gpu: 0, process: Process::default() }.encode(),
+            &[],
+            true,
+        )
+        .unwrap();
         let mut buffer = vec![0; wire::limits::MAX_REPLY_BYTES];
         let unix::Received { length, fds, .. } = unix::receive(&socket, &mut buffer).unwrap();
         let Ok(Reply::Welcome(welcome)) = Reply::decode(&buffer[..length]) else { panic!("not welcome") };

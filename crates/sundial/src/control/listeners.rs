@@ -13,7 +13,6 @@ use hostmem::strangers::{self, MOST_STRANGERS};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use session::Manner;
-use tenancy::Terms;
 use transport::unix::{self, PeerProcess};
 use wire::handshake::features;
 use wire::limits::MAX_HELLO_BYTES;
@@ -23,12 +22,12 @@ use super::Control;
 use super::connections::{Connections, HELLO_BOUND, Limit, Serve, Then};
 use super::rights::{self, Owner, View};
 use super::supervisor::REPORT_BOUND;
-use super::tenants::{Opened, Orders, Tenants};
+use super::tenants::{Newcomer, Opened, Orders, Tenants};
 use super::vgpus::Wish;
 use crate::admin::{self, AdminReply, AdminRequest, Listing, SessionLine};
 use crate::link::ToDevice;
 use crate::remoting::Remoting;
-use crate::size::{GpuWish, Percent};
+use crate::size::Percent;
 use crate::system::Activated;
 use crate::threads;
 
@@ -96,6 +95,9 @@ impl Control {
         let mut buffer = [0; MAX_HELLO_BYTES];
         let length = unix::receive_bare(socket, &mut buffer).map_err(text)?;
         let hello = Hello::decode(&buffer[..length]).map_err(|error| error.to_string())?;
+        if hello.features & features::STANDING != 0 {
+            return self.tell_standing(socket, &hello, peer);
+        }
         if hello.features & features::SHARED_MEMORY == 0 {
             return Err("sessions without shared memory are not served here".into());
         }
@@ -122,6 +124,7 @@ impl Control {
                     // To whom was told of the tenant: the next one forgets who has no session.
                     self.tell(orders);
                     let Opened { session, tenant, gpu, gpus } = opened;
+                    tenants.note_process(session, peer.pid, hello.process);
                     let order = ToDevice::Open { session, tenant, pid: peer.pid, features, staging_block, gpus };
                     (Ok((opened, self.gpus[gpu].device.hand_over(session, order, fds))), Orders::new())
                 }
@@ -205,7 +208,8 @@ impl Control {
             }
             AdminRequest::Register { terms, gpus, profile, remoting, timed } => {
                 let remoting = self.settings().config.remoting().wanted(remoting, timed);
-                let register = |remoting| self.register(socket, who, (terms, &gpus), profile.as_deref(), remoting);
+                let newcomer = Newcomer { terms, profile: profile.as_deref(), gpus: &gpus };
+                let register = |remoting| self.register(socket, who, &newcomer, remoting);
                 or_refused(remoting.and_then(register))
             }
             AdminRequest::CreateVgpu { terms, gpu, scheme, shadowing, profile, path } => {
@@ -275,12 +279,8 @@ impl Control {
     /// None answers.
     fn report(&self) -> Result<Listing> {
         let mut all = Listing::default();
-        // All are asked before any is waited for.
-        let asked: Vec<_> = self.gpus.iter().map(|seat| seat.device.ask_report()).collect();
-        let until = Instant::now() + REPORT_BOUND;
-        for (gpu, asked) in asked.into_iter().enumerate() {
-            let left = until.saturating_duration_since(Instant::now());
-            match asked.and_then(|asked| asked.recv_timeout(left).context("it does not answer")) {
+        for (gpu, told) in self.ask_all(REPORT_BOUND).into_iter().enumerate() {
+            match told {
                 Ok(Listing { sessions, device_deaths, .. }) => {
                     all.sessions.extend(sessions);
                     all.device_deaths += device_deaths;
@@ -321,21 +321,24 @@ impl Control {
         &self,
         socket: &Arc<OwnedFd>,
         owner: Owner,
-        (mut terms, gpus): (Terms, &GpuWish),
-        profile: Option<&str>,
+        newcomer: &Newcomer<'_>,
         remoting: Remoting,
     ) -> Result<AdminReply> {
-        self.settings().config.profile(profile)?.fill(&mut terms);
         self.note_quota(owner);
         let lifeline = Arc::clone(socket);
-        let (name, share) = (terms.name.clone(), terms.share_percent);
+        let name = &newcomer.terms.name;
         let credential = self.admit(owner, |tenants| {
-            let (credential, orders) = tenants.register(terms.clone(), owner, gpus, Arc::clone(&lifeline))?;
+            let (credential, orders) = tenants.register(newcomer.clone(), owner, Arc::clone(&lifeline))?;
             tenants.arrange(&credential, remoting);
             Ok((credential, orders))
         })?;
-        self.note_priority(&name);
-        tracing::info!(tenant = name, share, "tenant registered");
+        self.note_priority(name);
+        tracing::info!(
+            tenant = name,
+            profile = newcomer.profile,
+            share = newcomer.terms.share_percent,
+            "tenant registered"
+        );
         Ok(AdminReply::Registered { credential: credential.to_hex(), socket: self.directory.session_socket() })
     }
 }

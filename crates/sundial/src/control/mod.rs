@@ -7,6 +7,7 @@
 //! - `service`: policy read again, and the end, as signals ask for them; what a service manager hears.
 //! - `tenants`: registrations and the terms of those who did not register.
 //! - `vgpus`: virtual GPUs, and the sockets where their guests connect.
+//! - `standing`: what those are told who ask how their tenant stands.
 //! - `supervisor`: starts device processes, and another when one dies; `deaths`: how soon; `corpses`: not all go.
 //! - `usage`: what tenants have used, and keeping it.
 //! - `compilers`: starts compilers for device processes, and keeps the cache of what they made.
@@ -21,6 +22,7 @@ mod listeners;
 mod quotas;
 mod rights;
 mod service;
+mod standing;
 mod supervisor;
 mod tenants;
 mod usage;
@@ -42,6 +44,7 @@ use crate::size::GpuSpec;
 use crate::threads;
 use compilers::Compilers;
 pub(crate) use service::{Settings, System};
+use standing::Seen;
 use supervisor::DeviceLink;
 use tenants::Tenants;
 pub(crate) use usage::Tuning as UsageTuning;
@@ -61,6 +64,7 @@ pub(crate) struct Control {
     /// Locked before a link's state, where both are.
     tenants: Mutex<Tenants>,
     usage: Usage,
+    sessions_seen: Seen,
     /// What traps cost here.
     trap_costs: HashMap<write_trap::Kind, Costs>,
     quiet: Quiet,
@@ -92,10 +96,21 @@ impl Control {
         let settings = Arc::new(Settings::new(config, system.host)?);
         let config = &settings.config;
         let tenants = Mutex::new(Tenants::new(&settings));
-        let (quiet, seen) = (Quiet::new(), Mutex::new(Instant::now()));
+        let (quiet, seen, sessions_seen) = (Quiet::new(), Mutex::new(Instant::now()), Seen::default());
         let usage = Usage::new(config.usage.tuning(), gpus.len());
         let settings = Mutex::new(settings);
-        let control = Arc::new(Control { directory, settings, system, gpus, tenants, usage, trap_costs, quiet, seen });
+        let control = Arc::new(Control {
+            directory,
+            settings,
+            system,
+            gpus,
+            tenants,
+            usage,
+            sessions_seen,
+            trap_costs,
+            quiet,
+            seen,
+        });
         control.hear_signals()?;
         for gpu in 0..control.gpus.len() {
             let supervised = Arc::clone(&control);

@@ -113,6 +113,7 @@ impl View {
             tenant,
             pid: 0,
             gpu_time_ns: 0,
+            session_gpu_time_ns: 0,
             calls_local: 0,
             calls_remote: 0,
             calls_sent: 0,

@@ -44,7 +44,7 @@ impl Settings {
     /// # Errors
     /// One is not known, or means nothing where it stands.
     pub(crate) fn new(config: Config, host: Host) -> Result<Settings> {
-        let rules = config.policy.resolve(&Machine)?;
+        let rules = config.policy.resolve(&Machine, &config.profiles)?;
         let memory = config.gpu.iter().map(|GpuSpec::Soft { memory }| memory.0).fold(0, u64::saturating_add);
         let limits = host.limits(&config.limits, memory);
         Ok(Settings { config, rules, limits })

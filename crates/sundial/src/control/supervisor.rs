@@ -20,6 +20,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use gpu::Properties;
 use parking_lot::{Condvar, Mutex};
 use tenancy::TenantId;
 use transport::unix;
@@ -59,6 +60,8 @@ struct LinkState {
     queue: Option<Sender<Parcel>>,
     /// The present one works: the GPU's name and memory. Gone with the queue at the latest.
     ready: Option<(String, u64)>,
+    /// What the GPU is: the next process's is the same.
+    properties: Option<Properties>,
     /// One has worked.
     began: bool,
     /// The first one did not start: why.
@@ -106,6 +109,11 @@ impl DeviceLink {
     /// The GPU's name and memory, if it works now.
     pub(super) fn facts(&self) -> Option<(String, u64)> {
         self.state.lock().ready.clone()
+    }
+
+    /// What the GPU is, if it ever worked.
+    pub(super) fn properties(&self) -> Option<Properties> {
+        self.state.lock().properties.clone()
     }
 
     /// How often the device process has died.
@@ -306,11 +314,12 @@ impl Control {
             }
             let Some((message, _)) = link::receive(socket, &mut buffer)? else { return Ok(()) };
             match message {
-                FromDevice::Ready { name, memory_bytes } => {
+                FromDevice::Ready { properties } => {
                     // Whoever waits until it works finds it among those where tenants go.
                     self.change(|tenants| (tenants.works(gpu), Orders::new()));
                     let mut state = device.state.lock();
-                    (state.ready, state.began) = (Some((name, memory_bytes)), true);
+                    (state.ready, state.began) = (Some((properties.name.clone(), properties.memory_bytes)), true);
+                    state.properties = Some(properties);
                     drop(state);
                     device.changed.notify_all();
                 }

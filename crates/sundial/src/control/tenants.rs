@@ -1,4 +1,6 @@
-//! Registrations, and the terms of those who did not register.
+//! Registrations, and the terms of those who did not register; how they stand (`standing`).
+
+mod standing;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read;
@@ -10,7 +12,7 @@ use fair_share::Priority;
 use tenancy::placement::{Load, Wish};
 use tenancy::{Admission, AdmissionError, Limits, TenantId, Terms};
 use transport::unix;
-use wire::Credential;
+use wire::{Credential, Process};
 
 use super::Settings;
 use super::rights::Owner;
@@ -18,8 +20,10 @@ use super::vgpus::Vgpu;
 use crate::config::Config;
 use crate::link::ToDevice;
 use crate::policy::{Grant, Held};
+use crate::profile::Taken;
 use crate::remoting::Remoting;
 use crate::size::{GpuName, GpuWish, Percent, Scheduler, Size};
+pub(super) use standing::Asked;
 
 /// All tenants present, and the sessions passed on.
 #[derive(Debug)]
@@ -35,6 +39,8 @@ pub(super) struct Tenants {
     orphans: BTreeSet<TenantId>,
     /// Whose tenants are.
     owners: BTreeMap<TenantId, Owner>,
+    /// The profiles that they took.
+    profiles: BTreeMap<TenantId, Taken>,
     /// Users who have used all the GPU time that they may, and what they are told of that.
     exhausted: BTreeMap<u32, String>,
     /// What newcomers of those users are told, as of when they were looked at last: whether they have tenants here or not.
@@ -45,6 +51,8 @@ pub(super) struct Tenants {
     users: BTreeMap<u32, TenantId>,
     /// Open sessions: number, tenant, GPU.
     sessions: BTreeMap<u64, (TenantId, usize)>,
+    /// Whose they are: processes as they are called here, and as they say.
+    processes: BTreeMap<u64, (i32, Process)>,
     /// GPUs whose device process works.
     up: BTreeSet<usize>,
     /// What the next one is called that a device process is given.
@@ -68,6 +76,14 @@ const LEFT_OVER: f64 = 0.1;
 /// What device processes must be told, each by its GPU's number.
 pub(super) type Orders = Vec<(usize, ToDevice)>;
 
+/// What somebody asks for who wants to be let in.
+#[derive(Clone, Debug)]
+pub(super) struct Newcomer<'a> {
+    pub(super) terms: Terms,
+    pub(super) profile: Option<&'a str>,
+    pub(super) gpus: &'a GpuWish,
+}
+
 /// A session that was opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
@@ -89,11 +105,13 @@ impl Tenants {
             registered: HashMap::new(),
             orphans: BTreeSet::new(),
             owners: BTreeMap::new(),
+            profiles: BTreeMap::new(),
             exhausted: BTreeMap::new(),
             refused: BTreeMap::new(),
             draining: false,
             users: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            processes: BTreeMap::new(),
             up: BTreeSet::new(),
             next_number: 1,
             scheduler: config.scheduler,
@@ -144,16 +162,44 @@ impl Tenants {
         })
     }
 
+    /// The profile that somebody takes who names one, or none.
+    ///
+    /// # Errors
+    /// There is no such profile, or he may not take it.
+    pub(super) fn profile(&self, owner: Owner, name: Option<&str>) -> Result<Option<Taken>, String> {
+        self.grant(owner).profile(name, &self.settings.config.profiles)
+    }
+
+    /// Whether one more may have a profile.
+    fn check_profile(&self, taken: &Taken) -> Result<(), String> {
+        let has_it = |(tenant, other): &(&TenantId, &Taken)| {
+            other.name == taken.name && self.admission.terms(**tenant).is_some()
+        };
+        match taken.profile.tenants {
+            Some(most) if self.profiles.iter().filter(has_it).count() >= most => Err(format!(
+                "profile `{}` is for {most} tenants at once, and so many have it; try again when one has ended, or take another",
+                taken.name
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Lets somebody in on as many GPUs as he wishes, as policy has it; or on all of one, if there is nobody else.
     ///
     /// # Errors
     /// Why not.
-    pub(super) fn admit(&mut self, mut terms: Terms, owner: Owner, wish: &GpuWish, whole: bool) -> Result<TenantId> {
+    pub(super) fn admit(&mut self, newcomer: Newcomer<'_>, owner: Owner, whole: bool) -> Result<TenantId> {
+        let Newcomer { mut terms, profile, gpus: wish } = newcomer;
         if self.draining {
             bail!("the daemon is ending, and lets nobody in any more; try again when another has started");
         }
         if let Some(told) = self.refused.get(&owner.user).or_else(|| self.exhausted.get(&owner.user)) {
             bail!("{told}");
+        }
+        let taken = self.profile(owner, profile).map_err(anyhow::Error::msg)?;
+        if let Some(taken) = &taken {
+            taken.fill(&mut terms).map_err(anyhow::Error::msg)?;
+            self.check_profile(taken).map_err(anyhow::Error::msg)?;
         }
         let grant = self.grant(owner);
         grant.check_tenants(self.of_user(owner.user).count()).map_err(anyhow::Error::msg)?;
@@ -183,6 +229,9 @@ impl Tenants {
         let memory_bytes = gpus.iter().filter_map(|gpu| there[*gpu].memory_bytes).min();
         let tenant = self.admission.admit(Terms { memory_bytes, ..terms }, &gpus)?;
         self.own(tenant, owner);
+        if let Some(taken) = taken {
+            self.profiles.insert(tenant, taken);
+        }
         Ok(tenant)
     }
 
@@ -301,6 +350,9 @@ impl Tenants {
     /// Why not.
     pub(super) fn check_memory(&self, id: TenantId, bytes: u64) -> Result<(), String> {
         let Some(owner) = self.owner(id) else { return Ok(()) };
+        if let Some(taken) = self.profiles.get(&id) {
+            taken.check_memory(bytes)?;
+        }
         let grant = self.grant(owner);
         let check = |gpu: &usize| grant.check_memory(self.held(owner.user, *gpu, Some(id)).memory_bytes, bytes);
         self.admission.gpus(id).iter().try_for_each(check)
@@ -338,12 +390,11 @@ impl Tenants {
     /// There is no room for such a tenant, or its name is taken.
     pub(super) fn register(
         &mut self,
-        terms: Terms,
+        newcomer: Newcomer<'_>,
         owner: Owner,
-        wish: &GpuWish,
         lifeline: Arc<OwnedFd>,
     ) -> Result<(Credential, Orders)> {
-        let tenant = self.admit(terms, owner, wish, false)?;
+        let tenant = self.admit(newcomer, owner, false)?;
         let credential = new_credential()?;
         let remoting = self.settings.config.remoting();
         self.registered.insert(credential, Registration { tenant, lifeline, remoting });
@@ -426,9 +477,7 @@ impl Tenants {
         let registered = if credential.is_none() { None } else { Some(self.known(&credential)?) };
         // Before a tenant is made for it.
         if let Some(owner) = registered.map_or(Some(who), |tenant| self.owner(tenant)) {
-            if owner.user != who.user && !owner.is_administrator() && !who.is_administrator() {
-                return Err("the credential is another user's".into());
-            }
+            check_owner(owner, who)?;
             let own = |(id, _): &&(TenantId, usize)| self.owner(*id).is_some_and(|other| other.user == owner.user);
             self.grant(owner).check_session(self.sessions.values().filter(own).count())?;
         }
@@ -461,7 +510,7 @@ impl Tenants {
             return Err("programs must be started with `sundial run` here".into());
         }
         let least = (0..self.gpus()).map(|gpu| self.admission.memory_bytes(gpu)).min().unwrap_or(0);
-        let terms = Terms {
+        let mut terms = Terms {
             name: format!("uid-{uid}"),
             memory_bytes: self.settings.config.unregistered.memory.map(|size| size.0.min(least)),
             host_bytes: None,
@@ -469,7 +518,11 @@ impl Tenants {
             on_full: None,
             priority: None,
         };
-        let tenant = self.admit(terms, who, &GpuWish::default(), false).map_err(|error| error.to_string())?;
+        if let Some(taken) = self.profile(who, None)? {
+            taken.bound(&mut terms);
+        }
+        let newcomer = Newcomer { terms, profile: None, gpus: &GpuWish::default() };
+        let tenant = self.admit(newcomer, who, false).map_err(|error| error.to_string())?;
         self.users.insert(uid, tenant);
         Ok((tenant, self.introduce(tenant)))
     }
@@ -480,6 +533,9 @@ impl Tenants {
     /// There is no such tenant, or its share does not fit beside the others'.
     pub(super) fn reshare(&mut self, name: &str, share: Percent) -> Result<Orders> {
         if let Some((id, owner)) = self.named(name) {
+            if let Some(taken) = self.profiles.get(&id) {
+                taken.check_share(share.0).map_err(anyhow::Error::msg)?;
+            }
             for &gpu in self.admission.gpus(id) {
                 let held = self.held(owner.user, gpu, Some(id)).share_percent;
                 self.grant(owner).check_share(held, Some(share.0)).map_err(anyhow::Error::msg)?;
@@ -494,7 +550,10 @@ impl Tenants {
     /// # Errors
     /// There is no such tenant, or its owner may not have that.
     pub(super) fn prioritize(&mut self, name: &str, priority: Priority) -> Result<Orders> {
-        if let Some((_, owner)) = self.named(name) {
+        if let Some((id, owner)) = self.named(name) {
+            if let Some(taken) = self.profiles.get(&id) {
+                taken.check_priority(priority).map_err(anyhow::Error::msg)?;
+            }
             self.grant(owner).check_priority(priority).map_err(anyhow::Error::msg)?;
         }
         let tenant = self.admission.prioritize(name, priority)?;
@@ -551,6 +610,7 @@ impl Tenants {
 
     /// A session has ended, or could not be passed on.
     pub(super) fn close(&mut self, session: u64) -> Orders {
+        self.processes.remove(&session);
         let Some((tenant, _)) = self.sessions.remove(&session) else { return Orders::new() };
         let last = !self.sessions.values().any(|(other, _)| *other == tenant);
         if last && self.orphans.remove(&tenant) {
@@ -593,6 +653,13 @@ impl Tenants {
         self.owners.insert(tenant, owner);
         let present: BTreeSet<TenantId> = self.admission.tenants().map(|(id, _)| id).collect();
         self.owners.retain(|tenant, _| present.contains(tenant));
+        self.profiles.retain(|tenant, _| present.contains(tenant));
+    }
+
+    /// Most memory of a GPU that a tenant may have, bytes.
+    fn memory_limit(&self, terms: &Terms, gpu: usize) -> u64 {
+        let whole = self.admission.memory_bytes(gpu);
+        terms.memory_bytes.unwrap_or(whole).min(self.settings.limits.vram_bytes)
     }
 
     pub(super) fn introduce(&self, id: TenantId) -> Orders {
@@ -604,8 +671,7 @@ impl Tenants {
         // A device process counts what its own tenants take.
         let host_bytes = (host_bytes / gpus.len().max(1) as u64).max(tenancy::LEAST_HOST_MEMORY.min(host_bytes));
         let order = |&gpu: &usize| {
-            let whole = self.admission.memory_bytes(gpu);
-            let vram_bytes = terms.memory_bytes.unwrap_or(whole).min(self.settings.limits.vram_bytes);
+            let vram_bytes = self.memory_limit(terms, gpu);
             let order = ToDevice::Tenant {
                 id,
                 name: terms.name.clone(),
@@ -625,6 +691,14 @@ impl Tenants {
     }
 }
 
+/// Whether somebody may come as a tenant of a user's.
+fn check_owner(owner: Owner, who: Owner) -> Result<(), String> {
+    if owner.user != who.user && !owner.is_administrator() && !who.is_administrator() {
+        return Err("the credential is another user's".into());
+    }
+    Ok(())
+}
+
 fn new_credential() -> Result<Credential> {
     let mut secret = [0; 32];
     let mut random = std::fs::File::open("/dev/urandom").context("no source of randomness")?;
@@ -633,307 +707,4 @@ fn new_credential() -> Result<Credential> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::host::Host;
-
-    fn tenants_with(config: &str) -> Tenants {
-        let settings = Settings::new(Config::parse(config).unwrap(), Host::look()).unwrap();
-        let mut tenants = Tenants::new(&Arc::new(settings));
-        tenants.start(vec![1 << 30; tenants.gpus()]);
-        (0..tenants.gpus()).for_each(|gpu| tenants.works(gpu));
-        tenants
-    }
-
-    fn tenants() -> Tenants {
-        tenants_with("")
-    }
-
-    fn owner(user: u32) -> Owner {
-        Owner { user, group: user }
-    }
-
-    /// Its other end, which keeps it, and what came of it.
-    fn register(tenants: &mut Tenants, terms: Terms, user: u32) -> Result<OwnedFd, String> {
-        let (ours, theirs) = unix::pair().unwrap();
-        let registered = tenants.register(terms, owner(user), &GpuWish::default(), Arc::new(ours));
-        registered.map(|_| theirs).map_err(|error| format!("{error:#}"))
-    }
-
-    #[test]
-    fn policy_holds_for_all_tenants_of_a_user_together() {
-        let mut tenants = tenants_with(
-            "most_tenants = 4\n[policy.default]\ntenants = 2\nshare = \"50%\"\nmem = \"600m\"\nsessions = 1\n",
-        );
-        let user = 4_000_001;
-        let _a = register(&mut tenants, terms("a", 30.0), user).unwrap();
-        assert!(register(&mut tenants, terms("b", 30.0), user).unwrap_err().contains("--share 20%"));
-        let more = Terms { memory_bytes: Some(512 << 20), ..terms("b", 20.0) };
-        assert!(register(&mut tenants, more, user).unwrap_err().contains("--mem 344m"));
-        let _b = register(&mut tenants, Terms { memory_bytes: None, ..terms("b", 20.0) }, user).unwrap();
-        assert!(register(&mut tenants, terms("c", 1.0), user).unwrap_err().contains("`tenants = 2`"));
-        assert!(tenants.resize("a", 600 << 20).unwrap_err().to_string().contains("--mem 256m"));
-        assert!(tenants.resize("nobody", 1 << 20).is_err());
-        let limit = |orders: &Orders| match &orders[..] {
-            [(_, ToDevice::Tenant { limits, .. })] => limits.vram_bytes,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(limit(&tenants.resize("a", 100 << 20).unwrap()), 100 << 20);
-        assert_eq!(limit(&tenants.resize("a", 256 << 20).unwrap()), 256 << 20);
-        assert!(tenants.reshare("a", Percent(31.0)).is_err() && tenants.reshare("a", Percent(29.0)).is_ok());
-        // The administrator is bound by what there is, and nothing else.
-        let _c = register(&mut tenants, Terms { memory_bytes: Some(1 << 30), ..terms("c", 50.0) }, 0).unwrap();
-        let _d = register(&mut tenants, terms("d", 1.0), 0).unwrap();
-        assert!(register(&mut tenants, terms("e", 1.0), 0).unwrap_err().contains("4 tenants are present"));
-
-        let unregistered = owner(4_000_002);
-        tenants.admission.release(TenantId(4));
-        let (first, ..) = tenants.open(Credential::default(), unregistered, 0).unwrap();
-        assert!(tenants.open(Credential::default(), unregistered, 0).unwrap_err().contains("`sessions = 1`"));
-        tenants.close(first.session);
-        tenants.drain();
-        assert!(tenants.open(Credential::default(), unregistered, 0).unwrap_err().contains("is ending"));
-        assert!(register(&mut tenants, terms("f", 1.0), 0).is_err());
-    }
-
-    #[test]
-    fn who_has_used_all_that_he_may_gets_what_is_left_over() {
-        let mut tenants = tenants();
-        let _a = register(&mut tenants, terms("a", 30.0), 7).unwrap();
-        let _b = register(&mut tenants, terms("b", 30.0), 8).unwrap();
-        let shares = |orders: Orders| -> Vec<f64> {
-            let share = |(_, order): (usize, ToDevice)| match order {
-                ToDevice::Tenant { share_percent, .. } => share_percent,
-                _ => None,
-            };
-            orders.into_iter().filter_map(share).collect()
-        };
-        let seven = || BTreeMap::from([(7, "enough".to_owned())]);
-        // Who has been refused meanwhile is held back all the same.
-        tenants.note_exhausted(7, Some("enough".into()));
-        assert_eq!(shares(tenants.hold_back(seven())), [LEFT_OVER, 30.0]);
-        tenants.note_exhausted(7, None);
-        assert!(tenants.hold_back(seven()).is_empty(), "nothing is new");
-        assert_eq!(register(&mut tenants, terms("c", 1.0), 7).unwrap_err(), "enough");
-        assert_eq!(shares(tenants.restart(0)), [LEFT_OVER, 30.0], "the next device process is told so, too");
-        assert_eq!(shares(tenants.hold_back(BTreeMap::new())), [30.0, 30.0]);
-    }
-
-    #[test]
-    fn a_priority_is_told_and_kept_as_far_as_policy_has_it() {
-        let mut tenants =
-            tenants_with("[policy.default]\npriority = \"normal\"\n[policy.users.0]\npriority = \"high\"\n");
-        let user = 4_000_001;
-        let high = |name| Terms { priority: Some(Priority::High), ..terms(name, 1.0) };
-        let _a = register(&mut tenants, high("a"), 0).unwrap();
-        let refused = register(&mut tenants, high("b"), user).unwrap_err();
-        assert!(refused.contains("[policy.default]") && refused.contains("--priority normal at most"), "{refused}");
-        let _b = register(&mut tenants, terms("b", 1.0), user).unwrap();
-        let told = |orders: Orders| -> Vec<Priority> {
-            let priority = |(_, order): (usize, ToDevice)| match order {
-                ToDevice::Tenant { priority, .. } => Some(priority),
-                _ => None,
-            };
-            orders.into_iter().filter_map(priority).collect()
-        };
-        assert_eq!(told(tenants.introduce_all()), [Priority::High, Priority::Normal]);
-        assert!(tenants.prioritize("b", Priority::High).is_err());
-        assert!(tenants.prioritize("nobody", Priority::Low).unwrap_err().to_string().contains("no tenant named"));
-        assert_eq!(told(tenants.prioritize("b", Priority::Low).unwrap()), [Priority::Low]);
-        assert_eq!(told(tenants.prioritize("a", Priority::Normal).unwrap()), [Priority::Normal]);
-        assert_eq!(told(tenants.prioritize("a", Priority::High).unwrap()), [Priority::High]);
-        // The next device process is told so, and another policy takes nothing away from who is there.
-        assert_eq!(told(tenants.restart(0)), [Priority::High, Priority::Low]);
-        let settings =
-            Settings::new(Config::parse("[policy.default]\npriority = \"low\"\n").unwrap(), Host::look()).unwrap();
-        assert_eq!(told(tenants.reconfigure(&Arc::new(settings))), [Priority::High, Priority::Low]);
-        assert_eq!(tenants.prioritized().into_values().collect::<Vec<_>>(), [Priority::High, Priority::Low]);
-        // Who has used all that he may goes before nobody.
-        assert_eq!(told(tenants.hold_back(BTreeMap::from([(0, "enough".to_owned())]))), [Priority::Low; 2]);
-        assert_eq!(told(tenants.hold_back(BTreeMap::new())), [Priority::High, Priority::Low]);
-    }
-
-    fn terms(name: &str, share: f64) -> Terms {
-        Terms {
-            name: name.into(),
-            memory_bytes: Some(1 << 28),
-            host_bytes: None,
-            share_percent: Some(share),
-            on_full: None,
-            priority: None,
-        }
-    }
-
-    #[test]
-    fn a_registration_lasts_as_long_as_its_lifeline() {
-        let mut tenants = tenants();
-        let (ours, theirs) = unix::pair().unwrap();
-        let (credential, orders) =
-            tenants.register(terms("a", 80.0), owner(5), &GpuWish::default(), Arc::new(ours)).unwrap();
-        assert!(
-            matches!(&orders[..], [(_, ToDevice::Tenant { share_percent: Some(_), limits, .. })] if limits.vram_bytes == 1 << 28)
-        );
-        let (session, ..) = tenants.open(credential, owner(5), 0).unwrap();
-        assert!(tenants.open(credential, owner(4_000_001), 0).unwrap_err().contains("another user's"));
-        let (other, _keep) = unix::pair().unwrap();
-        let other = Arc::new(other);
-        assert!(
-            tenants.register(terms("b", 30.0), owner(5), &GpuWish::default(), Arc::clone(&other)).is_err(),
-            "80 % are given"
-        );
-        drop(theirs);
-        assert!(tenants.sweep().is_empty() && tenants.is_somebody_going(5) && !tenants.is_somebody_going(6));
-        assert!(tenants.open(credential, owner(5), 0).is_err(), "the credential went with its lifeline");
-        assert!(tenants.open(Credential([9; 32]), owner(5), 0).is_err());
-        assert!(
-            tenants.register(terms("b", 30.0), owner(5), &GpuWish::default(), Arc::clone(&other)).is_err(),
-            "whoever has a session has its share"
-        );
-        let orders = tenants.close(session.session);
-        assert!(matches!(&orders[..], [(_, ToDevice::Forget { .. })]) && !tenants.is_somebody_going(5));
-        let (_, orders) = tenants.register(terms("b", 30.0), owner(5), &GpuWish::default(), other).unwrap();
-        assert!(matches!(&orders[..], [(_, ToDevice::Tenant { .. })]));
-        assert!(!tenants.is_empty());
-        let orders = tenants.reshare("b", Percent(100.0)).unwrap();
-        assert!(matches!(&orders[..], [(_, ToDevice::Tenant { share_percent: Some(100.0), .. })]));
-        assert!(tenants.reshare("a", Percent(1.0)).is_err(), "it has left");
-    }
-
-    #[test]
-    fn the_next_device_process_is_told_how_time_is_shared() {
-        let mut tenants = tenants();
-        let band = Scheduler(fair_share::Policy::Band);
-        for orders in [tenants.schedule(band), tenants.restart(0)] {
-            assert!(matches!(&orders[..], [(0, ToDevice::Schedule { scheduler })] if *scheduler == band));
-        }
-    }
-
-    #[test]
-    fn users_without_credential_share_one_tenant_each() {
-        let mut tenants = tenants();
-        let (first, orders) = tenants.open(Credential::default(), owner(7), 0).unwrap();
-        assert_eq!(orders.len(), 1);
-        let (second, orders) = tenants.open(Credential::default(), owner(7), 0).unwrap();
-        assert!(first.tenant == second.tenant && orders.is_empty());
-        let (third, _) = tenants.open(Credential::default(), owner(8), 0).unwrap();
-        assert_ne!(first.tenant, third.tenant);
-        assert!(tenants.close(first.session).is_empty());
-        assert!(
-            matches!(&tenants.close(second.session)[..], [(0, ToDevice::Forget { tenant })] if *tenant == first.tenant)
-        );
-        assert_eq!(tenants.lost(0).len(), 1);
-        assert!(matches!(&tenants.restart(0)[..], [(0, ToDevice::Schedule { .. })]) && tenants.is_empty());
-
-        let mut tenants = tenants_with("[unregistered]\nallow = false");
-        assert!(tenants.open(Credential::default(), owner(7), 0).is_err());
-    }
-
-    /// A lifeline that is never cut.
-    fn alive() -> Arc<OwnedFd> {
-        let (ours, theirs) = unix::pair().unwrap();
-        std::mem::forget(theirs);
-        Arc::new(ours)
-    }
-
-    /// Two GPUs of 1 GiB.
-    fn two(config: &str) -> Tenants {
-        tenants_with(&format!("gpu = [\"soft:1g\", \"soft:2g\"]\n{config}"))
-    }
-
-    #[test]
-    fn a_tenant_of_two_gpus_is_told_of_and_forgotten_on_both() {
-        let mut tenants = two("");
-        let mut come = |name: &str, wish| {
-            let (ours, theirs) = unix::pair().unwrap();
-            let terms = Terms { memory_bytes: None, ..terms(name, 10.0) };
-            tenants.register(terms, owner(5), &wish, Arc::new(ours)).map(|(credential, orders)| {
-                let told: Vec<usize> = orders.iter().map(|(gpu, _)| *gpu).collect();
-                (credential, told, theirs)
-            })
-        };
-        let (one, told, _alive) = come("one", GpuWish::Any(1)).unwrap();
-        assert_eq!(told, [0]);
-        let (both, told, life) = come("both", GpuWish::Any(2)).unwrap();
-        assert_eq!(told, [0, 1]);
-        let spec = |text: &str| GpuName::Spec(text.parse().unwrap());
-        let (turned, told, _alive) = come("turned", GpuWish::These(vec![spec("soft:2g"), GpuName::Number(0)])).unwrap();
-        assert_eq!(told, [1, 0], "in the order that was asked for");
-        for (wish, what) in [
-            (GpuWish::Any(3), "the daemon has 2 GPUs, not 3"),
-            (GpuWish::Any(0), "at least one"),
-            (GpuWish::These(vec![GpuName::Number(2)]), "there is no GPU 2: the daemon has 2"),
-            (GpuWish::These(vec![GpuName::Number(usize::MAX)]), "there is no GPU"),
-            (GpuWish::These(vec![spec("soft:4g")]), "serves soft:1073741824, soft:2147483648, not soft:4294967296"),
-            (GpuWish::These(vec![spec("soft:2g"); 2]), "has 1 GPUs that are soft:2147483648, and more"),
-            (
-                GpuWish::These(vec![GpuName::Number(1), spec("soft:2g")]),
-                "has 1 GPUs that are soft:2147483648, and more",
-            ),
-        ] {
-            let refused = format!("{:#}", come("x", wish).unwrap_err());
-            assert!(refused.contains(what), "{refused}");
-        }
-
-        let opened = |tenants: &mut Tenants, of, index| tenants.open(of, owner(5), index).map(|(opened, _)| opened);
-        let second = opened(&mut tenants, both, 1).unwrap();
-        assert_eq!((second.gpu, second.gpus), (1, 2));
-        assert_eq!(opened(&mut tenants, turned, 0).unwrap().gpu, 1);
-        assert!(opened(&mut tenants, one, 1).unwrap_err().contains("this tenant has 1"));
-        assert!(opened(&mut tenants, Credential::default(), 1).unwrap_err().contains("this tenant has 1"));
-        let first = opened(&mut tenants, both, 0).unwrap();
-        // The death of one GPU's process is not the other's: who comes goes there.
-        assert!(tenants.lost(1).is_empty());
-        assert_eq!((tenants.sessions(0), tenants.sessions(1)), (1, 0));
-        let (alone, orders) = tenants.open(Credential::default(), owner(9), 0).unwrap();
-        assert_eq!((alone.gpu, orders.len()), (0, 1), "though more tenants are there");
-        tenants.close(alone.session);
-        let again: Vec<usize> = tenants.restart(1).iter().map(|(gpu, _)| *gpu).collect();
-        assert_eq!(again, [1, 1, 1], "how time is shared, and both tenants there");
-        tenants.works(1);
-        assert!(
-            tenants.close_on(1, first.session).is_empty() && tenants.sessions(0) == 1,
-            "it is not the other's to end"
-        );
-        drop(life);
-        assert!(tenants.sweep().is_empty(), "it has a session");
-        let told: Vec<usize> = tenants.lost(0).iter().map(|(gpu, _)| *gpu).collect();
-        assert_eq!(
-            (told, tenants.sessions(0)),
-            (vec![0, 1], 0),
-            "with its last session it is forgotten on the other, too"
-        );
-        assert!(tenants.register(terms("both", 1.0), owner(5), &GpuWish::Any(2), alive()).is_ok());
-        assert!(tenants.close(first.session).is_empty());
-        let little = Terms { host_bytes: Some(32 << 20), ..terms("little", 1.0) };
-        let refused = tenants.register(little, owner(5), &GpuWish::Any(2), alive()).unwrap_err();
-        assert!(refused.to_string().contains("the least is 67108864"), "{refused}");
-    }
-
-    #[test]
-    fn what_policy_says_holds_on_each_gpu() {
-        let mut tenants = two("[policy.default]\ntenants = 3\nshare = \"50%\"\nmem = \"600m\"\n");
-        let user = 4_000_001;
-        let mut come = |name: &str, share: f64, bytes, wish: GpuWish| {
-            let (ours, theirs) = unix::pair().unwrap();
-            let terms = Terms { memory_bytes: bytes, ..terms(name, share) };
-            let admitted = tenants.register(terms, owner(user), &wish, Arc::new(ours));
-            std::mem::forget(theirs);
-            admitted.map(|(_, orders)| orders).map_err(|error| format!("{error:#}"))
-        };
-        let on = |number| GpuWish::These(vec![GpuName::Number(number)]);
-        come("a", 40.0, Some(400 << 20), on(0)).unwrap();
-        assert!(come("b", 40.0, None, on(0)).unwrap_err().starts_with("GPU 0: a share of 40 %"));
-        assert!(come("b", 40.0, None, GpuWish::Any(2)).unwrap_err().starts_with("GPU 0: a share of 40 %"));
-        let limits = |orders: &Orders| -> Vec<u64> {
-            let limit = |(_, order): &(usize, ToDevice)| match order {
-                ToDevice::Tenant { limits, .. } => Some(limits.vram_bytes),
-                _ => None,
-            };
-            orders.iter().filter_map(limit).collect()
-        };
-        let both = come("b", 10.0, None, GpuWish::Any(2)).unwrap();
-        assert_eq!(limits(&both), [200 << 20; 2], "what is left on the fuller one, on both");
-        assert_eq!(limits(&come("c", 40.0, None, GpuWish::Any(1)).unwrap()), [400 << 20], "where it fits");
-        assert!(come("d", 1.0, None, on(1)).unwrap_err().contains("`tenants = 3`"));
-    }
-}
+mod tests;

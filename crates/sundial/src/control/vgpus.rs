@@ -20,7 +20,7 @@ use vfio_user::Listener;
 
 use super::rights::{Owner, View};
 use super::supervisor::DeviceLink;
-use super::tenants::{Orders, Tenants};
+use super::tenants::{Newcomer, Orders, Tenants};
 use super::{Control, Seat};
 use crate::admin::{self, AdminReply, VgpuLine, VgpuListing};
 use crate::link::{ToDevice, VgpuStatus};
@@ -100,21 +100,31 @@ pub(super) struct Wish {
 impl Control {
     /// Makes one, and lets guests in.
     pub(super) fn create_vgpu(self: &Arc<Control>, wish: Wish) -> Result<AdminReply> {
-        let Wish { mut terms, owner, gpu, scheme, shadowing, profile, socket } = wish;
-        let profile = self.settings().config.profile(profile.as_deref())?;
-        profile.fill(&mut terms);
-        let scheme = scheme.or(profile.scheme).unwrap_or_default();
+        let Wish { terms, owner, gpu, scheme, shadowing, profile, socket } = wish;
+        let taken = self.tenants.lock().profile(owner, profile.as_deref()).map_err(anyhow::Error::msg)?;
+        let scheme = match &taken {
+            Some(taken) => taken.scheme(scheme).map_err(anyhow::Error::msg)?,
+            None => scheme,
+        };
+        let scheme = scheme.unwrap_or_default();
+        let is_given = taken.as_ref().is_some_and(|taken| taken.bound_by.is_some());
+        if scheme == Scheme::PassThrough && !owner.is_administrator() && !is_given {
+            bail!(
+                "only the administrator may give all of the GPU away (scheme pass-through), or policy that names such a profile"
+            );
+        }
+        let said = taken.as_ref().map(|taken| taken.profile).unwrap_or_default();
         if scheme != Scheme::Fv && shadowing.is_some() {
             bail!(
                 "--trap, --shadow and --rebuild are for scheme fv: in {scheme} stores into page tables are not looked for"
             );
         }
         let shadowing = match scheme {
-            Scheme::Fv => Some(shadowing.or(profile.shadowing()).map_err(anyhow::Error::msg)?),
+            Scheme::Fv => Some(shadowing.or(said.shadowing()).map_err(anyhow::Error::msg)?),
             _ => None,
         };
         let shadowing = shadowing.map(|it| (it, self.costs(it)));
-        if terms.memory_bytes.is_none() && scheme != Scheme::PassThrough {
+        if terms.memory_bytes.is_none() && said.mem.is_none() && scheme != Scheme::PassThrough {
             bail!("a virtual GPU needs to be told its memory: --mem 1g, or a profile that says `mem`");
         }
         if scheme == Scheme::PassThrough {
@@ -124,8 +134,9 @@ impl Control {
         let (name, share) = (terms.name.clone(), terms.share_percent);
         let door = Arc::new(self.open_door(&name, socket)?);
         let (path, theirs) = (door.path.clone(), door.is_theirs());
+        let newcomer = Newcomer { terms, profile: profile.as_deref(), gpus: &gpu };
         let (vgpu, made) = self.admit(owner, |tenants| {
-            let (vgpu, orders) = tenants.admit_vgpu((terms.clone(), owner), (scheme, shadowing), &gpu, &door)?;
+            let (vgpu, orders) = tenants.admit_vgpu(newcomer.clone(), owner, (scheme, shadowing), &door)?;
             // Whoever waits is there before the device process can answer.
             let made = self.device_of(tenants, vgpu)?.expect(vgpu);
             Ok(((vgpu, made), orders))
@@ -368,14 +379,14 @@ impl Tenants {
     /// Lets one in.
     fn admit_vgpu(
         &mut self,
-        (terms, owner): (Terms, Owner),
+        newcomer: Newcomer<'_>,
+        owner: Owner,
         how: (Scheme, Option<(Shadowing, Costs)>),
-        gpu: &GpuWish,
         door: &Arc<Door>,
     ) -> Result<(TenantId, Orders)> {
         let (scheme, shadowing) = how;
-        let name = terms.name.clone();
-        let vgpu = self.admit(terms, owner, gpu, scheme == Scheme::PassThrough)?;
+        let name = newcomer.terms.name.clone();
+        let vgpu = self.admit(newcomer, owner, scheme == Scheme::PassThrough)?;
         let mut orders = self.introduce(vgpu);
         let gpu = self.admission.gpus(vgpu).first().copied().unwrap_or(0);
         let most_bytes = orders.iter().find_map(limit_of).unwrap_or(0);

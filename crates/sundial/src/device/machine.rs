@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use device_io::DeviceBacking;
-use gpu::{GpuError, VramLedger};
+use gpu::{GpuError, Properties, VramLedger};
 use gpu_driver::{Budget, Client, ClientConfig, Driver, Metered, Unused, Usage};
 use parking_lot::RwLock;
 use session::Backend;
@@ -23,7 +23,7 @@ const RELEASE_BOUND: Duration = Duration::from_secs(5);
 /// The GPU, with its driver; or without, while a guest has the whole of it.
 pub(super) struct Machine {
     config: Config,
-    facts: (String, u64),
+    properties: Properties,
     driver: Arc<RwLock<Option<Arc<Driver>>>>,
 }
 
@@ -34,14 +34,18 @@ impl Machine {
         // Sessions' threads ring the doorbells: nothing but their clients waits for them.
         let config = Config { vram_bytes: memory.0, lend: true, compiler, ..Config::default() }.numbered(number);
         let driver = drive(&config)?;
-        let properties = driver.properties();
-        let facts = (properties.name.clone(), properties.memory_bytes);
-        Ok(Machine { config, facts, driver: Arc::new(RwLock::new(Some(driver))) })
+        let properties = driver.properties().clone();
+        Ok(Machine { config, properties, driver: Arc::new(RwLock::new(Some(driver))) })
     }
 
     /// Product name, and memory in bytes.
     pub(super) fn facts(&self) -> (String, u64) {
-        self.facts.clone()
+        (self.properties.name.clone(), self.properties.memory_bytes)
+    }
+
+    /// What it is.
+    pub(super) fn properties(&self) -> &Properties {
+        &self.properties
     }
 
     /// What says how much of its memory is taken and no session's, bytes: as of the last time, while the device changes hands.

@@ -117,10 +117,10 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     let parent = Arc::new(parent);
     let compilers = compilers::pool(&parent)?;
     let machine = Machine::start((args.gpu, args.number), Arc::new(compilers.clone()))?;
-    let (name, memory_bytes) = machine.facts();
+    let properties = machine.properties().clone();
     // Everything is open that ever will be, and no tenant has said a word yet.
     confine::seal(Role::Device);
-    link::send(&parent, &FromDevice::Ready { name, memory_bytes }, &[])?;
+    link::send(&parent, &FromDevice::Ready { properties }, &[])?;
     let device = Device::new(machine, compilers, parent, args.memory)?;
     let broker = Arc::clone(&device.broker);
     threads::essential("memory", move || broker.attend())?;
@@ -415,6 +415,7 @@ impl Device {
             share_received: standing.map_or(0.0, |standing| standing.received_percent),
             priority: self.shares.priority(running.tenant),
             gpu_time_ns: standing.map_or(0, |standing| standing.used_ns),
+            session_gpu_time_ns: self.shares.used_ns(number),
             calls_local,
             calls_remote,
             calls_sent: ways.calls_sent,

@@ -215,6 +215,11 @@ impl Shares {
         self.books.lock().seen.get(&session).is_some_and(|seen| seen.backlogged)
     }
 
+    /// GPU time that a session had ever used at the last look, ns.
+    pub(super) fn used_ns(&self, session: u64) -> u64 {
+        self.books.lock().seen.get(&session).map_or(0, |seen| seen.used_ns)
+    }
+
     /// A session has come.
     pub(super) fn wake(&self) {
         let mut books = self.books.lock();

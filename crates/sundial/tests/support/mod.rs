@@ -176,6 +176,11 @@ impl Tenant {
         remote_gpu::connect_as(&self.socket, self.credential)
     }
 
+    /// Where it is, and as whom it comes.
+    pub(crate) fn address(&self) -> remote_gpu::Address {
+        remote_gpu::Address { path: self.socket.clone(), credential: self.credential }
+    }
+
     pub(crate) fn end(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());

@@ -43,13 +43,15 @@ pub(super) enum Area {
     Anywhere,
     /// What is printed.
     Print,
+    /// What surfaces show; no other instruction is taken to reach it.
+    Surfaces,
 }
 
 impl Area {
     /// May the areas, two different ones, overlap?
     pub(super) fn overlaps(self, other: Area) -> bool {
         match (self, other) {
-            (Area::Print, _) | (_, Area::Print) => false,
+            (Area::Print | Area::Surfaces, _) | (_, Area::Print | Area::Surfaces) => false,
             (Area::Anywhere, _) | (_, Area::Anywhere) => true,
             (Area::Shared, _) | (_, Area::Shared) => false,
             (a, b) => a == Area::Global || b == Area::Global,
@@ -413,7 +415,12 @@ impl<'k> Addresses<'k> {
     fn origin_of(&self, op: &Op, ty: RegTy) -> Origin {
         let of = |o: &Operand| self.origin(*o);
         match op {
-            Op::Ld { .. } | Op::Atom { .. } | Op::Match { .. } | Op::Call { .. } | Op::LdMatrix { .. }
+            Op::Ld { .. }
+            | Op::Atom { .. }
+            | Op::Match { .. }
+            | Op::Call { .. }
+            | Op::LdMatrix { .. }
+            | Op::Image { .. }
                 if ty != RegTy::B64 =>
             {
                 Origin::Number

@@ -44,14 +44,24 @@ static AVAILABLE: LazyLock<bool> = LazyLock::new(|| {
         && std::arch::is_x86_feature_detected!("f16c")
 });
 
-/// Computes the product for a whole warp, if it is one of those for which there is a way here.
+/// Is the product one of those for which there is a way here, on this machine?
+pub(crate) fn is_there(p: &Product) -> bool {
+    let factors = match p.arithmetic {
+        Arithmetic::Float { sat, .. } => !sat && matches!(p.a, Element::F16 | Element::BF16 | Element::TF32),
+        Arithmetic::Integer { .. } => [p.a, p.b].iter().all(|of| matches!(of, Element::S8 | Element::U8)),
+        _ => false,
+    };
+    let kind = if p.a == Element::TF32 { TENSOR } else { HALF };
+    factors && *AVAILABLE && p.k_tiles() as usize * steps(kind) <= STEPS
+}
+
+/// Computes the product for a whole warp, if there is a way here.
 pub(super) fn multiply(p: &Product, site: &Matrix, frame: *mut u8) -> bool {
-    let saturates = matches!(p.arithmetic, Arithmetic::Float { sat: true, .. });
-    if !*AVAILABLE || saturates {
+    if !is_there(p) {
         return false;
     }
     match (p.a, p.b) {
-        (Element::F16, _) if matches!(p.arithmetic, Arithmetic::Float { .. }) => wide::<HALF, HALF>(p, site, frame),
+        (Element::F16, _) => wide::<HALF, HALF>(p, site, frame),
         (Element::BF16, _) => wide::<BRAIN, BRAIN>(p, site, frame),
         (Element::TF32, _) => wide::<TENSOR, TENSOR>(p, site, frame),
         (Element::S8, Element::S8) => wide::<SIGNED, SIGNED>(p, site, frame),
@@ -223,7 +233,7 @@ fn tiles<const A: u8, const B: u8, const N: usize>(p: &Product, site: &Matrix, f
             columns::<B>(*tile, words);
         }
     }
-    let count = (k_tiles as usize * steps(A)).min(STEPS);
+    let count = k_tiles as usize * steps(A);
     let mut left = [[0; STEPS]; LINES];
     let mut d = [[0; LANES]; MAX_REGISTERS];
     for row in 0..rows_of_tiles {

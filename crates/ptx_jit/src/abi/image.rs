@@ -1,0 +1,52 @@
+//! Operands and results of an access to textures or surfaces, as machine code hands them over: a row for each, of the lanes of a
+//! chunk, one behind another.
+
+use texture::{Access, Descriptor, Object};
+
+/// Most bytes of a lane in all rows: the handle, coordinates of a gradient with offsets or values, and results.
+pub(crate) const LANE_BYTES: u32 = 8 + 4 * (texture::MAX_SOURCES as u32) + 8 * (texture::MAX_RESULTS as u32);
+
+/// Where the rows are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    /// Rows of 32 bits behind the handles, which take 64.
+    pub(crate) words: usize,
+    /// Values to store, and bytes of each: 4 or 8.
+    pub(crate) values: usize,
+    pub(crate) value: usize,
+    /// Results, and bytes of each: 4 or 8.
+    pub(crate) results: usize,
+    pub(crate) result: usize,
+    lanes: usize,
+}
+
+impl Rows {
+    pub(crate) fn new(access: &Access, lanes: usize) -> Rows {
+        let (words, values, value) = access.sources();
+        let (results, result) = access.results();
+        let wide = |bytes: u8| usize::from(bytes).max(4);
+        Rows { words, values, value: wide(value), results, result: wide(result), lanes }
+    }
+
+    /// Bytes from the begin to row `i` of the words.
+    pub(crate) fn word(&self, i: usize) -> usize {
+        self.lanes * (8 + 4 * i)
+    }
+
+    /// To row `i` of the values.
+    pub(crate) fn value(&self, i: usize) -> usize {
+        self.word(self.words) + self.lanes * self.value * i
+    }
+
+    /// To row `i` of the results.
+    pub(crate) fn result(&self, i: usize) -> usize {
+        self.value(self.values) + self.lanes * self.result * i
+    }
+}
+
+/// Descriptors that have been read, with what they say.
+#[derive(Debug, Default)]
+pub(crate) struct Known(pub(crate) [Option<(Words, Object)>; 4]);
+
+/// A descriptor's bytes.
+pub(crate) type Words = [u64; Descriptor::BYTES / 8];

@@ -1,0 +1,188 @@
+//! Accesses to textures and surfaces, for the lanes of a chunk.
+
+mod fast;
+
+use std::convert::Infallible;
+
+use ptx::image;
+use ptx::ir::{Space, Ty};
+use ptx::launch;
+use texture::{Access, Descriptor, MAX_RESULTS, MAX_SOURCES, Memory, Object, Refused};
+
+use crate::abi::context::Context;
+use crate::abi::image::{Known, Rows, Words};
+use crate::run::helpers::{active, attached, raise, reach, read_element, update, write_element};
+
+/// Performs an access for the lanes `bits` of a chunk. Called by machine code: `shape` says how many lanes the rows have, and
+/// whether the first handle is everybody's.
+pub(crate) extern "C" fn run(ctx: *mut Context, access: u32, bits: u32, shape: u32, rows: *mut u8) {
+    let access = attached(ctx, access, |of| &of.images);
+    let lanes = (shape & 0xff) as usize;
+    let rows = Lanes { rows: Rows::new(access, lanes), lanes, base: rows };
+    if bits.count_ones() as usize != lanes {
+        rows.clear();
+    }
+    if bits != 0 && shape >> 8 != 0 {
+        let handle = rows.handle(0);
+        let object = object(ctx, handle);
+        let left = fast::perform(ctx, access, object, &rows, bits);
+        for lane in active(left) {
+            rows.perform(ctx, access, handle, object, lane);
+        }
+        return;
+    }
+    for lane in active(bits) {
+        let handle = rows.handle(lane);
+        rows.perform(ctx, access, handle, object(ctx, handle), lane);
+    }
+}
+
+/// What a handle stands for; raises if it stands for nothing.
+fn object<'a>(ctx: *mut Context, handle: u64) -> &'a Object {
+    let mut words: Words = [0; Descriptor::BYTES / 8];
+    if handle.is_multiple_of(Descriptor::ALIGN) {
+        let half = Descriptor::ALIGN as usize / 8;
+        for (words, address) in words.chunks_exact_mut(half).zip([handle, handle.wrapping_add(Descriptor::ALIGN)]) {
+            let at = reach(ctx, Space::Global, address, Descriptor::ALIGN, 0, launch::Access::Read);
+            for (i, word) in words.iter_mut().enumerate() {
+                // SAFETY: this half of the descriptor lies inside the window.
+                let at = unsafe { at.add(8 * i) };
+                *word = read_element(at, Ty::U64);
+            }
+        }
+    }
+    // SAFETY: the context is live while its CTA runs.
+    let Known(known) = unsafe { &mut (*ctx).known };
+    let place = &mut known[(handle / Descriptor::BYTES as u64) as usize % known.len()];
+    if place.as_ref().is_none_or(|(of, _)| *of != words) {
+        let found = image::object(handle, |bytes| {
+            for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+            Ok(())
+        });
+        *place = found.ok().map(|object| (words, object));
+    }
+    match place {
+        Some((_, object)) => object,
+        None => raise(ctx, image::nothing(handle)),
+    }
+}
+
+/// Rows of the lanes of a chunk.
+struct Lanes {
+    rows: Rows,
+    lanes: usize,
+    base: *mut u8,
+}
+
+impl Lanes {
+    fn read<T: Copy>(&self, offset: usize) -> T {
+        // SAFETY: machine code has reserved rows for the access, of as many lanes as it says.
+        let at = unsafe { self.base.add(offset) };
+        // SAFETY: as above; rows are plain data.
+        unsafe { at.cast::<T>().read_unaligned() }
+    }
+
+    fn write<T: Copy>(&self, offset: usize, value: T) {
+        // SAFETY: as above.
+        let at = unsafe { self.base.add(offset) };
+        // SAFETY: as above.
+        unsafe { at.cast::<T>().write_unaligned(value) }
+    }
+
+    fn handle(&self, lane: usize) -> u64 {
+        self.read(8 * lane)
+    }
+
+    /// Makes all results zero, for lanes that are not there.
+    fn clear(&self) {
+        let Rows { results, result, .. } = self.rows;
+        for offset in (0..results * result * self.lanes).step_by(4) {
+            self.write(self.rows.result(0) + offset, 0_u32);
+        }
+    }
+
+    /// The access of one lane.
+    fn perform(&self, ctx: *mut Context, access: &Access, handle: u64, object: &Object, lane: usize) {
+        let Rows { words, values, value, results, result, .. } = self.rows;
+        let mut sources = [0; MAX_SOURCES];
+        for (i, source) in sources.iter_mut().enumerate().take(words) {
+            *source = self.read::<u32>(self.rows.word(i) + 4 * lane).into();
+        }
+        for (i, source) in sources[words..].iter_mut().enumerate().take(values) {
+            let at = self.rows.value(i) + value * lane;
+            *source = if value == 8 { self.read(at) } else { self.read::<u32>(at).into() };
+        }
+        let found = access.perform(object, &sources[..words + values], &mut Window { ctx });
+        let found: [u64; MAX_RESULTS] = found.unwrap_or_else(|refused| {
+            let refused = match refused {
+                Refused::Memory(never) => match never {},
+                Refused::Role => Refused::Role,
+                Refused::Outside => Refused::Outside,
+                Refused::Misaligned(address) => Refused::Misaligned(address),
+            };
+            raise(ctx, image::exception(access, handle, refused))
+        });
+        for (i, found) in found.into_iter().enumerate().take(results) {
+            let at = self.rows.result(i) + result * lane;
+            if result == 8 { self.write(at, found) } else { self.write(at, found as u32) }
+        }
+    }
+}
+
+/// Global memory of the CTA, which raises where there is none.
+struct Window {
+    ctx: *mut Context,
+}
+
+impl Memory for Window {
+    type Fault = Infallible;
+
+    fn load(&mut self, address: u64, bytes: u32) -> Result<u128, Infallible> {
+        let at = reach(self.ctx, Space::Global, address, bytes.into(), 0, launch::Access::Read);
+        Ok(match element(bytes) {
+            Some(ty) => read_element(at, ty).into(),
+            None => {
+                // SAFETY: there are 16 bytes inside the window.
+                let high = unsafe { at.add(8) };
+                u128::from(read_element(at, Ty::U64)) | u128::from(read_element(high, Ty::U64)) << 64
+            }
+        })
+    }
+
+    fn store(&mut self, address: u64, bytes: u32, value: u128) -> Result<(), Infallible> {
+        let at = reach(self.ctx, Space::Global, address, bytes.into(), 0, launch::Access::Write);
+        match element(bytes) {
+            Some(ty) => write_element(at, ty, value as u64),
+            None => {
+                // SAFETY: there are 16 bytes inside the window.
+                let high = unsafe { at.add(8) };
+                write_element(at, Ty::U64, value as u64);
+                write_element(high, Ty::U64, (value >> 64) as u64);
+            }
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, address: u64, bytes: u32, f: &mut dyn FnMut(u64) -> u64) -> Result<(), Infallible> {
+        let at = reach(self.ctx, Space::Global, address, bytes.into(), 0, launch::Access::Atomic);
+        // SAFETY: the context is live while its CTA runs.
+        unsafe { (*self.ctx).atomic = 1 };
+        update(at, bytes, f);
+        // SAFETY: as above.
+        unsafe { (*self.ctx).atomic = 0 };
+        Ok(())
+    }
+}
+
+/// The type of so many bytes; none of 16.
+fn element(bytes: u32) -> Option<Ty> {
+    match bytes {
+        1 => Some(Ty::U8),
+        2 => Some(Ty::U16),
+        4 => Some(Ty::U32),
+        8 => Some(Ty::U64),
+        _ => None,
+    }
+}

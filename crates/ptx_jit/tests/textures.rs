@@ -1,0 +1,103 @@
+//! Texture and surface instructions on machine code and on the interpreter: the same results, bit by bit.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use ptx::launch::{Control, DriverArea, Exception, Launch};
+use support::run;
+use testgen::image::{Form, Manner, Random, Scene, THREADS, forms, scene};
+
+const BASE: u64 = 0x20_0000_0000;
+
+fn launch(block: [u32; 3], params: &[u64]) -> Arc<Launch> {
+    Arc::new(Launch {
+        grid: [1; 3],
+        block,
+        dynamic_shared: 0,
+        params: params.iter().flat_map(|p| p.to_le_bytes()).collect(),
+        driver: DriverArea::default(),
+        grid_id: 1,
+        envregs: [0; 32],
+    })
+}
+
+/// How both engines end, and the memory that they leave.
+fn agreed(form: &Form, manner: Manner, scene: &Scene, control: u32) -> Result<Vec<u8>, Exception> {
+    let text = form.text(manner);
+    let program = ptx::Program::parse(text.as_bytes()).unwrap();
+    let kernel = Arc::new(program.lower(0, &|_| None).unwrap_or_else(|error| panic!("{error}\n{text}")));
+    let launch = launch([THREADS as u32, 1, 1], &scene.params);
+    let machine = &mut |k: &_, l: &_, base, bytes: &mut Vec<u8>| run(k, l, base, bytes, control);
+    let outcome = testgen::compare(&kernel, &launch, BASE, &scene.memory, machine, &mut testgen::interpret);
+    assert_eq!(outcome, Ok(()), "{manner:?} {:?}\n{text}", scene.descriptors);
+    let mut memory = scene.memory.clone();
+    testgen::interpret(&kernel, &launch, BASE, &mut memory).map(|()| memory)
+}
+
+#[test]
+fn every_form_agrees() {
+    let (mut ended, mut raised) = (0, 0);
+    let mut seen = HashSet::new();
+    // What differs in the text alone is the front end's business.
+    for (number, form) in forms().into_iter().filter(|f| seen.insert((f.access, f.halves))).enumerate() {
+        let manner = [Manner::Uniform, Manner::Own, Manner::Guarded, Manner::Branched][number * 7 / 5 % 4];
+        let random = &mut Random(number as u64);
+        let scene = scene(random, &form, BASE, manner == Manner::Uniform);
+        let control = if number % 5 == 0 { Control::PREEMPT } else { Control::RUN };
+        match agreed(&form, manner, &scene, control) {
+            Ok(_) => ended += 1,
+            Err(_) => raised += 1,
+        }
+    }
+    assert!(ended > 300 && raised > 50, "{ended} ended, {raised} did not");
+}
+
+/// Handles that stand for nothing, and images where there is no memory, end the CTA on both engines.
+#[test]
+fn what_is_not_there_is_a_fault() {
+    for opcode in ["tex.2d.v4.f32.f32", "suld.b.2d.b32.clamp", "sust.b.2d.b32.clamp", "sured.p.add.2d.b32.clamp"] {
+        let form = forms().into_iter().find(|f| f.opcode == opcode).unwrap();
+        for case in 0..4 {
+            let mut scene = scene(&mut Random(case + 40), &form, BASE, true);
+            let at = (scene.params[2] - BASE) as usize;
+            match case {
+                0 => scene.params[2] += 64,
+                1 => scene.params[2] = BASE + (1 << 33),
+                2 => scene.memory[at + 9] = 0xff,
+                // The base, far away.
+                _ => scene.memory[at + 21] ^= 1,
+            }
+            let end = agreed(&form, Manner::Uniform, &scene, Control::RUN);
+            assert!(matches!(end, Err(Exception::Access { .. })), "{opcode}, {case}: {end:?}");
+        }
+    }
+}
+
+/// A surface is written by some lanes and read by others of the same warp: what is behind the store sees it. Values that are
+/// alive around that make chunks smaller than a warp.
+#[test]
+fn lanes_see_what_others_wrote_before() {
+    let text = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 out, .param .u64 h) {\n\
+        .reg .b64 %out, %h, %at; .reg .b32 %t, %x, %y, %n, %v<6>;\n\
+        ld.param.u64 %out, [out]; ld.param.u64 %h, [h]; mov.u32 %t, %tid.x; mul.wide.u32 %at, %t, 4; add.s64 %out, %out, %at;\n\
+        ld.global.u32 %v0, [%out+4096]; ld.global.u32 %v1, [%out+4224]; ld.global.u32 %v2, [%out+4352];\n\
+        ld.global.u32 %v3, [%out+4480]; ld.global.u32 %v4, [%out+4608]; ld.global.u32 %v5, [%out+4736];\n\
+        shl.b32 %x, %t, 2; mul.lo.u32 %y, %t, 3; sust.b.1d.b32.trap [%h, {%x}], %y;\n\
+        xor.b32 %x, %x, 124; suld.b.1d.b32.trap %n, [%h, {%x}];\n\
+        add.u32 %n, %n, %v0; add.u32 %n, %n, %v1; add.u32 %n, %n, %v2; add.u32 %n, %n, %v3;\n\
+        add.u32 %n, %n, %v4; add.u32 %n, %n, %v5; st.global.u32 [%out], %n; ret; }";
+    let program = ptx::Program::parse(text.as_bytes()).unwrap();
+    let kernel = Arc::new(program.lower(0, &|_| None).unwrap());
+    let image = texture::Image::array(texture::Shape::D1, texture::Format::U32, 1, BASE + 2048, [32, 1, 1], 1);
+    let mut memory = vec![0; 64 << 10];
+    memory[1024..1152].copy_from_slice(&texture::Descriptor { image, sampler: None }.encode());
+    let launch = launch([32, 1, 1], &[BASE, BASE + 1024]);
+    run(&kernel, &launch, BASE, &mut memory, Control::RUN).unwrap();
+    let words: Vec<u32> = memory[..128].chunks(4).map(|w| u32::from_le_bytes(w.try_into().unwrap())).collect();
+    let wanted: Vec<u32> = (0..32).map(|t| (t ^ 31) * 3).collect();
+    assert_eq!(words, wanted);
+}

@@ -1,0 +1,110 @@
+//! Device nodes that programs look for before they ask the driver.
+//!
+//! JAX, for one, has no GPU unless `/dev/nvidia0` or `/dev/nvidiactl` exists. The software GPU has none, but it is there: who asks about such a
+//! node, and there is none, is told of `/dev/null`. Who opens it learns that there is none.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::interpose::c_dlsym;
+
+/// The nodes of NVIDIA's driver that stand for "there is a GPU".
+const NODES: [&CStr; 2] = [c"/dev/nvidia0", c"/dev/nvidiactl"];
+
+type Stat = unsafe extern "C" fn(*const c_char, *mut c_void) -> c_int;
+type VersionedStat = unsafe extern "C" fn(c_int, *const c_char, *mut c_void) -> c_int;
+
+/// Whether this is the path of one of the nodes, and there is no such node.
+///
+/// # Safety
+/// A C string, or null.
+unsafe fn stands_in(path: *const c_char, result: c_int) -> bool {
+    // SAFETY: no precondition.
+    let error = unsafe { *libc::__errno_location() };
+    if result == 0 || error != libc::ENOENT || path.is_null() {
+        return false;
+    }
+    // SAFETY: as our caller knows; the C library has read it.
+    NODES.contains(&unsafe { CStr::from_ptr(path) })
+}
+
+/// The C library's function of a name, which is looked for once; `None` if this C library has none.
+fn next(known: &AtomicUsize, name: &CStr) -> Option<*const c_void> {
+    let mut address = known.load(Ordering::Relaxed);
+    if address == 0 {
+        // SAFETY: a C string. What comes after us.
+        address = unsafe { c_dlsym(libc::RTLD_NEXT, name.as_ptr()) }.expose_provenance();
+        known.store(address, Ordering::Relaxed);
+    }
+    (address != 0).then(|| std::ptr::with_exposed_provenance(address))
+}
+
+/// Fails as a function does that is not there.
+fn not_there() -> c_int {
+    // SAFETY: no precondition.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: the thread's own.
+    unsafe { errno.write(libc::ENOSYS) };
+    -1
+}
+
+macro_rules! stat {
+    ($($name:ident)*) => {$(
+        /// The C library's function of this name, but for the nodes.
+        ///
+        /// # Safety
+        /// As of the C library's.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(path: *const c_char, about: *mut c_void) -> c_int {
+            static NEXT: AtomicUsize = AtomicUsize::new(0);
+            let name = const { cstr(concat!(stringify!($name), "\0")) };
+            let Some(next) = next(&NEXT, name) else { return not_there() };
+            // SAFETY: this is its type.
+            let next = unsafe { std::mem::transmute::<*const c_void, Stat>(next) };
+            // SAFETY: the caller's own arguments.
+            let result = unsafe { next(path, about) };
+            // SAFETY: the caller's own argument.
+            if unsafe { stands_in(path, result) } {
+                // SAFETY: a C string, and the caller's own argument.
+                return unsafe { next(c"/dev/null".as_ptr(), about) };
+            }
+            result
+        }
+    )*};
+}
+
+macro_rules! versioned_stat {
+    ($($name:ident)*) => {$(
+        /// The C library's function of this name, which programs call that are built for versions before 2.33, but for the nodes.
+        ///
+        /// # Safety
+        /// As of the C library's.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(version: c_int, path: *const c_char, about: *mut c_void) -> c_int {
+            static NEXT: AtomicUsize = AtomicUsize::new(0);
+            let name = const { cstr(concat!(stringify!($name), "\0")) };
+            let Some(next) = next(&NEXT, name) else { return not_there() };
+            // SAFETY: this is its type.
+            let next = unsafe { std::mem::transmute::<*const c_void, VersionedStat>(next) };
+            // SAFETY: the caller's own arguments.
+            let result = unsafe { next(version, path, about) };
+            // SAFETY: the caller's own argument.
+            if unsafe { stands_in(path, result) } {
+                // SAFETY: a C string, and the caller's own arguments.
+                return unsafe { next(version, c"/dev/null".as_ptr(), about) };
+            }
+            result
+        }
+    )*};
+}
+
+/// A text that ends in NUL.
+const fn cstr(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("no NUL at the end only"),
+    }
+}
+
+stat!(stat stat64);
+versioned_stat!(__xstat __xstat64);

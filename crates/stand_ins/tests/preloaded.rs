@@ -1,0 +1,188 @@
+//! The preloaded library, in programs that are not ours, with an NVRTC and an nvJitLink of the test's own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The library as this test run has built it: beside the test programs' folder.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let path = test.parent().unwrap().join("libsundial_stand_ins.so");
+    assert!(path.exists(), "{} is built with these tests", path.display());
+    path
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("sundial-preloaded-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    /// Compiles C; false if there is no compiler.
+    fn compile(&self, output: &str, source: &str, options: &[&str]) -> bool {
+        let path = self.0.join(format!("{output}.c"));
+        std::fs::write(&path, source).unwrap();
+        let mut command = Command::new("cc");
+        command.current_dir(&self.0).args(["-o", output]).arg(&path).args(options);
+        match command.output() {
+            Ok(output) => {
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                true
+            }
+            Err(_) => {
+                eprintln!("skipped: no C compiler");
+                false
+            }
+        }
+    }
+
+    fn run(&self, program: &str) -> Output {
+        let mut command = Command::new(self.0.join(program));
+        command.current_dir(&self.0).env("LD_PRELOAD", library()).output().unwrap()
+    }
+
+    fn says(&self, program: &str, expected: &str) {
+        let output = self.run(program);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!((said.trim(), output.status.code()), (expected, Some(0)), "{output:?}");
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// An NVRTC that tells of itself: its PTX is a number and the options that it was compiled with.
+fn nvrtc(number: u32) -> String {
+    format!(
+        r#"
+#include <string.h>
+static char ptx[200] = "";
+int nvrtcCreateProgram(void** p) {{ *p = ptx; return 0; }}
+int nvrtcCompileProgram(void* p, int n, const char** o) {{
+    strcpy(p, "{number}");
+    for (int i = 0; i < n; i++) {{ strcat(p, " "); strcat(p, o[i]); }}
+    return 0;
+}}
+int nvrtcGetPTXSize(void* p, size_t* s) {{ *s = strlen(p) + 1; return 0; }}
+int nvrtcGetPTX(void* p, char* t) {{ strcpy(t, p); return 0; }}
+int nvrtcGetCUBINSize(void* p, size_t* s) {{ *s = 5; return 0; }}
+int nvrtcGetCUBIN(void* p, char* t) {{ memcpy(t, "CODE", 5); return 0; }}
+"#
+    )
+}
+
+const DECLARATIONS: &str = "
+#include <stdio.h>
+#include <stddef.h>
+int nvrtcCreateProgram(void**);
+int nvrtcCompileProgram(void*, int, const char**);
+int nvrtcGetCUBINSize(void*, size_t*);
+int nvrtcGetCUBIN(void*, char*);
+";
+
+fn make_libraries(folder: &Folder) -> bool {
+    (1..=2).all(|number| {
+        let name = format!("libnvrtc.so.{number}");
+        folder.compile(&name, &nvrtc(number), &["-shared", "-fPIC", &format!("-Wl,-soname,{name}")])
+    })
+}
+
+#[test]
+fn who_opens_a_library_gets_ptx_of_that_library() {
+    let folder = Folder::new("open");
+    let program = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stddef.h>
+static void use(const char* name) {
+    void* l = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    int (*create)(void**) = dlsym(l, "nvrtcCreateProgram");
+    int (*compile)(void*, int, const char**) = dlsym(l, "nvrtcCompileProgram");
+    int (*size)(void*, size_t*) = dlsym(l, "nvrtcGetCUBINSize");
+    int (*get)(void*, char*) = dlsym(l, "nvrtcGetCUBIN");
+    void* p; size_t n; char text[100];
+    create(&p);
+    const char* options[] = {"-arch=sm_120", "-G"};
+    compile(p, 2, options);
+    size(p, &n); get(p, text);
+    printf("%zu:%s;", n, text);
+}
+int main() {
+    int none = dlsym(RTLD_DEFAULT, "nvrtcGetCUBIN") == NULL;
+    printf("%d%d;", none, dlerror() != NULL);
+    use("./libnvrtc.so.1"); use("./libnvrtc.so.2"); use("./libnvrtc.so.1");
+    printf("%d%d", dlsym(RTLD_DEFAULT, "") == NULL, dlsym(RTLD_NEXT, "puts") == dlsym(RTLD_DEFAULT, "puts"));
+}"#;
+    if make_libraries(&folder) && folder.compile("program", &format!("#define _GNU_SOURCE\n{program}"), &["-ldl"]) {
+        folder.says("program", "11;23:1 -arch=compute_120 -G;23:2 -arch=compute_120 -G;23:1 -arch=compute_120 -G;11");
+    }
+}
+
+/// Each with another version, both in one process.
+#[test]
+fn who_is_linked_with_a_library_gets_ptx_of_that_library() {
+    let folder = Folder::new("linked");
+    let user = r#"
+void USE(void) {
+    void* p; size_t n; char text[100];
+    const char* options[] = {"-arch", "sm_90a"};
+    nvrtcCreateProgram(&p); nvrtcCompileProgram(p, 2, options);
+    nvrtcGetCUBINSize(p, &n); nvrtcGetCUBIN(p, text);
+    printf("%zu:%s;", n, text);
+}"#;
+    if !make_libraries(&folder) {
+        return;
+    }
+    for (number, name) in [(1, "one"), (2, "two")] {
+        let source = format!("{DECLARATIONS}{}", user.replace("USE", name));
+        let with = format!("-l:libnvrtc.so.{number}");
+        let options = ["-shared", "-fPIC", "-L.", "-Wl,-rpath,$ORIGIN", &with];
+        folder.compile(&format!("lib{name}.so"), &source, &options);
+    }
+    let main = r#"
+#include <dlfcn.h>
+#include <stddef.h>
+int main() {
+    for (int i = 0; i < 4; i++) {
+        void* l = dlopen(i % 2 ? "./libtwo.so" : "./libone.so", RTLD_LAZY | RTLD_LOCAL);
+        ((void (*)(void))dlsym(l, i % 2 ? "two" : "one"))();
+    }
+}"#;
+    folder.compile("program", main, &["-ldl"]);
+    let (one, two) = ("20:1 -arch compute_90a;", "20:2 -arch compute_90a;");
+    folder.says("program", &[one, two, one, two].concat());
+    // As the first in the program's own search order.
+    let own = format!("{DECLARATIONS}{}\nint main() {{ USE(); }}", user);
+    folder.compile("direct", &own, &["-L.", "-Wl,-rpath,$ORIGIN", "-l:libnvrtc.so.2"]);
+    folder.says("direct", two);
+}
+
+#[test]
+fn the_node_of_a_gpu_seems_to_be_there() {
+    if Path::new("/dev/nvidiactl").exists() {
+        eprintln!("skipped: there is such a node");
+        return;
+    }
+    let folder = Folder::new("node");
+    let program = r#"
+#include <sys/stat.h>
+#include <errno.h>
+#include <stdio.h>
+int main() {
+    struct stat s;
+    int there = stat("/dev/nvidiactl", &s);
+    printf("%d %d;", there, S_ISCHR(s.st_mode) != 0);
+    int missing = stat("/dev/nvidia-nothing", &s);
+    printf("%d %d", missing, errno == ENOENT);
+}"#;
+    if folder.compile("program", program, &[]) && folder.compile("large", program, &["-D_FILE_OFFSET_BITS=64"]) {
+        folder.says("program", "0 1;-1 1");
+        folder.says("large", "0 1;-1 1");
+    }
+}

@@ -1,0 +1,390 @@
+//! Packages from PyPI that run on the product as they are: set up, checked, told of in docs/compatibility.md.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::run::{checked, say, target};
+use crate::toolkit;
+
+/// A virtual environment, which several clients may share.
+struct Environment {
+    name: &'static str,
+    /// What pip installs, step by step, with its options.
+    steps: &'static [&'static [&'static str]],
+    /// About how much it is on disk.
+    size: &'static str,
+}
+
+/// A client and what is checked of it, by `xtask/clients/check_NAME.py`.
+struct Client {
+    name: &'static str,
+    environment: &'static Environment,
+    /// Packages whose versions are told.
+    packages: &'static [&'static str],
+    /// What was not checked, because it is known.
+    note: &'static str,
+}
+
+/// Small enough for every run of the tests.
+const CORE: Environment = Environment {
+    name: "core",
+    steps: &[&[
+        "--no-deps",
+        "cuda-core==1.2.2",
+        "cuda-bindings==13.5.0",
+        "cuda-pathfinder==1.9.0",
+        "numpy==2.4.6",
+        "nvidia-cuda-nvrtc==13.5.37",
+        "nvidia-nvjitlink==13.5.37",
+    ]],
+    size: "450 MB",
+};
+const NUMBA: Environment = Environment {
+    name: "numba",
+    steps: &[&[
+        "numba-cuda==0.30.4",
+        "numba==0.68.1",
+        "cuda-core==1.2.2",
+        "cuda-bindings==13.5.0",
+        "numpy==2.4.6",
+        "nvidia-cuda-nvrtc==13.5.37",
+        "nvidia-nvjitlink==13.5.37",
+        "nvidia-nvvm==13.5.37",
+        "nvidia-cuda-runtime==13.5.37",
+        "nvidia-cuda-crt==13.5.37",
+        "nvidia-cuda-cccl==13.3.5.0.6",
+    ]],
+    size: "830 MB",
+};
+const CUPY: Environment = Environment {
+    name: "cupy",
+    steps: &[&[
+        "--no-deps",
+        "cupy-cuda13x==14.2.0",
+        "numpy==2.4.6",
+        "cuda-pathfinder==1.9.0",
+        "nvidia-cuda-nvrtc==13.5.37",
+        "nvidia-cuda-runtime==13.5.37",
+        "nvidia-cuda-crt==13.5.37",
+        "nvidia-cuda-cccl==13.3.5.0.6",
+    ]],
+    size: "480 MB",
+};
+const LIGHT: Environment = Environment {
+    name: "light",
+    steps: &[&["warp-lang==1.19.0", "taichi==1.7.4", "tinygrad==0.14.0", "numpy==2.4.6", "nvidia-cuda-nvrtc==13.5.37"]],
+    size: "900 MB",
+};
+/// JAX's plugin finds the libraries that torch brings.
+const TORCH: Environment = Environment {
+    name: "torch",
+    steps: &[
+        &["torch==2.15.0", "triton==3.9.0", "numpy==2.4.6"],
+        &[
+            "--no-deps",
+            "jax==0.10.2",
+            "jaxlib==0.10.2",
+            "jax-cuda13-plugin==0.10.2",
+            "jax-cuda13-pjrt==0.10.2",
+            "ml_dtypes",
+            "opt_einsum",
+            "scipy",
+            "nvidia-cuda-nvcc==13.2.*",
+            "nvidia-nvvm==13.2.*",
+        ],
+    ],
+    size: "6.5 GB",
+};
+
+const CLIENTS: [Client; 9] = [
+    Client {
+        name: "cuda_core",
+        environment: &CORE,
+        packages: &["cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-nvjitlink"],
+        note: "",
+    },
+    Client {
+        name: "numba",
+        environment: &NUMBA,
+        packages: &["numba-cuda", "numba", "nvidia-cuda-nvrtc", "nvidia-nvjitlink"],
+        note: "",
+    },
+    Client {
+        name: "cupy",
+        environment: &CUPY,
+        packages: &["cupy-cuda13x", "nvidia-cuda-nvrtc"],
+        note: "What CuPy leaves to cuBLAS, cuFFT, cuRAND, cuSOLVER and cuSPARSE is not checked.",
+    },
+    Client { name: "warp", environment: &LIGHT, packages: &["warp-lang"], note: "" },
+    Client { name: "taichi", environment: &LIGHT, packages: &["taichi"], note: "" },
+    Client { name: "tinygrad", environment: &LIGHT, packages: &["tinygrad", "nvidia-cuda-nvrtc"], note: "" },
+    Client { name: "triton", environment: &TORCH, packages: &["triton", "torch"], note: "" },
+    Client {
+        name: "torch_compile",
+        environment: &TORCH,
+        packages: &["torch", "triton"],
+        note: "PyTorch's own kernels, of which its wheels have machine code only, do not run: eager operations, and what a compiled function leaves \
+               to them.",
+    },
+    Client {
+        name: "jax",
+        environment: &TORCH,
+        packages: &["jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt"],
+        note: "Matrix products go to cuBLAS, and are not checked.",
+    },
+];
+
+/// Seconds for one client's checks.
+const CHECKS_WITHIN: u32 = 900;
+
+/// Seconds for the packages that the tests want; then they go on without.
+const TESTS_WAIT: u32 = 180;
+
+/// How one check went: `Ok`, or what was wrong.
+type Outcome = std::result::Result<(), String>;
+
+/// Checks by name, in order.
+type Outcomes = Vec<(String, Outcome)>;
+
+/// Sets up and checks the clients of these names, or those that are not huge, and tells of them in docs/compatibility.md.
+///
+/// # Errors
+/// A name that is none; what pip says; a check that failed, after all were made.
+pub(crate) fn all(root: &Path, names: &[String]) -> Result<()> {
+    let mut chosen: Vec<&Client> = Vec::new();
+    for name in names {
+        let known = || CLIENTS.map(|client| client.name).join(", ");
+        let client = CLIENTS.iter().find(|client| client.name == name.replace('-', "_"));
+        chosen.push(client.with_context(|| format!("there is no client {name}; there are: {}", known()))?);
+    }
+    if names.is_empty() {
+        chosen = CLIENTS.iter().filter(|client| client.environment.name != TORCH.name).collect();
+        say(&format!("left out, unless named: those that need {} of packages: triton, torch_compile, jax", TORCH.size));
+    }
+    let mut sections = Vec::new();
+    let mut failed = Vec::new();
+    for client in chosen {
+        let python = set_up(root, client.environment, None)?;
+        say(&format!("{}, native", client.name));
+        let native = check(root, client, &python, &["--native"])?;
+        say(&format!("{}, as a tenant", client.name));
+        let tenant = check(root, client, &python, &[])?;
+        if native.iter().chain(&tenant).any(|(_, outcome)| outcome.is_err()) {
+            failed.push(client.name);
+        }
+        sections.push((client.name.to_owned(), section(client, &python, &native, &tenant)?));
+    }
+    write(&root.join("docs/compatibility.md"), sections)?;
+    if !failed.is_empty() {
+        bail!("not all checks passed: {}; docs/compatibility.md tells which", failed.join(", "));
+    }
+    Ok(())
+}
+
+/// The short check that is part of the tests; says if it cannot be made.
+///
+/// # Errors
+/// A check that failed.
+pub(crate) fn quick(root: &Path) -> Result<()> {
+    let client = &CLIENTS[0];
+    let python = match set_up(root, client.environment, Some(TESTS_WAIT)) {
+        Ok(python) => python,
+        Err(error) => {
+            say(&format!("skipped: packages from PyPI as clients: {error:#}"));
+            return Ok(());
+        }
+    };
+    for mode in [&["--native"][..], &[]] {
+        say(&format!("{} {}", client.name, mode.join(" ")));
+        for (name, outcome) in check(root, client, &python, mode)? {
+            if let Err(error) = outcome {
+                bail!("{}: {name}: {error}", client.name);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The environment's python, installed by this call unless it is there; within so many seconds, if any are given.
+fn set_up(root: &Path, environment: &Environment, within: Option<u32>) -> Result<PathBuf> {
+    let folder = target(root).join("clients").join(environment.name);
+    let (complete, wanted) = (folder.join("complete"), environment.steps.concat().join("\n"));
+    let python = folder.join("bin/python");
+    if fs::read_to_string(&complete).is_ok_and(|there| there == wanted) {
+        return Ok(python);
+    }
+    toolkit::host_packages(&folder)?;
+    say(&format!("installing packages into {} (about {})", folder.display(), environment.size));
+    fs::create_dir_all(folder.parent().context("it lies in a folder")?)?;
+    checked(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))
+        .context("python3 with its venv module is needed: apt-get install python3-venv")?;
+    for step in environment.steps {
+        let pip = folder.join("bin/pip");
+        let mut command = match within {
+            None => Command::new(&pip),
+            Some(seconds) => {
+                let mut command = Command::new("timeout");
+                command.arg(seconds.to_string()).arg(&pip);
+                command
+            }
+        };
+        command.args(["install", "--quiet", "--disable-pip-version-check"]).args(*step);
+        checked(&mut command).context("the packages cannot be had from PyPI, or not in time")?;
+    }
+    fs::write(&complete, &wanted)?;
+    Ok(python)
+}
+
+/// Runs a client's checks with the product as it is, nothing set.
+fn check(root: &Path, client: &Client, python: &Path, mode: &[&str]) -> Result<Outcomes> {
+    let home = target(root).join("clients/home");
+    // What clients and we keep of earlier runs would be checked instead.
+    if home.exists() {
+        fs::remove_dir_all(&home)?;
+    }
+    let runtime = home.join("run");
+    fs::create_dir_all(&runtime)?;
+    let script = root.join("xtask/clients").join(format!("check_{}.py", client.name));
+    let output = Command::new(target(root).join("release/sundial"))
+        .arg("run")
+        .args(mode)
+        .args(["--", "timeout", &CHECKS_WITHIN.to_string()])
+        .arg(python)
+        .arg("-B")
+        .arg(script)
+        .env("HOME", &home)
+        .env("SUNDIAL_RUNTIME_DIR", &runtime)
+        .env_remove("XDG_CACHE_HOME")
+        .env_remove("XDG_STATE_HOME")
+        .stderr(fs::File::create(home.join("stderr"))?)
+        .output()
+        .context("cannot start target/release/sundial")?;
+    let mut outcomes = read(&String::from_utf8_lossy(&output.stdout));
+    if outcomes.is_empty() {
+        outcomes.push(("start".into(), Err(last_line(&home.join("stderr")))));
+    } else if outcomes.iter().all(|(_, outcome)| outcome.is_ok()) && !output.status.success() {
+        outcomes.push(("end".into(), Err(output.status.to_string())));
+    }
+    for (name, outcome) in &outcomes {
+        match outcome {
+            Ok(()) => say(&format!("  passed: {name}")),
+            Err(error) => say(&format!("  FAILED: {name}: {error}")),
+        }
+    }
+    Ok(outcomes)
+}
+
+fn last_line(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing").trim().to_owned()
+}
+
+/// What a script says: `check NAME`, then `passed` or `failed REASON`, unless the process ends there.
+fn read(said: &str) -> Outcomes {
+    let mut outcomes = Outcomes::new();
+    for line in said.lines() {
+        if let Some(name) = line.strip_prefix("check ") {
+            outcomes.push((name.to_owned(), Err("the process ended".into())));
+        } else if let Some((_, outcome)) = outcomes.last_mut() {
+            if line == "passed" {
+                *outcome = Ok(());
+            } else if let Some(reason) = line.strip_prefix("failed ") {
+                *outcome = Err(reason.to_owned());
+            }
+        }
+    }
+    outcomes
+}
+
+/// What docs/compatibility.md says of a client, below its heading.
+fn section(client: &Client, python: &Path, native: &Outcomes, tenant: &Outcomes) -> Result<String> {
+    let list = Command::new(python).args(["-m", "pip", "list", "--format=freeze"]).output()?;
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    let version = |package: &&str| {
+        let prefix = format!("{package}==");
+        let version = list.lines().find_map(|line| line.strip_prefix(&prefix));
+        format!("{package} {}", version.unwrap_or("(not installed)"))
+    };
+    let versions = client.packages.iter().map(version).collect::<Vec<_>>().join(", ");
+    let date = Command::new("date").args(["-u", "+%F"]).output()?;
+    let mut text = format!("{versions}; checked on {}.\n", String::from_utf8_lossy(&date.stdout).trim());
+    if !client.note.is_empty() {
+        text += client.note;
+        text.push('\n');
+    }
+    text += "\n| check | native | tenant |\n|---|---|---|\n";
+    let of = |outcomes: &Outcomes, name: &str| match outcomes.iter().find(|(one, _)| one == name) {
+        None => "–".to_owned(),
+        Some((_, Ok(()))) => "passed".to_owned(),
+        Some((_, Err(reason))) => format!("failed: {}", reason.replace('|', "\\|")),
+    };
+    let mut names: Vec<&String> = native.iter().map(|(name, _)| name).collect();
+    names.extend(tenant.iter().map(|(name, _)| name).filter(|name| !native.iter().any(|(one, _)| one == *name)));
+    for name in names {
+        text += &format!("| {name} | {} | {} |\n", of(native, name), of(tenant, name));
+    }
+    Ok(text)
+}
+
+const PAGE: &str = "\
+# Compatibility
+
+Packages from PyPI as they are, checked by `cargo xtask clients [NAME…]` with `sundial run -- python …`, native and as a tenant, nothing else
+set; the checks are in `xtask/clients`. Made by that command; clients that it is not run for stay as they were.
+";
+
+/// Puts sections into the page, in place of those of the same names.
+fn write(path: &Path, new: Vec<(String, String)>) -> Result<()> {
+    let mut sections = sections(&fs::read_to_string(path).unwrap_or_default());
+    sections.extend(new);
+    let mut text = PAGE.to_owned();
+    for client in &CLIENTS {
+        if let Some(section) = sections.get(client.name) {
+            text += &format!("\n## {}\n\n{}\n", client.name, section.trim());
+        }
+    }
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn sections(page: &str) -> BTreeMap<String, String> {
+    let parts = page.split("\n## ").skip(1);
+    parts.filter_map(|part| part.split_once('\n')).map(|(name, text)| (name.trim().into(), text.into())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_scripts_say_is_read() {
+        let said = "noise\ncheck a\npassed\ncheck b c\nnoise\nfailed ValueError: x\ncheck d\n";
+        let expected = [
+            ("a".to_owned(), Ok(())),
+            ("b c".to_owned(), Err("ValueError: x".to_owned())),
+            ("d".to_owned(), Err("the process ended".to_owned())),
+        ];
+        assert_eq!(read(said), expected);
+    }
+
+    #[test]
+    fn sections_that_are_not_made_again_stay() {
+        let path = std::env::temp_dir().join(format!("sundial-clients-{}.md", std::process::id()));
+        write(&path, vec![("cupy".into(), "old\n".into()), ("numba".into(), "\n| a |\n".into())]).unwrap();
+        write(&path, vec![("cupy".into(), "new\n".into())]).unwrap();
+        let page = fs::read_to_string(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert!(page.starts_with(PAGE) && page.ends_with("\n## numba\n\n| a |\n\n## cupy\n\nnew\n"), "{page}");
+    }
+
+    #[test]
+    fn each_client_has_its_checks() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
+        for client in &CLIENTS {
+            assert!(folder.join(format!("check_{}.py", client.name)).exists(), "{}", client.name);
+        }
+    }
+}
