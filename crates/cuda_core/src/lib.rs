@@ -20,6 +20,7 @@
 //! | `code` | images, texts, modules, libraries, functions: found, and loaded when needed; what fits a multiprocessor |
 //! | `work` | queues and the order between them (the legacy stream's rule); streams, events, launches, copies |
 //! | `graph` | work described once: graphs, what streams record instead of submitting it, executable graphs |
+//! | `textures` | textures and surfaces: descriptors of arrays and memory, objects and references |
 //! | `context` | whole contexts, the thread's stack of them, primary ones |
 //! | `devices` | which GPUs there are; all else is of one GPU, or of the process |
 //! | `driver` | all of a process: the tables of handles |
@@ -39,6 +40,12 @@
 //! address. The end of the range belongs to the GPU's driver, which puts module variables there; managed ones alone are
 //! placed by this crate, in managed memory.
 //!
+//! # Arrays, textures, surfaces
+//!
+//! An array is device memory with a shape, row-major; a copy with one becomes a copy with its memory. A texture or surface object
+//! is a descriptor (crate `texture`) in the context's memory, and its handle the address of that; nothing of it goes through the waist
+//! but memory. A place that a descriptor has left is used again when no work can look at it.
+//!
 //! # Several GPUs
 //!
 //! A context is of one GPU, and so is all in it. Host memory that one GPU has made all see that can (`memory::shared`). No GPU
@@ -53,7 +60,7 @@
 //!
 //! # Not supported
 //!
-//! Conditional and allocating nodes of graphs, graphs of several contexts, arrays and textures, sharing between processes, clusters of more than one block, linking of
+//! Conditional and allocating nodes of graphs, graphs of several contexts, sparse arrays and those of blocks and planes, sharing between processes, clusters of more than one block, linking of
 //! several PTX texts that refer to each other. Functions say `NOT_SUPPORTED`, or are not here.
 //!
 //! Programs are not trusted to pass sensible values, and images of code may be anything: what they pass never panics.

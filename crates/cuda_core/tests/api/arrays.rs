@@ -396,31 +396,36 @@ fn handles_name_arrays_while_there_are_any() {
 #[test]
 fn an_array_ends_after_the_copies_that_use_it() {
     let (driver, _) = driver();
-    let array = create(&driver, [64, 64, 0], 0).unwrap();
     let data = pattern(4096, 8);
-    put(&driver, array, &data, [64, 64, 1]);
     let stream = driver.stream_create(1).unwrap();
     let at = driver.mem_alloc(4096).unwrap();
-    let (release, held) = std::sync::mpsc::channel::<()>();
-    driver.launch_host_func(stream, Box::new(move || held.recv().unwrap_or_default())).unwrap();
-    driver.memcpy_3d_async(&whole(CopyMemory::Device(at), CopyMemory::Array(array), [64, 64, 1]), stream).unwrap();
-    let driver = &driver;
-    std::thread::scope(|scope| {
-        let context = driver.ctx_get_current().unwrap();
-        let destroying = scope.spawn(move || {
-            driver.ctx_set_current(context).unwrap();
-            driver.array_destroy(array)
+    let single = create(&driver, [64, 64, 0], 0).unwrap();
+    let many = driver.mipmapped_array_create(&descriptor([64, 64, 0], BYTE, 1, 0), 2).unwrap();
+    let first = driver.mipmapped_array_get_level(many, 0).unwrap();
+    let destroy_single: &dyn Fn() -> Result<()> = &|| driver.array_destroy(single);
+    let destroy_many: &dyn Fn() -> Result<()> = &|| driver.mipmapped_array_destroy(many);
+    for (array, destroy) in [(single, destroy_single), (first, destroy_many)] {
+        put(&driver, array, &data, [64, 64, 1]);
+        driver.ctx_synchronize().unwrap();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let (destroyed, watched) = std::sync::mpsc::channel::<()>();
+        driver.launch_host_func(stream, Box::new(move || held.recv().unwrap_or_default())).unwrap();
+        let copy = whole(CopyMemory::Device(at), CopyMemory::Array(array), [64, 64, 1]);
+        driver.memcpy_3d_async(&copy, stream).unwrap();
+        // The copy goes on only after whoever does not wait for it would have been back.
+        let releasing = std::thread::spawn(move || {
+            let _ = watched.recv_timeout(std::time::Duration::from_millis(300));
+            release.send(()).unwrap();
         });
-        // Nobody else can have its memory before.
-        let other = create(driver, [64, 64, 0], 0).unwrap();
-        put(driver, other, &[0; 4096], [64, 64, 1]);
-        assert!(!destroying.is_finished(), "destroyed while a copy reads it");
-        release.send(()).unwrap();
-        destroying.join().unwrap().unwrap();
-    });
-    let host = Host::new(4096);
-    driver.memcpy_dtoh(host.range(0, 4096), at, NULL).unwrap();
-    assert_eq!(host.bytes(0, 4096), data);
+        destroy().unwrap();
+        let done = driver.stream_query(stream);
+        destroyed.send(()).unwrap_or_default();
+        releasing.join().unwrap();
+        assert_eq!(done, Ok(()), "destroyed while a copy reads it");
+        let host = Host::new(4096);
+        driver.memcpy_dtoh(host.range(0, 4096), at, NULL).unwrap();
+        assert_eq!(host.bytes(0, 4096), data);
+    }
 }
 
 #[test]

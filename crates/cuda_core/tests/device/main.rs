@@ -10,6 +10,7 @@ use crate::support::{KERNELS, MANAGED, PRINTED, launch, memory, own_pages, shape
 mod graphs;
 mod streams;
 mod support;
+mod textures;
 
 #[test]
 fn vectors_are_added_device() {
