@@ -10,6 +10,7 @@ use std::sync::Arc;
 use ptx::launch::{Control, DriverArea, Exception, Launch};
 use support::run;
 use testgen::image::{Form, Manner, Random, Scene, THREADS, forms, scene};
+use texture::{Filter, Format, Shape};
 
 const BASE: u64 = 0x20_0000_0000;
 
@@ -54,6 +55,32 @@ fn every_form_agrees() {
         }
     }
     assert!(ended > 300 && raised > 50, "{ended} ended, {raised} did not");
+}
+
+/// What has code of its own: formats, modes and filters of two dimensions, and linear memory.
+#[test]
+fn usual_textures_agree() {
+    let usual = [Format::F32, Format::U32, Format::S32, Format::U8, Format::Unorm8];
+    for (opcode, wanted, filtered) in [("tex.2d.v4.f32.f32", 40, 80), ("tex.1d.v4.f32.s32", 10, 0)] {
+        let form = forms().into_iter().find(|f| f.opcode == opcode).unwrap();
+        let mut left = [wanted, filtered];
+        for seed in 0.. {
+            let scene = scene(&mut Random(seed), &form, BASE, true);
+            let which = scene.handles.iter().position(|h| *h == scene.params[2]).unwrap();
+            let first = scene.handles.iter().min().unwrap();
+            let descriptor = scene.descriptors[((scene.handles[which] - first) / 128) as usize];
+            let sampler = descriptor.sampler.unwrap();
+            let is_filtered = usize::from(sampler.filter == Filter::Linear);
+            let flat = matches!(descriptor.image.shape, Shape::D2 | Shape::Pitched | Shape::Linear);
+            if flat && usual.contains(&descriptor.image.format) && left[is_filtered] > 0 {
+                left[is_filtered] -= 1;
+                assert!(agreed(&form, Manner::Uniform, &scene, Control::RUN).is_ok());
+            }
+            if left == [0, 0] {
+                break;
+            }
+        }
+    }
 }
 
 /// Handles that stand for nothing, and images where there is no memory, end the CTA on both engines.
