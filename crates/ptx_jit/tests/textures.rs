@@ -119,7 +119,7 @@ fn lanes_see_what_others_wrote_before() {
         add.u32 %n, %n, %v4; add.u32 %n, %n, %v5; st.global.u32 [%out], %n; ret; }";
     let program = ptx::Program::parse(text.as_bytes()).unwrap();
     let kernel = Arc::new(program.lower(0, &|_| None).unwrap());
-    let image = texture::Image::array(texture::Shape::D1, texture::Format::U32, 1, BASE + 2048, [32, 1, 1], 1);
+    let image = texture::Image::array(Shape::D1, Format::U32, 1, BASE + 2048, [32, 1, 1], 1);
     let mut memory = vec![0; 64 << 10];
     memory[1024..1152].copy_from_slice(&texture::Descriptor { image, sampler: None }.encode());
     let launch = launch([32, 1, 1], &[BASE, BASE + 1024]);
