@@ -10,6 +10,7 @@ use std::sync::Arc;
 use ptx::launch::{Control, DriverArea, Exception, Launch};
 use support::run;
 use testgen::image::{Form, Manner, Random, Scene, THREADS, forms, scene};
+use texture::{Filter, Format, Shape};
 
 const BASE: u64 = 0x20_0000_0000;
 
@@ -56,6 +57,32 @@ fn every_form_agrees() {
     assert!(ended > 300 && raised > 50, "{ended} ended, {raised} did not");
 }
 
+/// What has code of its own: formats, modes and filters of two dimensions, and linear memory.
+#[test]
+fn usual_textures_agree() {
+    let usual = [Format::F32, Format::U32, Format::S32, Format::U8, Format::Unorm8];
+    for (opcode, wanted, filtered) in [("tex.2d.v4.f32.f32", 40, 80), ("tex.1d.v4.f32.s32", 10, 0)] {
+        let form = forms().into_iter().find(|f| f.opcode == opcode).unwrap();
+        let mut left = [wanted, filtered];
+        for seed in 0.. {
+            let scene = scene(&mut Random(seed), &form, BASE, true);
+            let which = scene.handles.iter().position(|h| *h == scene.params[2]).unwrap();
+            let first = scene.handles.iter().min().unwrap();
+            let descriptor = scene.descriptors[((scene.handles[which] - first) / 128) as usize];
+            let sampler = descriptor.sampler.unwrap();
+            let is_filtered = usize::from(sampler.filter == Filter::Linear);
+            let flat = matches!(descriptor.image.shape, Shape::D2 | Shape::Pitched | Shape::Linear);
+            if flat && usual.contains(&descriptor.image.format) && left[is_filtered] > 0 {
+                left[is_filtered] -= 1;
+                assert!(agreed(&form, Manner::Uniform, &scene, Control::RUN).is_ok());
+            }
+            if left == [0, 0] {
+                break;
+            }
+        }
+    }
+}
+
 /// Handles that stand for nothing, and images where there is no memory, end the CTA on both engines.
 #[test]
 fn what_is_not_there_is_a_fault() {
@@ -92,7 +119,7 @@ fn lanes_see_what_others_wrote_before() {
         add.u32 %n, %n, %v4; add.u32 %n, %n, %v5; st.global.u32 [%out], %n; ret; }";
     let program = ptx::Program::parse(text.as_bytes()).unwrap();
     let kernel = Arc::new(program.lower(0, &|_| None).unwrap());
-    let image = texture::Image::array(texture::Shape::D1, texture::Format::U32, 1, BASE + 2048, [32, 1, 1], 1);
+    let image = texture::Image::array(Shape::D1, Format::U32, 1, BASE + 2048, [32, 1, 1], 1);
     let mut memory = vec![0; 64 << 10];
     memory[1024..1152].copy_from_slice(&texture::Descriptor { image, sampler: None }.encode());
     let launch = launch([32, 1, 1], &[BASE, BASE + 1024]);
