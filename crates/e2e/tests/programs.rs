@@ -35,9 +35,14 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
             "lud",
             "nw",
             "tensor",
+            "linked",
         ],
     ),
-    ("static-12", "CUDA runtime 12.", &["vector_add", "streams", "graphs", "managed", "device_printf", "reduction"]),
+    (
+        "static-12",
+        "CUDA runtime 12.",
+        &["vector_add", "streams", "graphs", "managed", "device_printf", "reduction", "linked"],
+    ),
     ("shared-12", "CUDA runtime 12.", &["vector_add", "streams"]),
     ("shared", "CUDA runtime ", &["vector_add", "streams"]),
 ];
