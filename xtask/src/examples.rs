@@ -32,18 +32,26 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let programs = target(root).join("cuda-examples");
     fs::create_dir_all(&programs)?;
     let header = modified(&sources.join("check.h"))?;
-    // Those with headers of their own have them in a folder of their name.
-    let newest_header = |source: &Path| -> Result<SystemTime> {
+    // Those with files of their own have them in a folder of their name: headers, and sources that are linked with theirs.
+    let own = |source: &Path, extension: &str| {
         let own = source.with_extension("");
-        let headers = if own.is_dir() { files(&own, "h")? } else { Vec::new() };
-        headers.iter().try_fold(header, |newest, path| Ok(newest.max(modified(path)?)))
+        if own.is_dir() { files(&own, extension) } else { Ok(Vec::new()) }
+    };
+    let newest = |own: &[PathBuf]| -> Result<SystemTime> {
+        own.iter().try_fold(header, |newest, path| Ok(newest.max(modified(path)?)))
     };
     let mut stale = Vec::new();
     let mut wanted = |source: PathBuf, folder: &Path, flags: &[String]| -> Result<()> {
         let program = folder.join(source.file_stem().context("a file name")?);
-        let newest = modified(&source)?.max(newest_header(&source)?);
+        let mut sources = own(&source, "cu")?;
+        let newest = modified(&source)?.max(newest(&own(&source, "h")?)?).max(newest(&sources)?);
+        let mut flags = flags.to_vec();
+        if !sources.is_empty() {
+            flags.push("-rdc=true".to_owned());
+        }
+        sources.push(source);
         if modified(&program).map_or(true, |made| made < newest) {
-            stale.push((source, program, flags.to_vec()));
+            stale.push((sources, program, flags));
         }
         Ok(())
     };
@@ -74,8 +82,8 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
             scope.spawn(|| {
                 loop {
                     let next = queue.lock().ok().and_then(|mut queue| queue.pop());
-                    let Some((source, program, flags)) = next else { break };
-                    if let Err(error) = checked(Command::new(&nvcc).args(flags).arg("-o").arg(&program).arg(&source))
+                    let Some((sources, program, flags)) = next else { break };
+                    if let Err(error) = checked(Command::new(&nvcc).args(flags).arg("-o").arg(&program).args(&sources))
                         && let Ok(mut failed) = failed.lock()
                     {
                         failed.push(format!("{error:#}"));
@@ -102,7 +110,7 @@ fn variants(home: &Path, runtime_12: &Path) -> [Variant; 3] {
         Variant { folder: "shared-12", names: few, flags: [for_12.clone(), shared(runtime_12)].concat() },
         Variant {
             folder: "static-12",
-            names: &["vector_add", "streams", "graphs", "managed", "device_printf", "reduction"],
+            names: &["vector_add", "streams", "graphs", "managed", "device_printf", "reduction", "linked"],
             flags: for_12,
         },
     ]

@@ -81,7 +81,7 @@ mod textures;
 mod values;
 mod work;
 
-pub use code::fatbin;
+pub use code::{fatbin, objects};
 pub use driver::Driver;
 pub use error::{CudaError, Result};
 pub use handle::{

@@ -37,6 +37,11 @@ pub trait Image {
         }
         text
     }
+
+    /// All bytes, where the end is known and they are at most `most`.
+    fn whole(&self, _most: u64) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 impl Image for &[u8] {
@@ -53,6 +58,10 @@ impl Image for &[u8] {
         let most = self.len().min(usize::try_from(most).unwrap_or(usize::MAX));
         let end = self[..most].iter().position(|&byte| byte == 0).unwrap_or(most);
         self[..end].to_vec()
+    }
+
+    fn whole(&self, most: u64) -> Option<Vec<u8>> {
+        (self.len() as u64 <= most).then(|| self.to_vec())
     }
 }
 

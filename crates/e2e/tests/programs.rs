@@ -36,9 +36,14 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
             "nw",
             "tensor",
             "textures",
+            "linked",
         ],
     ),
-    ("static-12", "CUDA runtime 12.", &["vector_add", "streams", "graphs", "managed", "device_printf", "reduction"]),
+    (
+        "static-12",
+        "CUDA runtime 12.",
+        &["vector_add", "streams", "graphs", "managed", "device_printf", "reduction", "linked"],
+    ),
     ("shared-12", "CUDA runtime 12.", &["vector_add", "streams"]),
     ("shared", "CUDA runtime ", &["vector_add", "streams"]),
 ];

@@ -60,6 +60,11 @@ impl Image for HostImage {
         // SAFETY: the caller promised that its image's pointers lead to images.
         unsafe { HostImage::at(HostAddr(pointer)) }.ok().map(|image| Box::new(image) as Box<dyn Image>)
     }
+
+    fn whole(&self, most: u64) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; self.bytes.filter(|bytes| *bytes as u64 <= most)?];
+        self.read(0, &mut bytes).then_some(bytes)
+    }
 }
 
 /// The options that matter of a compilation: where the logs go. The rest chooses among what hardware compilers do.
@@ -126,6 +131,11 @@ impl JitOptions {
         Ok(JitOptions { info, error, compile })
     }
 
+    /// What the compiler is asked for.
+    pub(crate) fn compile(&self) -> CompileOptions {
+        self.compile
+    }
+
     /// Runs a compilation and hands its logs to the caller, whether it succeeds or not.
     pub(crate) fn log<T>(&self, compile: impl FnOnce(&mut JitLog) -> cuda_core::Result<T>) -> Result<T, Refusal> {
         let ask = !self.info.text.is_null() && self.info.bytes > 0;
@@ -171,5 +181,7 @@ mod tests {
         assert!(!image.read(3, &mut out));
         assert!(!image.read(u64::MAX, &mut out));
         assert!(image.follow(0).is_none());
+        assert_eq!(image.whole(4).as_deref(), Some(&b"abcd"[..]));
+        assert_eq!(image.whole(3), None);
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use cuda_abi::CUresult;
-use cuda_core::{JitLog, Link};
+use cuda_core::{JitLog, JitOptions as CompileOptions, Link};
 use parking_lot::Mutex;
 
 use crate::entry::{Answer, Refusal};
@@ -30,9 +30,13 @@ pub(crate) fn end(link: Link) {
     }
 }
 
-/// Runs one step of a link; its logs are added to those of the steps before.
-pub(crate) fn log(link: Link, step: impl FnOnce(&mut JitLog) -> cuda_core::Result<()>) -> Answer {
-    let mut log = JitLog::default();
+/// Runs one step of a link, with options of its own; its logs are added to those of the steps before.
+pub(crate) fn log(
+    link: Link,
+    options: CompileOptions,
+    step: impl FnOnce(&mut JitLog) -> cuda_core::Result<()>,
+) -> Answer {
+    let mut log = JitLog { options, ..JitLog::default() };
     let done = step(&mut log);
     let mut links = LINKS.lock();
     let running = links.as_mut().and_then(|links| links.get_mut(&link.0));

@@ -35,11 +35,11 @@ impl Driver {
     /// `INVALID_IMAGE`, `NO_BINARY_FOR_GPU`, `INVALID_PTX`, `NOT_SUPPORTED`.
     pub fn library_load_data(&self, image: &dyn Image, log: &mut JitLog) -> Result<Library> {
         self.ready()?;
-        let texts = Text::of_image(image, self.devices.least_capability(), log.options)?;
+        let text = Text::of_image(image, self.devices.least_capability(), log)?;
         let mut first = [0; 4];
         // Containers begin with bytes that no text has.
         let plain = image.read(0, &mut first) && first.is_ascii();
-        let library = LibraryState::new(texts);
+        let library = LibraryState::new(Arc::new(text));
         if plain && let Ok(context) = self.current() {
             let module = library.module(&self.code, &context.core)?;
             if let Err(error) = module.load_all(log) {
@@ -116,13 +116,9 @@ impl Driver {
         let library = self.library(library)?;
         // In the memory of the current device, if they are in none yet.
         let gpu = self.current_any().map_or(0, |context| context.core.gpu.ordinal);
-        for text in library.texts.iter() {
-            let managed = text.managed.get(self.memory.of(gpu), &text.ptx, &mut JitLog::default())?;
-            if let Some(found) = managed.and_then(|managed| managed.find(name)) {
-                return Ok(found);
-            }
-        }
-        Err(CudaError::NOT_FOUND)
+        let text = &library.text;
+        let managed = text.managed.get(self.memory.of(gpu), &text.ptx, &mut JitLog::default())?;
+        managed.and_then(|managed| managed.find(name)).ok_or(CudaError::NOT_FOUND)
     }
 
     /// A unified function's address: there are none.

@@ -47,8 +47,8 @@ impl Driver {
     /// `INVALID_IMAGE`, `NO_BINARY_FOR_GPU`, `INVALID_PTX`, `NOT_SUPPORTED`, `OUT_OF_MEMORY`.
     pub fn module_load_data(&self, image: &dyn Image, log: &mut JitLog) -> Result<Module> {
         let context = self.current()?;
-        let texts = Text::of_image(image, self.device_of(&context).properties().compute_capability, log.options)?;
-        let module = Arc::new(ModuleState::new(&context.core, texts, false));
+        let text = Text::of_image(image, self.device_of(&context).properties().compute_capability, log)?;
+        let module = Arc::new(ModuleState::new(&context.core, Arc::new(text), false));
         if let Err(error) = module.load_all(log) {
             module.unload();
             return Err(error);

@@ -2,8 +2,11 @@
 //!
 //! ```text
 //! wrapper v1 ──► header, entries            (one fat binary)
-//! wrapper v2 ──► pointers ──► header, …     (the prelinked fat binaries of each compiled file; NULL ends the list)
+//! wrapper v2 ──► pointers ──► header, …     (those of each file compiled with -rdc=true; NULL ends the list)
 //! ```
+//! The first pointer of a wrapper leads to what the toolkit linked of them, machine code, which is passed over: their PTX is
+//! linked here.
+//!
 //! A header says how many bytes of entries follow; an entry is a small header and a payload: PTX text or machine code
 //! (ELF), plain or compressed with LZ4 or Zstandard. This GPU's instruction set is PTX, so of each fat binary the PTX for
 //! the highest architecture not above the GPU's is taken.
@@ -28,7 +31,7 @@ const ZSTD: u64 = 0x8000;
 /// Smallest entry header: up to and including the flags; later fields are read if they are there.
 const ENTRY_BYTES: u64 = 0x30;
 /// Most bytes of one fat binary: those of vendor libraries are below 1 GiB.
-const MOST_BYTES: u64 = 2 << 30;
+pub(crate) const MOST_BYTES: u64 = 2 << 30;
 /// Most entries: a header of 2 GiB could hold 40 million empty ones.
 const MOST_ENTRIES: usize = 4096;
 /// Most fat binaries behind one wrapper: one per compiled file of a program.
@@ -36,21 +39,66 @@ const MOST_BINARIES: u64 = 4096;
 /// Most bytes of PTX text after decompression: a few bytes can decompress to any size.
 pub(crate) const MOST_PTX: u64 = 512 << 20;
 
-/// The PTX texts of an image, trailing NULs removed; several only for a wrapper of version 2.
+/// What an image holds.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// PTX texts, trailing NULs removed; several only for a wrapper of version 2 and for concatenated fat binaries.
+    pub texts: Vec<Vec<u8>>,
+    /// Fat binaries without PTX for the GPU.
+    pub without: usize,
+}
+
+impl Found {
+    fn one(text: Result<Vec<u8>>) -> Result<Found> {
+        Ok(Found { texts: vec![text?], without: 0 })
+    }
+
+    /// Adds a fat binary's text, or that it has none.
+    fn add(&mut self, text: Result<Vec<u8>>) -> Result<()> {
+        match text {
+            Ok(text) => self.texts.push(text),
+            Err(CudaError::NO_BINARY_FOR_GPU) => self.without += 1,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+/// The PTX texts of an image.
 ///
 /// # Errors
 /// `INVALID_IMAGE` if it is nothing known or malformed, `NO_BINARY_FOR_GPU` if it has no PTX for the GPU.
-pub fn texts(image: &dyn Image, capability: u32) -> Result<Vec<Vec<u8>>> {
+pub fn texts(image: &dyn Image, capability: u32) -> Result<Found> {
     let mut magic = [0; 4];
     if !image.read(0, &mut magic) {
-        return text(image).map(|text| vec![text]);
+        return Found::one(text(image));
     }
     match u32::from_le_bytes(magic) {
         WRAPPER_MAGIC => wrapped(image, capability),
-        HEADER_MAGIC => Ok(vec![binary(image, capability)?]),
+        HEADER_MAGIC => Found::one(binary(image, capability)?.0),
         _ if magic == ELF_MAGIC => Err(CudaError::NO_BINARY_FOR_GPU),
-        _ => text(image).map(|text| vec![text]),
+        _ => Found::one(text(image)),
     }
+}
+
+/// The PTX texts of fat binaries one behind the other, as sections of object files have them.
+///
+/// # Errors
+/// `INVALID_IMAGE` if one is malformed.
+pub fn section(bytes: &[u8], capability: u32) -> Result<Found> {
+    let mut found = Found::default();
+    let mut rest = bytes;
+    for _ in 0..MOST_BINARIES {
+        // Sections are padded.
+        rest = &rest[rest.iter().position(|byte| *byte != 0).unwrap_or(rest.len())..];
+        if rest.is_empty() {
+            return Ok(found);
+        }
+        let (text, bytes) = binary(&rest, capability)?;
+        found.add(text)?;
+        rest = usize::try_from(bytes).ok().and_then(|bytes| rest.get(bytes..)).unwrap_or(&[]);
+    }
+    Err(CudaError::INVALID_IMAGE)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -61,7 +109,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
 }
 
-fn wrapped(image: &dyn Image, capability: u32) -> Result<Vec<Vec<u8>>> {
+fn wrapped(image: &dyn Image, capability: u32) -> Result<Found> {
     let mut wrapper = [0; 24];
     if !image.read(0, &mut wrapper) {
         return Err(CudaError::INVALID_IMAGE);
@@ -69,11 +117,11 @@ fn wrapped(image: &dyn Image, capability: u32) -> Result<Vec<Vec<u8>>> {
     match u32_at(&wrapper, 4) {
         1 => {
             let data = image.follow(u64_at(&wrapper, 8)).ok_or(CudaError::INVALID_IMAGE)?;
-            Ok(vec![binary(&*data, capability)?])
+            Found::one(binary(&*data, capability)?.0)
         }
         2 => {
             let list = image.follow(u64_at(&wrapper, 16)).ok_or(CudaError::INVALID_IMAGE)?;
-            let mut texts = Vec::new();
+            let mut found = Found::default();
             for index in 0..MOST_BINARIES {
                 let mut pointer = [0; 8];
                 if !list.read(index * 8, &mut pointer) {
@@ -81,15 +129,11 @@ fn wrapped(image: &dyn Image, capability: u32) -> Result<Vec<Vec<u8>>> {
                 }
                 let pointer = u64::from_le_bytes(pointer);
                 if pointer == 0 {
-                    return if texts.is_empty() { Err(CudaError::NO_BINARY_FOR_GPU) } else { Ok(texts) };
+                    return if found.texts.is_empty() { Err(CudaError::NO_BINARY_FOR_GPU) } else { Ok(found) };
                 }
                 let data = list.follow(pointer).ok_or(CudaError::INVALID_IMAGE)?;
-                match binary(&*data, capability) {
-                    Ok(text) => texts.push(text),
-                    // The device runtime library, linked in though unused, has machine code only.
-                    Err(CudaError::NO_BINARY_FOR_GPU) => {}
-                    Err(error) => return Err(error),
-                }
+                // The device runtime library, linked in though unused, has machine code only.
+                found.add(binary(&*data, capability)?.0)?;
             }
             Err(CudaError::INVALID_IMAGE)
         }
@@ -108,8 +152,8 @@ struct Entry {
     arch: u32,
 }
 
-/// The best PTX of one fat binary.
-fn binary(image: &dyn Image, capability: u32) -> Result<Vec<u8>> {
+/// The best PTX of one fat binary, or that there is none, and how long it is.
+fn binary(image: &dyn Image, capability: u32) -> Result<(Result<Vec<u8>>, u64)> {
     let mut header = [0; HEADER_BYTES as usize];
     if !image.read(0, &mut header) || u32_at(&header, 0) != HEADER_MAGIC {
         return Err(CudaError::INVALID_IMAGE);
@@ -154,7 +198,7 @@ fn binary(image: &dyn Image, capability: u32) -> Result<Vec<u8>> {
         }
         at += whole;
     }
-    payload(image, best.ok_or(CudaError::NO_BINARY_FOR_GPU)?)
+    Ok((best.ok_or(CudaError::NO_BINARY_FOR_GPU).and_then(|best| payload(image, best)), end))
 }
 
 /// An entry's text.

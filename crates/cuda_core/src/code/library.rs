@@ -11,11 +11,11 @@ use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
 use crate::handle::{self, Kernel, Library, Table, Tag};
 
-/// Texts in no context yet.
+/// A text in no context yet.
 #[derive(Debug)]
 pub(crate) struct LibraryState {
     pub(crate) handle: Library,
-    pub(crate) texts: Arc<[Text]>,
+    pub(crate) text: Arc<Text>,
     kernels: Mutex<Vec<Arc<KernelState>>>,
     /// One module for each context that has used it.
     modules: Mutex<Vec<Arc<ModuleState>>>,
@@ -34,10 +34,10 @@ pub(crate) struct KernelState {
 }
 
 impl LibraryState {
-    pub(crate) fn new(texts: Arc<[Text]>) -> Arc<LibraryState> {
+    pub(crate) fn new(text: Arc<Text>) -> Arc<LibraryState> {
         Arc::new(LibraryState {
             handle: Library(handle::fresh(Tag::Library)),
-            texts,
+            text,
             kernels: Mutex::default(),
             modules: Mutex::default(),
         })
@@ -51,7 +51,7 @@ impl LibraryState {
         if let Some(module) = modules.iter().find(|module| Arc::ptr_eq(&module.core, core)) {
             return Ok(Arc::clone(module));
         }
-        let module = Arc::new(ModuleState::new(core, Arc::clone(&self.texts), true));
+        let module = Arc::new(ModuleState::new(core, Arc::clone(&self.text), true));
         code.modules.insert(module.handle.0, Arc::clone(&module));
         modules.push(Arc::clone(&module));
         Ok(module)
@@ -59,12 +59,12 @@ impl LibraryState {
 
     /// No module of the library is loaded any more: the memory of its managed variables goes.
     pub(crate) fn free_managed(&self) {
-        self.texts.iter().for_each(|text| text.managed.free());
+        self.text.managed.free();
     }
 
     /// Names of all kernels.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.texts.iter().flat_map(|text| text.kernels.iter().map(String::as_str))
+        self.text.kernels.iter().map(String::as_str)
     }
 
     /// A kernel by name.
@@ -76,7 +76,7 @@ impl LibraryState {
         if let Some(kernel) = kernels.iter().find(|kernel| kernel.name == name) {
             return Ok(Arc::clone(kernel));
         }
-        if !self.names().any(|known| known == name) {
+        if !self.text.holds(name) {
             return Err(CudaError::NOT_FOUND);
         }
         let kernel = Arc::new(KernelState {

@@ -1,8 +1,8 @@
 //! Code: found in images, loaded when it is needed.
 //!
-//! [`fatbin`] finds PTX [`text`]s in an image, [`entry_names`] what is in them without reading them whole. A [`library`]
-//! becomes a [`module`] in each context that uses it; [`function`]s are its kernels. [`managed_variables`] lie in memory of
-//! this process before the text is loaded.
+//! [`fatbin`] finds PTX [`text`]s in an image, [`objects`] in object files and libraries; [`linker`] makes one of several.
+//! [`entry_names`] finds what is in them without reading them whole. A [`library`] becomes a [`module`] in each context that
+//! uses it; [`function`]s are its kernels. [`managed_variables`] lie in memory of this process before the text is loaded.
 
 mod entry_names;
 pub mod fatbin;
@@ -11,5 +11,6 @@ pub(crate) mod library;
 pub(crate) mod linker;
 mod managed_variables;
 pub(crate) mod module;
+pub mod objects;
 pub(crate) mod occupancy;
 pub(crate) mod text;

@@ -1,7 +1,6 @@
 //! Modules: code loaded into a context.
 //!
-//! A module is made of one or more PTX texts (more than one for programs linked from separately compiled files), each a
-//! module of the GPU. Those of a library are loaded one by one, when a kernel or variable of theirs is first used.
+//! A module is a PTX text, and a module of the GPU. That of a library is loaded when a kernel or variable of it is first used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,22 +41,22 @@ impl CodeTables {
     }
 }
 
-/// Texts in a context.
+/// A text in a context.
 #[derive(Debug)]
 pub(crate) struct ModuleState {
     pub(crate) handle: Module,
     pub(crate) core: Arc<ContextCore>,
-    texts: Arc<[Text]>,
+    text: Arc<Text>,
     /// It is a library's, with which its managed variables and the module itself go.
     pub(crate) of_library: bool,
-    parts: Mutex<Vec<Stage>>,
-    /// Some part was loaded, or could not be, or the module goes.
+    stage: Mutex<Stage>,
+    /// It was loaded, or could not be, or goes.
     changed: Condvar,
-    functions: Mutex<HashMap<(usize, u32), Arc<FunctionState>>>,
+    functions: Mutex<HashMap<u32, Arc<FunctionState>>>,
     unloaded: AtomicBool,
 }
 
-/// How far a text is.
+/// How far it is.
 ///
 /// ```text
 ///            first use               it is on the GPU
@@ -74,16 +73,15 @@ enum Stage {
     Loaded(Arc<Part>),
 }
 
-/// A part that is being loaded: absent, if nothing is made of it.
+/// One that is being loaded: absent, if nothing is made of it.
 struct Loading<'a> {
     module: &'a ModuleState,
-    index: usize,
     next: Stage,
 }
 
 impl Drop for Loading<'_> {
     fn drop(&mut self) {
-        self.module.parts.lock()[self.index] = std::mem::replace(&mut self.next, Stage::Absent);
+        *self.module.stage.lock() = std::mem::replace(&mut self.next, Stage::Absent);
         self.module.changed.notify_all();
     }
 }
@@ -96,61 +94,51 @@ struct Part {
 }
 
 impl ModuleState {
-    pub(crate) fn new(core: &Arc<ContextCore>, texts: Arc<[Text]>, of_library: bool) -> Self {
-        let parts = Mutex::new((0..texts.len()).map(|_| Stage::Absent).collect());
+    pub(crate) fn new(core: &Arc<ContextCore>, text: Arc<Text>, of_library: bool) -> Self {
         ModuleState {
             handle: Module(handle::fresh(Tag::Module)),
             core: Arc::clone(core),
-            texts,
+            text,
             of_library,
-            parts,
+            stage: Mutex::new(Stage::Absent),
             changed: Condvar::new(),
             functions: Mutex::default(),
             unloaded: AtomicBool::new(false),
         }
     }
 
-    /// A part, loaded now if it was not; what the compiler says goes to `log`.
-    fn part(&self, index: usize, log: &mut JitLog) -> Result<Arc<Part>> {
-        let mut parts = self.parts.lock();
+    /// What the GPU has, loaded now if it was not; what the compiler says goes to `log`.
+    fn part(&self, log: &mut JitLog) -> Result<Arc<Part>> {
+        let mut stage = self.stage.lock();
         loop {
             if self.unloaded.load(Ordering::Acquire) {
                 return Err(CudaError::INVALID_HANDLE);
             }
-            match parts.get_mut(index).ok_or(CudaError::NOT_FOUND)? {
+            match &mut *stage {
                 Stage::Loaded(part) => return Ok(Arc::clone(part)),
-                Stage::Loading => self.changed.wait(&mut parts),
+                Stage::Loading => self.changed.wait(&mut stage),
                 absent => {
                     *absent = Stage::Loading;
                     break;
                 }
             }
         }
-        drop(parts);
-        let mut loading = Loading { module: self, index, next: Stage::Absent };
+        drop(stage);
+        let mut loading = Loading { module: self, next: Stage::Absent };
         let gone = || self.core.dead() || self.unloaded.load(Ordering::Acquire);
-        let part = load(&self.core, &self.texts[index], log, &gone).map_err(|error| match error {
-            _ if self.unloaded.load(Ordering::Acquire) => CudaError::INVALID_HANDLE,
-            // One text of several refers to another: that is linking.
-            CudaError::INVALID_PTX if self.texts.len() > 1 => CudaError::NOT_SUPPORTED,
-            other => other,
-        })?;
+        let part = load(&self.core, &self.text, log, &gone)
+            .map_err(|error| if self.unloaded.load(Ordering::Acquire) { CudaError::INVALID_HANDLE } else { error })?;
         let part = Arc::new(part);
         loading.next = Stage::Loaded(Arc::clone(&part));
         Ok(part)
     }
 
-    fn loaded(&self) -> Vec<Arc<Part>> {
-        let loaded = |stage: &Stage| if let Stage::Loaded(part) = stage { Some(Arc::clone(part)) } else { None };
-        self.parts.lock().iter().filter_map(loaded).collect()
-    }
-
-    /// Loads every text. A kernel that the GPU cannot run is no error here: a program may have one among hundreds, and never
+    /// Loads it. A kernel that the GPU cannot run is no error here: a program may have one among hundreds, and never
     /// launch it. Who asks for the compiler's log is told.
     pub(crate) fn load_all(&self, log: &mut JitLog) -> Result<()> {
-        (0..self.texts.len()).try_for_each(|index| self.part(index, log).map(drop))?;
+        let part = self.part(log)?;
         if log.ask {
-            self.loaded().iter().for_each(|part| self.ask_about_kernels(part, log));
+            self.ask_about_kernels(&part, log);
         }
         Ok(())
     }
@@ -171,17 +159,18 @@ impl ModuleState {
 
     /// A kernel by name.
     pub(crate) fn function(&self, functions: &Table<FunctionState>, name: &str) -> Result<Arc<FunctionState>> {
-        let holds = |text: &Text| text.kernels.iter().any(|kernel| kernel == name);
-        let index = self.texts.iter().position(holds).ok_or(CudaError::NOT_FOUND)?;
-        let part = self.part(index, &mut JitLog::default())?;
+        if !self.text.holds(name) {
+            return Err(CudaError::NOT_FOUND);
+        }
+        let part = self.part(&mut JitLog::default())?;
         let at = part.info.kernels.iter().position(|kernel| kernel.name == name).ok_or(CudaError::NOT_FOUND)?;
-        self.make_function(functions, (index, at as u32), part.id, part.info.kernels[at].clone())
+        self.make_function(functions, at as u32, part.id, part.info.kernels[at].clone())
     }
 
     fn make_function(
         &self,
         table: &Table<FunctionState>,
-        at: (usize, u32),
+        at: u32,
         module: ModuleId,
         info: KernelInfo,
     ) -> Result<Arc<FunctionState>> {
@@ -189,7 +178,7 @@ impl ModuleState {
         if let Some(function) = functions.get(&at) {
             return Ok(Arc::clone(function));
         }
-        let function = Arc::new(FunctionState::new(&self.core, self.handle, module, at.1, info));
+        let function = Arc::new(FunctionState::new(&self.core, self.handle, module, at, info));
         table.insert(function.handle.0, Arc::clone(&function));
         functions.insert(at, Arc::clone(&function));
         Ok(function)
@@ -197,26 +186,18 @@ impl ModuleState {
 
     /// Address and size of a variable.
     pub(crate) fn global(&self, name: &str) -> Result<(DevAddr, u64)> {
-        // Parts that are loaded already are the likely ones.
-        let loaded: Vec<bool> = self.parts.lock().iter().map(|stage| matches!(stage, Stage::Loaded(_))).collect();
-        let order = (0..loaded.len()).filter(|&at| loaded[at]).chain((0..loaded.len()).filter(|&at| !loaded[at]));
-        for index in order {
-            let text = &self.texts[index].ptx;
-            if !text.windows(name.len().max(1)).any(|window| window == name.as_bytes()) {
-                continue;
-            }
-            let part = self.part(index, &mut JitLog::default())?;
-            if let Some(global) = part.info.globals.iter().find(|global| global.name == name) {
-                return Ok((global.address, global.bytes));
-            }
+        if !self.text.ptx.windows(name.len().max(1)).any(|window| window == name.as_bytes()) {
+            return Err(CudaError::NOT_FOUND);
         }
-        Err(CudaError::NOT_FOUND)
+        let part = self.part(&mut JitLog::default())?;
+        let global = part.info.globals.iter().find(|global| global.name == name).ok_or(CudaError::NOT_FOUND)?;
+        Ok((global.address, global.bytes))
     }
 
     /// Where the handle of a texture reference is, or of a surface reference.
     pub(crate) fn reference(&self, texture: bool, name: &str) -> Result<DevAddr> {
-        let has = |text: &Text| if texture { &text.textures } else { &text.surfaces }.iter().any(|other| other == name);
-        if !self.texts.iter().any(has) {
+        let names = if texture { &self.text.textures } else { &self.text.surfaces };
+        if !names.iter().any(|other| other == name) {
             return Err(CudaError::NOT_FOUND);
         }
         match self.global(name)? {
@@ -227,7 +208,7 @@ impl ModuleState {
 
     /// Names of all kernels.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.texts.iter().flat_map(|text| text.kernels.iter().map(String::as_str))
+        self.text.kernels.iter().map(String::as_str)
     }
 
     /// Gives back what the GPU holds. No work may use it any more.
@@ -235,23 +216,22 @@ impl ModuleState {
         self.unloaded.store(true, Ordering::Release);
         self.functions.lock().clear();
         let memory = self.core.memory();
-        let mut parts = self.parts.lock();
+        let mut stage = self.stage.lock();
         self.changed.notify_all();
-        // Whoever loads one sees that it is of no use, even if it waits for memory.
-        while parts.iter().any(|stage| matches!(stage, Stage::Loading)) {
-            self.changed.wait(&mut parts);
+        // Whoever loads it sees that it is of no use, even if it waits for memory.
+        while matches!(*stage, Stage::Loading) {
+            self.changed.wait(&mut stage);
         }
-        let loaded: Vec<Stage> = parts.iter_mut().map(|stage| std::mem::replace(stage, Stage::Absent)).collect();
-        drop(parts);
-        for stage in loaded {
-            let Stage::Loaded(part) = stage else { continue };
+        let loaded = std::mem::replace(&mut *stage, Stage::Absent);
+        drop(stage);
+        if let Stage::Loaded(part) = loaded {
             for global in &part.info.globals {
                 memory.forget(global.address.0, |found| found.kind == Kind::Variable);
             }
             self.core.link().give_back(Request::UnloadModule { id: part.id });
         }
         if !self.of_library {
-            self.texts.iter().for_each(|text| text.managed.free());
+            self.text.managed.free();
         }
     }
 }

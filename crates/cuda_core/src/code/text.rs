@@ -1,12 +1,17 @@
 //! PTX texts, as images hold them.
 
-use std::sync::Arc;
+use ptx::Program;
+use ptx::link::{LinkError, Module};
 
 use crate::code::entry_names::{self, Names};
-use crate::code::fatbin;
+use crate::code::fatbin::{self, Found};
 use crate::code::managed_variables::Managed;
-use crate::error::Result;
-use crate::values::Image;
+use crate::error::{CudaError, Result};
+use crate::values::{Image, JitLog};
+
+/// What an image without PTX lacks, and what to do.
+pub(crate) const NO_PTX: &str = "no PTX that this GPU can run, and its instruction set is PTX: compile with it (nvcc \
+    -gencode arch=compute_75,code=[compute_75,sm_75])";
 
 /// One PTX text and the kernels in it.
 #[derive(Debug)]
@@ -16,31 +21,76 @@ pub(crate) struct Text {
     /// References by name.
     pub(crate) textures: Vec<String>,
     pub(crate) surfaces: Vec<String>,
+    /// Files of a program whose kernels are not here: they hold machine code only.
+    without: usize,
     /// Those of a library are there for all contexts.
     pub(crate) managed: Managed,
 }
 
 impl Text {
-    /// The texts of an image for a compute capability, with their kernels' names. The options become part of the text.
-    pub(crate) fn of_image(
-        image: &dyn Image,
-        [major, minor]: [u32; 2],
-        options: ptx::JitOptions,
-    ) -> Result<Arc<[Text]>> {
-        let pragma = options.pragma().unwrap_or_default();
-        let texts = fatbin::texts(image, major * 10 + minor)?;
-        Ok(texts
-            .into_iter()
-            .map(|mut ptx| {
-                // A text ends at its first NUL.
-                if !pragma.is_empty() {
-                    ptx.truncate(ptx.iter().position(|b| *b == 0).unwrap_or(ptx.len()));
-                    ptx.extend_from_slice(pragma.as_bytes());
-                }
-                let Names { kernels, textures, surfaces, managed } = entry_names::find(&ptx);
-                let managed = if managed { Managed::default() } else { Managed::none() };
-                Text { ptx, kernels, textures, surfaces, managed }
-            })
-            .collect())
+    /// The text of an image for a compute capability, with its kernels' names; those of separately compiled files are
+    /// linked. The options become part of the text.
+    ///
+    /// # Errors
+    /// `INVALID_IMAGE`, `NO_BINARY_FOR_GPU`; `INVALID_PTX` if texts cannot be linked: the log says why.
+    pub(crate) fn of_image(image: &dyn Image, [major, minor]: [u32; 2], log: &mut JitLog) -> Result<Text> {
+        let found = fatbin::texts(image, major * 10 + minor).inspect_err(|error| {
+            if *error == CudaError::NO_BINARY_FOR_GPU {
+                log.error.push_str(&format!("the image holds {NO_PTX}\n"));
+            }
+        })?;
+        let without = found.without;
+        let ptx = with_options(one(found, log)?, &log.options);
+        let Names { kernels, textures, surfaces, managed } = entry_names::find(&ptx);
+        let managed = if managed { Managed::default() } else { Managed::none() };
+        Ok(Text { ptx, kernels, textures, surfaces, without, managed })
     }
+
+    /// Is this kernel in it? Says where one may be that is not.
+    pub(crate) fn holds(&self, kernel: &str) -> bool {
+        let found = self.kernels.iter().any(|known| known == kernel);
+        if !found && self.without > 0 {
+            tracing::warn!("{kernel} is in no PTX of the program: {} of its linked files hold {NO_PTX}", self.without);
+        }
+        found
+    }
+}
+
+/// The text with the options in it.
+pub(crate) fn with_options(mut ptx: Vec<u8>, options: &ptx::JitOptions) -> Vec<u8> {
+    if let Some(pragma) = options.pragma() {
+        // A text ends at its first NUL.
+        ptx.truncate(ptx.iter().position(|b| *b == 0).unwrap_or(ptx.len()));
+        ptx.extend_from_slice(pragma.as_bytes());
+    }
+    ptx
+}
+
+/// The files' texts linked, if there are several.
+fn one(mut found: Found, log: &mut JitLog) -> Result<Vec<u8>> {
+    if found.texts.len() == 1 && found.without == 0 {
+        return found.texts.pop().ok_or(CudaError::NO_BINARY_FOR_GPU);
+    }
+    let files = found.texts.len() + found.without;
+    let name = |at: usize| format!("file {} of {files}", at + 1);
+    let mut programs = Vec::new();
+    for (at, text) in found.texts.iter().enumerate() {
+        let program = Program::parse(text).map_err(|error| {
+            log.error.push_str(&format!("{}: {error}\n", name(at)));
+            CudaError::INVALID_PTX
+        })?;
+        programs.push((name(at), program));
+    }
+    let modules: Vec<Module<'_>> = programs.iter().map(|(name, program)| Module { name, program }).collect();
+    let linked = ptx::link::link(&modules).map_err(|error| {
+        let mut why = error.to_string();
+        if matches!(error, LinkError::Undefined { .. }) && found.without > 0 {
+            why.push_str(&format!("\n{} more of its files hold {NO_PTX}", found.without));
+        }
+        tracing::error!("the program's device code cannot be linked: {}", why.replace('\n', "; "));
+        log.error.push_str(&why);
+        log.error.push('\n');
+        CudaError::INVALID_PTX
+    })?;
+    Ok(linked.into_bytes())
 }

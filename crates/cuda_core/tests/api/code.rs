@@ -326,12 +326,135 @@ fn what_kernels_print_appears_at_synchronizations() {
 #[test]
 fn the_linker_hands_back_its_one_input() {
     let (driver, _) = driver();
-    let link = driver.link_create().unwrap();
+    let link = driver.link_create(JitOptions::default()).unwrap();
     let mut log = JitLog::default();
     assert_eq!(driver.link_complete(link, &mut log), Err(CudaError::INVALID_IMAGE));
-    driver.link_add_data(link, &CODE, &mut log).unwrap();
+    driver.link_add_data(link, &ONE, "one", &mut log).unwrap();
     let image = driver.link_complete(link, &mut log).unwrap();
+    assert_eq!(image[..], [ONE, b"\0"].concat());
+    // Programs get its address: it stays until the link is destroyed.
+    let again = driver.link_complete(link, &mut log).unwrap();
+    assert_eq!(image.as_ptr(), again.as_ptr());
+    drop(again);
+    assert_eq!(std::sync::Arc::strong_count(&image), 2);
     load(&driver, &image).unwrap();
+    assert_eq!(driver.link_add_data(link, &ONE, "late", &mut log), Err(CudaError::INVALID_HANDLE));
     driver.link_destroy(link).unwrap();
     assert_eq!(driver.link_destroy(link), Err(CudaError::INVALID_HANDLE));
+}
+
+const ONE: &[u8] = b".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry fill() { ret; }";
+
+fn module(rest: &str) -> Vec<u8> {
+    format!(".version 8.0\n.target sm_75\n.address_size 64\n{rest}").into_bytes()
+}
+
+/// Links inputs that are called 0, 1, …; the image's text, and the error log.
+fn link(driver: &Driver, options: JitOptions, inputs: &[&[u8]]) -> (cuda_core::Result<String>, String) {
+    let link = driver.link_create(options).unwrap();
+    let mut log = JitLog::default();
+    let added = inputs
+        .iter()
+        .enumerate()
+        .try_for_each(|(at, input)| driver.link_add_data(link, input, &at.to_string(), &mut log));
+    let image = added.and_then(|()| driver.link_complete(link, &mut log));
+    driver.link_destroy(link).unwrap();
+    (image.map(|image| String::from_utf8_lossy(&image).into_owned()), log.error)
+}
+
+#[test]
+fn the_linker_makes_one_text_of_several() {
+    let (driver, _) = driver();
+    let caller = module(".extern .func f(); .visible .entry fill() { call f; ret; }");
+    let callee = module(".visible .func f() { ret; }");
+    let (image, log) = link(&driver, JitOptions::default(), &[&caller, &callee]);
+    let image = image.unwrap();
+    assert_eq!(log, "");
+    assert!(image.contains("fill") && image.contains(".visible .func f") && !image.contains(".extern"), "{image}");
+    load(&driver, image.as_bytes()).unwrap();
+    // Options of the link are the image's.
+    let options = JitOptions { fma: false, max_registers: Some(32) };
+    let (image, _) = link(&driver, options, &[&caller, &callee]);
+    assert!(image.unwrap().contains("maxrregcount=32"));
+    // What is wrong is said by name.
+    let (image, log) = link(&driver, JitOptions::default(), &[&caller, &ONE[..44]]);
+    assert_eq!((image, log.as_str()), (Err(CudaError::INVALID_PTX), "undefined symbol 'f', wanted by 0\n"));
+    let (image, log) = link(&driver, JitOptions::default(), &[&callee, &callee]);
+    assert_eq!((image, log.as_str()), (Err(CudaError::INVALID_PTX), "'f' is defined in 0 and in 1\n"));
+    let (image, log) = link(&driver, JitOptions::default(), &[&callee, &module("\n nonsense")]);
+    assert_eq!(image, Err(CudaError::INVALID_PTX));
+    assert!(log.starts_with("1: ptx input, line 5; error"), "{log}");
+    let (image, log) = link(&driver, JitOptions::default(), &[b"\x7FELF\x02\x01\x01 not at all"]);
+    assert_eq!(image, Err(CudaError::INVALID_IMAGE));
+    assert!(log.starts_with("0 is neither PTX nor"), "{log}");
+    let mut cubin = b"\x7FELF\x02\x01\x01".to_vec();
+    cubin.resize(64, 0);
+    cubin[18] = 190;
+    let (image, log) = link(&driver, JitOptions::default(), &[&callee, &cubin]);
+    assert_eq!(image, Err(CudaError::NO_BINARY_FOR_GPU));
+    assert!(log.starts_with("1 holds no PTX"), "{log}");
+}
+
+#[test]
+fn members_of_libraries_are_linked_where_they_are_needed() {
+    let (driver, _) = driver();
+    let library = |members: &[(&str, &[u8])]| {
+        let mut bytes = b"!<arch>\n".to_vec();
+        for (name, data) in members {
+            bytes.extend_from_slice(
+                format!("{name:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`\n", 0, 0, 0, 644, data.len()).as_bytes(),
+            );
+            bytes.extend_from_slice(data);
+            bytes.resize(bytes.len().next_multiple_of(2), b'\n');
+        }
+        bytes
+    };
+    let [f, g, bad, machine] = [
+        object(1, &module(".extern .func g(); .visible .func f() { call g; ret; }")),
+        object(1, &module(".visible .func g() { ret; }")),
+        // Nobody wants it, and it could not be linked.
+        object(
+            1,
+            &module(".extern .func nowhere(); .visible .func h() { call nowhere; ret; } .visible .func g() { trap; }"),
+        ),
+        object(2, b"\x7FELF"),
+    ];
+    let library = library(&[("f.o/", &f), ("g.o/", &g), ("bad.o/", &bad), ("machine.o/", &machine)]);
+    let caller = module(".extern .func f(); .visible .entry fill() { call f; ret; }");
+    let (image, log) = link(&driver, JitOptions::default(), &[&caller, &library]);
+    let image = image.unwrap_or_else(|error| panic!("{error:?}: {log}"));
+    assert!(image.contains(".func g") && !image.contains("nowhere") && !image.contains("trap"), "{image}");
+    let caller = module(".extern .func h(); .visible .entry fill() { call h; ret; }");
+    let (image, log) = link(&driver, JitOptions::default(), &[&caller, &library]);
+    assert_eq!(image, Err(CudaError::INVALID_PTX));
+    assert!(log.starts_with("undefined symbol 'nowhere', wanted by 1(bad.o)\n1(machine.o): no PTX"), "{log}");
+}
+
+/// A host object whose `__nv_relfatbin` holds one entry of PTX (1) or machine code (2).
+fn object(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let padded = payload.len().next_multiple_of(8) as u64;
+    let mut fat = [[0x50, 0xED, 0x55, 0xBA, 1, 0, 16, 0], (0x40 + padded).to_le_bytes()].concat();
+    let mut entry = [0; 0x40];
+    (entry[0], entry[4], entry[28]) = (kind, 0x40, 75);
+    entry[8..16].copy_from_slice(&padded.to_le_bytes());
+    fat.extend_from_slice(&entry);
+    fat.extend_from_slice(payload);
+    fat.resize(16 + 0x40 + padded as usize, 0);
+    let names = b"\0__nv_relfatbin\0";
+    let mut file = b"\x7FELF\x02\x01\x01".to_vec();
+    file.resize(64, 0);
+    (file[16], file[18], file[20], file[52], file[58], file[60], file[62]) = (1, 62, 1, 64, 64, 3, 2);
+    let mut section = |name: u8, kind: u8, bytes: &[u8]| {
+        let mut header = [0; 64];
+        (header[0], header[4]) = (name, kind);
+        header[24..32].copy_from_slice(&(file.len() as u64).to_le_bytes());
+        header[32..40].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+        file.extend_from_slice(bytes);
+        header
+    };
+    let headers = [[0; 64], section(1, 1, &fat), section(0, 3, names)].concat();
+    let at = file.len() as u64;
+    file[40..48].copy_from_slice(&at.to_le_bytes());
+    file.extend_from_slice(&headers);
+    file
 }

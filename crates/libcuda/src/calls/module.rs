@@ -6,7 +6,7 @@ use cuda_abi::{
     CUdeviceptr, CUfunc_cache, CUfunction, CUfunction_attribute, CUfunctionLoadingState, CUjit_option, CUjitInputType,
     CUlinkState, CUmodule, CUmoduleLoadingMode, CUresult, CUsharedconfig, HostAddr,
 };
-use cuda_core::{Driver, Image};
+use cuda_core::{Driver, Image, JitOptions as CompileOptions};
 
 use crate::decode::{Core, In, InOut, Out, Text, set_run};
 use crate::entry::{Answer, refuse};
@@ -44,7 +44,7 @@ pub(crate) fn module_load_fat_binary(driver: &Driver, module: Out<CUmodule>, ima
     module_load_data(driver, module, image)
 }
 
-/// An image of our own.
+/// A file, and a NUL behind it.
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
 impl Image for Bytes {
@@ -54,6 +54,11 @@ impl Image for Bytes {
 
     fn follow(&self, _pointer: u64) -> Option<Box<dyn Image + '_>> {
         None
+    }
+
+    fn whole(&self, most: u64) -> Option<Vec<u8>> {
+        let (_, bytes) = self.0.split_last()?;
+        bytes.whole(most)
     }
 }
 
@@ -113,7 +118,7 @@ pub(crate) fn link_create(
 ) -> Answer {
     state.required()?;
     let options = JitOptions::read(count, options, values)?;
-    let link = driver.link_create()?;
+    let link = driver.link_create(options.compile())?;
     crate::links::begin(link, options);
     state.set(link);
     Ok(())
@@ -126,15 +131,18 @@ pub(crate) fn link_add_data(
     kind: CUjitInputType,
     data: HostAddr,
     bytes: usize,
-    _name: Text,
-    _count: u32,
-    _options: In<CUjit_option>,
-    _values: InOut<HostAddr>,
+    name: Text,
+    count: u32,
+    options: In<CUjit_option>,
+    values: InOut<HostAddr>,
 ) -> Answer {
     linkable(kind)?;
+    let options = JitOptions::read(count, options, values)?;
     // SAFETY: the C caller promised memory there, so much of it (`decode`).
     let image = unsafe { HostImage::sized(data, bytes) }?;
-    crate::links::log(state.core(), |log| driver.link_add_data(state.core(), &image, log))
+    // It may be missing, or no text.
+    let name = name.get().unwrap_or_default();
+    crate::links::log(state.core(), options.compile(), |log| driver.link_add_data(state.core(), &image, name, log))
 }
 
 pub(crate) fn link_add_file(
@@ -142,22 +150,25 @@ pub(crate) fn link_add_file(
     state: CUlinkState,
     kind: CUjitInputType,
     path: Text,
-    _count: u32,
-    _options: In<CUjit_option>,
-    _values: InOut<HostAddr>,
+    count: u32,
+    options: In<CUjit_option>,
+    values: InOut<HostAddr>,
 ) -> Answer {
     linkable(kind)?;
-    let image = Bytes(file(path.get()?)?);
-    crate::links::log(state.core(), |log| driver.link_add_data(state.core(), &image, log))
+    let options = JitOptions::read(count, options, values)?;
+    let path = path.get()?;
+    let image = Bytes(file(path)?);
+    crate::links::log(state.core(), options.compile(), |log| driver.link_add_data(state.core(), &image, path, log))
 }
 
-/// Inputs that can hold PTX.
+/// Inputs that can hold PTX. What is called a cubin may be what this linker made.
 fn linkable(kind: CUjitInputType) -> Answer {
     match kind {
-        CUjitInputType::CU_JIT_INPUT_PTX | CUjitInputType::CU_JIT_INPUT_FATBINARY => Ok(()),
-        CUjitInputType::CU_JIT_INPUT_CUBIN
+        CUjitInputType::CU_JIT_INPUT_PTX
+        | CUjitInputType::CU_JIT_INPUT_FATBINARY
+        | CUjitInputType::CU_JIT_INPUT_CUBIN
         | CUjitInputType::CU_JIT_INPUT_OBJECT
-        | CUjitInputType::CU_JIT_INPUT_LIBRARY => refuse(CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU),
+        | CUjitInputType::CU_JIT_INPUT_LIBRARY => Ok(()),
         _ => refuse(CUresult::CUDA_ERROR_INVALID_VALUE),
     }
 }
@@ -165,7 +176,7 @@ fn linkable(kind: CUjitInputType) -> Answer {
 pub(crate) fn link_complete(driver: &Driver, state: CUlinkState, image: Out<HostAddr>, bytes: Out<usize>) -> Answer {
     image.required()?;
     let mut made: Option<Arc<[u8]>> = None;
-    crate::links::log(state.core(), |log| {
+    crate::links::log(state.core(), CompileOptions::default(), |log| {
         made = Some(driver.link_complete(state.core(), log)?);
         Ok(())
     })?;

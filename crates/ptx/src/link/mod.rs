@@ -6,6 +6,7 @@
 //! - Symbols without linkage stay their module's own. Where two modules have one of the same name, the later one's is
 //!   renamed; kernels and symbols that others see keep their names.
 //! - `.extern .shared` arrays that nobody defines are the dynamic shared memory of all kernels.
+//! - Members of libraries take part where they are needed.
 //! - What the driver provides (`vprintf`, `malloc`, the device runtime, …) needs no definition.
 //! - The result has the highest `.version` and `.target` of all. Debug information goes; a pragma before each function says
 //!   where it comes from, so that errors name module and line as they were ([`Program`] reads them).
@@ -134,12 +135,19 @@ impl std::error::Error for LinkError {}
 /// # Errors
 /// What keeps them from being one: symbols that nobody defines, or several, or in different ways.
 pub fn link(modules: &[Module<'_>]) -> Result<String, LinkError> {
-    if modules.is_empty() {
-        return Err(LinkError::Nothing);
-    }
+    link_with(modules, &[])
+}
+
+/// As [`link`], with those members of libraries that have kernels, or define a symbol that is wanted.
+///
+/// # Errors
+/// As [`link`].
+pub fn link_with(modules: &[Module<'_>], members: &[Module<'_>]) -> Result<String, LinkError> {
+    let modules = &symbols::needed(modules, members)[..];
     let symbols = symbols::Symbols::of(modules)?;
     let linked = text::write(modules, &symbols)?;
     Ok(match modules {
+        [] => return Err(LinkError::Nothing),
         [one] => one.program.text().to_owned(),
         _ => linked,
     })

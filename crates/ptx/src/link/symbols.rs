@@ -60,6 +60,40 @@ struct Declaration<'a> {
     defined: bool,
 }
 
+/// The modules that take part: all, and the members that have kernels or are wanted.
+pub(super) fn needed<'a>(modules: &[Module<'a>], members: &[Module<'a>]) -> Vec<Module<'a>> {
+    let first = modules.len();
+    let modules = [modules, members].concat();
+    let has_kernels = |module: &Module<'_>| !module.program.entries.is_empty();
+    let mut taken: Vec<bool> =
+        modules.iter().enumerate().map(|(at, module)| at < first || has_kernels(module)).collect();
+    if taken.iter().all(|taken| *taken) {
+        return modules;
+    }
+    // Of each symbol: the first module that would define it, or none if one that takes part does.
+    let mut definers: HashMap<&str, Option<usize>> = HashMap::new();
+    let shown = |declaration: &Declaration<'_>| declaration.defined && declaration.linkage != Linkage::Internal;
+    for (at, module) in modules.iter().enumerate() {
+        for declaration in declarations(*module).filter(shown) {
+            let definer = definers.entry(declaration.name).or_insert(Some(at));
+            if taken[at] {
+                *definer = None;
+            }
+        }
+    }
+    let mut work: Vec<usize> = (0..modules.len()).filter(|at| taken[*at]).collect();
+    while let Some(at) = work.pop() {
+        for wanted in declarations(modules[at]).filter(|declaration| !declaration.defined) {
+            if let Some(Some(definer)) = definers.get(wanted.name).copied()
+                && !std::mem::replace(&mut taken[definer], true)
+            {
+                work.push(definer);
+            }
+        }
+    }
+    modules.iter().zip(taken).filter(|(_, taken)| *taken).map(|(module, _)| *module).collect()
+}
+
 impl<'a> Symbols<'a> {
     /// # Errors
     /// Modules that disagree about a symbol.

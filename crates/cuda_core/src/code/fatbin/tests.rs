@@ -28,7 +28,7 @@ impl Image for At<'_> {
 impl Memory {
     fn texts(&self, address: u64) -> Result<Vec<String>> {
         let image = At { memory: self, bytes: &self.0[&address] };
-        let texts = texts(&image, 120)?;
+        let texts = texts(&image, 120)?.texts;
         Ok(texts.into_iter().map(|text| String::from_utf8_lossy(&text).into_owned()).collect())
     }
 }
