@@ -126,7 +126,7 @@ mod tests {
             "ASAN_OPTIONS" => Some(OsString::new()),
             _ => None,
         };
-        let (settings, error) = super::settings(folder, users);
+        let (settings, error) = settings(folder, users);
         assert_eq!(error, None);
         let preloaded = "/a.so /b.so:/opt/sundial-lib/stand-ins/$LIB/libsundial_stand_ins.so";
         assert_eq!(set(&settings, "LD_PRELOAD").unwrap(), preloaded);
