@@ -3,6 +3,8 @@ import jax.numpy as jnp
 import numpy
 from checks import close, run
 
+jax.config.update("jax_platforms", "cuda")
+
 random = numpy.random.default_rng(1)
 x = random.random(1000, dtype=numpy.float32)
 

@@ -134,7 +134,7 @@ const CLIENTS: [Client; 9] = [
         name: "jax",
         environment: &TORCH,
         packages: &["jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt"],
-        note: "Matrix products go to cuBLAS, and are not checked.",
+        note: "It asks NVML (`libnvidia-ml.so.1`) which GPUs there are, before the driver. Matrix products go to cuBLAS, and are not checked.",
     },
 ];
 
@@ -249,7 +249,7 @@ fn check(root: &Path, client: &Client, python: &Path, mode: &[&str]) -> Result<O
     let runtime = home.join("run");
     fs::create_dir_all(&runtime)?;
     let script = root.join("xtask/clients").join(format!("check_{}.py", client.name));
-    let output = Command::new(target(root).join("release/sundial"))
+    let output = Command::new(product(root).join("sundial"))
         .arg("run")
         .args(mode)
         .args(["--", "timeout", &CHECKS_WITHIN.to_string()])
@@ -262,7 +262,7 @@ fn check(root: &Path, client: &Client, python: &Path, mode: &[&str]) -> Result<O
         .env_remove("XDG_STATE_HOME")
         .stderr(fs::File::create(home.join("stderr"))?)
         .output()
-        .context("cannot start target/release/sundial")?;
+        .context("cannot start sundial")?;
     let mut outcomes = read(&String::from_utf8_lossy(&output.stdout));
     if outcomes.is_empty() {
         outcomes.push(("start".into(), Err(last_line(&home.join("stderr")))));
@@ -276,6 +276,16 @@ fn check(root: &Path, client: &Client, python: &Path, mode: &[&str]) -> Result<O
         }
     }
     Ok(outcomes)
+}
+
+/// The folder with the product: `$SUNDIAL_BIN_DIR`, or what was built last.
+fn product(root: &Path) -> PathBuf {
+    given_product().unwrap_or_else(|| target(root).join("release"))
+}
+
+/// `$SUNDIAL_BIN_DIR`: a product that is there already.
+pub(crate) fn given_product() -> Option<PathBuf> {
+    std::env::var_os("SUNDIAL_BIN_DIR").map(PathBuf::from)
 }
 
 fn last_line(path: &Path) -> String {

@@ -60,7 +60,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Sets up packages from PyPI under target/clients, runs them on the built product, writes docs/compatibility.md.
+    /// Sets up packages from PyPI under target/clients, runs them on the product (which it builds, unless $SUNDIAL_BIN_DIR has one), writes
+    /// docs/compatibility.md.
     Clients {
         /// Which: cuda_core, numba, cupy, warp, taichi, tinygrad; and triton, torch_compile, jax, which need 6.5 GB [default: the first six].
         names: Vec<String>,
@@ -104,7 +105,9 @@ fn main() -> Result<()> {
         Command::Fuzz { seconds, targets } => tests::fuzz(&root, seconds, &targets, None),
         Command::Attack { arguments } => run::attack(&root, &arguments),
         Command::Clients { names } => {
-            run::build(&root)?;
+            if clients::given_product().is_none() {
+                run::build(&root)?;
+            }
             clients::all(&root, &names)
         }
         Command::Gen { check } => generate::generate(&root, check),

@@ -19,9 +19,8 @@ type VersionedStat = unsafe extern "C" fn(c_int, *const c_char, *mut c_void) -> 
 /// # Safety
 /// A C string, or null.
 unsafe fn stands_in(path: *const c_char, result: c_int) -> bool {
-    // SAFETY: no precondition.
-    let error = unsafe { *libc::__errno_location() };
-    if result == 0 || error != libc::ENOENT || path.is_null() {
+    let missing = std::io::Error::last_os_error().kind() == std::io::ErrorKind::NotFound;
+    if result == 0 || !missing || path.is_null() {
         return false;
     }
     // SAFETY: as our caller knows; the C library has read it.

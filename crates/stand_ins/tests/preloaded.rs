@@ -1,4 +1,5 @@
 //! The preloaded library, in programs that are not ours, with an NVRTC and an nvJitLink of the test's own.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

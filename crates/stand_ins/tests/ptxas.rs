@@ -1,4 +1,5 @@
 //! The stand-in for ptxas, run as programs run it.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
