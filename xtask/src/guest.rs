@@ -11,7 +11,10 @@ use crate::run::{checked, say, target};
 /// What stands in the archive beside the library, from `xtask/guest`.
 const FILES: [&str; 2] = ["sundial-guest", "README.md"];
 
-/// Packs `target/guest.tar` from the built product. The library is the very file that programs on the host are given.
+/// What programs find there: the very files that those on the host are given.
+const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+
+/// Packs `target/guest.tar` from the built product.
 ///
 /// # Errors
 /// What is missing.
@@ -21,7 +24,7 @@ pub(crate) fn pack(root: &Path) -> Result<PathBuf> {
     let mut tar = Command::new("tar");
     tar.arg("-cf").arg(&archive).args(["--owner=0", "--group=0", "--numeric-owner", "--transform=s,^,sundial/,"]);
     tar.arg("-C").arg(root.join("xtask/guest")).args(FILES);
-    tar.arg("-C").arg(target(root).join("release/sundial-lib")).arg("libcuda.so.1");
+    tar.arg("-C").arg(target(root).join("release/sundial-lib")).args(LIBRARIES);
     checked(&mut tar)?;
     Ok(fs::canonicalize(archive)?)
 }

@@ -46,6 +46,8 @@ pub(crate) fn build(root: &Path) -> Result<()> {
         "-p",
         "libcuda",
         "-p",
+        "nvml",
+        "-p",
         "sundial_qemu",
         "-p",
         "stand_ins",
@@ -61,16 +63,21 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     fs::create_dir_all(&libraries)?;
     // Files of their own, so that the folder can be moved with the program beside it. By either name: a program that asks for
     // the second must not find another one further on in its path.
-    let [library, other] = ["libcuda.so.1", "libcuda.so"].map(|name| libraries.join(name));
-    let tracker = libraries.join("libsundial_qemu.so");
-    for path in [&library, &other, &tracker] {
-        if path.symlink_metadata().is_ok() {
-            fs::remove_file(path)?;
+    for (built, name, other) in [
+        ("libcuda.so", "libcuda.so.1", Some("libcuda.so")),
+        ("libnvidia_ml.so", "libnvidia-ml.so.1", Some("libnvidia-ml.so")),
+        ("libsundial_qemu.so", "libsundial_qemu.so", None),
+    ] {
+        for path in [Some(name), other].into_iter().flatten().map(|name| libraries.join(name)) {
+            if path.symlink_metadata().is_ok() {
+                fs::remove_file(path)?;
+            }
+        }
+        fs::copy(release.join(built), libraries.join(name))?;
+        if let Some(other) = other {
+            std::os::unix::fs::symlink(name, libraries.join(other))?;
         }
     }
-    fs::copy(release.join("libcuda.so"), &library)?;
-    std::os::unix::fs::symlink("libcuda.so.1", &other)?;
-    fs::copy(release.join("libsundial_qemu.so"), &tracker)?;
     stand_ins(&release, &libraries.join("stand-ins"))
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn all(root: &Path, nvcc: bool, fuzz_seconds: u64) -> Result<()> {
     let mut crates = cargo(root);
     crates.args(["test", "--workspace", "--exclude", "e2e"]);
     if nvcc {
-        // Types and numbers are compared with those of cuda.h.
+        // Types and numbers are compared with those of cuda.h and nvml.h.
         crates.env("SUNDIAL_CUDA_HOME", toolkit::cuda_home(root)?);
     }
     checked(&mut crates)?;
@@ -50,6 +50,10 @@ pub(crate) fn all(root: &Path, nvcc: bool, fuzz_seconds: u64) -> Result<()> {
     }
     if let Ok(qemu) = qemu {
         end_to_end.env("SUNDIAL_QEMU", qemu).env("SUNDIAL_GUEST", guest::pack(root)?);
+    }
+    match toolkit::monitors(root) {
+        Ok(monitors) => drop(end_to_end.env("SUNDIAL_MONITORS", monitors)),
+        Err(error) => say(&format!("skipped: programs that show GPUs, they cannot be had from PyPI: {error:#}")),
     }
     checked(&mut end_to_end)?;
     clients::quick(root)?;

@@ -8,14 +8,15 @@ use anyhow::{Context, Result, bail};
 
 use crate::run::{checked, say, target};
 
-/// The compiler with its runtime, static and shared. `nvcc` finds the host compiler on the path.
-const COMPILER: [&str; 6] = [
+/// The compiler with its runtime, static and shared, and the header of the management library. `nvcc` finds the host compiler on the path.
+const COMPILER: [&str; 7] = [
     "nvidia-cuda-nvcc==13.5.*",
     "nvidia-nvvm==13.5.*",
     "nvidia-cuda-runtime==13.5.*",
     "nvidia-cuda-crt==13.5.*",
     "nvidia-cuda-cccl==13.3.*",
     "nvidia-cuda-nvrtc==13.5.*",
+    "nvidia-nvml-dev==13.5.*",
 ];
 
 /// The runtime of the major version before: headers, the shared library, and since 12.9 the static one. There is no nvcc 12 on
@@ -43,6 +44,31 @@ pub(crate) fn cuda_home(root: &Path) -> Result<PathBuf> {
 /// What pip says.
 pub(crate) fn runtime_12(root: &Path) -> Result<PathBuf> {
     from_pypi(&target(root).join("cuda-runtime-12"), "CUDA's runtime 12", "4 MB", &RUNTIME_12, "cuda_runtime")
+}
+
+/// Programs that show GPUs, and the binding that they use.
+const MONITORS: [&str; 3] = ["nvidia-ml-py==13.615.*", "gpustat==1.1.1", "nvitop==1.7.2"];
+
+/// Longest that PyPI may take for them.
+const MONITORS_BOUND: &str = "120";
+
+/// A virtual environment with programs that show GPUs: their Python.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn monitors(root: &Path) -> Result<PathBuf> {
+    let venv = target(root).join("monitors");
+    let complete = venv.join("complete");
+    if !fs::read_to_string(&complete).is_ok_and(|there| there == MONITORS.join("\n")) {
+        say(&format!("installing programs that show GPUs from PyPI into {} (1 MB, once)", venv.display()));
+        checked(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+        let mut pip = Command::new("timeout");
+        pip.arg(MONITORS_BOUND).arg(venv.join("bin/pip"));
+        pip.args(["install", "--quiet", "--disable-pip-version-check", "--retries", "1"]).args(MONITORS);
+        checked(&mut pip)?;
+        fs::write(&complete, MONITORS.join("\n"))?;
+    }
+    Ok(venv.join("bin"))
 }
 
 /// Installs packages into a virtual environment of their own, unless these very ones are there; the folder

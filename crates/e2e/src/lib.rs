@@ -40,6 +40,14 @@ pub fn guest_archive() -> Option<PathBuf> {
     archive.exists().then_some(archive)
 }
 
+/// Folder of programs that show GPUs, from PyPI, if they could be had.
+#[must_use]
+pub fn monitors() -> Option<PathBuf> {
+    let folder =
+        std::env::var_os("SUNDIAL_MONITORS").map_or_else(|| workspace().join("target/monitors/bin"), PathBuf::from);
+    folder.join("nvitop").exists().then_some(folder)
+}
+
 fn workspace() -> &'static Path {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().and_then(Path::parent).unwrap_or(own)

@@ -40,13 +40,15 @@ pub(crate) fn divide(rest: f64, wanting: &[(Claim, f64)]) -> Vec<f64> {
         let mut all: Vec<usize> = (0..wanting.len()).filter(|at| wanting[*at].0.priority == priority).collect();
         let mut class = all.iter().fold(Class::default(), |class, at| class.with(wanting[*at].0));
         let mut has = left + all.iter().map(|at| weights[*at]).sum::<f64>();
-        // Who is content soonest comes first, so that the others divide what he leaves.
+        // Who is content with less than his share leaves the rest to those without a share: they are found first. Then who is
+        // content soonest, so that the others divide what he leaves.
         let content = |at: usize| wanting[at].1 / wanting[at].0.share_percent.unwrap_or(rest);
-        all.sort_by(|a, b| content(*a).total_cmp(&content(*b)));
+        let keeps = |at: usize| wanting[at].0.share_percent.is_some_and(|share| wanting[at].1 <= share);
+        all.sort_by(|a, b| keeps(*b).cmp(&keeps(*a)).then(content(*a).total_cmp(&content(*b))));
         let mut others = Vec::new();
         for at in all {
             let (claim, most) = wanting[at];
-            if class.part(has, rest, claim) > most {
+            if class.part(has, rest, claim) >= most {
                 weights[at] = most;
                 has -= most;
                 class = class.without(claim);

@@ -17,12 +17,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gpu::Gpu;
-use gpu_driver::{ClientConfig, Driver, HostCost, StartError};
+use gpu::{Gpu, Properties};
+use gpu_driver::{Client, ClientConfig, Driver, HostCost, StartError};
 use pci_gpu::{OpenError, SysfsGpu, VfioUserGpu};
 use remote_gpu::{Address, ConnectError, RemoteGpu};
 use softgpu::{Config, EngineKind, SoftGpu};
 
+use crate::standing::Own;
 use crate::visible::{First, first, visible};
 
 /// Why there is no GPU.
@@ -58,6 +59,8 @@ pub(crate) struct Backend {
     pub(crate) gpus: Vec<Arc<dyn Gpu>>,
     /// Where the daemon wants to see what it is spared.
     pub(crate) spared: Option<Spared>,
+    /// All GPUs that are in this process, seen or not.
+    pub(crate) own: Vec<Own>,
 }
 
 /// Counts calls that the daemon did not hear of.
@@ -96,22 +99,49 @@ impl Spared {
 pub(crate) fn open() -> Result<Backend, BackendError> {
     let variable = |name: &str| std::env::var(name).ok();
     if let Some(value) = std::env::var_os("SUNDIAL_VGPU").filter(|value| !value.is_empty()) {
-        let gpu = drive(&match vgpu(value)? {
+        let client = drive(&match vgpu(value)? {
             Vgpu::Socket(path) => Driver::start(Arc::new(VfioUserGpu::connect(&path)?))?,
             Vgpu::Pci(address) => Driver::start(Arc::new(SysfsGpu::open(address.as_deref())?))?,
         })?;
-        let there = shown(&[gpu.properties().uuid]);
-        return Ok(Backend { gpus: there.into_iter().map(|_| Arc::clone(&gpu)).collect(), spared: None });
+        let there = shown(&[client.properties().uuid]);
+        let gpus = there.into_iter().map(|_| Arc::clone(&client) as Arc<dyn Gpu>).collect();
+        return Ok(Backend { gpus, spared: None, own: vec![Own::new(Some(client))] });
     }
-    if variable("SUNDIAL_NATIVE").is_some_and(|value| value != "0") {
+    if is_native() {
         let configs = configs(variable)?;
         let uuids: Vec<[u8; 16]> = configs.iter().map(|config| config.uuid).collect();
-        let gpus = shown(&uuids).into_iter().map(|at| drive(&Driver::start(SoftGpu::new(&configs[at])?)?)).collect();
-        return Ok(Backend { gpus: Result::from_iter::<Vec<_>>(gpus)?, spared: None });
+        let there = shown(&uuids);
+        let open = |at: &usize| drive(&Driver::start(SoftGpu::new(&configs[*at])?)?);
+        let clients: Vec<Arc<Client>> = there.iter().map(open).collect::<Result<_, _>>()?;
+        let own = |at| Own::new(there.iter().position(|shown| *shown == at).map(|shown| Arc::clone(&clients[shown])));
+        let own = (0..configs.len()).map(own).collect();
+        let gpus = clients.iter().map(|client| Arc::clone(client) as Arc<dyn Gpu>).collect();
+        return Ok(Backend { gpus, spared: None, own });
     }
     let sessions = sessions(wanted().as_deref())?;
     let spared = Spared::of(&sessions);
-    Ok(Backend { gpus: sessions.into_iter().map(|session| session as Arc<dyn Gpu>).collect(), spared })
+    let gpus = sessions.into_iter().map(|session| session as Arc<dyn Gpu>).collect();
+    Ok(Backend { gpus, spared, own: Vec::new() })
+}
+
+fn is_native() -> bool {
+    std::env::var("SUNDIAL_NATIVE").is_ok_and(|value| value != "0")
+}
+
+/// The native GPUs that the environment asks for, seen or not; none if it asks for others. Nothing is left of having looked.
+///
+/// # Errors
+/// There is none of such a shape.
+pub(crate) fn native_properties() -> Result<Vec<Properties>, BackendError> {
+    if std::env::var_os("SUNDIAL_VGPU").is_some_and(|value| !value.is_empty()) || !is_native() {
+        return Ok(Vec::new());
+    }
+    configs(|name| std::env::var(name).ok())?.iter().map(look).collect()
+}
+
+/// What a native GPU of a shape is.
+fn look(config: &Config) -> Result<Properties, BackendError> {
+    Ok(drive(&Driver::start(SoftGpu::new(config)?)?)?.properties().clone())
 }
 
 /// `CUDA_VISIBLE_DEVICES`.
@@ -149,7 +179,7 @@ fn sessions(wanted: Option<&str>) -> Result<Vec<Arc<RemoteGpu>>, ConnectError> {
 }
 
 /// The only client of a driver in this process.
-fn drive(driver: &Arc<Driver>) -> Result<Arc<dyn Gpu>, BackendError> {
+fn drive(driver: &Arc<Driver>) -> Result<Arc<Client>, BackendError> {
     // The process is the program's: it may use up what the host gives, but for what the engine needs.
     let budget = driver.budget(HostCost { bytes: u64::MAX, maps: 49_152, files: 512 }).ok();
     Ok(driver.open(ClientConfig { name: "native".to_owned(), budget, ..ClientConfig::default() })?)

@@ -17,6 +17,7 @@ use cuda_core::{CudaError, Driver};
 use parking_lot::Mutex;
 
 use crate::backend::Spared;
+use crate::standing::Own;
 
 /// A result code other than success, on its way to the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +47,7 @@ const FORKED: u8 = 2;
 struct Installed {
     driver: Driver,
     spared: Option<Spared>,
+    own: Vec<Own>,
 }
 
 /// Entries that were called at least once.
@@ -64,6 +66,18 @@ fn installed() -> Result<&'static Installed, Refusal> {
     }
 }
 
+/// The GPUs in this process; `None` before `cuInit`, or in a child of who has called it.
+///
+/// # Errors
+/// `DEINITIALIZED`.
+pub(crate) fn in_process() -> Result<Option<&'static [Own]>, Refusal> {
+    match PHASE.load(Ordering::Relaxed) {
+        RUNNING => Ok(DRIVER.get().map(|installed| &installed.own[..])),
+        ENDED => refuse(CUresult::CUDA_ERROR_DEINITIALIZED),
+        _ => Ok(None),
+    }
+}
+
 /// Whether `cuInit` has something to do; an error where nothing can be done any more.
 pub(crate) fn startable() -> Result<bool, Refusal> {
     match PHASE.load(Ordering::Relaxed) {
@@ -74,8 +88,8 @@ pub(crate) fn startable() -> Result<bool, Refusal> {
 }
 
 /// Makes the driver usable. The first one stays.
-pub(crate) fn install(driver: Driver, spared: Option<Spared>) {
-    DRIVER.get_or_init(|| Installed { driver, spared });
+pub(crate) fn install(driver: Driver, spared: Option<Spared>, own: Vec<Own>) {
+    DRIVER.get_or_init(|| Installed { driver, spared, own });
 }
 
 /// The process ends: from now on nothing is answered. Logs what was called.

@@ -16,6 +16,7 @@
 //! | `HANDSHAKE` | every runtime | 1 the validity handshake |
 //! | `COMPILER`, `MATH_LIBRARIES` | NVRTC; cuBLAS, cuFFT, cuSOLVER | none |
 //! | `PROFILER` | cuPTI, which calls itself without end where it is refused | none |
+//! | `STANDING` | our `libnvidia-ml.so.1` ([`wire::place::STANDING_TABLE`]) | 1 how the program stands |
 
 use std::ffi::c_void;
 
@@ -23,6 +24,7 @@ use cuda_abi::{CUcontext, CUdevice, CUmodule, CUresult, CUuuid, HostAddr};
 use cuda_core::Device;
 use cuda_core::Driver;
 use gpu::Properties;
+use wire::place::STANDING_TABLE;
 
 use crate::calls::module::module_load_data;
 use crate::context_storage::{self, Destructor};
@@ -92,6 +94,9 @@ table!(CONTEXT_CHECKS[4] {
 table!(HANDSHAKE[3] {
     1: handshake,
 });
+table!(STANDING[2] {
+    1: standing,
+});
 table!(COMPILER[32] {});
 table!(MATH_LIBRARIES[32] {});
 table!(PROFILER[64] {});
@@ -101,6 +106,9 @@ static CONTEXT_STORAGE: [Word; 4] =
 
 /// The table of a UUID.
 pub(crate) fn find(uuid: CUuuid) -> Option<HostAddr> {
+    if uuid.bytes == STANDING_TABLE {
+        return Some(address(&STANDING));
+    }
     let table = match u128::from_be_bytes(uuid.bytes) {
         0x6bd5fb6c_5bf4_e74a_8987_d93912fd9df9 => CUDART_INTERFACE.as_slice(),
         0xa094798c_2e74_2e74_93f2_0800200c0a66 => &TOOLS_RUNTIME_CALLBACKS,
@@ -247,6 +255,24 @@ extern "C" fn storage_get(value: Out<HostAddr>, context: CUcontext, key: HostAdd
         Err(miss) if entered.is_success() => miss.0,
         Err(_) => entered,
     }
+}
+
+extern "C" fn standing(buffer: Out<u8>, bytes: usize, length: Out<usize>) -> CUresult {
+    static ENTRY: Entry = Entry::new("STANDING[1]");
+    ENTRY.call_early(|| {
+        buffer.required()?;
+        length.required()?;
+        let message = crate::standing::message()?;
+        if message.len() > bytes {
+            return Err(crate::entry::Refusal(CUresult::CUDA_ERROR_INVALID_VALUE));
+        }
+        for (index, byte) in message.iter().enumerate() {
+            // SAFETY: the caller has said how many bytes there are, and these are no more.
+            unsafe { buffer.set_at(index, *byte) };
+        }
+        length.set(message.len());
+        Ok(())
+    })
 }
 
 extern "C" fn handshake(version: u32, unix_seconds: u64, result: Out<u64>) -> CUresult {

@@ -12,6 +12,7 @@
 //! - [`start`]: `cuInit` with the log ([`log`]) and the choice of the GPU ([`backend`]), forks, the end of the process.
 //! - [`export_tables`], [`context_storage`], [`handshake`]: the unnamed functions that NVIDIA's runtime library asks for
 //!   before it starts, without which no unmodified program built with `nvcc` runs.
+//! - [`standing`]: how the program stands on a GPU in its own process, for `libnvidia-ml.so.1`.
 //! - [`image`], [`links`], [`names`], [`callback`]: code, logs, texts and functions that cross the edge.
 //!
 //! The promise on which all unsafe code here rests is the API's own: a C program passes pointers that are null or valid
@@ -32,5 +33,6 @@ mod links;
 mod log;
 mod names;
 mod shims;
+mod standing;
 mod start;
 mod visible;

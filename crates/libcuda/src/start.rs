@@ -30,7 +30,7 @@ pub(crate) fn init(flags: u32) -> Answer {
             driver.be_immediate();
         }
         driver.init(flags)?;
-        entry::install(driver, backend.spared);
+        entry::install(driver, backend.spared, backend.own);
         // SAFETY: the handler only stores a number, which is safe in the child of a fork.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     }

@@ -14,6 +14,11 @@ pub const SESSION_SOCKET: &str = "session.sock";
 /// File name of the admin socket.
 pub const ADMIN_SOCKET: &str = "admin.sock";
 
+/// What `libnvidia-ml.so.1` asks `libcuda.so.1` for where the GPU is in the process (`cuGetExportTable`): a table of its size in
+/// bytes, 16, and of a function that writes a [`Reply::Standing`](crate::Reply::Standing) into a buffer of so many bytes, and its
+/// length: `CUresult (uint8_t *buffer, size_t bytes, size_t *length)`.
+pub const STANDING_TABLE: [u8; 16] = *b"sundial standing";
+
 /// The directory of the sockets: `$SUNDIAL_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/sundial` or `/tmp/sundial-<uid>`.
 ///
 /// The last can be made by anybody: who uses it must check its owner and mode.

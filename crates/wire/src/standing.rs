@@ -53,6 +53,10 @@ pub struct ProcessStanding {
     pub gpu_time_ns: u64,
 }
 
+/// Bytes of a process, and of a GPU without a name and without processes.
+const PROCESS_BYTES: usize = 20;
+const LEAST_GPU_BYTES: usize = 92;
+
 impl Standing {
     pub(crate) fn put(&self, to: &mut Writer) {
         to.count(self.gpus.len());
@@ -84,13 +88,13 @@ impl Standing {
         let gpu = |from: &mut Reader<'_>| {
             let properties = take_properties(from)?;
             let (answers, memory_used, received) = (from.bool()?, from.u64()?, from.u32()?);
-            let processes = from.list(20, process)?;
+            let processes = from.list(PROCESS_BYTES, process)?;
             if processes.len() > MAX_STANDING_PROCESSES {
                 return Err(limit("number of processes", MAX_STANDING_PROCESSES));
             }
             Ok(GpuStanding { properties, answers, memory_used, received, processes })
         };
-        let gpus = from.list(100, gpu)?;
+        let gpus = from.list(LEAST_GPU_BYTES, gpu)?;
         if gpus.len() > MAX_GPUS as usize {
             return Err(limit("number of GPUs", MAX_GPUS as usize));
         }

@@ -321,6 +321,10 @@ fn handshake_names_versions_and_keeps_secrets() {
     assert_eq!(Reply::decode(&bytes), Ok(reply.clone()));
     assert_eq!(Reply::decode(&[&bytes[..], b"what a newer daemon says"].concat()), Ok(reply));
     assert!(Reply::decode(&bytes[..bytes.len() - 1]).is_err());
+    let mut least = gpu(0);
+    least.properties.name.clear();
+    let reply = Reply::Standing(Box::new(Standing { gpus: vec![least; 2] }));
+    assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
     // Of too many processes those are told of that have most.
     let many = Reply::Standing(Box::new(Standing { gpus: vec![gpu(1000)] })).encode();
     let Ok(Reply::Standing(told)) = Reply::decode(&many) else { panic!() };
