@@ -106,7 +106,8 @@ impl References {
     pub(crate) fn make(&self, kind: Kind, context: &Arc<ContextState>, variable: Option<(Module, DevAddr)>) -> u64 {
         let handle = handle::fresh(if kind == Kind::Texture { Tag::TexRef } else { Tag::SurfRef });
         let context = Arc::clone(context);
-        let state = ReferenceState { handle, kind, context, variable, binding: Mutex::default(), change: Mutex::default() };
+        let state =
+            ReferenceState { handle, kind, context, variable, binding: Mutex::default(), change: Mutex::default() };
         self.all.insert(handle, Arc::new(state));
         handle
     }
