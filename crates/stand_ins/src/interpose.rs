@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::{library, nvjitlink, nvrtc};
+use crate::{library, nvjitlink, nvrtc, xla};
 
 /// A function that we stand before.
 #[derive(Clone, Copy, Debug)]
@@ -43,12 +43,15 @@ const NOT_OURS: usize = 1;
 /// The C library's `dlsym`; 0 until it was looked for.
 static C_DLSYM: AtomicUsize = AtomicUsize::new(0);
 
+/// The `dlsym` that comes after ours: of another preloaded library, or the C library's; 0 until it was looked for.
+static NEXT_DLSYM: AtomicUsize = AtomicUsize::new(0);
+
 unsafe extern "C" {
     fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
-/// Finds the `dlsym` that comes after ours: the C library's, unless other preloaded libraries have one too.
-extern "C" fn find_dlsym() -> usize {
+/// Finds the C library's `dlsym`: the one that has a version, which those of other preloaded libraries have not.
+fn find_dlsym() -> usize {
     // This version is found in every GNU C library for x86-64; newer ones have it beside their own.
     // SAFETY: C strings, and a handle that stands for what comes after this library.
     let found = unsafe { dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), c"GLIBC_2.2.5".as_ptr()) };
@@ -58,6 +61,15 @@ extern "C" fn find_dlsym() -> usize {
     }
     C_DLSYM.store(found.expose_provenance(), Ordering::Relaxed);
     found.addr()
+}
+
+/// Finds the `dlsym` that comes after ours.
+extern "C" fn find_next() -> usize {
+    // SAFETY: a C string. Of what comes after this library, which the C library's function finds by where it is called from.
+    let found = unsafe { c_dlsym(libc::RTLD_NEXT, c"dlsym".as_ptr()) };
+    let found = if found.is_null() { C_DLSYM.load(Ordering::Relaxed) } else { found.expose_provenance() };
+    NEXT_DLSYM.store(found, Ordering::Relaxed);
+    found
 }
 
 /// The C library's `dlsym`.
@@ -75,9 +87,9 @@ pub(crate) unsafe fn c_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c
     unsafe { function(handle, name) }
 }
 
-/// The C library's `dlsym`, but for the names that we stand before.
+/// The next `dlsym`, but for the names that we stand before.
 ///
-/// What it does depends on who calls it (`RTLD_NEXT`), so for all other names this jumps there with the stack as it was.
+/// What that does depends on who calls it (`RTLD_NEXT`), so for all other names this jumps there with the stack as it was.
 ///
 /// # Safety
 /// As of the C library's.
@@ -91,9 +103,11 @@ pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
         "je 5f",
         "cmp byte ptr [rsi], {underscore}",
         "je 5f",
+        "cmp byte ptr [rsi], {g}",
+        "je 6f",
         // Not ours.
         "2:",
-        "mov rax, [rip + {c_dlsym}]",
+        "mov rax, [rip + {next_dlsym}]",
         "test rax, rax",
         "jz 4f",
         "jmp rax",
@@ -101,6 +115,10 @@ pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
         "cmp byte ptr [rsi + 1], {v}",
         "je 3f",
         "cmp byte ptr [rsi + 1], {underscore}",
+        "je 3f",
+        "jmp 2b",
+        "6:",
+        "cmp byte ptr [rsi + 1], {e}",
         "jne 2b",
         // Perhaps ours.
         "3:",
@@ -128,26 +146,38 @@ pub(crate) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
         n = const b'n',
         v = const b'v',
         underscore = const b'_',
-        c_dlsym = sym C_DLSYM,
+        g = const b'G',
+        e = const b'e',
+        next_dlsym = sym NEXT_DLSYM,
         look_up = sym look_up,
         not_ours = const NOT_OURS,
-        find = sym find_dlsym,
+        find = sym find_next,
     )
 }
 
 /// What `dlsym` answers for a name that may be ours, to code at `caller`.
 extern "C" fn look_up(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> usize {
+    // Who asks for the next one stands before that, too, and has been reached through us or is reached by us.
+    if handle == libc::RTLD_NEXT {
+        return NOT_OURS;
+    }
     let answer = || {
         // SAFETY: the caller's own argument: a C string.
-        let stand = stand(unsafe { CStr::from_ptr(name) })?;
-        let everywhere = handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT;
-        let real = if everywhere {
-            library::function_for(caller, name)
-        } else {
-            // SAFETY: the caller's own arguments, which mean the same whoever calls.
-            let found = unsafe { c_dlsym(handle, name) };
-            Some(found.cast_const()).filter(|found| !found.is_null())
-        };
+        let asked = unsafe { CStr::from_ptr(name) };
+        // SAFETY: the caller's own arguments, which mean the same whoever calls.
+        let found = || unsafe { c_dlsym(handle, name) }.cast_const();
+        if asked == xla::PLUGIN {
+            if handle != libc::RTLD_DEFAULT {
+                xla::prepare(found());
+            }
+            return None;
+        }
+        let stand = stand(asked)?;
+        let found = if handle == libc::RTLD_DEFAULT { std::ptr::null() } else { found() };
+        // A handle of the whole program finds ours.
+        let everywhere = handle == libc::RTLD_DEFAULT || library::is_ours(found);
+        let real =
+            if everywhere { library::function_for(caller, name) } else { Some(found).filter(|it| !it.is_null()) };
         let Some(real) = real else {
             if everywhere {
                 // SAFETY: a C string. It fails, as it did above, and notes the error that the caller may ask for.

@@ -26,24 +26,41 @@ static LIBRARIES: Mutex<Vec<Library>> = Mutex::new(Vec::new());
 pub(crate) fn of_function(function: *const c_void) -> Option<usize> {
     let found = about(function)?;
     let base = found.dli_fbase.addr();
-    if about(of_function as *const c_void)?.dli_fbase.addr() == base {
+    if is_ours(function) {
         return None;
     }
-    let mut libraries = LIBRARIES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(known) = libraries.iter().position(|library| library.base == base) {
+    let libraries = || LIBRARIES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let known = |libraries: &[Library]| libraries.iter().position(|library| library.base == base);
+    if let Some(known) = known(&libraries()) {
         return Some(known);
     }
-    if libraries.len() == MOST {
-        return None;
-    }
+    // The loader is asked without our lock: who calls us may have the loader's, and wait for ours.
     // SAFETY: its name as the loader has it, a C string. It is there already, so nothing of it runs.
     let handle = unsafe { libc::dlopen(found.dli_fname, libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
     if handle.is_null() {
         // In another namespace.
         return None;
     }
-    libraries.push(Library { base, handle: handle.addr() });
-    Some(libraries.len() - 1)
+    let mut libraries = libraries();
+    let at = known(&libraries);
+    if at.is_none() && libraries.len() < MOST {
+        libraries.push(Library { base, handle: handle.addr() });
+        return Some(libraries.len() - 1);
+    }
+    drop(libraries);
+    // SAFETY: `dlopen` has just given it; whose function this is has the library open.
+    let _: c_int = unsafe { libc::dlclose(handle) };
+    at
+}
+
+/// Is it in this library?
+pub(crate) fn is_ours(function: *const c_void) -> bool {
+    base(function).is_some_and(|found| Some(found) == base(of_function as *const c_void))
+}
+
+/// Where the file begins that the loader has an address in.
+pub(crate) fn base(address: *const c_void) -> Option<usize> {
+    about(address).map(|found| found.dli_fbase.addr())
 }
 
 /// The function of that name in a library from [`of_function`].
@@ -64,12 +81,12 @@ pub(crate) fn versioned_function(library: usize, name: &str) -> Option<*const c_
 }
 
 /// The function of that name which code at `caller` reaches if we are not there: of the libraries that its own library is
-/// linked with, else of those that all see.
+/// linked with, else of those that all see. Never its own: one who stands before the library, as we do, would call itself.
 pub(crate) fn function_for(caller: *const c_void, name: *const c_char) -> Option<*const c_void> {
-    let own = about(of_function as *const c_void)?.dli_fbase;
+    let own = [base(of_function as *const c_void), base(caller)];
     let theirs = |function: *mut c_void| {
-        let known = about(function).is_some_and(|found| found.dli_fbase != own);
-        (known && !function.is_null()).then_some(function.cast_const())
+        let known = !function.is_null() && base(function).is_some_and(|found| !own.contains(&Some(found)));
+        known.then_some(function.cast_const())
     };
     // SAFETY: a C string. Of what comes after us in the search order.
     let everybodys = theirs(unsafe { c_dlsym(libc::RTLD_NEXT, name) });

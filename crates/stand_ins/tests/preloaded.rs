@@ -40,13 +40,19 @@ impl Folder {
         }
     }
 
-    fn run(&self, program: &str) -> Output {
+    /// Runs it with the library preloaded, before and after others.
+    fn run(&self, program: &str, before: &str, after: &str) -> Output {
         let mut command = Command::new(self.0.join(program));
-        command.current_dir(&self.0).env("LD_PRELOAD", library()).output().unwrap()
+        let preloaded = format!("{before}:{}:{after}", library().display());
+        command.current_dir(&self.0).env("LD_PRELOAD", preloaded).env_remove("XLA_FLAGS").output().unwrap()
     }
 
     fn says(&self, program: &str, expected: &str) {
-        let output = self.run(program);
+        self.says_beside(program, "", "", expected);
+    }
+
+    fn says_beside(&self, program: &str, before: &str, after: &str, expected: &str) {
+        let output = self.run(program, before, after);
         let said = String::from_utf8_lossy(&output.stdout);
         assert_eq!((said.trim(), output.status.code()), (expected, Some(0)), "{output:?}");
     }
@@ -117,11 +123,14 @@ static void use(const char* name) {
 int main() {
     int none = dlsym(RTLD_DEFAULT, "nvrtcGetCUBIN") == NULL;
     printf("%d%d;", none, dlerror() != NULL);
+    none = dlsym(dlopen(NULL, RTLD_LAZY), "nvrtcGetCUBIN") == NULL;
+    printf("%d%d;", none, dlerror() != NULL);
     use("./libnvrtc.so.1"); use("./libnvrtc.so.2"); use("./libnvrtc.so.1");
     printf("%d%d", dlsym(RTLD_DEFAULT, "") == NULL, dlsym(RTLD_NEXT, "puts") == dlsym(RTLD_DEFAULT, "puts"));
 }"#;
     if make_libraries(&folder) && folder.compile("program", &format!("#define _GNU_SOURCE\n{program}"), &["-ldl"]) {
-        folder.says("program", "11;23:1 -arch=compute_120 -G;23:2 -arch=compute_120 -G;23:1 -arch=compute_120 -G;11");
+        folder
+            .says("program", "11;11;23:1 -arch=compute_120 -G;23:2 -arch=compute_120 -G;23:1 -arch=compute_120 -G;11");
     }
 }
 
@@ -162,6 +171,126 @@ int main() {
     let own = format!("{DECLARATIONS}{}\nint main() {{ USE(); }}", user);
     folder.compile("direct", &own, &["-L.", "-Wl,-rpath,$ORIGIN", "-l:libnvrtc.so.2"]);
     folder.says("direct", two);
+}
+
+/// A tracer stands before the same functions, and calls the next.
+#[test]
+fn others_may_stand_before_a_library_too() {
+    let folder = Folder::new("tracer");
+    let tracer = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+static int depth;
+int nvrtcGetCUBIN(void* p, char* text) {
+    if (depth++) return 99;
+    int (*next)(void*, char*) = dlsym(RTLD_NEXT, "nvrtcGetCUBIN");
+    printf("traced;");
+    int result = next ? next(p, text) : 98;
+    depth = 0;
+    return result;
+}"#;
+    let user = format!(
+        "{DECLARATIONS}{}",
+        r#"
+int main() {
+    void* p; size_t n; char text[100];
+    const char* options[] = {"-arch=sm_90"};
+    nvrtcCreateProgram(&p); nvrtcCompileProgram(p, 1, options);
+    int size = nvrtcGetCUBINSize(p, &n), get = nvrtcGetCUBIN(p, text);
+    printf("%d%d:%s", size, get, text);
+}"#
+    );
+    if make_libraries(&folder)
+        && folder.compile("libtracer.so", tracer, &["-shared", "-fPIC", "-ldl"])
+        && folder.compile("program", &user, &["-L.", "-Wl,-rpath,$ORIGIN", "-l:libnvrtc.so.1"])
+    {
+        folder.says_beside("program", "./libtracer.so", "", "traced;00:1 -arch=compute_90");
+        // The tracer is asked what there is, and for PTX.
+        let said = folder.run("program", "", "./libtracer.so");
+        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(text.starts_with("traced;00:") && said.status.success(), "{said:?}");
+    }
+}
+
+/// One of the user's own libraries has a `dlsym`, as those do that stand before OpenGL.
+#[test]
+fn others_may_have_a_dlsym_too() {
+    let folder = Folder::new("dlsym");
+    let other = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+static int mine(void) { return 42; }
+void* dlsym(void* handle, const char* name) {
+    if (!strcmp(name, "answer")) return mine;
+    void* (*real)(void*, const char*) = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    return real(handle, name);
+}"#;
+    let program = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stddef.h>
+int main() {
+    void* l = dlopen("./libnvrtc.so.1", RTLD_NOW | RTLD_LOCAL);
+    int (*answer)(void) = dlsym(l, "answer");
+    int (*create)(void**) = dlsym(l, "nvrtcCreateProgram");
+    int (*compile)(void*, int, const char**) = dlsym(l, "nvrtcCompileProgram");
+    int (*get)(void*, char*) = dlsym(l, "nvrtcGetCUBIN");
+    void* p; char text[100];
+    const char* options[] = {"-arch=sm_90"};
+    create(&p); compile(p, 1, options); get(p, text);
+    printf("%d;%s", answer(), text);
+}"#;
+    if make_libraries(&folder)
+        && folder.compile("libother.so", other, &["-shared", "-fPIC", "-ldl"])
+        && folder.compile("program", program, &["-ldl"])
+    {
+        folder.says_beside("program", "", "./libother.so", "42;1 -arch=compute_90");
+    }
+}
+
+#[test]
+fn a_plugin_of_xla_is_told_of_flags_that_it_knows() {
+    let folder = Folder::new("xla");
+    let plugin =
+        |flags: &str| format!("const char* const flags[] = {{ {flags} }}; int GetPjrtApi(void) {{ return 7; }}");
+    let program = |said: &str| {
+        format!(
+            r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main() {{
+    {said}
+    void* l = dlopen("./libplugin.so", RTLD_NOW | RTLD_LOCAL);
+    int (*api)(void) = dlsym(l, "GetPjrtApi");
+    printf("%d;%s", api(), getenv("XLA_FLAGS") ? getenv("XLA_FLAGS") : "none");
+}}"#
+        )
+    };
+    let own = r#"setenv("XLA_FLAGS", "--xla_gpu_enable_libnvjitlink=true", 1);"#;
+    if !folder.compile("program", &program(""), &["-ldl"]) || !folder.compile("own", &program(own), &["-ldl"]) {
+        return;
+    }
+    let [compiler, linker] = ["\"xla_gpu_enable_libnvptxcompiler\"", "\"xla_gpu_enable_libnvjitlink\""];
+    for (flags, set, beside) in [
+        ("\"xla_dump_to\"".to_owned(), "none", "--xla_gpu_enable_libnvjitlink=true"),
+        (
+            compiler.to_owned(),
+            "--xla_gpu_enable_libnvptxcompiler=false",
+            "--xla_gpu_enable_libnvjitlink=true --xla_gpu_enable_libnvptxcompiler=false",
+        ),
+        (
+            format!("{compiler}, {linker}"),
+            "--xla_gpu_enable_libnvptxcompiler=false --xla_gpu_enable_libnvjitlink=false",
+            "--xla_gpu_enable_libnvjitlink=true --xla_gpu_enable_libnvptxcompiler=false",
+        ),
+    ] {
+        folder.compile("libplugin.so", &plugin(&flags), &["-shared", "-fPIC"]);
+        folder.says("program", &format!("7;{set}"));
+        folder.says("own", &format!("7;{beside}"));
+    }
 }
 
 #[test]

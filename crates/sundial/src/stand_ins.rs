@@ -12,9 +12,6 @@ use std::path::{Path, PathBuf};
 const PRELOADED: &str = "libsundial_stand_ins.so";
 const LOADERS_FOLDERS: [&str; 3] = ["lib", "lib64", "lib/x86_64-linux-gnu"];
 
-/// Has XLA call `ptxas` instead of the compilers that it carries or finds.
-const XLA_FLAGS: [&str; 2] = ["--xla_gpu_enable_libnvptxcompiler=false", "--xla_gpu_enable_libnvjitlink=false"];
-
 /// A variable of the program's environment, as it becomes.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Setting {
@@ -57,12 +54,12 @@ pub(crate) fn settings(folder: &Path, is: impl Fn(&str) -> Option<OsString>) -> 
         let library = folder.join("$LIB").join(PRELOADED).into_os_string();
         settings.push(Setting {
             variable: "LD_PRELOAD",
-            value: appended(is("LD_PRELOAD"), ":", &library),
-            why: "NVRTC and nvJitLink hand over PTX",
+            value: prepended(&library, is("LD_PRELOAD"), None),
+            why: "NVRTC and nvJitLink hand over PTX, and XLA calls ptxas",
         });
         settings.push(Setting {
             variable: "ASAN_OPTIONS",
-            value: appended(is("ASAN_OPTIONS"), ":", "verify_asan_link_order=0".as_ref()),
+            value: appended(is("ASAN_OPTIONS"), "verify_asan_link_order=0".as_ref()),
             why: "programs with AddressSanitizer start beside a preloaded library",
         });
     }
@@ -71,41 +68,34 @@ pub(crate) fn settings(folder: &Path, is: impl Fn(&str) -> Option<OsString>) -> 
     }
     settings.push(Setting {
         variable: "PATH",
-        value: prepended(&folder.join("bin").into_os_string(), is("PATH")),
+        // As programs are looked for where nothing is said.
+        value: prepended(folder.join("bin").as_os_str(), is("PATH"), Some("/usr/local/bin:/usr/bin:/bin")),
         why: "so does the ptxas that XLA finds",
-    });
-    let flags = XLA_FLAGS.iter().fold(is("XLA_FLAGS"), |flags, flag| Some(appended(flags, " ", flag.as_ref())));
-    settings.push(Setting {
-        variable: "XLA_FLAGS",
-        value: flags.unwrap_or_default(),
-        why: "XLA calls ptxas, and no compiler of its own",
     });
     (settings, error)
 }
 
 /// A list with one more at its end, unless it is there.
-fn appended(list: Option<OsString>, separator: &str, more: &OsStr) -> OsString {
+fn appended(list: Option<OsString>, more: &OsStr) -> OsString {
     let Some(mut list) = list else { return more.to_owned() };
-    if !has(&list, separator, more) {
-        list.push(separator);
+    if !has(&list, more) {
+        list.push(":");
         list.push(more);
     }
     list
 }
 
-/// A list of paths with one more at its start, unless it is there.
-fn prepended(more: &OsStr, list: Option<OsString>) -> OsString {
-    match list {
-        // As programs are looked for where nothing is said.
-        None => OsString::from_iter([more, ":/usr/local/bin:/usr/bin:/bin".as_ref()]),
-        Some(list) if has(&list, ":", more) => list,
+/// A list, or what counts where there is none, with one more at its start, unless it is there.
+fn prepended(more: &OsStr, list: Option<OsString>, usual: Option<&str>) -> OsString {
+    match list.or(usual.map(OsString::from)) {
+        None => more.to_owned(),
+        Some(list) if has(&list, more) => list,
         Some(list) => OsString::from_iter([more, ":".as_ref(), &list]),
     }
 }
 
-fn has(list: &OsStr, separator: &str, part: &OsStr) -> bool {
-    let separator = separator.as_bytes()[0];
-    list.as_encoded_bytes().split(|&byte| byte == separator).any(|one| one == part.as_encoded_bytes())
+fn has(list: &OsStr, part: &OsStr) -> bool {
+    list.as_encoded_bytes().split(|&byte| byte == b':').any(|one| one == part.as_encoded_bytes())
 }
 
 #[cfg(test)]
@@ -121,19 +111,17 @@ mod tests {
         let folder = Path::new("/opt/sundial-lib/stand-ins");
         let users = |variable: &str| match variable {
             "LD_PRELOAD" => Some("/a.so /b.so".into()),
-            "XLA_FLAGS" => Some("--xla_dump_to=/tmp".into()),
             "PATH" => Some("/usr/bin".into()),
             "ASAN_OPTIONS" => Some(OsString::new()),
             _ => None,
         };
         let (settings, error) = settings(folder, users);
         assert_eq!(error, None);
-        let preloaded = "/a.so /b.so:/opt/sundial-lib/stand-ins/$LIB/libsundial_stand_ins.so";
+        let preloaded = "/opt/sundial-lib/stand-ins/$LIB/libsundial_stand_ins.so:/a.so /b.so";
         assert_eq!(set(&settings, "LD_PRELOAD").unwrap(), preloaded);
         assert_eq!(set(&settings, "ASAN_OPTIONS").unwrap(), "verify_asan_link_order=0");
         assert_eq!(set(&settings, "PATH").unwrap(), "/opt/sundial-lib/stand-ins/bin:/usr/bin");
-        let flags = set(&settings, "XLA_FLAGS").unwrap();
-        assert!(flags.starts_with("--xla_dump_to=/tmp --xla_gpu_enable_libnvptxcompiler=false "), "{flags}");
+        assert_eq!(set(&settings, "XLA_FLAGS"), None, "XLA ends programs that say flags which it does not know");
         let again = super::settings(folder, |variable| set(&settings, variable).map(OsString::from));
         assert_eq!(again.0, settings);
     }
