@@ -11,7 +11,8 @@
 //! quota = "10h/day"          # of GPU time: so much at once, and what was used is forgotten evenly, so much in so much time
 //! quota_together = "50h/day" # of all members together; not for users
 //! priority = "normal"        # the highest that one may ask for; who does not ask has that, or normal
-//! profiles = ["small"]       # which one may take; the first, if one does not say; and no more than it says, whatever one asks for
+//! profiles = ["small"]       # which one may take; the first, if one does not say; and none of one's tenants has more than its
+//!                            # profile says, on each of its GPUs, whatever one asks for
 //! see = "shares"             # of others' tenants: nothing, shares (and memory, but neither names nor users), or all
 //! [policy.users.mallory]
 //! allow = false              # not at all
@@ -32,6 +33,9 @@ use tenancy::Terms;
 use crate::profile::{Profile, Taken};
 use crate::quota::Quota;
 use crate::size::{Percent, Size};
+
+/// Place of what counts where policy says nothing.
+const UNSAID: &str = "[policy]";
 
 /// Longest wait for a directory of users.
 const GETENT_BOUND: Duration = Duration::from_secs(5);
@@ -186,7 +190,7 @@ impl Rules {
             quota: self.said(user, group, |rule| rule.quota, |a, b| a.is_more_than(b)),
             priority: self
                 .said(user, group, |rule| rule.priority, |a, b| a > b)
-                .or_else(|| Some((Priority::Normal, "[policy]".into()))),
+                .or_else(|| Some((Priority::Normal, UNSAID.into()))),
             profiles: self.profiles(user, group),
             see: self.said(user, group, |rule| rule.see, |a, b| a > b).map_or(See::default(), |(see, _)| see),
         }
@@ -363,6 +367,16 @@ impl Grant {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// The same with a profile that policy gives: where policy says nothing of priorities, the profile does.
+    pub(crate) fn with(mut self, profile: Option<&Taken>) -> Grant {
+        if let Some(Taken { profile: Profile { priority: Some(priority), .. }, bound_by: Some(place), .. }) = profile
+            && self.priority.as_ref().is_some_and(|(_, place)| place == UNSAID)
+        {
+            self.priority = Some((*priority, place.clone()));
+        }
+        self
     }
 
     /// Whether one more session may be opened.

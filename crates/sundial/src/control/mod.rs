@@ -64,7 +64,6 @@ pub(crate) struct Control {
     /// Locked before a link's state, where both are.
     tenants: Mutex<Tenants>,
     usage: Usage,
-    sessions_seen: Seen,
     /// What traps cost here.
     trap_costs: HashMap<write_trap::Kind, Costs>,
     quiet: Quiet,
@@ -76,6 +75,7 @@ pub(crate) struct Control {
 struct Seat {
     device: DeviceLink,
     compilers: Arc<Compilers>,
+    sessions_seen: Seen,
 }
 
 impl Control {
@@ -91,26 +91,16 @@ impl Control {
         let seat = |(number, spec): (usize, &GpuSpec)| Seat {
             device: DeviceLink::new((number, *spec), config.memory.rules()),
             compilers: Compilers::new(store.clone()),
+            sessions_seen: Seen::default(),
         };
         let gpus: Vec<Seat> = config.gpu.iter().enumerate().map(seat).collect();
         let settings = Arc::new(Settings::new(config, system.host)?);
         let config = &settings.config;
         let tenants = Mutex::new(Tenants::new(&settings));
-        let (quiet, seen, sessions_seen) = (Quiet::new(), Mutex::new(Instant::now()), Seen::default());
+        let (quiet, seen) = (Quiet::new(), Mutex::new(Instant::now()));
         let usage = Usage::new(config.usage.tuning(), gpus.len());
         let settings = Mutex::new(settings);
-        let control = Arc::new(Control {
-            directory,
-            settings,
-            system,
-            gpus,
-            tenants,
-            usage,
-            sessions_seen,
-            trap_costs,
-            quiet,
-            seen,
-        });
+        let control = Arc::new(Control { directory, settings, system, gpus, tenants, usage, trap_costs, quiet, seen });
         control.hear_signals()?;
         for gpu in 0..control.gpus.len() {
             let supervised = Arc::clone(&control);

@@ -1,7 +1,7 @@
 //! How a tenant stands, told to who asks with its credential and has no session: `libnvidia-ml.so.1` in its programs.
 //!
-//! Device processes are asked as for `ps`, one question at a time, and not again for [`FRESH`]: who asks again and again costs what
-//! one does who asks so often. They ask no client's GPU for that.
+//! The device processes of its GPUs are asked as for `ps`, each one question at a time, and not again for [`FRESH`]: who asks again and
+//! again costs what one does who asks so often. They ask no client's GPU for that.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use transport::unix::{self, PeerProcess};
 use wire::{GpuStanding, Hello, ProcessStanding, Reply, Standing};
 
-use super::Control;
 use super::tenants::Asked;
+use super::{Control, Seat};
 use crate::admin::{Listing, SessionLine};
 
 /// What is not older is fresh enough.
@@ -24,11 +24,9 @@ const FRESH: Duration = Duration::from_millis(50);
 /// Longest wait for device processes: who asks waits for somewhat longer.
 const REPORT_BOUND: Duration = Duration::from_secs(1);
 
-/// What each GPU's device process said last of its sessions; `None`: nothing.
-#[derive(Default)]
-pub(super) struct Seen(Mutex<Option<(Instant, Listings)>>);
-
-type Listings = Arc<Vec<Option<Listing>>>;
+/// What a GPU's device process said last of its sessions, and when; `None`: nothing. Held while it is asked: who comes meanwhile has the
+/// same answer.
+pub(super) type Seen = Mutex<Option<(Instant, Option<Arc<Listing>>)>>;
 
 impl Control {
     /// Answers who asks how his tenant stands.
@@ -37,10 +35,10 @@ impl Control {
     /// Why he is not told.
     pub(super) fn tell_standing(&self, socket: &OwnedFd, hello: &Hello, peer: PeerProcess) -> Result<(), String> {
         let asked = self.tenants.lock().asked(&hello.credential, peer.into(), (hello.process, own_namespace()))?;
-        let seen = self.seen_sessions();
+        let until = Instant::now() + REPORT_BOUND;
         let on = |&(gpu, limit): &(usize, u64)| {
             let properties = self.gpus[gpu].device.properties()?;
-            Some(standing(&asked, (gpu, limit), properties, seen.get(gpu).and_then(Option::as_ref)))
+            Some(standing(&asked, (gpu, limit), properties, self.sessions_on(gpu, until).as_deref()))
         };
         let gpus: Option<Vec<GpuStanding>> = asked.gpus.iter().map(on).collect();
         let standing = Standing { gpus: gpus.ok_or("the GPU is being started")? };
@@ -49,20 +47,20 @@ impl Control {
         Ok(())
     }
 
-    fn seen_sessions(&self) -> Listings {
-        // Held while they are asked: who comes meanwhile has the same answer.
-        let mut seen = self.sessions_seen.0.lock();
-        if let Some((at, listings)) = &*seen
+    /// Who is on a GPU, as it was told a moment ago, or is by then; `None`: it does not answer.
+    fn sessions_on(&self, gpu: usize, until: Instant) -> Option<Arc<Listing>> {
+        let Seat { device, sessions_seen, .. } = &self.gpus[gpu];
+        let mut seen = sessions_seen.try_lock_until(until)?;
+        if let Some((at, listing)) = &*seen
             && at.elapsed() < FRESH
         {
-            return Arc::clone(listings);
+            return listing.clone();
         }
-        let works = |gpu: usize| self.gpus[gpu].device.facts().is_some();
-        let told = self.ask_all(REPORT_BOUND).into_iter().enumerate();
-        let listings = told.map(|(gpu, listing)| listing.ok().filter(|_| works(gpu))).collect();
-        let listings = Arc::new(listings);
-        *seen = Some((Instant::now(), Arc::clone(&listings)));
-        listings
+        let left = until.saturating_duration_since(Instant::now());
+        let told = device.ask_report().ok().and_then(|asked| asked.recv_timeout(left).ok());
+        let listing = told.filter(|_| device.facts().is_some()).map(Arc::new);
+        *seen = Some((Instant::now(), listing.clone()));
+        listing
     }
 
     /// Who is on each GPU? All are asked before any is waited for, for so long at most.

@@ -245,7 +245,7 @@ impl Control {
 
     /// One life of a device process.
     fn run_device(&self, gpu: usize) -> Result<()> {
-        let Seat { device, compilers } = &self.gpus[gpu];
+        let Seat { device, compilers, .. } = &self.gpus[gpu];
         let (number, spec) = device.gpu;
         let (ours, theirs) = unix::pair()?;
         unix::set_send_timeout(&ours, Some(link::SEND_BOUND))?;
@@ -304,7 +304,7 @@ impl Control {
     }
 
     fn listen_to_device(&self, gpu: usize, socket: &OwnedFd, pid: u32) -> Result<()> {
-        let Seat { device, compilers } = &self.gpus[gpu];
+        let Seat { device, compilers, .. } = &self.gpus[gpu];
         let mut buffer = Vec::new();
         loop {
             while !unix::readable(socket, LOOK)? {

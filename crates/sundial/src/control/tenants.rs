@@ -201,7 +201,7 @@ impl Tenants {
             taken.fill(&mut terms).map_err(anyhow::Error::msg)?;
             self.check_profile(taken).map_err(anyhow::Error::msg)?;
         }
-        let grant = self.grant(owner);
+        let grant = self.grant(owner).with(taken.as_ref());
         grant.check_tenants(self.of_user(owner.user).count()).map_err(anyhow::Error::msg)?;
         grant.prioritize(&mut terms).map_err(anyhow::Error::msg)?;
         let limit = self.settings.config.most_tenants;
@@ -551,10 +551,11 @@ impl Tenants {
     /// There is no such tenant, or its owner may not have that.
     pub(super) fn prioritize(&mut self, name: &str, priority: Priority) -> Result<Orders> {
         if let Some((id, owner)) = self.named(name) {
-            if let Some(taken) = self.profiles.get(&id) {
+            let taken = self.profiles.get(&id);
+            if let Some(taken) = taken {
                 taken.check_priority(priority).map_err(anyhow::Error::msg)?;
             }
-            self.grant(owner).check_priority(priority).map_err(anyhow::Error::msg)?;
+            self.grant(owner).with(taken).check_priority(priority).map_err(anyhow::Error::msg)?;
         }
         let tenant = self.admission.prioritize(name, priority)?;
         Ok(self.introduce(tenant))

@@ -147,6 +147,21 @@ fn who_may_take_some_profiles_has_no_more_than_they_say() {
     assert_eq!(come(&mut tenants, open("d", None), Some("large"), user), Ok(512 << 20), "one has ended");
 }
 
+#[test]
+fn a_profile_that_policy_gives_may_have_a_priority() {
+    let profiles = "[profiles.urgent]\npriority = \"high\"\n[policy.default]\nprofiles = [\"urgent\"]\n";
+    let come = |tenants: &mut Tenants| {
+        let terms = Terms { share_percent: None, ..terms("a", 0.0) };
+        tenants.register(newcomer(terms), owner(4_000_001), alive())?;
+        Ok::<_, anyhow::Error>(tenants.named("a").map(|(tenant, _)| tenants.priority(tenant)))
+    };
+    let mut tenants = tenants_with(profiles);
+    assert_eq!(come(&mut tenants).unwrap(), Some(Priority::High));
+    assert!(tenants.prioritize("a", Priority::Low).is_ok() && tenants.prioritize("a", Priority::High).is_ok());
+    let mut tenants = tenants_with(&format!("{profiles}priority = \"normal\"\n"));
+    assert!(come(&mut tenants).unwrap_err().to_string().contains("--priority normal at most"), "policy says it itself");
+}
+
 /// The limit of GPU memory that a device process is told, bytes.
 fn limit(orders: &Orders) -> u64 {
     match &orders[..] {
