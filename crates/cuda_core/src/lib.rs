@@ -60,8 +60,8 @@
 //!
 //! # Not supported
 //!
-//! Conditional and allocating nodes of graphs, graphs of several contexts, sparse arrays and those of blocks and planes, sharing between processes, clusters of more than one block, linking of
-//! several PTX texts that refer to each other. Functions say `NOT_SUPPORTED`, or are not here.
+//! Conditional and allocating nodes of graphs, graphs of several contexts, sparse arrays and those of blocks and planes, sharing between processes, clusters of more than
+//! one block. Functions say `NOT_SUPPORTED`, or are not here.
 //!
 //! Programs are not trusted to pass sensible values, and images of code may be anything: what they pass never panics.
 
