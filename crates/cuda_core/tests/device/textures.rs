@@ -110,6 +110,10 @@ fn kernels_read_what_references_are_bound_to_device() {
     driver.tex_ref_set_array(plane, array, 1).unwrap();
     assert_eq!(driver.tex_ref_get_resource(plane), Ok(Resource::Array(array)));
     assert_eq!(read(&driver, module).unwrap(), [vec![1.0, 2.0, 3.0, 4.0], vec![5.0, 6.0, 7.0, 8.0]]);
+    // What its elements are may be said after the address.
+    driver.tex_ref_set_format(line, FLOAT, 2).unwrap();
+    assert_eq!(read(&driver, module).unwrap()[0], [1.0, 3.0, 5.0, 7.0]);
+    driver.tex_ref_set_format(line, FLOAT, 1).unwrap();
     // Another address, another array: what is launched from then on.
     let far = driver.mem_alloc(4096).unwrap();
     driver.memset(far, 0x4000_0000, 4, 1024, NULL).unwrap();
