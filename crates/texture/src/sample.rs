@@ -235,10 +235,13 @@ impl Footprint {
             let axis = |i: usize| {
                 // Address modes are for faces that are not joined.
                 let mode = if sampler.seamless { AddressMode::Clamp } else { sampler.address[i] };
-                let Axis { texels, weight } = axis(along[i], mode, sizes[i], 0, linear);
                 if !joined {
-                    return Axis { texels, weight };
+                    // The far edge of a face that repeats is its near one.
+                    let repeats = mode == AddressMode::Wrap;
+                    let at = if repeats { along[i] % f64::from(sizes[i]) } else { along[i] };
+                    return axis(at, mode, sizes[i], 0, linear);
                 }
+                let Axis { weight, .. } = axis(along[i], mode, sizes[i], 0, linear);
                 // Indices from -1 to the width, one more than they are.
                 let first = ((along[i] - 0.5).floor() + 1.0).clamp(0.0, f64::from(level.width)) as u32;
                 Axis { texels: [Some(first), Some(first + 1)], weight }

@@ -324,10 +324,12 @@ fn cubes_are_sampled_by_direction() {
         // x = n (s / m + 1) / 2, as a fraction of 2 m.
         let (x, y, whole) = (n * (s + m), n * (t + m), 2 * m);
         let look_at = |x, y, face: u32| texel(&picture, &sampler, 0, [x, y, Some(face + cube)]);
-        let look = |at: [u32; 3]| look_at(Some(at[0]), Some(at[1]), at[2]);
         if sampler.filter == Filter::Point {
-            let at = [x, y].map(|v| v.div_euclid(whole).min(n - 1) as u32);
-            assert_eq!(got, look([at[0], at[1], face]).map(|(_, bits)| bits), "{context}");
+            let on = |axis: usize, v: i64| match (v.div_euclid(whole), sampler.seamless) {
+                (at, true) => Some(at.min(n - 1) as u32),
+                (at, false) => folded(sampler.address[axis], at.into(), n.into()),
+            };
+            assert_eq!(got, look_at(on(0, x), on(1, y), face).map(|(_, bits)| bits), "{context}");
             continue;
         }
         let split = |v: i64| {
