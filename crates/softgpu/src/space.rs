@@ -536,8 +536,10 @@ pub(crate) struct Spaces {
 #[derive(Debug, Default)]
 struct Slot {
     /// Held while the space is made: who wants the same one waits, and nobody else.
+    making: Mutex<()>,
+    /// Held for some instructions only.
     space: Mutex<Weak<Space>>,
-    /// There was an invalidate while it was being made.
+    /// There was an invalidate: whoever makes the space looks again at what it may have read before.
     invalidated: AtomicBool,
 }
 
@@ -546,11 +548,14 @@ impl Spaces {
     pub(crate) fn bind(&self, chip: &Chip, root: PhysAddr, window: (u64, u64), budget: u32) -> io::Result<Bound> {
         let slot = {
             let mut map = self.map.lock();
-            map.retain(|other, slot| *other == root || Arc::strong_count(slot) > 1 || slot.is_used());
+            // Who makes one has its slot.
+            let is_used = |slot: &Arc<Slot>| Arc::strong_count(slot) > 1 || slot.space.lock().strong_count() > 0;
+            map.retain(|other, slot| *other == root || is_used(slot));
             Arc::clone(map.entry(root).or_default())
         };
-        let mut place = slot.space.lock();
-        if let Some(old) = place.upgrade() {
+        let _making = slot.making.lock();
+        let old = slot.space.lock().upgrade();
+        if let Some(old) = old {
             if let Some(bound) = old.bind() {
                 return Ok(bound);
             }
@@ -558,12 +563,12 @@ impl Spaces {
             old.close();
             chip.background.discard(Rubbish::new(&chip.budgets, vec![Trash::Space(old)]));
         }
+        slot.invalidated.store(false, Ordering::SeqCst);
         let mut space = Space::new(chip, root, window, budget)?;
         *space.bound.get_mut() = 1;
         let bound = Bound { space: Arc::new(space) };
         let space = &bound.space;
-        *place = Arc::downgrade(space);
-        drop(place);
+        *slot.space.lock() = Arc::downgrade(space);
         {
             let mut of_budgets = self.of_budgets.lock();
             let spaces = of_budgets.entry(budget).or_default();
@@ -593,7 +598,7 @@ impl Spaces {
                 None => map.values().cloned().collect(),
             }
         };
-        slots.iter().filter_map(|slot| slot.get()).collect()
+        slots.iter().map(|slot| slot.invalidate()).collect()
     }
 
     /// A TLB invalidate: of one page directory or of all.
@@ -605,19 +610,11 @@ impl Spaces {
 }
 
 impl Slot {
-    fn is_used(&self) -> bool {
-        self.space.try_lock().is_none_or(|space| space.strong_count() > 0)
-    }
-
-    fn get(&self) -> Option<Weak<Space>> {
-        match self.space.try_lock() {
-            Some(space) => Some(Weak::clone(&space)),
-            None => {
-                self.invalidated.store(true, Ordering::SeqCst);
-                // It may have been made in between.
-                self.space.try_lock().map(|space| Weak::clone(&space))
-            }
-        }
+    /// The space that is here; one that is being made is told.
+    fn invalidate(&self) -> Weak<Space> {
+        // Before the look: who puts a space here afterwards sees this.
+        self.invalidated.store(true, Ordering::SeqCst);
+        Weak::clone(&self.space.lock())
     }
 }
 
@@ -709,6 +706,34 @@ mod tests {
         // What still runs in the old one sees nothing of what the tables say now.
         assert!(held.mirror.lock().closed && held.sync_part(&chip, 0..VA_END).is_none());
         assert!(Arc::ptr_eq(next.space(), bind(HUGE_PAGE).space()));
+    }
+
+    /// However many channels are being bound to it.
+    #[test]
+    fn invalidates_find_every_space() {
+        let memory = Memory::new(HUGE_PAGE).unwrap();
+        let chip = Chip::new(memory, EngineKind::Jit, Arc::new(Threads::default()), 1, Weak::new());
+        let root = PhysAddr::vram(0);
+        let bind = || chip.spaces.bind(&chip, root, (0, HUGE_PAGE), 0).unwrap();
+        let first = bind();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        drop(bind());
+                    }
+                });
+            }
+            let missed = (0..100_000).filter(|at| {
+                let root = (at % 2 == 0).then_some(root);
+                chip.spaces.find(root).iter().filter_map(Weak::upgrade).count() != 1
+            });
+            let missed = missed.count();
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(missed, 0);
+        });
+        drop(first);
     }
 
     #[test]
