@@ -87,6 +87,17 @@ pub(crate) unsafe fn c_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c
     unsafe { function(handle, name) }
 }
 
+/// The C library's function of a name, which is looked for once; `None` if this C library has none.
+pub(crate) fn next(known: &AtomicUsize, name: &CStr) -> Option<*const c_void> {
+    let mut address = known.load(Ordering::Relaxed);
+    if address == 0 {
+        // SAFETY: a C string. What comes after us.
+        address = unsafe { c_dlsym(libc::RTLD_NEXT, name.as_ptr()) }.expose_provenance();
+        known.store(address, Ordering::Relaxed);
+    }
+    (address != 0).then(|| std::ptr::with_exposed_provenance(address))
+}
+
 /// The next `dlsym`, but for the names that we stand before.
 ///
 /// What that does depends on who calls it (`RTLD_NEXT`), so for all other names this jumps there with the stack as it was.

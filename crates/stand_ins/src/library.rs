@@ -3,7 +3,9 @@
 //! A function of ours that stands before a library's must know which library that is: of the arguments only handles tell, and
 //! those only to the library that made them. So each such function exists [`MOST`] times, one for each library.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use crate::interpose::c_dlsym;
@@ -56,6 +58,14 @@ pub(crate) fn of_function(function: *const c_void) -> Option<usize> {
 /// Is it in this library?
 pub(crate) fn is_ours(function: *const c_void) -> bool {
     base(function).is_some_and(|found| Some(found) == base(of_function as *const c_void))
+}
+
+/// The folder that this library really lies in.
+pub(crate) fn folder() -> Option<PathBuf> {
+    let found = about(of_function as *const c_void)?;
+    // SAFETY: the loader's C string.
+    let path = unsafe { CStr::from_ptr(found.dli_fname) };
+    Some(std::fs::canonicalize(OsStr::from_bytes(path.to_bytes())).ok()?.parent()?.to_path_buf())
 }
 
 /// Where the file begins that the loader has an address in.

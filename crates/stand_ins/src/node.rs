@@ -4,9 +4,9 @@
 //! node, and there is none, is told of `/dev/null`. Who opens it learns that there is none.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
-use crate::interpose::c_dlsym;
+use crate::interpose::next;
 
 /// The nodes of NVIDIA's driver that stand for "there is a GPU".
 const NODES: [&CStr; 2] = [c"/dev/nvidia0", c"/dev/nvidiactl"];
@@ -25,17 +25,6 @@ unsafe fn stands_in(path: *const c_char, result: c_int) -> bool {
     }
     // SAFETY: as our caller knows; the C library has read it.
     NODES.contains(&unsafe { CStr::from_ptr(path) })
-}
-
-/// The C library's function of a name, which is looked for once; `None` if this C library has none.
-fn next(known: &AtomicUsize, name: &CStr) -> Option<*const c_void> {
-    let mut address = known.load(Ordering::Relaxed);
-    if address == 0 {
-        // SAFETY: a C string. What comes after us.
-        address = unsafe { c_dlsym(libc::RTLD_NEXT, name.as_ptr()) }.expose_provenance();
-        known.store(address, Ordering::Relaxed);
-    }
-    (address != 0).then(|| std::ptr::with_exposed_provenance(address))
 }
 
 /// Fails as a function does that is not there.

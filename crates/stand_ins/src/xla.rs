@@ -1,9 +1,15 @@
-//! XLA (JAX): it carries compilers of its own, and is told to call `ptxas`, of which there is ours in `PATH`.
+//! XLA (JAX): it carries compilers of its own, and is told to call `ptxas`; which it finds by itself, so that what it starts is ours instead.
 //!
 //! XLA ends a program that tells it of a flag which it does not know. So its flags are set once its plugin is in the process, and
-//! only those whose names are in there.
+//! only those whose names are in there. From then on the process starts our `ptxas` wherever it starts one.
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicUsize;
+
+use crate::interpose::next;
 
 /// The function by which a plugin of XLA's is known.
 pub(crate) const PLUGIN: &CStr = c"GetPjrtApi";
@@ -17,6 +23,12 @@ const FLAGS: [&str; 2] = ["xla_gpu_enable_libnvptxcompiler", "xla_gpu_enable_lib
 /// Sets what the plugin with this function knows of [`FLAGS`], unless the user has said it.
 pub(crate) fn prepare(function: *const c_void) {
     let Some(base) = crate::library::base(function) else { return };
+    // It is there, unless somebody has moved the library away from it.
+    if let Some(ptxas) = crate::library::folder().map(|folder| folder.join("../bin/ptxas")).filter(|path| path.exists())
+        && let Ok(path) = CString::new(ptxas.into_os_string().into_vec())
+    {
+        PTXAS.get_or_init(|| path);
+    }
     let constants = constants(base);
     let knows = |flag: &str| {
         // SAFETY: the plugin's own memory, which stays while its caller is told of it.
@@ -37,6 +49,58 @@ pub(crate) fn prepare(function: *const c_void) {
         unsafe { libc::setenv(VARIABLE.as_ptr(), value.as_ptr(), 1) };
     }
 }
+
+/// Our `ptxas`, once there is a plugin of XLA's in the process.
+static PTXAS: OnceLock<CString> = OnceLock::new();
+
+/// Which program is started instead.
+///
+/// # Safety
+/// A C string, or null.
+unsafe fn instead(program: *const c_char) -> *const c_char {
+    let Some(ours) = PTXAS.get().filter(|_| !program.is_null()) else { return program };
+    // SAFETY: a C string, as our caller knows.
+    let path = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(program) }.to_bytes()));
+    if path.file_name().is_some_and(|name| name == "ptxas") { ours.as_ptr() } else { program }
+}
+
+type Spawn = unsafe extern "C" fn(
+    *mut libc::pid_t,
+    *const c_char,
+    *const libc::posix_spawn_file_actions_t,
+    *const libc::posix_spawnattr_t,
+    *const *mut c_char,
+    *const *mut c_char,
+) -> c_int;
+
+macro_rules! spawn {
+    ($($name:ident $text:literal)*) => {$(
+        /// The C library's function of this name, but for `ptxas`.
+        ///
+        /// # Safety
+        /// As of the C library's.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            pid: *mut libc::pid_t,
+            program: *const c_char,
+            actions: *const libc::posix_spawn_file_actions_t,
+            attributes: *const libc::posix_spawnattr_t,
+            arguments: *const *mut c_char,
+            environment: *const *mut c_char,
+        ) -> c_int {
+            static NEXT: AtomicUsize = AtomicUsize::new(0);
+            let Some(next) = next(&NEXT, $text) else { return libc::ENOSYS };
+            // SAFETY: this is its type.
+            let next = unsafe { std::mem::transmute::<*const c_void, Spawn>(next) };
+            // SAFETY: the caller's own argument.
+            let program = unsafe { instead(program) };
+            // SAFETY: the caller's own arguments, and a C string that stays.
+            unsafe { next(pid, program, actions, attributes, arguments, environment) }
+        }
+    )*};
+}
+
+spawn!(posix_spawn c"posix_spawn" posix_spawnp c"posix_spawnp");
 
 /// What of a loaded file is only read, as address and length in bytes.
 fn constants(base: usize) -> Vec<(usize, usize)> {

@@ -293,6 +293,52 @@ int main() {{
     }
 }
 
+/// XLA finds a `ptxas` in its own package; ours is started, and by nobody who has not loaded XLA.
+#[test]
+fn xla_starts_our_ptxas() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("spawn");
+    for sub in ["lib", "bin", "theirs"] {
+        std::fs::create_dir(folder.0.join(sub)).unwrap();
+    }
+    std::fs::copy(library(), folder.0.join("lib/libsundial_stand_ins.so")).unwrap();
+    for (program, says) in [("bin/ptxas", "ours"), ("theirs/ptxas", "theirs"), ("theirs/nvlink", "theirs")] {
+        let path = folder.0.join(program);
+        std::fs::write(&path, format!("#!/bin/sh\necho {says} $*\n")).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let program = r#"
+#include <dlfcn.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <sys/wait.h>
+extern char** environ;
+static void start(int (*spawn)(pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*, char* const[], char* const[]), char* name) {
+    pid_t pid;
+    char* arguments[] = {name, "a.ptx", NULL};
+    if (spawn(&pid, name, NULL, NULL, arguments, environ)) printf("failed\n");
+    else waitpid(pid, NULL, 0);
+}
+int main() {
+    setvbuf(stdout, NULL, _IONBF, 0);
+    start(posix_spawn, "theirs/ptxas");
+    dlsym(dlopen("./libplugin.so", RTLD_NOW | RTLD_LOCAL), "GetPjrtApi");
+    start(posix_spawn, "theirs/ptxas");
+    start(posix_spawnp, "./theirs/ptxas");
+    start(posix_spawn, "theirs/nvlink");
+    start(posix_spawn, "theirs/nothing");
+}"#;
+    if folder.compile("libplugin.so", "int GetPjrtApi(void) { return 7; }", &["-shared", "-fPIC"])
+        && folder.compile("program", program, &["-ldl"])
+    {
+        let mut command = Command::new(folder.0.join("program"));
+        command.current_dir(&folder.0).env("LD_PRELOAD", folder.0.join("lib/libsundial_stand_ins.so"));
+        let said = command.output().unwrap();
+        let expected = "theirs a.ptx\nours a.ptx\nours a.ptx\ntheirs a.ptx\nfailed\n";
+        assert_eq!(String::from_utf8_lossy(&said.stdout), expected, "{said:?}");
+    }
+}
+
 #[test]
 fn the_node_of_a_gpu_seems_to_be_there() {
     if Path::new("/dev/nvidiactl").exists() {

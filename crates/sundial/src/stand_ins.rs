@@ -55,7 +55,7 @@ pub(crate) fn settings(folder: &Path, is: impl Fn(&str) -> Option<OsString>) -> 
         settings.push(Setting {
             variable: "LD_PRELOAD",
             value: prepended(&library, is("LD_PRELOAD"), None),
-            why: "NVRTC and nvJitLink hand over PTX, and XLA calls ptxas",
+            why: "NVRTC and nvJitLink hand over PTX, and XLA calls our ptxas",
         });
         settings.push(Setting {
             variable: "ASAN_OPTIONS",
@@ -70,7 +70,7 @@ pub(crate) fn settings(folder: &Path, is: impl Fn(&str) -> Option<OsString>) -> 
         variable: "PATH",
         // As programs are looked for where nothing is said.
         value: prepended(folder.join("bin").as_os_str(), is("PATH"), Some("/usr/local/bin:/usr/bin:/bin")),
-        why: "so does the ptxas that XLA finds",
+        why: "so does the ptxas that others find",
     });
     (settings, error)
 }
