@@ -134,7 +134,7 @@ const CLIENTS: [Client; 9] = [
         name: "jax",
         environment: &TORCH,
         packages: &["jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt"],
-        note: "It asks NVML (`libnvidia-ml.so.1`) which GPUs there are, before the driver. Matrix products go to cuBLAS, and are not checked.",
+        note: "It asks NVML (`libnvidia-ml.so.1`) which GPUs there are, before the driver. Of matrix products XLA tries many kernels first.",
     },
 ];
 
