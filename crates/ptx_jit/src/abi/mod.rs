@@ -73,12 +73,15 @@ impl Helper {
     ];
 }
 
+/// Most elements of an access.
+pub(crate) const MAX_ELEMENTS: u32 = 8;
+
 /// A memory access in the program, as its slow path must know it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Site {
     pub(crate) space: Space,
     pub(crate) ty: Ty,
-    /// Elements per thread.
+    /// Elements per thread, at most [`MAX_ELEMENTS`].
     pub(crate) count: u32,
 }
 

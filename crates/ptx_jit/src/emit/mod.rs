@@ -25,7 +25,7 @@ use cranelift_frontend::{FunctionBuilder, Variable};
 use ptx::ir::{Kernel, Reg, RegTy};
 
 use crate::abi::context::at;
-use crate::abi::{Attached, Helper, Key};
+use crate::abi::{Attached, Helper, Key, MAX_ELEMENTS};
 use crate::analysis::classes::Class;
 use crate::analysis::regset::RegSet;
 use crate::analysis::{Plan, Region};
@@ -117,8 +117,9 @@ pub(crate) struct Emit<'a, 'f> {
     touched: RegSet,
 }
 
-/// Bytes of the stack slot for arguments and results of helpers.
-const SCRATCH_BYTES: u32 = 16 * 16 * 8;
+/// Bytes of the stack slot for arguments and results of helpers: rows of a word for each lane of a chunk, which may be a warp. An access
+/// has a row of addresses, and one for each of its elements.
+const SCRATCH_BYTES: u32 = (1 + MAX_ELEMENTS) * 32 * 8;
 
 fn little() -> MemFlagsData {
     MemFlagsData::new().with_endianness(Endianness::Little)

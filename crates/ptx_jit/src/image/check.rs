@@ -5,7 +5,7 @@ use ptx::launch::{MAX_CTA_BYTES, MAX_PARAM_BYTES, MAX_THREADS_PER_CTA, WARP};
 
 use super::{Facts, Machine, Region, Relocation, Target};
 use crate::abi::joint::{Matrix, Meeting, Site, Slot};
-use crate::abi::{self, Attached, MAX_ATTACHED};
+use crate::abi::{self, Attached, MAX_ATTACHED, MAX_ELEMENTS};
 use crate::{CompileError, MAX_STACK_BYTES};
 
 type Checked = Result<(), CompileError>;
@@ -87,7 +87,7 @@ fn attachments(region: &Region, lanes: u32, frame: u32) -> Checked {
     fits(most <= MAX_ATTACHED, "that many attachments")?;
     for site in sites {
         // Rows in the scratch slot: addresses, and elements.
-        fits((1..=7).contains(&site.count), "an access of that many elements")?;
+        fits((1..=MAX_ELEMENTS).contains(&site.count), "an access of that many elements")?;
     }
     for run in runs {
         // There are 16 bytes for each lane in the context.
