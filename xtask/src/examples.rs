@@ -110,7 +110,16 @@ fn variants(home: &Path, runtime_12: &Path) -> [Variant; 3] {
         Variant { folder: "shared-12", names: few, flags: [for_12.clone(), shared(runtime_12)].concat() },
         Variant {
             folder: "static-12",
-            names: &["vector_add", "streams", "graphs", "managed", "device_printf", "reduction", "linked"],
+            names: &[
+                "vector_add",
+                "streams",
+                "graphs",
+                "graph_memory",
+                "managed",
+                "device_printf",
+                "reduction",
+                "linked",
+            ],
             flags: for_12,
         },
     ]

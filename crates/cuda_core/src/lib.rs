@@ -60,7 +60,7 @@
 //!
 //! # Not supported
 //!
-//! Conditional and allocating nodes of graphs, graphs of several contexts, sparse arrays and those of blocks and planes, sharing between processes, clusters of more than
+//! Conditional nodes of graphs, graphs of several contexts, sparse arrays and those of blocks and planes, sharing between processes, clusters of more than
 //! one block. Functions say `NOT_SUPPORTED`, or are not here.
 //!
 //! Programs are not trusted to pass sensible values, and images of code may be anything: what they pass never panics.

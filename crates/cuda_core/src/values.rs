@@ -161,6 +161,14 @@ pub enum NodeParams<'a> {
         flags: u32,
         context: Context,
     },
+    /// `descriptors` are the `CUmemAccessDesc`s of `accesses`, for who asks.
+    MemAlloc {
+        props: MemoryProps,
+        bytes: u64,
+        accesses: Vec<(Location, AccessFlags)>,
+        descriptors: Box<[[u32; 3]]>,
+    },
+    MemFree(DevAddr),
 }
 
 /// What a node of a graph does.
@@ -189,11 +197,20 @@ pub enum NodeInfo {
     Empty,
     WaitEvent(Event),
     RecordEvent(Event),
+    /// `shown` is the address of so many `CUstreamBatchMemOpParams`s, which last until the node gets other parameters.
     MemOps {
-        operations: Arc<[MemOp]>,
+        shown: (u64, u64),
         flags: u32,
         context: Context,
     },
+    /// `descriptors` is the address of so many `CUmemAccessDesc`s, which last as long as the node.
+    MemAlloc {
+        device: i32,
+        bytes: u64,
+        address: DevAddr,
+        descriptors: (u64, u64),
+    },
+    MemFree(DevAddr),
 }
 
 /// An edge of a graph: from which node, to which, and its `CUgraphEdgeData`.
@@ -454,8 +471,23 @@ pub enum MemOp {
         /// `CU_STREAM_WRITE_VALUE_*`.
         flags: u32,
     },
-    /// `FLUSH_REMOTE_WRITES` and `BARRIER`: implied by the order of a stream.
-    Nothing,
+    /// `FLUSH_REMOTE_WRITES` and `BARRIER`: implied by the order of a stream. Type and flags as they lie in memory.
+    Nothing(u64),
+}
+
+impl MemOp {
+    /// `CUstreamBatchMemOpParams`.
+    pub(crate) fn words(&self) -> [u64; 6] {
+        match *self {
+            MemOp::Wait { address, value, wide, flags } => {
+                [if wide { 4 } else { 1 }, address.0, value, flags.into(), 0, 0]
+            }
+            MemOp::Write { address, value, wide, flags } => {
+                [if wide { 5 } else { 2 }, address.0, value, flags.into(), 0, 0]
+            }
+            MemOp::Nothing(word) => [word, 0, 0, 0, 0, 0],
+        }
+    }
 }
 
 /// What `cuDevicePrimaryCtxGetState` says.

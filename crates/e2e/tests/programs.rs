@@ -25,6 +25,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
             "mandelbrot",
             "streams",
             "graphs",
+            "graph_memory",
             "managed",
             "device_printf",
             "block_reduce",
@@ -42,7 +43,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
     (
         "static-12",
         "CUDA runtime 12.",
-        &["vector_add", "streams", "graphs", "managed", "device_printf", "reduction", "linked"],
+        &["vector_add", "streams", "graphs", "graph_memory", "managed", "device_printf", "reduction", "linked"],
     ),
     ("shared-12", "CUDA runtime 12.", &["vector_add", "streams"]),
     ("shared", "CUDA runtime ", &["vector_add", "streams"]),

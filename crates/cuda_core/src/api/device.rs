@@ -176,20 +176,28 @@ impl Driver {
         if (1..=5).contains(&attribute) { Ok(0) } else { Err(CudaError::INVALID_VALUE) }
     }
 
-    /// Memory held by graphs: none.
+    /// A `CUgraphMem_attribute`: memory that graphs use, the most of it, memory reserved for them, the most of it, bytes.
     ///
     /// # Errors
     /// `INVALID_DEVICE`, `INVALID_VALUE` for unknown attributes.
-    pub fn device_get_graph_mem_attribute(&self, device: Device, attribute: i32) -> Result<u64> {
-        self.device(device)?;
-        if (0..=3).contains(&attribute) { Ok(0) } else { Err(CudaError::INVALID_VALUE) }
+    pub fn device_get_graph_mem_attribute(&self, device: Device, attribute: u32) -> Result<u64> {
+        self.device(device)?.core.memory.graph_attribute(attribute)
     }
 
-    /// Gives memory held by graphs back: there is none.
+    /// Sets a `CUgraphMem_attribute`. The most can be set, to 0 only: that makes it what is used now.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, `INVALID_VALUE`.
+    pub fn device_set_graph_mem_attribute(&self, device: Device, attribute: u32, value: u64) -> Result<()> {
+        self.device(device)?.core.memory.graph_set_attribute(attribute, value)
+    }
+
+    /// Gives memory back that graphs have allocated, if it is free and no launch uses it.
     ///
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_graph_mem_trim(&self, device: Device) -> Result<()> {
-        self.device(device).map(drop)
+        self.device(device)?.core.memory.graph_trim();
+        Ok(())
     }
 }

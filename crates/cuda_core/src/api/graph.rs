@@ -2,16 +2,20 @@
 
 use std::sync::Arc;
 
+use gpu::DevAddr;
+
 use crate::context_core::ContextCore;
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::graph::dot;
 use crate::graph::encode::encode;
 use crate::graph::node::{KernelWork, Work};
-use crate::graph::store::Store;
+use crate::graph::store::{Store, WantedAlloc};
 use crate::graph::user_object::release_from;
-use crate::handle::{Context, Graph, GraphNode, UserObject};
-use crate::values::{GraphEdge, HostCall, NodeInfo, NodeParams};
+use crate::handle::{Context, Device, Graph, GraphNode, UserObject};
+use crate::memory::allocation::Kind;
+use crate::memory::heap::Memory;
+use crate::values::{AccessFlags, GraphEdge, HostCall, Location, MemoryProps, NodeInfo, NodeParams};
 use crate::work::launch::block;
 
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
@@ -56,14 +60,49 @@ impl Driver {
                 if flags != 0 {
                     return Err(CudaError::INVALID_VALUE);
                 }
-                Work::MemOps { operations: operations.into(), flags, core: self.core_of(context)? }
+                Work::mem_ops(&operations, flags, self.core_of(context)?)
             }
+            // Only new nodes have these.
+            NodeParams::MemAlloc { .. } | NodeParams::MemFree(_) => return Err(CudaError::NOT_SUPPORTED),
         };
         // What a stream would refuse is refused here; the steps are made when the graph is instantiated.
         if !matches!(work, Work::Kernel(_)) {
             encode(&self.memory, &work)?;
         }
         Ok(work)
+    }
+
+    /// An allocation of a node, on a device that is there.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` for memory of the host's or shared between processes; `INVALID_VALUE`, `INVALID_DEVICE`.
+    pub(crate) fn wanted_alloc(
+        &self,
+        props: MemoryProps,
+        bytes: u64,
+        accesses: &[(Location, AccessFlags)],
+        descriptors: Box<[[u32; 3]]>,
+    ) -> Result<WantedAlloc> {
+        self.ready()?;
+        let Location::Device(ordinal) = props.location else {
+            let none = props.location == Location::Invalid;
+            return Err(if none { CudaError::INVALID_VALUE } else { CudaError::NOT_SUPPORTED });
+        };
+        if props.handle_types != 0 {
+            return Err(CudaError::NOT_SUPPORTED);
+        }
+        let device = self.device(Device(ordinal))?;
+        self.check_access(ordinal, accesses)?;
+        Ok(WantedAlloc { memory: Arc::clone(&device.core.memory), bytes, descriptors })
+    }
+
+    /// What graphs have allocated at an address, on whichever device.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if there is nothing.
+    pub(crate) fn graph_memory_at(&self, address: DevAddr) -> Result<&Arc<Memory>> {
+        let found = self.memory.find(address.0).filter(|found| found.kind == Kind::Graph && found.base == address.0);
+        found.map(|found| self.memory.of(found.gpu)).ok_or(CudaError::INVALID_VALUE)
     }
 
     /// Creates an empty graph.
@@ -98,14 +137,30 @@ impl Driver {
     /// Adds a node behind others.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for graphs and nodes that there are not, or what the parameters say; those of the work.
+    /// `INVALID_VALUE` for graphs and nodes that there are not, or what the parameters say; those of the work. Of memory: `INVALID_VALUE`
+    /// for what no node has allocated, or another node frees, for a graph of a node, and to copy a graph that has any.
     pub fn graph_add_node(
         &self,
         graph: Graph,
         before: &[(GraphNode, [u8; 8])],
         params: NodeParams<'_>,
     ) -> Result<GraphNode> {
-        let moved = matches!(params, NodeParams::Graph { moved: true, .. });
+        let moved = match params {
+            NodeParams::MemAlloc { props, bytes, accesses, descriptors } => {
+                let wanted = self.wanted_alloc(props, bytes, &accesses, descriptors)?;
+                let store = &mut self.graphs.state.lock().store;
+                let work = Work::Alloc(Arc::new(store.alloc(graph, before, wanted)?));
+                return store.add(graph, before, work);
+            }
+            NodeParams::MemFree(address) => {
+                self.ready()?;
+                let memory = self.graph_memory_at(address)?;
+                let store = &mut self.graphs.state.lock().store;
+                return store.add(graph, before, Work::Free(memory.graph_to_free(address.0, graph)?));
+            }
+            NodeParams::Graph { moved, .. } => moved,
+            _ => false,
+        };
         let work = self.work(params)?;
         let store = &mut self.graphs.state.lock().store;
         store.graph(graph)?;
@@ -258,16 +313,24 @@ impl Driver {
             Work::Empty => NodeInfo::Empty,
             Work::WaitEvent(event, _) => NodeInfo::WaitEvent(*event),
             Work::RecordEvent(event, _) => NodeInfo::RecordEvent(*event),
-            Work::MemOps { operations, flags, core } => {
-                NodeInfo::MemOps { operations: Arc::clone(operations), flags: *flags, context: core.handle }
+            Work::MemOps { shown, flags, core, .. } => {
+                let shown = (shown.as_ptr().expose_provenance() as u64, shown.len() as u64);
+                NodeInfo::MemOps { shown, flags: *flags, context: core.handle }
             }
+            Work::Alloc(alloc) => NodeInfo::MemAlloc {
+                device: alloc.block.memory().gpu().cast_signed(),
+                bytes: alloc.bytes,
+                address: DevAddr(alloc.block.base),
+                descriptors: (alloc.descriptors.as_ptr().expose_provenance() as u64, alloc.descriptors.len() as u64),
+            },
+            Work::Free(block) => NodeInfo::MemFree(DevAddr(block.base)),
         })
     }
 
     /// Gives other work to a node. Executable graphs do not change.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if it is none or of another kind; those of the work.
+    /// `INVALID_VALUE` if it is none or of another kind; `NOT_SUPPORTED` for memory; those of the work.
     pub fn graph_node_set_params(&self, node: GraphNode, params: NodeParams<'_>) -> Result<()> {
         let mut work = self.work(params)?;
         let mut state = self.graphs.state.lock();

@@ -27,7 +27,7 @@ impl Driver {
     /// An executable graph of what a graph is now. If there is none, what was in the way.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for unknown flags, no graph, and circles; `NOT_SUPPORTED` for launches by kernels and work of several
+    /// `INVALID_VALUE` for unknown flags, no graph, circles, and a graph with memory that has an executable one; `NOT_SUPPORTED` for launches by kernels and work of several
     /// contexts; those of the work.
     pub fn graph_instantiate(
         &self,
@@ -73,12 +73,17 @@ impl Driver {
     /// Launches an executable graph in a stream; one that is being captured gets a node with what it does.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if it is none, `INVALID_HANDLE`; the context's error.
+    /// `INVALID_VALUE` if it is none, or allocates what is still allocated, or frees what is not, or would have to be copied into a
+    /// capture with memory of its own; `INVALID_HANDLE`, `OUT_OF_MEMORY`; the context's error.
     pub fn graph_launch(&self, exec: GraphExec, stream: Stream) -> Result<()> {
         let exec = self.exec(exec)?;
         if let Some(capture) = self.captured(stream)? {
+            if exec.has_memory() {
+                // Nodes that allocate or free cannot be copied.
+                return Err(CudaError::INVALID_VALUE);
+            }
             let (nodes, references) = exec.parts();
-            return capture.add_node(|state| {
+            return capture.add_node(|state, _, _| {
                 let child = state.store.create();
                 state.store.graph_mut(child)?.references.clone_from(&references);
                 rebuild(&mut state.store, child, &nodes, 0, nodes.len())?;
@@ -87,7 +92,7 @@ impl Driver {
         }
         let stream = self.stream(stream)?;
         let Some(core) = exec.core.as_ref().filter(|core| !Arc::ptr_eq(core, &stream.core)) else {
-            return exec.launch(&stream);
+            return exec.launch(&stream, &|| self.devices.of(&stream.core.gpu).pools.squeeze());
         };
         // The work is another context's: it runs there, in the place of a command of the stream.
         core.check()?;
@@ -100,7 +105,7 @@ impl Driver {
             None => Ok(()),
         };
         behind(&own, &stream)?;
-        exec.launch(&own)?;
+        exec.launch(&own, &|| self.devices.of(&core.gpu).pools.squeeze())?;
         behind(&stream, &own)
     }
 

@@ -97,6 +97,10 @@ impl Driver {
             current.queues.synchronize()?;
             return self.pools_of(&found).free(&found, None);
         }
+        if found.kind == Kind::Graph && found.base == address.0 {
+            current.queues.synchronize()?;
+            return self.memory.of(found.gpu).graph_free(address.0, None);
+        }
         let freeable = |found: &Allocation| matches!(found.kind, Kind::Device | Kind::Managed);
         if found.base != address.0 || !freeable(&found) {
             return Err(CudaError::INVALID_VALUE);

@@ -6,6 +6,7 @@ use gpu::DevAddr;
 
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
+use crate::graph::node::Work;
 use crate::handle::{Device, MemPool, Stream};
 use crate::memory::allocation::{Allocation, Kind};
 use crate::memory::pool::{Allocator, Freed, PoolState, Pools};
@@ -62,15 +63,27 @@ impl Driver {
     /// # Errors
     /// As `mem_alloc_from_pool_async`.
     pub fn mem_alloc_async(&self, bytes: u64, stream: Stream) -> Result<DevAddr> {
-        let pools = &self.devices.of(&self.stream(stream)?.core.gpu).pools;
+        let pools = &self.devices.of(&self.any_stream(stream)?.core.gpu).pools;
         self.mem_alloc_from_pool_async(bytes, pools.current_pool(), stream)
     }
 
-    /// Allocates from a pool in stream order.
+    /// Allocates from a pool in stream order. A stream that is being captured gets a node that allocates where the pool is.
     ///
     /// # Errors
     /// `INVALID_VALUE` for 0 bytes or no pool, `INVALID_HANDLE`, `OUT_OF_MEMORY`.
     pub fn mem_alloc_from_pool_async(&self, bytes: u64, pool: MemPool, stream: Stream) -> Result<DevAddr> {
+        if let Some(capture) = self.captured(stream)? {
+            let location = Location::Device(self.device_of_pool(pool)?);
+            let props = MemoryProps { location, handle_types: 0, max_bytes: 0 };
+            let wanted = self.wanted_alloc(props, bytes, &[], Box::default())?;
+            let mut address = DevAddr(0);
+            capture.add_node(|state, graph, before| {
+                let alloc = state.store.alloc(graph, before, wanted)?;
+                address = DevAddr(alloc.block.base);
+                Ok(Work::Alloc(Arc::new(alloc)))
+            })?;
+            return Ok(address);
+        }
         let stream = self.stream(stream)?;
         let (pools, pool) = self.pool(pool)?;
         if bytes == 0 {
@@ -81,11 +94,15 @@ impl Driver {
         Ok(DevAddr(memory.base))
     }
 
-    /// Frees in stream order.
+    /// Frees in stream order. A stream that is being captured gets a node that frees what a node has allocated.
     ///
     /// # Errors
     /// `INVALID_VALUE` if no allocation begins there, `INVALID_HANDLE`.
     pub fn mem_free_async(&self, address: DevAddr, stream: Stream) -> Result<()> {
+        if let Some(capture) = self.captured(stream)? {
+            let memory = self.graph_memory_at(address)?;
+            return capture.add_node(|_, graph, _| Ok(Work::Free(memory.graph_to_free(address.0, graph)?)));
+        }
         let stream = self.stream(stream)?;
         if address.0 == 0 {
             return Ok(());
@@ -102,6 +119,13 @@ impl Driver {
                 }
                 let mark = stream.point()?;
                 pools.free(&found, mark.map(|mark| Freed { mark, queue: stream.id() }))
+            }
+            Kind::Graph => {
+                if stream.core.gpu.ordinal != found.gpu {
+                    stream.synchronize()?;
+                    return self.memory.of(found.gpu).graph_free(address.0, None);
+                }
+                self.memory.of(found.gpu).graph_free(address.0, stream.point()?)
             }
             // Memory of `cuMemAlloc` may be freed here too; it has no pool to wait in.
             Kind::Device => {
@@ -184,7 +208,12 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` for what would change that, `INVALID_DEVICE`.
     pub fn mem_pool_set_access(&self, pool: MemPool, accesses: &[(Location, AccessFlags)]) -> Result<()> {
-        let own = self.device_of_pool(pool)?;
+        self.check_access(self.device_of_pool(pool)?, accesses)
+    }
+
+    /// # Errors
+    /// As `mem_pool_set_access`, of memory of a device's own.
+    pub(crate) fn check_access(&self, own: i32, accesses: &[(Location, AccessFlags)]) -> Result<()> {
         accesses.iter().try_for_each(|&(location, flags)| match location {
             Location::Device(device) if device == own => match flags {
                 AccessFlags::ReadWrite => Ok(()),

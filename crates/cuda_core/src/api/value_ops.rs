@@ -55,7 +55,7 @@ impl Driver {
             for operation in operations {
                 command(&self.memory, core.gpu.ordinal, *operation)?;
             }
-            return capture.add(Work::MemOps { operations: operations.into(), flags, core });
+            return capture.add(Work::mem_ops(operations, flags, core));
         }
         let stream = self.stream(stream)?;
         let gpu = stream.core.gpu.ordinal;

@@ -44,15 +44,21 @@ pub(crate) struct GpuCore {
 
 impl GpuCore {
     pub(crate) fn new(link: &Arc<GpuLink>, ordinal: u32, space: &Arc<Space>, host: HostServices) -> GpuCore {
+        let slots = Arc::new(Slots::new(link));
         GpuCore {
             ordinal,
             link: Arc::clone(link),
-            slots: Arc::new(Slots::new(link)),
-            memory: Arc::new(Memory::new(link, ordinal, space)),
+            memory: Arc::new(Memory::new(link, ordinal, space, &slots)),
+            slots,
             host,
             contexts: RwLock::default(),
             errors_seen: AtomicU32::new(0),
         }
+    }
+
+    /// A context that exists on the GPU, by its name there.
+    pub(crate) fn context(&self, id: ContextId) -> Option<Arc<ContextCore>> {
+        self.contexts.read().iter().filter_map(Weak::upgrade).find(|context| context.id == id)
     }
 
     /// Looks whether some context has failed since the last look: one load, if none has.

@@ -187,15 +187,18 @@ impl Captured<'_> {
     /// # Errors
     /// `STREAM_CAPTURE_INVALIDATED`.
     pub(crate) fn add(&self, work: Work) -> Result<()> {
-        self.add_node(|_| Ok(work))
+        self.add_node(|_, _, _| Ok(work))
     }
 
-    /// As `add`, of what `work` makes.
-    pub(crate) fn add_node(&self, work: impl FnOnce(&mut State) -> Result<Work>) -> Result<()> {
+    /// As `add`, of what `work` makes for a graph, behind those nodes of it.
+    pub(crate) fn add_node(
+        &self,
+        work: impl FnOnce(&mut State, Graph, &[(GraphNode, EdgeData)]) -> Result<Work>,
+    ) -> Result<()> {
         self.with(|state, id| {
             let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?.valid()?;
             let (graph, before) = (capture.graph, capture.member(&self.stream)?.before.clone());
-            let work = work(state)?;
+            let work = work(state, graph, &before)?;
             let child = if let Work::Graph(child) = work { Some(child) } else { None };
             let node = state.store.add(graph, &before, work).inspect_err(|_| {
                 // It refers to what the caller does too: nothing of the program's is called.

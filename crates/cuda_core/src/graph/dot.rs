@@ -22,6 +22,8 @@ fn label(work: &Work) -> String {
         Work::Empty => "EMPTY".into(),
         Work::WaitEvent(event, _) => format!("EVENT_WAIT\\n{:#x}", event.0),
         Work::RecordEvent(event, _) => format!("EVENT_RECORD\\n{:#x}", event.0),
+        Work::Alloc(alloc) => format!("MEM_ALLOC\\n{} bytes at {:#x}", alloc.bytes, alloc.block.base),
+        Work::Free(block) => format!("MEM_FREE\\n{:#x}", block.base),
         Work::MemOps { operations, .. } => format!("BATCH_MEM_OP\\n{} operations", operations.len()),
     }
 }

@@ -14,6 +14,8 @@ use crate::graph::node::Work;
 use crate::graph::store::Store;
 use crate::graph::user_object::References;
 use crate::handle::{Graph, GraphNode};
+use crate::memory::graph_memory::{Launching, Use};
+use crate::memory::heap::Memory;
 use crate::memory::memories::Memories;
 use crate::work::queues::{Held, Point};
 use crate::work::stream::StreamState;
@@ -75,6 +77,10 @@ const TOPOLOGY_CHANGED: u32 = 2;
 const KIND_CHANGED: u32 = 3;
 const UNSUPPORTED_FUNCTION_CHANGE: u32 = 7;
 const PARAMETERS_CHANGED: u32 = 5;
+const UPDATE_NOT_SUPPORTED: u32 = 6;
+
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
+const AUTO_FREE_ON_LAUNCH: u64 = 1;
 
 /// An executable graph.
 #[derive(Debug)]
@@ -83,7 +89,18 @@ pub(crate) struct ExecState {
     pub(crate) flags: u64,
     /// Whose work it is; `None` if it has none that is a context's.
     pub(crate) core: Option<Arc<ContextCore>>,
+    /// What it does with memory of graphs, in order.
+    memory: Option<Uses>,
+    /// As long as this is there, graphs with nodes that allocate or free have no other executable graph.
+    _only: Arc<()>,
     contents: Mutex<Contents>,
+}
+
+/// Blocks that are allocated and freed, which the nodes keep.
+#[derive(Debug)]
+struct Uses {
+    memory: Arc<Memory>,
+    all: Vec<(u64, Use)>,
 }
 
 #[derive(Debug)]
@@ -129,6 +146,7 @@ struct Prepared {
     references: References,
     /// Whose work they are.
     core: Option<Arc<ContextCore>>,
+    memory: Option<Uses>,
 }
 
 /// All nodes of a graph in order, each behind what it depends on; gives what the graph refers to.
@@ -155,13 +173,40 @@ fn flatten(store: &Store, graph: Graph, nodes: &mut Vec<ExecNode>) -> std::resul
     Ok(state.references.clone())
 }
 
-/// The first node that records an event of another GPU's, which no stream of this one can.
-fn event_of_another<'a>(nodes: &'a [ExecNode], gpu: &Arc<GpuCore>) -> Option<&'a ExecNode> {
-    nodes.iter().find(|node| is_event_of_another(&node.work, gpu))
+/// The first node that records an event of another GPU's, or is about memory there, which no stream of this one can.
+fn of_another<'a>(nodes: &'a [ExecNode], gpu: &Arc<GpuCore>) -> Option<&'a ExecNode> {
+    nodes.iter().find(|node| is_of_another(&node.work, gpu))
 }
 
-fn is_event_of_another(work: &Work, gpu: &Arc<GpuCore>) -> bool {
-    matches!(work, Work::RecordEvent(_, event) if !Arc::ptr_eq(&event.core.gpu, gpu))
+fn is_of_another(work: &Work, gpu: &Arc<GpuCore>) -> bool {
+    match work {
+        Work::RecordEvent(_, event) => !Arc::ptr_eq(&event.core.gpu, gpu),
+        _ => work.block().is_some_and(|(block, _)| block.memory().gpu() != gpu.ordinal),
+    }
+}
+
+/// What nodes do with memory of graphs.
+///
+/// # Errors
+/// A node that does it on another GPU than the first.
+fn uses(nodes: &[ExecNode]) -> std::result::Result<Option<Uses>, Obstacle> {
+    let mut uses: Option<Uses> = None;
+    for node in nodes {
+        let Some((block, what)) = node.work.block() else { continue };
+        let uses = uses.get_or_insert_with(|| Uses { memory: Arc::clone(block.memory()), all: Vec::new() });
+        if !Arc::ptr_eq(&uses.memory, block.memory()) {
+            return Err(several_contexts(node));
+        }
+        uses.all.push((block.base, what));
+    }
+    Ok(uses)
+}
+
+/// All graphs with nodes that allocate or free, of a graph.
+fn with_memory(store: &Store, graph: Graph, nodes: &[ExecNode]) -> Vec<Graph> {
+    let children = nodes.iter().filter_map(|node| if let Work::Graph(child) = node.work { Some(child) } else { None });
+    let all = std::iter::once(graph).chain(children);
+    all.filter(|graph| store.graph(*graph).is_ok_and(|state| state.has_memory)).collect()
 }
 
 fn prepare(store: &Store, memory: &Arc<Memories>, graph: Graph) -> std::result::Result<Prepared, Obstacle> {
@@ -181,9 +226,10 @@ fn prepare(store: &Store, memory: &Arc<Memories>, graph: Graph) -> std::result::
             Obstacle { result, node: node.node, error }
         })?;
     }
-    match owner.as_ref().and_then(|core| event_of_another(&nodes, &core.gpu)) {
+    let memory = uses(&nodes)?;
+    match owner.as_ref().and_then(|core| of_another(&nodes, &core.gpu)) {
         Some(node) => Err(several_contexts(node)),
-        None => Ok(Prepared { nodes, references, core: owner }),
+        None => Ok(Prepared { nodes, references, core: owner, memory }),
     }
 }
 
@@ -202,16 +248,30 @@ impl ExecState {
         graph: Graph,
         flags: u64,
     ) -> std::result::Result<ExecState, Obstacle> {
-        let Prepared { nodes, references, core } = prepare(store, memory, graph)?;
+        let Prepared { nodes, references, core, memory } = prepare(store, memory, graph)?;
+        let only = Arc::new(());
+        let graphs = with_memory(store, graph, &nodes);
+        let error = |error| Obstacle { result: INSTANTIATE_ERROR, node: GraphNode::NULL, error };
+        if graphs.iter().any(|graph| store.graph(*graph).is_ok_and(|state| state.instance.strong_count() != 0)) {
+            return Err(error(CudaError::INVALID_VALUE));
+        }
+        for graph in graphs {
+            store.graph_mut(graph).map_err(error)?.instance = Arc::downgrade(&only);
+        }
         let places = nodes.iter().enumerate().map(|(place, node)| (node.node, place)).collect();
         let contents = Mutex::new(Contents { nodes, places, references, last: None, own: None });
-        Ok(ExecState { id: store.fresh_id(), flags, core, contents })
+        Ok(ExecState { id: store.fresh_id(), flags, core, memory, _only: only, contents })
     }
 
     /// What it does now, in order, and what it refers to beside what its nodes do.
     pub(crate) fn parts(&self) -> (Vec<ExecNode>, References) {
         let contents = self.contents.lock();
         (contents.nodes.clone(), contents.references.clone())
+    }
+
+    /// Whether it allocates or frees.
+    pub(crate) fn has_memory(&self) -> bool {
+        self.memory.is_some()
     }
 
     /// A stream of the graph's context that is its own, made by `make`.
@@ -225,27 +285,41 @@ impl ExecState {
         Ok(own)
     }
 
-    /// Launches it in a stream of its context: behind the stream's work, and behind its own last launch.
+    /// Launches it in a stream of its context: behind the stream's work, and behind its own last launch. Where memory is short, what
+    /// `squeeze` can gives some back.
     ///
     /// # Errors
-    /// The context's error; `OUT_OF_MEMORY`; `INVALID_HANDLE` if it records events of another GPU than the stream's.
-    pub(crate) fn launch(&self, stream: &Arc<StreamState>) -> Result<()> {
+    /// The context's error; `OUT_OF_MEMORY`; `INVALID_HANDLE` if it records events of another GPU than the stream's, or allocates there;
+    /// `INVALID_VALUE` if it allocates what is allocated, or frees what is not.
+    pub(crate) fn launch(&self, stream: &Arc<StreamState>, squeeze: &dyn Fn() -> bool) -> Result<()> {
         let mut contents = self.contents.lock();
         // Where the work is a context's, this was found when the graph was made.
-        if self.core.is_none() && event_of_another(&contents.nodes, &stream.core.gpu).is_some() {
+        if self.core.is_none() && of_another(&contents.nodes, &stream.core.gpu).is_some() {
             return Err(CudaError::INVALID_HANDLE);
         }
         if let Some((mark, at)) = contents.last.as_ref().filter(|(_, at)| !Arc::ptr_eq(at, stream)) {
             stream.wait_for(&Point { core: Arc::clone(&at.core), mark: *mark })?;
         }
         let nodes = &contents.nodes;
-        let launched = stream.hold(|held| {
-            submit(nodes, stream, held)?;
-            // Also who waits for the stream needs this point.
-            held.tail()
+        let again = self.flags & AUTO_FREE_ON_LAUNCH != 0;
+        let used = match &self.memory {
+            Some(Uses { memory, all }) => Some((memory, memory.graph_begin(all, again)?)),
+            None => None,
+        };
+        let ready =
+            used.as_ref().map_or(Ok(()), |(memory, launching)| prepare_memory(memory, launching, stream, squeeze));
+        let launched = ready.and_then(|()| {
+            stream.hold(|held| {
+                submit(nodes, stream, held)?;
+                // Also who waits for the stream needs this point.
+                held.tail()
+            })
         });
         // Of a launch that failed a part may be under way; in any case the stream is behind the former launch now.
         let end = launched.as_ref().map_or_else(|_| stream.tail().ok().flatten(), |end| *end);
+        if let Some((memory, launching)) = used {
+            memory.graph_end(&launching, end, launched.is_ok());
+        }
         if let Some(mark) = end {
             contents.last = Some((mark, Arc::clone(stream)));
         }
@@ -268,7 +342,7 @@ impl ExecState {
         if found.work.kind() != work.kind() || !same || matches!(work, Work::Graph(_)) {
             return Err(CudaError::INVALID_VALUE);
         }
-        if self.core.as_ref().is_some_and(|core| is_event_of_another(&work, &core.gpu)) {
+        if self.core.as_ref().is_some_and(|core| is_of_another(&work, &core.gpu)) {
             return Err(CudaError::NOT_SUPPORTED);
         }
         if let (Work::Kernel(new), Work::Kernel(old)) = (&mut work, &found.work) {
@@ -326,7 +400,7 @@ impl ExecState {
                 (place + 1, found.ok_or_else(invalid)?.end)
             }
         };
-        let Prepared { nodes: new, references, core } = prepare(store, memory, graph).map_err(|obstacle| {
+        let Prepared { nodes: new, references, core, .. } = prepare(store, memory, graph).map_err(|obstacle| {
             let result = if obstacle.result == INVALID_STRUCTURE { TOPOLOGY_CHANGED } else { PARAMETERS_CHANGED };
             failure(result, obstacle.node, GraphNode::NULL)
         })?;
@@ -343,6 +417,11 @@ impl ExecState {
                 return Err(failure(TOPOLOGY_CHANGED, other.node, first.map_or(GraphNode::NULL, |node| node.node)));
             }
         }
+        let block = |node: &ExecNode| node.work.block().map(|(block, _)| block.base);
+        if let Some((_, other)) = old.iter().zip(&new).find(|(one, other)| block(one) != block(other)) {
+            // Allocations keep their addresses.
+            return Err(failure(UPDATE_NOT_SUPPORTED, other.node, GraphNode::NULL));
+        }
         if old.len() != new.len() {
             return Err(failure(TOPOLOGY_CHANGED, surplus, GraphNode::NULL));
         }
@@ -353,7 +432,7 @@ impl ExecState {
             let node = kernel.map_or(GraphNode::NULL, |node| node.node);
             return Err(failure(UNSUPPORTED_FUNCTION_CHANGE, node, GraphNode::NULL));
         }
-        if let Some(node) = self.core.as_ref().and_then(|own| event_of_another(&new, &own.gpu)) {
+        if let Some(node) = self.core.as_ref().and_then(|own| of_another(&new, &own.gpu)) {
             return Err(failure(PARAMETERS_CHANGED, node.node, GraphNode::NULL));
         }
         let mut released = Vec::new();
@@ -379,6 +458,23 @@ impl ExecState {
         Released { references, last }.let_go();
         own.into_iter().for_each(|own| own.retire());
     }
+}
+
+/// Gives a launch its memory, and puts it behind what used that before.
+fn prepare_memory(
+    memory: &Memory,
+    launching: &Launching,
+    stream: &Arc<StreamState>,
+    squeeze: &dyn Fn() -> bool,
+) -> Result<()> {
+    memory.graph_map(launching, squeeze, &|| stream.core.dead())?;
+    for mark in &launching.behind {
+        // A context that ended has no work.
+        if let Some(core) = stream.core.gpu.context(mark.context) {
+            stream.wait_for(&Point { core, mark: *mark })?;
+        }
+    }
+    Ok(())
 }
 
 /// Appends all steps to a stream that is held. Commands that follow one another go together.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::code::function::FunctionState;
 use crate::context_core::ContextCore;
 use crate::handle::{Event, Function, Graph};
+use crate::memory::graph_memory::{GraphBlock, Use};
 use crate::values::{Copy3D, Fill, HostCall, LaunchConfig, MemOp};
 use crate::work::event::EventState;
 
@@ -57,6 +58,16 @@ impl KernelWork {
     }
 }
 
+/// An allocation.
+#[derive(Debug)]
+pub(crate) struct AllocWork {
+    pub(crate) block: Arc<GraphBlock>,
+    /// As asked for.
+    pub(crate) bytes: u64,
+    /// `CUmemAccessDesc`s, as they were given; they last as long as the node.
+    pub(crate) descriptors: Box<[[u32; 3]]>,
+}
+
 /// What a node does.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
@@ -77,12 +88,21 @@ pub(crate) enum Work {
     RecordEvent(Event, Arc<EventState>),
     MemOps {
         operations: Arc<[MemOp]>,
+        /// The same as `CUstreamBatchMemOpParams`s.
+        shown: Arc<[[u64; 6]]>,
         flags: u32,
         core: Arc<ContextCore>,
     },
+    Alloc(Arc<AllocWork>),
+    Free(Arc<GraphBlock>),
 }
 
 impl Work {
+    pub(crate) fn mem_ops(operations: &[MemOp], flags: u32, core: Arc<ContextCore>) -> Work {
+        let shown = operations.iter().map(MemOp::words).collect();
+        Work::MemOps { operations: operations.into(), shown, flags, core }
+    }
+
     /// `CUgraphNodeType`.
     pub(crate) fn kind(&self) -> u32 {
         match self {
@@ -94,6 +114,8 @@ impl Work {
             Work::Empty => 5,
             Work::WaitEvent(..) => 6,
             Work::RecordEvent(..) => 7,
+            Work::Alloc(_) => 10,
+            Work::Free(_) => 11,
             Work::MemOps { .. } => 12,
         }
     }
@@ -104,6 +126,16 @@ impl Work {
             Work::Kernel(kernel) => Some(&kernel.function.core),
             Work::Copy { core, .. } | Work::Fill { core, .. } | Work::MemOps { core, .. } => Some(core),
             Work::WaitEvent(..) | Work::RecordEvent(..) | Work::Host(_) | Work::Graph(_) | Work::Empty => None,
+            Work::Alloc(_) | Work::Free(_) => None,
+        }
+    }
+
+    /// The memory that it allocates or frees, and which it does.
+    pub(crate) fn block(&self) -> Option<(&Arc<GraphBlock>, Use)> {
+        match self {
+            Work::Alloc(alloc) => Some((&alloc.block, Use::Alloc)),
+            Work::Free(block) => Some((block, Use::Free)),
+            _ => None,
         }
     }
 

@@ -1,11 +1,13 @@
 //! Graphs, their nodes and edges.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
 
 use crate::error::{CudaError, Result};
-use crate::graph::node::Work;
+use crate::graph::node::{AllocWork, Work};
 use crate::graph::user_object::References;
 use crate::handle::{self, Graph, GraphNode, Tag};
+use crate::memory::heap::Memory;
 
 /// `CUgraphEdgeData`, as it is in memory; all zero: plain order.
 pub(crate) type EdgeData = [u8; 8];
@@ -21,6 +23,10 @@ pub(crate) struct GraphState {
     /// The node to which it belongs.
     pub(crate) parent: Option<GraphNode>,
     pub(crate) references: References,
+    /// It, or a graph in it, has nodes that allocate or free: nothing is taken out of it, and it is not copied.
+    pub(crate) has_memory: bool,
+    /// The executable graph of such a graph, as long as there is one.
+    pub(crate) instance: Weak<()>,
     /// The number of the next node in it.
     next: u32,
 }
@@ -47,6 +53,14 @@ pub(crate) struct Taken {
     nodes: Vec<NodeState>,
 }
 
+/// What an allocation is to be.
+#[derive(Debug)]
+pub(crate) struct WantedAlloc {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) bytes: u64,
+    pub(crate) descriptors: Box<[[u32; 3]]>,
+}
+
 /// All graphs of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
@@ -60,7 +74,9 @@ impl Store {
         let graph = Graph(handle::fresh(Tag::Graph));
         self.next_id += 1;
         let (nodes, references) = (Vec::new(), References::new());
-        self.graphs.insert(graph, GraphState { id: self.next_id, nodes, parent: None, references, next: 0 });
+        let (id, instance) = (self.next_id, Weak::new());
+        let state = GraphState { id, nodes, parent: None, references, has_memory: false, instance, next: 0 };
+        self.graphs.insert(graph, state);
         graph
     }
 
@@ -93,7 +109,8 @@ impl Store {
     /// Adds a node behind others of its graph. A graph in `work` becomes the node's.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if there is no such graph, or a dependency is not one of its nodes, or is named twice.
+    /// `INVALID_VALUE` if there is no such graph, or a dependency is not one of its nodes, or is named twice; for memory in a graph of a
+    /// node.
     pub(crate) fn add(&mut self, graph: Graph, before: &[(GraphNode, EdgeData)], work: Work) -> Result<GraphNode> {
         self.graph(graph)?;
         let mut seen = HashSet::new();
@@ -102,7 +119,19 @@ impl Store {
                 return Err(CudaError::INVALID_VALUE);
             }
         }
+        let has_memory = match work {
+            Work::Graph(child) => self.graph(child)?.has_memory,
+            _ => work.block().is_some(),
+        };
+        let state = self.graph_mut(graph)?;
+        if has_memory && state.parent.is_some() {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        state.has_memory |= has_memory;
         let handle = GraphNode(handle::fresh(Tag::GraphNode));
+        if let Work::Free(block) = &work {
+            block.memory().graph_freed_by(block.base, graph, handle);
+        }
         if let Work::Graph(child) = work {
             self.graph_mut(child)?.parent = Some(handle);
         }
@@ -116,6 +145,23 @@ impl Store {
         let (before, after) = (before.to_vec(), Vec::new());
         self.nodes.insert(handle, NodeState { graph, number, work, before, after, original: None });
         Ok(handle)
+    }
+
+    /// An allocation behind nodes of a graph: where one was that is freed before, or at new addresses.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
+    pub(crate) fn alloc(
+        &self,
+        graph: Graph,
+        before: &[(GraphNode, EdgeData)],
+        wanted: WantedAlloc,
+    ) -> Result<AllocWork> {
+        let WantedAlloc { memory, bytes, descriptors } = wanted;
+        let before: Vec<GraphNode> = before.iter().map(|edge| edge.0).collect();
+        let reused = memory.graph_reuse(graph, bytes, |free| self.are_before(&[free], &before));
+        let block = reused.map_or_else(|| memory.graph_reserve(graph, bytes), Ok)?;
+        Ok(AllocWork { block, bytes, descriptors })
     }
 
     /// Whether a graph is another, or in one of its nodes, however deep.
@@ -155,9 +201,11 @@ impl Store {
     /// Takes edges away, all or none.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for edges that there are not.
+    /// `INVALID_VALUE` for edges that there are not, and of graphs with nodes that allocate or free.
     pub(crate) fn disconnect(&mut self, graph: Graph, edges: &[(GraphNode, GraphNode, EdgeData)]) -> Result<()> {
-        self.graph(graph)?;
+        if self.graph(graph)?.has_memory && !edges.is_empty() {
+            return Err(CudaError::INVALID_VALUE);
+        }
         for &(from, to, data) in edges {
             let first = self.node(from)?;
             if first.graph != graph || !first.after.contains(&(to, data)) {
@@ -183,8 +231,11 @@ impl Store {
     /// Takes a node out of its graph, and its edges.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if it is none.
+    /// `INVALID_VALUE` if it is none, or of a graph with nodes that allocate or free.
     pub(crate) fn destroy_node(&mut self, node: GraphNode) -> Result<Taken> {
+        if self.graph(self.node(node)?.graph)?.has_memory {
+            return Err(CudaError::INVALID_VALUE);
+        }
         let state = self.nodes.remove(&node).ok_or(CudaError::INVALID_VALUE)?;
         for (other, _) in &state.before {
             self.node_mut(*other)?.after.retain(|(to, _)| *to != node);
@@ -229,10 +280,13 @@ impl Store {
     /// A copy of a graph and of all graphs in it. It refers to what the graph refers to.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if it is none.
+    /// `INVALID_VALUE` if it is none, or has nodes that allocate or free.
     pub(crate) fn clone_graph(&mut self, graph: Graph) -> Result<Graph> {
         let (nodes, references) = {
             let state = self.graph(graph)?;
+            if state.has_memory {
+                return Err(CudaError::INVALID_VALUE);
+            }
             (state.nodes.clone(), state.references.clone())
         };
         let clone = self.create();

@@ -14,6 +14,8 @@ pub(crate) enum Kind {
     Device,
     /// `cuMemAllocAsync`.
     Pool,
+    /// `cuGraphAddMemAllocNode`: there is memory while launches of graphs need it.
+    Graph,
     /// A variable of a module; its memory is the module's.
     Variable,
     /// `cuMemHostAlloc`.

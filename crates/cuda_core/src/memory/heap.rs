@@ -23,19 +23,21 @@ use parking_lot::Mutex;
 
 use crate::error::{CudaError, Result};
 use crate::gpu_link::GpuLink;
+use crate::gpu_link::slots::Slots;
 use crate::handle::MemPool;
 use crate::memory::addresses::{Arena, Space};
 use crate::memory::allocation::{Allocation, Backing, Kind, Wanted};
+use crate::memory::graph_memory::GraphMemory;
 use crate::memory::line::Place;
 use crate::memory::shared::Piece;
 
 /// Alignment of every allocation, bytes: enough for textures.
 pub(crate) const ALIGN: u64 = 512;
 /// Larger allocations have memory of their own, bytes.
-const SMALL: u64 = 1 << 20;
+pub(crate) const SMALL: u64 = 1 << 20;
 
 /// Whether what is kept for later may help.
-fn is_short(error: CudaError) -> bool {
+pub(crate) fn is_short(error: CudaError) -> bool {
     matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY)
 }
 
@@ -49,6 +51,7 @@ pub(crate) struct Memory {
     /// The GPU knows the addresses.
     announced: AtomicBool,
     heap: Mutex<Heap>,
+    pub(crate) graphs: GraphMemory,
 }
 
 #[derive(Debug, Default)]
@@ -93,13 +96,14 @@ struct Own {
 }
 
 impl Memory {
-    pub(crate) fn new(link: &Arc<GpuLink>, gpu: u32, space: &Arc<Space>) -> Memory {
+    pub(crate) fn new(link: &Arc<GpuLink>, gpu: u32, space: &Arc<Space>, slots: &Arc<Slots>) -> Memory {
         Memory {
             link: Arc::clone(link),
             gpu,
             space: Arc::clone(space),
             announced: AtomicBool::new(false),
             heap: Mutex::default(),
+            graphs: GraphMemory::new(Arc::clone(slots)),
         }
     }
 
@@ -412,21 +416,34 @@ impl Memory {
     /// Memory of its own at new addresses.
     fn take_own(&self, bytes: u64, align: u64, kind: MemoryKind, place: &mut Place<'_>) -> Result<Own> {
         let base = self.space.take(bytes, align, None)?;
+        let made = self.back(base, bytes, kind, place).inspect_err(|_| self.space.give(base, bytes));
+        made.map(|id| Own { base, id, bytes, kind })
+    }
+
+    /// Puts memory behind addresses.
+    pub(crate) fn back(&self, base: u64, bytes: u64, kind: MemoryKind, place: &mut Place<'_>) -> Result<AllocId> {
         let id = place.allocation(bytes);
         let answer = self.link.request(Request::Alloc { id, bytes, kind });
         place.asked(id, bytes, &answer);
-        let made = answer.and_then(|_| {
-            let access = MapAccess::ReadWrite;
-            let mapped = self.link.request(Request::Map { at: DevAddr(base), id, offset: 0, bytes, access });
-            mapped.inspect_err(|_| self.link.give_back(Request::Free { id }))
-        });
-        match made {
-            Ok(_) => Ok(Own { base, id, bytes, kind }),
-            Err(error) => {
-                self.space.give(base, bytes);
-                Err(error)
-            }
-        }
+        answer?;
+        let (at, access) = (DevAddr(base), MapAccess::ReadWrite);
+        let mapped = self.link.request(Request::Map { at, id, offset: 0, bytes, access });
+        mapped.inspect_err(|_| self.link.give_back(Request::Free { id }))?;
+        Ok(id)
+    }
+
+    /// Addresses without memory, known as an allocation of `bytes`.
+    pub(crate) fn reserve(&self, bytes: u64, whole: u64, align: u64, kind: Kind) -> Result<Arc<Allocation>> {
+        let base = self.space.take(whole, align, None)?;
+        let known = Arc::new(self.elsewhere(base, bytes, kind, ContextId(0)));
+        self.space.table.insert(&known);
+        Ok(known)
+    }
+
+    /// Gives such addresses back.
+    pub(crate) fn unreserve(&self, known: &Allocation, whole: u64) {
+        self.forget(known.base, |found| found.number == known.number);
+        self.space.give(known.base, whole);
     }
 
     /// Memory of its own, mapped wherever it is seen; `host` are pages of the program that are to show it.

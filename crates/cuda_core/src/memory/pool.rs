@@ -334,6 +334,10 @@ impl Pools {
     /// What every synchronization does: pools shrink to their thresholds.
     pub(crate) fn trim_all(&self) {
         let wanted = self.is_wanted();
+        self.memory.graph_sweep();
+        if wanted {
+            self.memory.graph_trim();
+        }
         for pool in self.table.all() {
             if pool.has_free.load(Ordering::Acquire) {
                 let mut contents = pool.contents.lock();
@@ -352,12 +356,14 @@ impl Pools {
                 some |= self.trim(&mut pool.contents.lock(), 0);
             }
         }
-        // And chunks that are kept.
+        // And what graphs and chunks keep.
+        some |= self.memory.graph_trim();
         some | self.memory.trim()
     }
 
     /// Blocks freed in a context that ends are free for all.
     pub(crate) fn forget_context(&self, context: ContextId) {
+        self.memory.graph_forget_context(context);
         for pool in self.table.all() {
             for block in &mut pool.contents.lock().free {
                 if block.freed.as_ref().is_some_and(|freed| freed.mark.context == context) {

@@ -122,11 +122,12 @@ impl AllocationTable {
         self.0.write().registered.remove(start);
     }
 
-    /// Where a context's allocations begin, but for those in pools and mapped physical memory, which belong to the device.
+    /// Where a context's allocations begin, but for those in pools and of graphs, and mapped physical memory, which belong to the device.
     pub(crate) fn of_context(&self, context: ContextId) -> Vec<u64> {
         let tables = self.0.read();
         let of_context = |found: &&Arc<Allocation>| {
-            found.context == context && !matches!(found.kind, Kind::Pool | Kind::Mapped | Kind::MappedHost)
+            found.context == context
+                && !matches!(found.kind, Kind::Pool | Kind::Graph | Kind::Mapped | Kind::MappedHost)
         };
         let registered = tables.registered.values().filter_map(Registration::allocation);
         let hidden = registered.filter(|found| !found.kind.on_gpu());

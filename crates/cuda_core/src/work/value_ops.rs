@@ -42,6 +42,6 @@ pub(crate) fn command(memory: &Memories, gpu: u32, operation: MemOp) -> Result<O
         MemOp::Write { address, value, wide, .. } => {
             Some(Command::WriteValue { at: word(memory, gpu, address, wide)?, value, wide })
         }
-        MemOp::Nothing => None,
+        MemOp::Nothing(_) => None,
     })
 }

@@ -8,6 +8,7 @@ mod code;
 mod contexts;
 mod devices;
 mod graph_execs;
+mod graph_memory;
 mod graphs;
 mod memory;
 mod streams;

@@ -445,7 +445,7 @@ fn memory_operations() {
     assert_eq!(driver.stream_write_value(a, DevAddr(flag.0 + 2), 7, false, 0), Err(CudaError::INVALID_VALUE));
     // All operations of a batch, or none.
     let write = |address, value| MemOp::Write { address, value, wide: false, flags: 0 };
-    let batch = [write(flag, 1), MemOp::Nothing, write(DevAddr(flag.0 + 2), 2)];
+    let batch = [write(flag, 1), MemOp::Nothing(6), write(DevAddr(flag.0 + 2), 2)];
     assert_eq!(driver.stream_batch_mem_op(a, &batch, 0), Err(CudaError::INVALID_VALUE));
     assert_eq!(word(&driver, flag, a), 9);
     let wait = MemOp::Wait { address: flag, value: 3, wide: false, flags: 1 };

@@ -6,7 +6,7 @@ use cuda_abi::{
 };
 use cuda_core::{Device, Driver};
 
-use crate::decode::{Core, Out, Text, out_at};
+use crate::decode::{Core, Out, Text, in_at, out_at};
 use crate::entry::{Answer, refuse};
 
 pub(crate) fn device_get(driver: &Driver, device: Out<CUdevice>, ordinal: i32) -> Answer {
@@ -179,8 +179,19 @@ pub(crate) fn device_get_graph_mem_attribute(
     // SAFETY: the C caller promised memory there, so much of it (`decode`).
     let value = unsafe { out_at::<u64>(value) };
     value.required()?;
-    value.set(driver.device_get_graph_mem_attribute(Device(dev), attribute.0 as i32)?);
+    value.set(driver.device_get_graph_mem_attribute(Device(dev), attribute.0)?);
     Ok(())
+}
+
+pub(crate) fn device_set_graph_mem_attribute(
+    driver: &Driver,
+    dev: CUdevice,
+    attribute: CUgraphMem_attribute,
+    value: HostAddr,
+) -> Answer {
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    let value = unsafe { in_at::<u64>(value) }.get()?;
+    Ok(driver.device_set_graph_mem_attribute(Device(dev), attribute.0, value)?)
 }
 
 pub(crate) fn device_graph_mem_trim(driver: &Driver, dev: CUdevice) -> Answer {

@@ -3,9 +3,11 @@
 use cuda_abi::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS_v2, CUDA_CHILD_GRAPH_NODE_PARAMS, CUDA_EVENT_RECORD_NODE_PARAMS,
     CUDA_EVENT_WAIT_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
-    CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS_v2, CUarray, CUcontext,
-    CUevent, CUfunction, CUgraph, CUgraphChildGraphNodeOwnership, CUgraphEdgeData, CUgraphExec, CUgraphNode,
-    CUgraphNodeParams, CUgraphNodeType, CUkernel, CUmemorytype, CUresult, CUstreamBatchMemOpParams, HostAddr,
+    CUDA_MEM_ALLOC_NODE_PARAMS_v2, CUDA_MEM_FREE_NODE_PARAMS, CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY3D,
+    CUDA_MEMSET_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS_v2, CUarray, CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraph,
+    CUgraphChildGraphNodeOwnership, CUgraphEdgeData, CUgraphExec, CUgraphNode, CUgraphNodeParams, CUgraphNodeType,
+    CUkernel, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType,
+    CUmemPoolProps, CUmemorytype, CUresult, CUstreamBatchMemOpParams, HostAddr,
 };
 use cuda_core::{CopyEnd, CopyMemory, Driver, Fill, Kernel, LaunchConfig, NodeInfo, NodeParams, Stream};
 use gpu::DevAddr;
@@ -14,6 +16,7 @@ use crate::callback;
 use crate::calls::copy::slices;
 use crate::calls::graph::before;
 use crate::calls::launch::with_params;
+use crate::calls::pool::{accesses, pool_props};
 use crate::calls::stream::mem_ops;
 use crate::decode::{Core, In, Out, in_at, out_at};
 use crate::entry::{Answer, Refusal, refuse};
@@ -81,6 +84,34 @@ impl Place<'_> {
         self.put(driver, NodeParams::Graph { graph: graph.core(), moved })
     }
 
+    /// Stores the address where the parameters are.
+    fn alloc(self, driver: &Driver, params: Out<CUDA_MEM_ALLOC_NODE_PARAMS_v2>) -> Answer {
+        let mut given = params.input().get()?;
+        // SAFETY: the C caller promised memory there, so much of it (`decode`).
+        let list = unsafe { in_at::<CUmemAccessDesc>(given.access_descs) };
+        if given.pool_props.alloc_type != CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED {
+            return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let accesses = accesses(list, given.access_desc_count)?;
+        let descriptor = |index| {
+            // SAFETY: as above.
+            let CUmemAccessDesc { location, flags } = unsafe { list.get_at(index) }?;
+            Ok([location.kind.0, location.id.cast_unsigned(), flags.0])
+        };
+        let descriptors = (0..accesses.len()).map(descriptor).collect::<Result<_, Refusal>>()?;
+        let (props, bytes) = (pool_props(&given.pool_props), given.bytesize as u64);
+        let wanted = NodeParams::MemAlloc { props, bytes, accesses, descriptors };
+        let Place::New { out, graph, before } = self else { return self.put(driver, wanted) };
+        out.required()?;
+        let node = driver.graph_add_node(graph.core(), before, wanted)?;
+        if let NodeInfo::MemAlloc { address, .. } = driver.graph_node_get_params(node)? {
+            given.dptr = address.0;
+        }
+        params.set_plain(given);
+        out.set(node);
+        Ok(())
+    }
+
     fn mem_ops(self, driver: &Driver, params: &CUDA_BATCH_MEM_OP_NODE_PARAMS_v2) -> Answer {
         // SAFETY: the C caller promised memory there, so much of it (`decode`).
         let list = unsafe { in_at::<CUstreamBatchMemOpParams>(params.param_array) };
@@ -131,6 +162,14 @@ impl Place<'_> {
                 self.put(driver, NodeParams::RecordEvent(params.event.core()))
             }
             CUgraphNodeType::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP => self.mem_ops(driver, &member!()),
+            CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
+                // SAFETY: the member that goes with the kind, in a structure that the C caller promised (`decode`).
+                self.alloc(driver, unsafe { out_at(at) })
+            }
+            CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_FREE => {
+                let params: CUDA_MEM_FREE_NODE_PARAMS = member!();
+                self.put(driver, NodeParams::MemFree(DevAddr(params.dptr)))
+            }
             CUgraphNodeType(..=18) => refuse(CUresult::CUDA_ERROR_NOT_SUPPORTED),
             _ => refuse(CUresult::CUDA_ERROR_INVALID_VALUE),
         }
@@ -201,6 +240,8 @@ adders! {
     add_batch_mem_op_node(params: In<CUDA_BATCH_MEM_OP_NODE_PARAMS_v2>) |place, driver| {
         place.mem_ops(driver, &params.get()?)
     };
+    add_mem_alloc_node(params: Out<CUDA_MEM_ALLOC_NODE_PARAMS_v2>) |place, driver| place.alloc(driver, params);
+    add_mem_free_node(address: CUdeviceptr) |place, driver| place.put(driver, NodeParams::MemFree(DevAddr(address)));
     add_node(params: Out<CUgraphNodeParams>) |place, driver| place.any(driver, params);
 }
 
@@ -356,6 +397,35 @@ fn host_params(info: &NodeInfo) -> Option<CUDA_HOST_NODE_PARAMS> {
     Some(CUDA_HOST_NODE_PARAMS { function: HostAddr(function.function), user_data: HostAddr(function.data) })
 }
 
+fn alloc_params(info: &NodeInfo) -> Option<CUDA_MEM_ALLOC_NODE_PARAMS_v2> {
+    let NodeInfo::MemAlloc { device, bytes, address, descriptors } = *info else { return None };
+    let kind = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    let pool_props = CUmemPoolProps {
+        alloc_type: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        handle_types: CUmemAllocationHandleType(0),
+        location: CUmemLocation { kind, id: device },
+        win32_security_attributes: HostAddr::NULL,
+        max_size: 0,
+        usage: 0,
+        gpu_direct_rdma_capable: 0,
+        reserved: [0; 53],
+    };
+    let (access_descs, count) = if descriptors.1 == 0 { (0, 0) } else { descriptors };
+    Some(CUDA_MEM_ALLOC_NODE_PARAMS_v2 {
+        pool_props,
+        access_descs: HostAddr(access_descs),
+        access_desc_count: count as usize,
+        bytesize: bytes as usize,
+        dptr: address.0,
+    })
+}
+
+fn mem_ops_params(info: &NodeInfo) -> Option<CUDA_BATCH_MEM_OP_NODE_PARAMS_v2> {
+    let NodeInfo::MemOps { shown, flags, context } = *info else { return None };
+    let (param_array, count) = (HostAddr(shown.0), shown.1 as u32);
+    Some(CUDA_BATCH_MEM_OP_NODE_PARAMS_v2 { ctx: CUcontext(context.0), count, param_array, flags })
+}
+
 /// Stores what a node says of itself, if it is of the kind that was asked for.
 fn get<T: Copy>(driver: &Driver, node: CUgraphNode, out: Out<T>, of: impl FnOnce(&NodeInfo) -> Option<T>) -> Answer {
     out.required()?;
@@ -421,14 +491,31 @@ pub(crate) fn event_wait_node_get_event(driver: &Driver, node: CUgraphNode, out:
     get(driver, node, out, |info| if let NodeInfo::WaitEvent(event) = info { Some(CUevent(event.0)) } else { None })
 }
 
-/// Of whatever kind; lists of memory operations are nowhere in the interface's form.
+pub(crate) fn mem_alloc_node_get_params(
+    driver: &Driver,
+    node: CUgraphNode,
+    out: Out<CUDA_MEM_ALLOC_NODE_PARAMS_v2>,
+) -> Answer {
+    get(driver, node, out, alloc_params)
+}
+
+pub(crate) fn mem_free_node_get_params(driver: &Driver, node: CUgraphNode, out: Out<CUdeviceptr>) -> Answer {
+    get(driver, node, out, |info| if let NodeInfo::MemFree(address) = info { Some(address.0) } else { None })
+}
+
+pub(crate) fn batch_mem_op_node_get_params(
+    driver: &Driver,
+    node: CUgraphNode,
+    out: Out<CUDA_BATCH_MEM_OP_NODE_PARAMS_v2>,
+) -> Answer {
+    get(driver, node, out, mem_ops_params)
+}
+
+/// Of whatever kind.
 pub(crate) fn node_get_params(driver: &Driver, node: CUgraphNode, out: Out<CUgraphNodeParams>) -> Answer {
     out.required()?;
     let info = driver.graph_node_get_params(node.core())?;
     let kind = CUgraphNodeType(driver.graph_node_get_type(node.core())?);
-    if matches!(info, NodeInfo::MemOps { .. }) {
-        return refuse(CUresult::CUDA_ERROR_NOT_SUPPORTED);
-    }
     out.set_plain(CUgraphNodeParams { kind, reserved0: [0; 3], value: [0; 29], reserved2: 0 });
     let at = HostAddr(out.address().0 + UNION_AT);
     macro_rules! member {
@@ -458,7 +545,10 @@ pub(crate) fn node_get_params(driver: &Driver, node: CUgraphNode, out: Out<CUgra
             member!(CUDA_CHILD_GRAPH_NODE_PARAMS { graph: CUgraph(graph.0), ownership });
         }
         NodeInfo::RecordEvent(event) | NodeInfo::WaitEvent(event) => member!(CUevent(event.0)),
-        NodeInfo::Empty | NodeInfo::MemOps { .. } => {}
+        NodeInfo::MemOps { .. } => mem_ops_params(&info).into_iter().for_each(|params| member!(params)),
+        NodeInfo::MemAlloc { .. } => alloc_params(&info).into_iter().for_each(|params| member!(params)),
+        NodeInfo::MemFree(address) => member!(CUDA_MEM_FREE_NODE_PARAMS { dptr: address.0 }),
+        NodeInfo::Empty => {}
     }
     Ok(())
 }

@@ -39,14 +39,13 @@ pub(crate) fn mem_free_async(driver: &Driver, address: CUdeviceptr, stream: CUst
 
 pub(crate) fn mem_pool_create(driver: &Driver, pool: Out<CUmemoryPool>, props: In<CUmemPoolProps>) -> Answer {
     pool.required()?;
-    let props = props.get()?;
-    let props = MemoryProps {
-        location: location(props.location),
-        handle_types: props.handle_types.0,
-        max_bytes: props.max_size as u64,
-    };
-    pool.set(driver.mem_pool_create(props)?);
+    pool.set(driver.mem_pool_create(pool_props(&props.get()?))?);
     Ok(())
+}
+
+pub(crate) fn pool_props(props: &CUmemPoolProps) -> MemoryProps {
+    let (location, handle_types) = (location(props.location), props.handle_types.0);
+    MemoryProps { location, handle_types, max_bytes: props.max_size as u64 }
 }
 
 pub(crate) fn mem_pool_destroy(driver: &Driver, pool: CUmemoryPool) -> Answer {
@@ -132,7 +131,7 @@ fn flags(of: AccessFlags) -> CUmemAccess_flags {
     }
 }
 
-fn accesses(list: In<CUmemAccessDesc>, count: usize) -> Result<Vec<(Location, AccessFlags)>, Refusal> {
+pub(crate) fn accesses(list: In<CUmemAccessDesc>, count: usize) -> Result<Vec<(Location, AccessFlags)>, Refusal> {
     if count > MAX_ACCESSES {
         return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
     }

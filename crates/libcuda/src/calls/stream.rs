@@ -334,7 +334,7 @@ fn mem_op(operation: &CUstreamBatchMemOpParams) -> Result<MemOp, Refusal> {
         }
         CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64 => MemOp::Write { address, value, wide: true, flags },
         CUstreamBatchMemOpType::CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES
-        | CUstreamBatchMemOpType::CU_STREAM_MEM_OP_BARRIER => MemOp::Nothing,
+        | CUstreamBatchMemOpType::CU_STREAM_MEM_OP_BARRIER => MemOp::Nothing(kind),
         CUstreamBatchMemOpType::CU_STREAM_MEM_OP_ATOMIC_REDUCTION => {
             return refuse(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }

@@ -196,6 +196,16 @@ pub(super) extern "C" fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32
 }
 
 #[unsafe(no_mangle)]
+pub(super) extern "C" fn cuDeviceSetGraphMemAttribute(
+    device: CUdevice,
+    attr: CUgraphMem_attribute,
+    value: HostAddr,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuDeviceSetGraphMemAttribute");
+    ENTRY.call(|driver| device::device_set_graph_mem_attribute(driver, device, attr, value))
+}
+
+#[unsafe(no_mangle)]
 pub(super) extern "C" fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> CUresult {
     static ENTRY: Entry = Entry::new("cuDeviceSetMemPool");
     ENTRY.call(|driver| device::device_set_mem_pool(driver, dev, pool))

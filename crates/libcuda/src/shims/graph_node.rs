@@ -2,8 +2,8 @@
 
 use cuda_abi::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS_v2, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
-    CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUevent, CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphNode,
-    CUgraphNodeParams, CUresult,
+    CUDA_MEM_ALLOC_NODE_PARAMS_v2, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr, CUevent, CUgraph,
+    CUgraphEdgeData, CUgraphExec, CUgraphNode, CUgraphNodeParams, CUresult,
 };
 
 use crate::calls::graph_node;
@@ -120,6 +120,34 @@ pub(super) extern "C" fn cuGraphAddKernelNode_v2(
 }
 
 #[unsafe(no_mangle)]
+pub(super) extern "C" fn cuGraphAddMemAllocNode(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+    node_params: Out<CUDA_MEM_ALLOC_NODE_PARAMS_v2>,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuGraphAddMemAllocNode");
+    ENTRY.call(|driver| {
+        graph_node::add_mem_alloc_node(driver, ph_graph_node, h_graph, dependencies, num_dependencies, node_params)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuGraphAddMemFreeNode(
+    ph_graph_node: Out<CUgraphNode>,
+    h_graph: CUgraph,
+    dependencies: In<CUgraphNode>,
+    num_dependencies: usize,
+    dptr: CUdeviceptr,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuGraphAddMemFreeNode");
+    ENTRY.call(|driver| {
+        graph_node::add_mem_free_node(driver, ph_graph_node, h_graph, dependencies, num_dependencies, dptr)
+    })
+}
+
+#[unsafe(no_mangle)]
 pub(super) extern "C" fn cuGraphAddMemcpyNode(
     ph_graph_node: Out<CUgraphNode>,
     h_graph: CUgraph,
@@ -207,6 +235,15 @@ pub(super) extern "C" fn cuGraphAddNode_v3(
             node_params,
         )
     })
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuGraphBatchMemOpNodeGetParams(
+    h_node: CUgraphNode,
+    node_params_out: Out<CUDA_BATCH_MEM_OP_NODE_PARAMS_v2>,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuGraphBatchMemOpNodeGetParams");
+    ENTRY.call(|driver| graph_node::batch_mem_op_node_get_params(driver, h_node, node_params_out))
 }
 
 #[unsafe(no_mangle)]
@@ -402,6 +439,21 @@ pub(super) extern "C" fn cuGraphKernelNodeSetParams_v2(
 ) -> CUresult {
     static ENTRY: Entry = Entry::new("cuGraphKernelNodeSetParams_v2");
     ENTRY.call(|driver| graph_node::kernel_node_set_params_v2(driver, h_node, node_params))
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuGraphMemAllocNodeGetParams(
+    h_node: CUgraphNode,
+    params_out: Out<CUDA_MEM_ALLOC_NODE_PARAMS_v2>,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuGraphMemAllocNodeGetParams");
+    ENTRY.call(|driver| graph_node::mem_alloc_node_get_params(driver, h_node, params_out))
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuGraphMemFreeNodeGetParams(h_node: CUgraphNode, dptr_out: Out<CUdeviceptr>) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuGraphMemFreeNodeGetParams");
+    ENTRY.call(|driver| graph_node::mem_free_node_get_params(driver, h_node, dptr_out))
 }
 
 #[unsafe(no_mangle)]

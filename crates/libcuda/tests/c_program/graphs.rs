@@ -4,8 +4,9 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
 
 use cuda_abi::{
-    CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1, CUcontext, CUfunction, CUgraph, CUgraphEdgeData, CUgraphNode,
-    CUkernel, CUlibrary, CUresult, CUstream, HostAddr,
+    CUDA_BATCH_MEM_OP_NODE_PARAMS_v2, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1, CUcontext, CUdeviceptr,
+    CUfunction, CUgraph, CUgraphEdgeData, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUkernel, CUlibrary,
+    CUresult, CUstream, HostAddr,
 };
 
 use super::{OK, PTX, cuCtxCreate_v2, cuCtxDestroy_v2, cuGraphCreate, cuLaunchKernel, cuStreamCreate};
@@ -60,6 +61,31 @@ unsafe extern "C" {
     fn cuGraphKernelNodeGetParams(node: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS_v1) -> CUresult;
     fn cuGraphKernelNodeGetParams_v2(node: CUgraphNode, params: *mut CUDA_KERNEL_NODE_PARAMS) -> CUresult;
     fn cuGraphKernelNodeSetParams(node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v1) -> CUresult;
+    fn cuGraphAddNode_v2(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        dependencies: *const CUgraphNode,
+        data: *const CUgraphEdgeData,
+        count: usize,
+        params: *mut CUgraphNodeParams,
+    ) -> CUresult;
+    fn cuGraphNodeGetParams(node: CUgraphNode, params: *mut CUgraphNodeParams) -> CUresult;
+    fn cuGraphAddMemFreeNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        dependencies: *const CUgraphNode,
+        count: usize,
+        address: CUdeviceptr,
+    ) -> CUresult;
+    safe fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, address: Option<&mut CUdeviceptr>) -> CUresult;
+    fn cuGraphAddBatchMemOpNode(
+        node: *mut CUgraphNode,
+        graph: CUgraph,
+        dependencies: *const CUgraphNode,
+        count: usize,
+        params: *const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2,
+    ) -> CUresult;
+    fn cuGraphBatchMemOpNodeGetParams(node: CUgraphNode, params: *mut CUDA_BATCH_MEM_OP_NODE_PARAMS_v2) -> CUresult;
     safe fn cuGraphKernelNodeSetAttribute(node: CUgraphNode, attribute: u32, value: Option<&[u32; 16]>) -> CUresult;
 }
 
@@ -170,5 +196,61 @@ pub(super) fn kernel_nodes(context: CUcontext) {
     // SAFETY: as above.
     assert_eq!(unsafe { std::ptr::with_exposed_provenance::<u32>(second).read_unaligned() }, rounds);
     assert_eq!(cuCtxDestroy_v2(other), OK);
+    assert_eq!(cuGraphDestroy(graph), OK);
+}
+
+/// What nodes are told of memory, they tell: lists too, which are their own.
+pub(super) fn memory_nodes(data: CUdeviceptr) {
+    let (mut graph, mut alloc, mut free, mut batch) =
+        (CUgraph::NULL, CUgraphNode::NULL, CUgraphNode::NULL, CUgraphNode::NULL);
+    assert_eq!(cuGraphCreate(Some(&mut graph), 0), OK);
+    // CU_MEM_ALLOCATION_TYPE_PINNED; a device, number 0; who may read and write.
+    let mut access = [1u32, 0, 3];
+    let mut value = [0; 29];
+    (value[0], value[1]) = (1, 1);
+    (value[11], value[12], value[13]) = (access.as_mut_ptr().expose_provenance() as u64, 1, 5000);
+    let kind = CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+    let given = CUgraphNodeParams { kind, reserved0: [0; 3], value, reserved2: 0 };
+    let mut wrong = given;
+    wrong.value[0] = 0;
+    let mut add = |params: &mut CUgraphNodeParams| {
+        // SAFETY: there are no dependencies, and one descriptor.
+        unsafe { cuGraphAddNode_v2(&mut alloc, graph, null(), null(), 0, params) }
+    };
+    assert_eq!(add(&mut wrong), CUresult::CUDA_ERROR_INVALID_VALUE);
+    let mut params = given;
+    assert_eq!(add(&mut params), OK);
+    let address = params.value[14];
+    assert_ne!(address, 0);
+    access = [0; 3];
+    let mut told = wrong;
+    // SAFETY: the place may be written.
+    assert_eq!(unsafe { cuGraphNodeGetParams(alloc, &mut told) }, OK);
+    assert_eq!((told.kind, &told.value[12..15]), (kind, &[1, 5000, address][..]));
+    let shown = std::ptr::with_exposed_provenance::<[u32; 3]>(told.value[11] as usize);
+    // SAFETY: the node's descriptor.
+    assert_eq!(unsafe { shown.read_unaligned() }, [1, 0, 3]);
+    assert_eq!(access, [0; 3]);
+    // CU_STREAM_MEM_OP_WRITE_VALUE_64, …_BARRIER with flags, …_WAIT_VALUE_32.
+    let operations = [[5u64, data, 7 << 40, 1, 0, 0], [6 | 1 << 32, 0, 0, 0, 0, 0], [1, data, 9, 2, 0, 0]];
+    let mut list = operations;
+    let param_array = HostAddr(list.as_mut_ptr().expose_provenance() as u64);
+    let given = CUDA_BATCH_MEM_OP_NODE_PARAMS_v2 { ctx: CUcontext::NULL, count: 3, param_array, flags: 0 };
+    // SAFETY: one dependency, three operations.
+    assert_eq!(unsafe { cuGraphAddBatchMemOpNode(&mut batch, graph, &alloc, 1, &given) }, OK);
+    list = [[0; 6]; 3];
+    let mut params = given;
+    // SAFETY: the place may be written.
+    assert_eq!(unsafe { cuGraphBatchMemOpNodeGetParams(batch, &mut params) }, OK);
+    assert_ne!((params.ctx, params.count), (CUcontext::NULL, 0));
+    let shown = std::ptr::with_exposed_provenance::<[[u64; 6]; 3]>(params.param_array.0 as usize);
+    // SAFETY: the node's list.
+    assert_eq!((unsafe { shown.read_unaligned() }, list), (operations, [[0; 6]; 3]));
+    let mut freed = 0;
+    // SAFETY: one dependency.
+    assert_eq!(unsafe { cuGraphAddMemFreeNode(&mut free, graph, &batch, 1, address) }, OK);
+    assert_eq!(cuGraphMemFreeNodeGetParams(alloc, Some(&mut freed)), CUresult::CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(cuGraphMemFreeNodeGetParams(free, Some(&mut freed)), OK);
+    assert_eq!(freed, address);
     assert_eq!(cuGraphDestroy(graph), OK);
 }

@@ -158,6 +158,7 @@ fn a_c_program() {
     null_places(function, data);
     graphs::captures(function);
     graphs::kernel_nodes(context);
+    graphs::memory_nodes(data);
     a_fork_leaves_registered_memory_to_the_parent(data);
     assert_eq!(cuMemFree_v2(data), OK);
     the_end_of_a_context_waits_for_its_work(context);
