@@ -35,8 +35,8 @@
 //! # Limits
 //!
 //! x86-64 with AVX2 and FMA. What is not compiled ([`Code::is_machine_code`]: 128-bit loads, stores and atomics, kernels
-//! of absurd shape, other processors) the interpreter runs behind the same interface. Half precision, directed rounding
-//! (but for `fma` in f32) and rare integer operations go through the helper and are slow.
+//! of absurd shape, other processors) the interpreter runs behind the same interface. Half precision, `fma` with directed
+//! rounding (but in f32) and rare integer operations go through the helper and are slow.
 
 mod abi;
 mod analysis;

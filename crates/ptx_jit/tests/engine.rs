@@ -506,3 +506,92 @@ fn what_cannot_be_written_stays_a_fault_beside_sparse_pages() {
     assert_eq!(m.fault(LOAD, LO + MAPPED - 40), access(LO + MAPPED, Access::Read, AccessError::Unmapped));
     assert_eq!(m.fault(ADD, LO + MAPPED - 40), Step::Done);
 }
+
+/// Loads two operands of each thread, or of thread 0 (`same`), and stores what `op` makes of them, rounded down, up and towards zero.
+fn directed(op: &str, ty: Ty, ftz: bool, same: bool) -> String {
+    let (name, bytes, r) = if ty == Ty::F64 { ("f64", 8, "%rd") } else { ("f32", 4, "%f") };
+    let ftz = if ftz { ".ftz" } else { "" };
+    let source = if same { "%rd0" } else { "%rd2" };
+    let operands = if matches!(op, "sqrt" | "rcp") { format!("{r}3") } else { format!("{r}3, {r}4") };
+    let mut body = format!(
+        "mul.wide.u32 %rd2, %r0, {bytes}; add.s64 %rd2, %rd0, %rd2;\n\
+         ld.global.{name} {r}3, [{source}]; ld.global.{name} {r}4, [{source}+8192];\n"
+    );
+    for (row, round) in [(2, "rm"), (3, "rp"), (4, "rz")] {
+        body += &format!("{op}.{round}{ftz}.{name} {r}5, {operands}; st.global.{name} [%rd2+{}], {r}5;\n", 8192 * row);
+    }
+    body
+}
+
+#[test]
+fn directed_rounding_is_that_of_the_soft_numbers() {
+    use ptx::ir::{FloatOp, FloatUnOp, Precision};
+    let m = Machine::new();
+    let mut seed = 7_u64;
+    let mut bits = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        seed ^ seed >> 29
+    };
+    let expect = |op: &str, ty: Ty, round: Round, ftz: bool, a: u64, b: u64| match op {
+        "add" => ptx::math::float::binary(FloatOp::Add, ty, round, ftz, false, a, b),
+        "sub" => ptx::math::float::binary(FloatOp::Sub, ty, round, ftz, false, a, b),
+        "mul" => ptx::math::float::binary(FloatOp::Mul, ty, round, ftz, false, a, b),
+        "div" => ptx::math::float::binary(FloatOp::Div(Precision::Ieee(round)), ty, round, ftz, false, a, b),
+        "sqrt" => ptx::math::float::unary(FloatUnOp::Sqrt(Precision::Ieee(round)), ty, ftz, a),
+        _ => ptx::math::float::unary(FloatUnOp::Rcp(Precision::Ieee(round)), ty, ftz, a),
+    };
+    let special = [0.0, 1.0, 1.0 + f64::EPSILON, 3.0, f64::from_bits(1), f64::MIN_POSITIVE, f64::MAX, f64::INFINITY];
+    let special32 = [0.0, 1.0, 1.0 + f32::EPSILON, 3.0, f32::from_bits(1), f32::MIN_POSITIVE, f32::MAX, f32::INFINITY];
+    for (ty, ftz, same) in [
+        (Ty::F64, false, false),
+        (Ty::F32, false, false),
+        (Ty::F32, true, false),
+        (Ty::F64, false, true),
+        (Ty::F32, false, true),
+    ] {
+        let bytes = if ty == Ty::F64 { 8 } else { 4 };
+        let mut number = || {
+            let v = bits();
+            let sign = v >> 63;
+            match (ty, v >> 56 & 63) {
+                (Ty::F64, i @ 0..8) => special[i as usize].to_bits() | sign << 63,
+                (_, i @ 0..8) => u64::from(special32[i as usize].to_bits()) | sign << 31,
+                // Few digits, for exact results; and magnitudes near each other's, or near the least.
+                (Ty::F64, 8..20) => v & 0x800f_0000_0000_0000 | 0x3ff0 << 48,
+                (Ty::F64, 20..32) => v & 0x803f_ffff_ffff_ffff | 0x3fc0 << 48,
+                (Ty::F64, 32..44) => v & 0x807f_ffff_ffff_ffff,
+                (Ty::F64, _) => v,
+                (_, 8..20) => v & 0x807c_0000 | 0x3f80_0000,
+                (_, 20..32) => v & 0x81ff_ffff | 0x3e00_0000,
+                (_, 32..44) => v & 0x83ff_ffff,
+                _ => v & 0xffff_ffff,
+            }
+        };
+        for op in ["add", "sub", "mul", "div", "sqrt", "rcp"] {
+            let threads = if same { 32 } else { 1024 };
+            let grid = m.grid(&directed(op, ty, ftz, same), threads, &[LO]);
+            for turn in 0..if same { 200 } else { 20 } {
+                let pairs: Vec<[u64; 2]> = (0..threads).map(|_| [number(), number()]).collect();
+                for (i, pair) in pairs.iter().enumerate() {
+                    for (row, v) in pair.iter().enumerate() {
+                        m.memory.write(8192 * row + bytes * i, &v.to_le_bytes()[..bytes]);
+                    }
+                }
+                assert_eq!(Batch::new(Arc::clone(&grid), 0..1).resume(), Step::Done);
+                for i in 0..pairs.len() {
+                    let [a, b] = pairs[if same { 0 } else { i }];
+                    for (row, round) in [(2, Round::Rm), (3, Round::Rp), (4, Round::Rz)] {
+                        let mut word = [0; 8];
+                        m.memory.read(8192 * row + bytes * i, &mut word[..bytes]);
+                        let got = u64::from_le_bytes(word);
+                        let want = expect(op, ty, round, ftz, a, b).unwrap();
+                        assert_eq!(
+                            got, want,
+                            "{turn}: {op} {ty:?} {round:?} {ftz}: {a:#x} {b:#x}: {got:#x}, not {want:#x}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,5 +1,5 @@
-//! Floating point in f32 and f64, rounded to nearest, and `fma` in f32 rounded down or up (CUDA's `expf` has one);
-//! everything else goes through the helper.
+//! Floating point in f32 and f64, rounded to nearest or as [`super::directed`] says, but for `fma`: in f32, rounded down or up (CUDA's
+//! `expf` has one). Everything else goes through the helper.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
@@ -9,6 +9,7 @@ use ptx::math::{NAN_F32, NAN_F64, approx};
 
 use super::Emit;
 use super::alu::Parts;
+use super::directed::Directed;
 
 /// The approximations' machine: one scalar or one vector at a time.
 struct Machine<'e, 'a, 'f> {
@@ -164,7 +165,7 @@ impl Emit<'_, '_> {
         self.cast(ty, v)
     }
 
-    fn float_pick(&mut self, m: Value, a: Value, b: Value) -> Value {
+    pub(super) fn float_pick(&mut self, m: Value, a: Value, b: Value) -> Value {
         let ty = self.b.func.dfg.value_type(a);
         if !ty.is_vector() {
             return self.b.ins().select(m, a, b);
@@ -173,7 +174,7 @@ impl Emit<'_, '_> {
         self.b.ins().bitselect(m, a, b)
     }
 
-    fn float_const(&mut self, like: Value, v: f64) -> Value {
+    pub(super) fn float_const(&mut self, like: Value, v: f64) -> Value {
         match self.b.func.dfg.value_type(like) {
             types::F32 => self.b.ins().f32const(v as f32),
             types::F32X4 => {
@@ -409,6 +410,13 @@ impl Emit<'_, '_> {
                 };
                 self.floating(m)
             }
+            FloatOp::Add => self.directed(Directed::Add, round, x, y)?,
+            FloatOp::Sub => {
+                let y = self.b.ins().fneg(y);
+                self.directed(Directed::Add, round, x, y)?
+            }
+            FloatOp::Mul => self.directed(Directed::Mul, round, x, y)?,
+            FloatOp::Div(Precision::Ieee(round)) => self.directed(Directed::Div, round, x, y)?,
             _ => return None,
         };
         Some(self.finish(r, ftz, sat, quiet))
@@ -462,6 +470,11 @@ impl Emit<'_, '_> {
             FloatUnOp::Rcp(Precision::Ieee(Round::Rn)) => {
                 let one = self.float_const(x, 1.0);
                 self.b.ins().fdiv(one, x)
+            }
+            FloatUnOp::Sqrt(Precision::Ieee(round)) => self.directed(Directed::Sqrt, round, x, x)?,
+            FloatUnOp::Rcp(Precision::Ieee(round)) => {
+                let one = self.float_const(x, 1.0);
+                self.directed(Directed::Div, round, one, x)?
             }
             _ => return None,
         };

@@ -4,6 +4,7 @@ mod alu;
 mod atomic;
 mod consecutive;
 mod convert;
+mod directed;
 mod float;
 mod flow;
 mod image;
