@@ -9,12 +9,12 @@
 //! The source is asked when something is wanted that changes, and not again for [`FRESH`]. What never changes is answered from
 //! what it said first.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gpu::Properties;
-use parking_lot::Mutex;
 use wire::{GpuStanding, ProcessStanding, Standing};
 
 use crate::abi::{
@@ -34,7 +34,12 @@ const KEPT: Duration = Duration::from_secs(3);
 /// Shortest time over which use is measured: the daemon looks at what was used five times a second.
 const LEAST_SPAN: Duration = Duration::from_millis(500);
 
+/// Held for some instructions only, and over a `fork` by the thread that calls it.
 static STATE: Mutex<State> = Mutex::new(State { count: 0, library: None });
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 struct State {
     count: u32,
@@ -77,16 +82,52 @@ pub(crate) struct Sample {
     pub(crate) micros: u64,
 }
 
+thread_local! {
+    /// The state, while this thread forks.
+    static FORKING: RefCell<Option<MutexGuard<'static, State>>> = const { RefCell::new(None) };
+}
+
+extern "C" fn before_fork() {
+    let state = lock(&STATE);
+    let _ = FORKING.try_with(|forking| forking.replace(Some(state)));
+}
+
+extern "C" fn after_fork_in_parent() {
+    let _ = FORKING.try_with(RefCell::take);
+}
+
+extern "C" fn after_fork_in_child() {
+    let Ok(Some(mut state)) = FORKING.try_with(RefCell::take) else { return };
+    if let Some(library) = state.library.take() {
+        state.library = Some(Arc::new(library.of_parent()));
+    }
+}
+
+/// Has a `fork` wait for nobody but who is in the middle of some instructions, and its child begin anew.
+extern "C" fn watch_forks() {
+    // SAFETY: functions without preconditions; of a library that is closed the C library forgets them.
+    unsafe {
+        libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child));
+    }
+}
+
+// Before anybody can fork while another thread is in here.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static WATCH_FORKS: extern "C" fn() = watch_forks;
+
 /// One more has use for the library.
 ///
 /// # Errors
 /// `DRIVER_NOT_LOADED`, `UNKNOWN`: [`Source::ask`].
 pub(crate) fn init() -> Answer {
-    // Held while the source is asked: whoever comes meanwhile wants to know what comes of it.
-    let mut state = STATE.lock();
+    let is_there = lock(&STATE).library.is_some();
+    let opened = if is_there { None } else { Some(Arc::new(Library::open()?)) };
+    let mut state = lock(&STATE);
     if state.library.is_none() {
-        state.library = Some(Arc::new(Library::open()?));
-        state.count = 0;
+        // Whoever has taken it away meanwhile was the last before us.
+        let library = opened.map_or_else(|| Library::open().map(Arc::new), Ok)?;
+        *state = State { count: 0, library: Some(library) };
     }
     state.count = state.count.saturating_add(1);
     Ok(())
@@ -97,7 +138,7 @@ pub(crate) fn init() -> Answer {
 /// # Errors
 /// `UNINITIALIZED`.
 pub(crate) fn shutdown() -> Answer {
-    let mut state = STATE.lock();
+    let mut state = lock(&STATE);
     if state.library.is_none() {
         return Err(NVML_ERROR_UNINITIALIZED);
     }
@@ -113,7 +154,7 @@ pub(crate) fn shutdown() -> Answer {
 /// # Errors
 /// `UNINITIALIZED`.
 pub(crate) fn library() -> Answer<Arc<Library>> {
-    STATE.lock().library.clone().ok_or(NVML_ERROR_UNINITIALIZED)
+    lock(&STATE).library.clone().ok_or(NVML_ERROR_UNINITIALIZED)
 }
 
 /// The library, and which of its GPUs a handle is.
@@ -136,6 +177,14 @@ impl Library {
         Ok(Library { source, facts, latest: Mutex::new(latest) })
     }
 
+    /// The same in the child of a `fork`, where the threads are not that may be asking now.
+    fn of_parent(&self) -> Library {
+        let at = Instant::now();
+        let (at, told) = (at.checked_sub(PAUSE).unwrap_or(at), Err(NVML_ERROR_GPU_IS_LOST));
+        let latest = Mutex::new(Latest { at, told, marks: VecDeque::new() });
+        Library { source: self.source.clone(), facts: self.facts.clone(), latest }
+    }
+
     /// The GPUs, in order.
     pub(crate) fn facts(&self) -> &[Properties] {
         &self.facts
@@ -149,9 +198,9 @@ impl Library {
         self.latest_now().0
     }
 
-    fn latest_now(&self) -> (Answer<Arc<Moment>>, parking_lot::MutexGuard<'_, Latest>) {
+    fn latest_now(&self) -> (Answer<Arc<Moment>>, MutexGuard<'_, Latest>) {
         // Held while the source is asked, which has a bound: who comes meanwhile has the same answer.
-        let mut latest = self.latest.lock();
+        let mut latest = lock(&self.latest);
         let fresh = if latest.told.is_ok() { FRESH } else { PAUSE };
         if latest.at.elapsed() >= fresh {
             let told = self.source.ask();
@@ -251,7 +300,7 @@ mod tests {
         // Looks in the future are fresh.
         let far = start + Duration::from_secs(3600);
         let look = |ms: u64, processes: &[(u32, u64)]| {
-            library.latest.lock().note(Ok(standing(processes)), far + Duration::from_millis(ms));
+            lock(&library.latest).note(Ok(standing(processes)), far + Duration::from_millis(ms));
             library.samples(0).unwrap().iter().map(|sample| (sample.pid, sample.percent)).collect::<Vec<_>>()
         };
         const MS: u64 = 1_000_000;
@@ -265,7 +314,7 @@ mod tests {
         assert_eq!(look(11_000, &[(1, 9100 * MS)]), [(1, 10)]);
         assert_eq!(library.samples(1).unwrap_err(), NVML_ERROR_GPU_IS_LOST);
         // Of one that failed nothing is told, and it is not asked again at once.
-        library.latest.lock().note(Err(NVML_ERROR_DRIVER_NOT_LOADED), far);
+        lock(&library.latest).note(Err(NVML_ERROR_DRIVER_NOT_LOADED), far);
         assert_eq!(library.now().err(), Some(NVML_ERROR_GPU_IS_LOST));
     }
 }

@@ -16,7 +16,7 @@ use crate::edge::Answer;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Who is asked.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// The daemon.
     Daemon(Address),

@@ -54,7 +54,7 @@ fn serve(path: &std::path::Path, does: Arc<Mutex<Does>>) {
             let length = unix::receive_bare(&socket, &mut buffer).unwrap();
             let hello = Hello::decode(&buffer[..length]).unwrap();
             assert_eq!(hello.features, features::STANDING, "no session is asked for");
-            assert_eq!(hello.process.pid, std::process::id());
+            assert_eq!(hello.process.pid, unix::peer(&socket).unwrap().pid as u32);
             let answer = match does.lock().clone() {
                 Does::Tells(standing) => Reply::Standing(Box::new(standing)).encode(),
                 Does::Refuses => Reply::Refused("as a test".into()).encode(),
@@ -137,6 +137,7 @@ fn as_programs_find_it() {
     counted();
     facts();
     figures(&does);
+    forked(&does);
     lost(&does, || std::fs::remove_dir_all(&folder).unwrap());
 }
 
@@ -263,6 +264,32 @@ fn facts() {
         [NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NOT_SUPPORTED, NVML_SUCCESS]
     );
     assert_eq!(nvmlDeviceGetFieldValues(second, 2, Out::none()), NVML_ERROR_INVALID_ARGUMENT);
+}
+
+/// A child of a `fork` asks for itself, whatever the threads of its parent were at.
+fn forked(does: &Mutex<Does>) {
+    let told = does.lock().clone();
+    *does.lock() = Does::SaysNothing;
+    // Its answers are not fresh any more: it asks, and waits.
+    std::thread::sleep(Duration::from_millis(100));
+    let waits = std::thread::spawn(|| memory(Device::number(0)));
+    std::thread::sleep(Duration::from_millis(300));
+    *does.lock() = told;
+    // SAFETY: the child calls what is tested, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: ends the child if it waits for ever.
+        unsafe { libc::alarm(20) };
+        let fine = memory(Device::number(0)).is_ok() && nvmlInit_v2() == NVML_SUCCESS && nvmlShutdown() == NVML_SUCCESS;
+        // SAFETY: ends the child alone, without anything of the test.
+        unsafe { libc::_exit(if fine { 7 } else { 8 }) };
+    }
+    let mut status = 0;
+    // SAFETY: it is this process's child, and `status` takes how it ended.
+    until("the child", || unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "{status:#x}");
+    assert_eq!(waits.join().unwrap(), Err(NVML_ERROR_UNKNOWN), "nobody has answered the parent");
+    until("an answer to the parent", || memory(Device::number(0)).is_ok());
 }
 
 fn figures(does: &Mutex<Does>) {

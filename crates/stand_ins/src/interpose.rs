@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::{library, nvjitlink, nvrtc, xla};
+use crate::{library, node, nvjitlink, nvrtc, xla};
 
 /// A function that we stand before.
 #[derive(Clone, Copy, Debug)]
@@ -87,16 +87,44 @@ pub(crate) unsafe fn c_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c
     unsafe { function(handle, name) }
 }
 
-/// The C library's function of a name, which is looked for once; `None` if this C library has none.
-pub(crate) fn next(known: &AtomicUsize, name: &CStr) -> Option<*const c_void> {
-    let mut address = known.load(Ordering::Relaxed);
-    if address == 0 {
-        // SAFETY: a C string. What comes after us.
-        address = unsafe { c_dlsym(libc::RTLD_NEXT, name.as_ptr()) }.expose_provenance();
-        known.store(address, Ordering::Relaxed);
-    }
-    (address != 0).then(|| std::ptr::with_exposed_provenance(address))
+/// A function of the C library that one of ours stands before.
+#[derive(Debug)]
+pub(crate) struct Next {
+    name: &'static CStr,
+    /// 0 until it was looked for.
+    address: AtomicUsize,
 }
+
+impl Next {
+    pub(crate) const fn new(name: &'static CStr) -> Next {
+        Next { name, address: AtomicUsize::new(0) }
+    }
+
+    /// Its address; `None` if this C library has none.
+    pub(crate) fn get(&self) -> Option<*const c_void> {
+        let mut address = self.address.load(Ordering::Relaxed);
+        if address == 0 {
+            // SAFETY: a C string. What comes after us.
+            address = unsafe { c_dlsym(libc::RTLD_NEXT, self.name.as_ptr()) }.expose_provenance();
+            self.address.store(address, Ordering::Relaxed);
+        }
+        (address != 0).then(|| std::ptr::with_exposed_provenance(address))
+    }
+}
+
+/// Looks for all that we go on to. Later it would have to wait for the loader, and may be called by a thread for which one waits that has
+/// the loader.
+extern "C" fn look_for_all() {
+    find_next();
+    for next in node::NEXT.iter().chain(&xla::NEXT) {
+        next.get();
+    }
+}
+
+// Before the program runs.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_FOR_ALL: extern "C" fn() = look_for_all;
 
 /// The next `dlsym`, but for the names that we stand before.
 ///

@@ -4,9 +4,8 @@
 //! node, and there is none, is told of `/dev/null`. Who opens it learns that there is none.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::AtomicUsize;
 
-use crate::interpose::next;
+use crate::interpose::Next;
 
 /// The nodes of NVIDIA's driver that stand for "there is a GPU".
 const NODES: [&CStr; 2] = [c"/dev/nvidia0", c"/dev/nvidiactl"];
@@ -36,17 +35,19 @@ fn not_there() -> c_int {
     -1
 }
 
+/// The C library's functions; the last two programs call that are built for versions before 2.33.
+pub(crate) static NEXT: [Next; 4] =
+    [Next::new(c"stat"), Next::new(c"stat64"), Next::new(c"__xstat"), Next::new(c"__xstat64")];
+
 macro_rules! stat {
-    ($($name:ident)*) => {$(
+    ($($at:literal $name:ident)*) => {$(
         /// The C library's function of this name, but for the nodes.
         ///
         /// # Safety
         /// As of the C library's.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(path: *const c_char, about: *mut c_void) -> c_int {
-            static NEXT: AtomicUsize = AtomicUsize::new(0);
-            let name = const { cstr(concat!(stringify!($name), "\0")) };
-            let Some(next) = next(&NEXT, name) else { return not_there() };
+            let Some(next) = NEXT[$at].get() else { return not_there() };
             // SAFETY: this is its type.
             let next = unsafe { std::mem::transmute::<*const c_void, Stat>(next) };
             // SAFETY: the caller's own arguments.
@@ -62,16 +63,14 @@ macro_rules! stat {
 }
 
 macro_rules! versioned_stat {
-    ($($name:ident)*) => {$(
-        /// The C library's function of this name, which programs call that are built for versions before 2.33, but for the nodes.
+    ($($at:literal $name:ident)*) => {$(
+        /// The C library's function of this name, but for the nodes.
         ///
         /// # Safety
         /// As of the C library's.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(version: c_int, path: *const c_char, about: *mut c_void) -> c_int {
-            static NEXT: AtomicUsize = AtomicUsize::new(0);
-            let name = const { cstr(concat!(stringify!($name), "\0")) };
-            let Some(next) = next(&NEXT, name) else { return not_there() };
+            let Some(next) = NEXT[$at].get() else { return not_there() };
             // SAFETY: this is its type.
             let next = unsafe { std::mem::transmute::<*const c_void, VersionedStat>(next) };
             // SAFETY: the caller's own arguments.
@@ -86,13 +85,5 @@ macro_rules! versioned_stat {
     )*};
 }
 
-/// A text that ends in NUL.
-const fn cstr(text: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(text.as_bytes()) {
-        Ok(text) => text,
-        Err(_) => panic!("no NUL at the end only"),
-    }
-}
-
-stat!(stat stat64);
-versioned_stat!(__xstat __xstat64);
+stat!(0 stat 1 stat64);
+versioned_stat!(2 __xstat 3 __xstat64);

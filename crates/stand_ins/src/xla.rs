@@ -7,9 +7,8 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicUsize;
 
-use crate::interpose::next;
+use crate::interpose::Next;
 
 /// The function by which a plugin of XLA's is known.
 pub(crate) const PLUGIN: &CStr = c"GetPjrtApi";
@@ -64,6 +63,9 @@ unsafe fn instead(program: *const c_char) -> *const c_char {
     if path.file_name().is_some_and(|name| name == "ptxas") { ours.as_ptr() } else { program }
 }
 
+/// The C library's functions.
+pub(crate) static NEXT: [Next; 2] = [Next::new(c"posix_spawn"), Next::new(c"posix_spawnp")];
+
 type Spawn = unsafe extern "C" fn(
     *mut libc::pid_t,
     *const c_char,
@@ -74,7 +76,7 @@ type Spawn = unsafe extern "C" fn(
 ) -> c_int;
 
 macro_rules! spawn {
-    ($($name:ident $text:literal)*) => {$(
+    ($($at:literal $name:ident)*) => {$(
         /// The C library's function of this name, but for `ptxas`.
         ///
         /// # Safety
@@ -88,8 +90,7 @@ macro_rules! spawn {
             arguments: *const *mut c_char,
             environment: *const *mut c_char,
         ) -> c_int {
-            static NEXT: AtomicUsize = AtomicUsize::new(0);
-            let Some(next) = next(&NEXT, $text) else { return libc::ENOSYS };
+            let Some(next) = NEXT[$at].get() else { return libc::ENOSYS };
             // SAFETY: this is its type.
             let next = unsafe { std::mem::transmute::<*const c_void, Spawn>(next) };
             // SAFETY: the caller's own argument.
@@ -100,7 +101,7 @@ macro_rules! spawn {
     )*};
 }
 
-spawn!(posix_spawn c"posix_spawn" posix_spawnp c"posix_spawnp");
+spawn!(0 posix_spawn 1 posix_spawnp);
 
 /// What of a loaded file is only read, as address and length in bytes.
 fn constants(base: usize) -> Vec<(usize, usize)> {

@@ -293,6 +293,42 @@ int main() {{
     }
 }
 
+/// A library's constructor waits for a thread, while the loader waits for the constructor.
+#[test]
+fn threads_of_a_constructor_do_not_wait_for_the_loader() {
+    let folder = Folder::new("constructor");
+    let library = r#"
+#include <pthread.h>
+#include <spawn.h>
+#include <stddef.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+extern char** environ;
+static void* work(void* none) {
+    struct stat s;
+    pid_t pid;
+    char* arguments[] = {"true", NULL};
+    stat("/tmp", &s);
+    if (posix_spawnp(&pid, "true", NULL, NULL, arguments, environ) == 0) waitpid(pid, NULL, 0);
+    return none;
+}
+__attribute__((constructor)) static void begin(void) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, work, NULL);
+    pthread_join(thread, NULL);
+}"#;
+    let program = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+int main() { alarm(20); printf("%d", dlopen("./libbegins.so", RTLD_NOW) != NULL); }"#;
+    if folder.compile("libbegins.so", library, &["-shared", "-fPIC", "-pthread"])
+        && folder.compile("program", program, &["-ldl"])
+    {
+        folder.says("program", "1");
+    }
+}
+
 /// XLA finds a `ptxas` in its own package; ours is started, and by nobody who has not loaded XLA.
 #[test]
 fn xla_starts_our_ptxas() {

@@ -101,6 +101,11 @@ impl Taken {
         self.check("priority", priority, self.profile.priority, |most| format!("--priority {most}"))
     }
 
+    /// Whether policy gives him this scheme: by a profile that says it.
+    pub(crate) fn gives(&self, scheme: Scheme) -> bool {
+        self.bound_by.is_some() && self.profile.scheme == Some(scheme)
+    }
+
     /// The scheme of a virtual GPU, if he wants a certain one.
     ///
     /// # Errors
@@ -180,6 +185,14 @@ mod tests {
         }
         assert!(taken(true).scheme(Some(Scheme::Fv)).unwrap_err().contains("leave --scheme out"));
         assert_eq!(taken(true).scheme(Some(Scheme::Pv)), Ok(Some(Scheme::Pv)));
+        assert!(
+            taken(true).gives(Scheme::Pv) && !taken(true).gives(Scheme::PassThrough) && !taken(false).gives(Scheme::Pv)
+        );
+        // A profile that says no scheme lets him choose, and gives none.
+        let mut open = taken(true);
+        open.profile.scheme = None;
+        assert_eq!(open.scheme(Some(Scheme::PassThrough)), Ok(Some(Scheme::PassThrough)));
+        assert!(!open.gives(Scheme::PassThrough));
         let mut unsaid = terms(Some(4 << 30), None, None);
         taken(true).bound(&mut unsaid);
         assert_eq!(unsaid.memory_bytes, Some(1 << 30));

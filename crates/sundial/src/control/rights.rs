@@ -8,7 +8,6 @@ use transport::unix::PeerProcess;
 use super::tenants::Tenants;
 use crate::admin::{AdminRequest, SessionLine, VgpuLine};
 use crate::policy::See;
-use crate::scheme::Scheme;
 use crate::usage::store::Rows;
 use crate::usage::{Snapshot, TenantSnapshot};
 
@@ -45,9 +44,6 @@ pub(super) fn check(who: Owner, request: &AdminRequest, owner_of: impl Fn(&str) 
         _ => Err(format!("no {what} of yours named `{name}` is present")),
     };
     match request {
-        AdminRequest::CreateVgpu { scheme: Some(Scheme::PassThrough), .. } => {
-            Err("only the administrator may give all of the GPU away (--scheme pass-through)".into())
-        }
         AdminRequest::Register { .. }
         | AdminRequest::CreateVgpu { .. }
         | AdminRequest::List

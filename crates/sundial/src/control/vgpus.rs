@@ -107,7 +107,7 @@ impl Control {
             None => scheme,
         };
         let scheme = scheme.unwrap_or_default();
-        let is_given = taken.as_ref().is_some_and(|taken| taken.bound_by.is_some());
+        let is_given = taken.as_ref().is_some_and(|taken| taken.gives(scheme));
         if scheme == Scheme::PassThrough && !owner.is_administrator() && !is_given {
             bail!(
                 "only the administrator may give all of the GPU away (scheme pass-through), or policy that names such a profile"
