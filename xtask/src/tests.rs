@@ -23,7 +23,8 @@ pub(crate) fn all(root: &Path, nvcc: bool, fuzz_seconds: u64) -> Result<()> {
     let start = Instant::now();
     say("1/4 tests of the crates");
     let mut crates = cargo(root);
-    crates.args(["test", "--workspace", "--exclude", "e2e"]);
+    // What fails is all told at once.
+    crates.args(["test", "--workspace", "--exclude", "e2e", "--no-fail-fast"]);
     if nvcc {
         // Types and numbers are compared with those of cuda.h and nvml.h.
         crates.env("SUNDIAL_CUDA_HOME", toolkit::cuda_home(root)?);
@@ -43,7 +44,7 @@ pub(crate) fn all(root: &Path, nvcc: bool, fuzz_seconds: u64) -> Result<()> {
     }
     say("3/4 end to end");
     let mut end_to_end = cargo(root);
-    end_to_end.args(["test", "--package", "e2e", "--", "--test-threads=1"]);
+    end_to_end.args(["test", "--package", "e2e", "--no-fail-fast", "--", "--test-threads=1"]);
     end_to_end.env("SUNDIAL_BIN_DIR", target(root).join("release"));
     if let Some(programs) = programs {
         end_to_end.env("SUNDIAL_CUDA_EXAMPLES", programs);

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody listens there.
+    /// Nobody listens there, or nobody any more: it ended while it was asked.
     #[error("no Sundial daemon at {}", path.display())]
     NoDaemon {
         /// Path of its socket.
@@ -136,9 +136,10 @@ impl Address {
         let socket = unix::connect_within(&self.path, bound).map_err(none)?;
         let hello =
             Hello { credential: self.credential, features: features::STANDING, gpu: 0, process: this_process() };
-        unix::send(&socket, &hello.encode(), &[], true)?;
+        let ended = |source| ended(&self.path, source);
+        unix::send(&socket, &hello.encode(), &[], true).map_err(ended)?;
         let mut buffer = vec![0; MAX_STANDING_BYTES];
-        let length = unix::receive_bare(&socket, &mut buffer)?;
+        let length = unix::receive_bare(&socket, &mut buffer).map_err(ended)?;
         if length == 0 {
             return Err(ConnectError::Unusable { what: "it closed the connection" });
         }
@@ -147,6 +148,16 @@ impl Address {
             Reply::Refused(reason) => Err(ConnectError::Refused { reason }),
             Reply::Welcome(_) => Err(ConnectError::Unusable { what: "it answered another question" }),
         }
+    }
+}
+
+/// What a failure of the socket before there is an answer means.
+fn ended(path: &Path, source: io::Error) -> ConnectError {
+    match source.kind() {
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            ConnectError::NoDaemon { path: path.to_path_buf(), source }
+        }
+        _ => ConnectError::Io(source),
     }
 }
 
@@ -168,14 +179,11 @@ fn open(path: &Path, credential: Credential, gpu: u32) -> Result<Arc<RemoteGpu>,
     let none = |source| ConnectError::NoDaemon { path: path.to_path_buf(), source };
     let socket = unix::connect(path).map_err(none)?;
     unix::set_timeout(&socket, Some(PATIENCE))?;
-    unix::send(
-        &socket,
-        &Hello { credential, features: features::ALL, gpu, process: this_process() }.encode(),
-        &[],
-        true,
-    )?;
+    let hello = Hello { credential, features: features::ALL, gpu, process: this_process() };
+    unix::send(&socket, &hello.encode(), &[], true).map_err(|source| ended(path, source))?;
     let mut buffer = vec![0; MAX_REPLY_BYTES];
-    let unix::Received { length, fds, .. } = unix::receive(&socket, &mut buffer)?;
+    let received = unix::receive(&socket, &mut buffer).map_err(|source| ended(path, source))?;
+    let unix::Received { length, fds, .. } = received;
     if length == 0 {
         return Err(ConnectError::Unusable { what: "it closed the connection" });
     }
