@@ -1,4 +1,4 @@
-// The kernels of `sundial bench engine`. `cargo xtask gen-ptx` makes engine.ptx of it.
+// The kernels of `sundial bench engine`. `cargo xtask gen-ptx` makes engine.ptx of it. engine.cl has the same ones in OpenCL C.
 
 extern "C" __global__ void saxpy(const float* x, float* y, float a, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -80,6 +80,144 @@ extern "C" __global__ void reduction(const float* in, float* out, int n) {
         __syncthreads();
     }
     if (threadIdx.x == 0) out[blockIdx.x] = partial[0];
+}
+
+extern "C" __global__ void reduction_shuffle(const float* in, float* out, int n) {
+    __shared__ float partial[8];
+    float sum = 0;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) sum += in[i];
+    for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_down_sync(~0u, sum, apart);
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    sum = threadIdx.x < 8 ? partial[threadIdx.x] : 0;
+    for (int apart = 4; apart > 0; apart /= 2) sum += __shfl_down_sync(~0u, sum, apart);
+    if (threadIdx.x == 0) out[blockIdx.x] = sum;
+}
+
+constexpr int CTA = 256;
+
+// The sum of `value` over this thread and those before it. `sums` has room for CTA zeros in front.
+__device__ inline unsigned scan_cta(unsigned value, volatile unsigned* sums) {
+    unsigned* at = (unsigned*)sums + CTA + threadIdx.x;
+    sums[threadIdx.x] = 0;
+    *at = value;
+    for (int apart = 1; apart < CTA; apart *= 2) {
+        __syncthreads();
+        unsigned before = *(at - apart);
+        __syncthreads();
+        *at += before;
+    }
+    __syncthreads();
+    return *at;
+}
+
+extern "C" __global__ void scan_parts(const unsigned* in, unsigned* out, unsigned* totals) {
+    __shared__ unsigned sums[2 * CTA];
+    int i = blockIdx.x * CTA + threadIdx.x;
+    unsigned sum = scan_cta(in[i], sums);
+    out[i] = sum;
+    if (threadIdx.x == CTA - 1) totals[blockIdx.x] = sum;
+}
+
+// By one CTA: each of the n totals becomes the sum of those before it.
+extern "C" __global__ void scan_totals(unsigned* totals, int n) {
+    __shared__ unsigned sums[2 * CTA];
+    unsigned before = 0;
+    for (int i = threadIdx.x; i < n; i += CTA) {
+        unsigned value = totals[i];
+        totals[i] = before + scan_cta(value, sums) - value;
+        before += sums[2 * CTA - 1];
+        __syncthreads();
+    }
+}
+
+extern "C" __global__ void scan_add(unsigned* out, const unsigned* totals) {
+    out[blockIdx.x * CTA + threadIdx.x] += totals[blockIdx.x];
+}
+
+extern "C" __global__ void histogram(const unsigned* in, unsigned* bins, int n) {
+    __shared__ unsigned counts[256];
+    counts[threadIdx.x] = 0;
+    __syncthreads();
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+        unsigned four = in[i];
+        atomicAdd(&counts[four & 255], 1);
+        atomicAdd(&counts[four >> 8 & 255], 1);
+        atomicAdd(&counts[four >> 16 & 255], 1);
+        atomicAdd(&counts[four >> 24], 1);
+    }
+    __syncthreads();
+    atomicAdd(&bins[threadIdx.x], counts[threadIdx.x]);
+}
+
+constexpr int DIGITS = 16;
+
+// How many keys of this CTA's have each digit, for scan_totals: digit by digit, of each the CTAs in order.
+extern "C" __global__ void radix_count(const unsigned* keys, unsigned* counts, int shift) {
+    __shared__ unsigned mine[DIGITS];
+    if (threadIdx.x < DIGITS) mine[threadIdx.x] = 0;
+    __syncthreads();
+    atomicAdd(&mine[keys[blockIdx.x * CTA + threadIdx.x] >> shift & DIGITS - 1], 1);
+    __syncthreads();
+    if (threadIdx.x < DIGITS) counts[threadIdx.x * gridDim.x + blockIdx.x] = mine[threadIdx.x];
+}
+
+// Sorts this CTA's keys by the digit, a bit at a time, and puts them where the counts say.
+extern "C" __global__ void radix_scatter(const unsigned* in, unsigned* out, const unsigned* starts, int shift) {
+    __shared__ unsigned sums[2 * CTA];
+    __shared__ unsigned keys[CTA];
+    __shared__ unsigned first[DIGITS];
+    unsigned key = in[blockIdx.x * CTA + threadIdx.x];
+    for (int bit = shift; bit < shift + 4; ++bit) {
+        unsigned zero = ~key >> bit & 1;
+        unsigned zeros = scan_cta(zero, sums);
+        unsigned all = sums[2 * CTA - 1];
+        keys[zero ? zeros - 1 : all + threadIdx.x - zeros] = key;
+        __syncthreads();
+        key = keys[threadIdx.x];
+        __syncthreads();
+    }
+    unsigned digit = key >> shift & DIGITS - 1;
+    if (threadIdx.x == 0 || (keys[threadIdx.x - 1] >> shift & DIGITS - 1) != digit) first[digit] = threadIdx.x;
+    __syncthreads();
+    out[starts[digit * gridDim.x + blockIdx.x] + threadIdx.x - first[digit]] = key;
+}
+
+extern "C" __global__ void stencil(const float* in, float* out, int width, int height) {
+    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+    if (x < 1 || y < 1 || x >= width - 1 || y >= height - 1) return;
+    int i = y * width + x;
+    out[i] = 0.5f * in[i] + 0.125f * (in[i - 1] + in[i + 1] + in[i - width] + in[i + width]);
+}
+
+// Steps of the Collatz sequence of i + 1, modulo 2^32, until it is 1: each thread has its own number of them, at most 1000.
+extern "C" __global__ void divergent(unsigned* steps, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    unsigned value = i + 1, count = 0;
+    while (value != 1 && count < 1000) {
+        if (value % 2 == 0) value /= 2;
+        else value = 3 * value + 1;
+        ++count;
+    }
+    steps[i] = count;
+}
+
+// y = a * x, a in compressed rows.
+extern "C" __global__ void spmv(const unsigned* rows, const unsigned* columns, const float* a, const float* x, float* y, int n) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= n) return;
+    float sum = 0;
+    for (unsigned i = rows[row]; i < rows[row + 1]; ++i) sum += a[i] * x[columns[i]];
+    y[row] = sum;
+}
+
+// An image, turned about its middle.
+extern "C" __global__ void texture(cudaTextureObject_t image, float* out, int side, float cosine, float sine) {
+    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+    float u = x - side / 2, v = y - side / 2;
+    out[y * side + x] = tex2D<float>(image, u * cosine - v * sine + side / 2, u * sine + v * cosine + side / 2);
 }
 
 // c = a * b, of n x n, in f16 with sums in f32: four warps multiply tiles of 64 x 64 by the tensor cores' instructions.

@@ -40,8 +40,8 @@ pub(crate) struct Arguments {
 #[derive(Subcommand, Debug)]
 enum What {
     /// Measure the kernel engine: interpreter, machine code on one core and on all, compile time: rows {"name","unit",
-    /// "interpreter","jit_one_core","jit_all_cores","cores","compile_ms"}.
-    Engine,
+    /// "interpreter","jit_one_core","jit_all_cores","cores","compile_ms"}, with --pocl "pocl","ratio","goal", too.
+    Engine(bench_engine::Arguments),
     /// Measure what compiling a kernel costs, by its shape and size: rows {"shape","instructions","ms",
     /// "wall_ms","us_per_instruction","peak_bytes"}.
     Compile(bench_compile::Arguments),
@@ -126,7 +126,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let programs = arguments.programs.clone().unwrap_or(beside);
     let rounds = arguments.rounds.unwrap_or(ROUNDS);
     match &arguments.what {
-        Some(What::Engine) => return bench_engine::run(arguments.json, rounds),
+        Some(What::Engine(which)) => return bench_engine::run(which, arguments.json, rounds),
         Some(What::Isolation(how)) => return bench_isolation::run(how, arguments.json),
         Some(What::Vgpu(what)) => return bench_vgpu::run(what, &programs, arguments.json, arguments.rounds),
         Some(What::Remoting(what)) => return bench_remoting::run(what, &programs, arguments.json, arguments.rounds),

@@ -1,8 +1,12 @@
 //! `sundial bench engine`: the kernel engine alone, without device, driver or daemon.
 
+mod cases;
+mod pocl;
+
+use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -12,213 +16,241 @@ use ptx::ir::Kernel;
 use ptx::launch::{Control, DriverArea, Launch, Step};
 use ptx_jit::{Batch, Code, EngineKind, Grid};
 use serde::Serialize;
+use texture::{AddressMode, Descriptor, Filter, Format, Image, Sampler};
 
 use crate::bench::median;
+use cases::{Call, Case, Param};
+use pocl::Pocl;
 
 const PTX: &[u8] = include_bytes!("../kernels/engine.ptx");
 
-/// GPU address of the window's first byte.
+/// GPU address of the first byte of a case's memory.
 const LO: u64 = 0x10_0000_0000;
-/// Memory of the kernels, bytes.
-const MEMORY: u64 = 256 << 20;
+/// Where buffers begin, in bytes: a multiple of it.
+const ALIGN: u64 = 4096;
 
-/// One kernel of the benchmark.
-struct Case {
-    name: &'static str,
-    unit: &'static str,
-    grid: [u32; 3],
-    block: [u32; 3],
-    /// Buffers by offset in units of 64 MiB, then scalars, as the kernel's parameters in order.
-    params: Vec<Param>,
-    /// Units of work in one launch, in `unit`s of 1e9 (or 1e6 for options).
-    work: f64,
-    /// The interpreter runs only this part of the grid, in CTAs.
-    sample: u32,
-}
-
-#[derive(Clone, Copy)]
-enum Param {
-    Buffer(u64),
-    Float(f32),
-    Int(i32),
-}
-
-fn cases() -> Vec<Case> {
-    use Param::{Buffer, Float, Int};
-    const MIB16: u64 = 16 << 20;
-    let elements = 4 << 20;
-    let n = 512;
-    let options = 1 << 20;
-    let bodies = 4096;
-    vec![
-        Case {
-            name: "saxpy",
-            unit: "GB/s",
-            grid: [elements / 256, 1, 1],
-            block: [256, 1, 1],
-            params: vec![Buffer(0), Buffer(2 * MIB16), Float(0.5), Int(elements as i32)],
-            work: f64::from(elements) * 12.0 / 1e9,
-            sample: 16,
-        },
-        Case {
-            name: "matmul",
-            unit: "GFLOP/s",
-            grid: [n / 32, n / 32, 1],
-            block: [32, 32, 1],
-            params: vec![Buffer(0), Buffer(MIB16), Buffer(2 * MIB16), Int(n as i32)],
-            work: 2.0 * f64::from(n).powi(3) / 1e9,
-            sample: 1,
-        },
-        Case {
-            name: "mma",
-            unit: "GFLOP/s",
-            grid: [n / 64, n / 64, 1],
-            block: [128, 1, 1],
-            params: vec![Buffer(0), Buffer(MIB16), Buffer(2 * MIB16), Int(n as i32)],
-            work: 2.0 * f64::from(n).powi(3) / 1e9,
-            sample: 1,
-        },
-        Case {
-            name: "black_scholes",
-            unit: "Moption/s",
-            grid: [options / 128, 1, 1],
-            block: [128, 1, 1],
-            params: vec![
-                Buffer(3 * MIB16),
-                Buffer(4 * MIB16),
-                Buffer(0),
-                Buffer(MIB16),
-                Buffer(2 * MIB16),
-                Float(0.02),
-                Float(0.3),
-                Int(options as i32),
-            ],
-            work: f64::from(options) / 1e6,
-            sample: 16,
-        },
-        Case {
-            name: "nbody",
-            unit: "GFLOP/s",
-            grid: [bodies / 128, 1, 1],
-            block: [128, 1, 1],
-            params: vec![Buffer(0), Buffer(MIB16), Int(bodies as i32)],
-            work: 20.0 * f64::from(bodies).powi(2) / 1e9,
-            sample: 1,
-        },
-        Case {
-            name: "reduction",
-            unit: "GB/s",
-            grid: [256, 1, 1],
-            block: [256, 1, 1],
-            params: vec![Buffer(0), Buffer(8 * MIB16), Int(elements as i32)],
-            work: f64::from(elements) * 4.0 / 1e9,
-            sample: 8,
-        },
-    ]
+/// Which engines.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Arguments {
+    /// Run the same kernels in OpenCL by PoCL, on one core, too, and compare speeds and results.
+    #[arg(long)]
+    pocl: bool,
 }
 
 #[derive(Serialize, Debug)]
 struct Row {
     name: &'static str,
     unit: &'static str,
-    interpreter: f64,
+    /// None: not measured.
+    interpreter: Option<f64>,
     jit_one_core: f64,
     jit_all_cores: f64,
     cores: usize,
     compile_ms: f64,
+    #[serde(flatten)]
+    compared: Option<Compared>,
+}
+
+/// With `PoCL` on one core.
+#[derive(Serialize, Clone, Copy, Debug)]
+struct Compared {
+    pocl: f64,
+    /// `jit_one_core / pocl`.
+    ratio: f64,
+    /// What the ratio is to be.
+    goal: f64,
 }
 
 /// Runs the benchmark and prints its rows.
 ///
 /// # Errors
-/// A kernel that cannot be compiled, or failed.
-pub(crate) fn run(json: bool, rounds: usize) -> Result<()> {
-    let window = Arc::new(Window::reserve(MEMORY)?);
-    let memory = Memfd::create("bench-engine", MEMORY)?;
-    window.map(0, &memory, 0, MEMORY, Protection::ReadWrite)?;
-    let numbers: Vec<u8> = (0..MEMORY / 4).flat_map(|i| (0.5 + (i % 1000) as f32 / 1000.0).to_le_bytes()).collect();
-    window.write(0, &numbers)?;
+/// A kernel that cannot be compiled, or failed; there is no `PoCL`, or its results are others.
+pub(crate) fn run(arguments: &Arguments, json: bool, rounds: usize) -> Result<()> {
+    let pocl = if arguments.pocl { Some(Pocl::start()?) } else { None };
     let program = Program::parse(PTX)?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut rows = Vec::new();
-    for case in cases() {
-        let entry = program.find_entry(case.name).with_context(|| format!("no kernel {}", case.name))?;
-        let mut compile_times = Vec::new();
-        let mut compiled = None;
-        for _ in 0..3 {
-            let start = Instant::now();
-            let kernel = Arc::new(program.lower(entry, &|_| None)?);
-            let code = Code::compile(Arc::clone(&kernel), case.block, EngineKind::Jit)?;
-            compile_times.push(start.elapsed().as_secs_f64() * 1e3);
-            compiled = Some((kernel, code));
-        }
-        let (kernel, jit) = compiled.context("compiled three times")?;
-        let slow = Code::compile(Arc::clone(&kernel), case.block, EngineKind::Interpreter)?;
-        let total: u32 = case.grid.iter().product();
-        let speed = |code: &Arc<Code>, ctas: u32, threads: usize, rounds: usize| -> Result<f64> {
-            let grid = grid_of(&case, &kernel, code, &window)?;
-            let mut speeds = Vec::new();
-            for _ in 0..rounds {
-                let start = Instant::now();
-                execute(&grid, ctas, threads)?;
-                let part = f64::from(ctas) / f64::from(total);
-                speeds.push(case.work * part / start.elapsed().as_secs_f64());
-            }
-            Ok(median(&mut speeds))
-        };
-        rows.push(Row {
-            name: case.name,
-            unit: case.unit,
-            interpreter: speed(&slow, case.sample.min(total), 1, 1)?,
-            jit_one_core: speed(&jit, total, 1, rounds)?,
-            jit_all_cores: speed(&jit, total, cores, rounds)?,
-            cores,
-            compile_ms: median(&mut compile_times),
-        });
-    }
-    print(&rows, json)
+    let rows = cases::all().into_iter().map(|case| measure(&case, &program, pocl.as_ref(), rounds).context(case.name));
+    let rows = rows.collect::<Result<Vec<Row>>>()?;
+    print(&rows, pocl.as_ref(), json)
 }
 
-fn grid_of(case: &Case, kernel: &Kernel, code: &Arc<Code>, window: &Arc<Window>) -> Result<Arc<Grid>> {
-    let mut params = vec![0; kernel.param_bytes as usize];
-    for (param, at) in case.params.iter().zip(&kernel.params) {
-        let bytes = match *param {
-            Param::Buffer(offset) => (LO + offset).to_le_bytes().to_vec(),
-            Param::Float(value) => value.to_le_bytes().to_vec(),
-            Param::Int(value) => value.to_le_bytes().to_vec(),
-        };
-        if bytes.len() != at.size as usize {
-            bail!("{}: a parameter has {} bytes, not {}", case.name, at.size, bytes.len());
-        }
-        params[at.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+fn measure(case: &Case, program: &Program, pocl: Option<&Pocl>, rounds: usize) -> Result<Row> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = Memory::of(case)?;
+    let mut compile_times = Vec::new();
+    let mut jit = Vec::new();
+    for _ in 0..3 {
+        let start = Instant::now();
+        jit = memory.grids(program, EngineKind::Jit)?;
+        compile_times.push(start.elapsed().as_secs_f64() * 1e3);
     }
-    Ok(Arc::new(Grid {
-        code: Arc::clone(code),
-        launch: Launch {
-            grid: case.grid,
-            block: case.block,
-            dynamic_shared: 0,
-            params,
-            driver: DriverArea::default(),
-            grid_id: 1,
-            envregs: [0; 32],
-        },
-        window: Arc::clone(window),
-        window_lo: LO,
-        control: Arc::new(AtomicU32::new(Control::RUN)),
-    }))
+    let goal = case.goal;
+    let loaded = pocl.zip(goal).map(|(pocl, goal)| Ok::<_, anyhow::Error>((pocl.load(case)?, goal))).transpose()?;
+    let whole = |threads| -> Result<f64> {
+        let start = Instant::now();
+        jit.iter().try_for_each(|grid| execute(grid, all_ctas(grid), threads))?;
+        Ok(case.work / start.elapsed().as_secs_f64())
+    };
+    // Not timed: it is what the results are compared by, and memory is touched for the first time.
+    whole(1)?;
+    if let Some((loaded, _)) = &loaded {
+        loaded.run()?;
+        let (buffer, agreement) = case.result;
+        let (ours, theirs) = (memory.read(buffer)?, loaded.read(buffer)?);
+        if let Some(at) = agreement.differs_at(&ours, &theirs) {
+            let [ours, theirs] = [&ours, &theirs].map(|bytes| &bytes[at..at + 4]);
+            bail!("PoCL has another result, at byte {at}: {theirs:x?}, here {ours:x?}");
+        }
+    }
+    let (mut one, mut all, mut other) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        one.push(whole(1)?);
+        if let Some((loaded, _)) = &loaded {
+            let start = Instant::now();
+            loaded.run()?;
+            other.push(case.work / start.elapsed().as_secs_f64());
+        }
+        all.push(whole(cores)?);
+    }
+    let one_core = median(&mut one);
+    Ok(Row {
+        name: case.name,
+        unit: case.unit,
+        interpreter: case.sample.map(|ctas| interpreted(case, program, ctas)).transpose()?,
+        jit_one_core: one_core,
+        jit_all_cores: median(&mut all),
+        cores,
+        compile_ms: median(&mut compile_times),
+        compared: loaded.map(|(_, goal)| {
+            let pocl = median(&mut other);
+            Compared { pocl, ratio: one_core / pocl, goal }
+        }),
+    })
+}
+
+/// What the interpreter would come to, from the first `ctas` of each launch; in memory of their own, since they leave results in part.
+fn interpreted(case: &Case, program: &Program, ctas: u32) -> Result<f64> {
+    let grids = Memory::of(case)?.grids(program, EngineKind::Interpreter)?;
+    let mut seconds = 0.0;
+    for grid in &grids {
+        let total = all_ctas(grid);
+        let sample = u64::from(ctas).min(total);
+        let start = Instant::now();
+        execute(grid, sample, 1)?;
+        seconds += start.elapsed().as_secs_f64() * total as f64 / sample as f64;
+    }
+    Ok(case.work / seconds)
+}
+
+/// A case's buffers, where its kernels find them.
+struct Memory<'a> {
+    case: &'a Case,
+    window: Arc<Window>,
+    /// Offset of each buffer.
+    buffers: Vec<u64>,
+    /// Of textures' descriptors, one after another in the order of the parameters that are images.
+    descriptors: u64,
+}
+
+impl Memory<'_> {
+    fn of(case: &Case) -> Result<Memory<'_>> {
+        let mut end = 0;
+        let mut place = |bytes: usize| {
+            let at = end;
+            end = (end + bytes as u64).next_multiple_of(ALIGN);
+            at
+        };
+        let buffers: Vec<u64> = case.buffers.iter().map(|bytes| place(bytes.len())).collect();
+        let images = case.calls.iter().flat_map(|call| &call.params).filter(|param| matches!(param, Param::Image(..)));
+        let descriptors = place(images.count() * Descriptor::BYTES);
+        let window = Arc::new(Window::reserve(end)?);
+        let memory = Memfd::create("bench-engine", end)?;
+        window.map(0, &memory, 0, end, Protection::ReadWrite)?;
+        for (at, bytes) in buffers.iter().zip(&case.buffers) {
+            window.write(*at, bytes)?;
+        }
+        Ok(Memory { case, window, buffers, descriptors })
+    }
+
+    fn read(&self, buffer: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.case.buffers[buffer].len()];
+        self.window.read(self.buffers[buffer], &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Each call, compiled.
+    fn grids(&self, program: &Program, engine: EngineKind) -> Result<Vec<Arc<Grid>>> {
+        let mut compiled: BTreeMap<&str, (Arc<Kernel>, Arc<Code>)> = BTreeMap::new();
+        let mut images = 0;
+        let grid = |call: &Call| {
+            if !compiled.contains_key(call.kernel) {
+                let entry = program.find_entry(call.kernel).with_context(|| format!("no kernel {}", call.kernel))?;
+                let kernel = Arc::new(program.lower(entry, &|_| None)?);
+                let code = Code::compile(Arc::clone(&kernel), call.block, engine)?;
+                compiled.insert(call.kernel, (kernel, code));
+            }
+            let (kernel, code) = &compiled[call.kernel];
+            self.grid(call, kernel, code, &mut images)
+        };
+        self.case.calls.iter().map(grid).collect()
+    }
+
+    fn grid(&self, call: &Call, kernel: &Kernel, code: &Arc<Code>, images: &mut u64) -> Result<Arc<Grid>> {
+        let mut params = vec![0; kernel.param_bytes as usize];
+        for (param, at) in call.params.iter().zip(&kernel.params) {
+            let bytes = match *param {
+                Param::Buffer(number) => (LO + self.buffers[number]).to_le_bytes().to_vec(),
+                Param::Image(number, size) => {
+                    let at = self.descriptors + *images * Descriptor::BYTES as u64;
+                    *images += 1;
+                    self.window.write(at, &descriptor(LO + self.buffers[number], size).encode())?;
+                    (LO + at).to_le_bytes().to_vec()
+                }
+                Param::Float(value) => value.to_le_bytes().to_vec(),
+                Param::Int(value) => value.to_le_bytes().to_vec(),
+            };
+            if bytes.len() != at.size as usize {
+                bail!("{}: a parameter has {} bytes, not {}", call.kernel, at.size, bytes.len());
+            }
+            params[at.offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        Ok(Arc::new(Grid {
+            code: Arc::clone(code),
+            launch: Launch {
+                grid: call.grid,
+                block: call.block,
+                dynamic_shared: 0,
+                params,
+                driver: DriverArea::default(),
+                grid_id: 1,
+                envregs: [0; 32],
+            },
+            window: Arc::clone(&self.window),
+            window_lo: LO,
+            control: Arc::new(AtomicU32::new(Control::RUN)),
+        }))
+    }
+}
+
+/// As [`Param::Image`] says.
+fn descriptor(base: u64, size: [u32; 2]) -> Descriptor {
+    let image = Image::pitched(Format::F32, 1, base, size, size[0] * 4);
+    let sampler = Sampler { filter: Filter::Linear, address: [AddressMode::Clamp; 3], ..Sampler::default() };
+    Descriptor { image, sampler: Some(sampler) }
+}
+
+fn all_ctas(grid: &Grid) -> u64 {
+    grid.launch.grid.into_iter().map(u64::from).product()
 }
 
 /// CTAs that a thread takes at once.
 const BATCH: u64 = 64;
 
 /// Runs the first `ctas` CTAs on `threads` threads, in increasing order.
-fn execute(grid: &Arc<Grid>, ctas: u32, threads: usize) -> Result<()> {
+fn execute(grid: &Arc<Grid>, ctas: u64, threads: usize) -> Result<()> {
     let next = AtomicU64::new(0);
-    let ctas = u64::from(ctas);
     // Every thread gets several batches, of CTAs as few as there are.
     let size = ctas.div_ceil(4 * threads as u64).clamp(1, BATCH);
-    let failed = AtomicU32::new(0);
+    let failed = OnceLock::new();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -232,8 +264,8 @@ fn execute(grid: &Arc<Grid>, ctas: u32, threads: usize) -> Result<()> {
                         match batch.resume() {
                             Step::Done => break,
                             Step::Preempted => {}
-                            Step::Exception(_) => {
-                                failed.fetch_add(1, Ordering::Relaxed);
+                            Step::Exception(exception) => {
+                                let _ = failed.set(exception);
                                 break;
                             }
                         }
@@ -242,13 +274,13 @@ fn execute(grid: &Arc<Grid>, ctas: u32, threads: usize) -> Result<()> {
             });
         }
     });
-    if failed.load(Ordering::Relaxed) > 0 {
-        bail!("the kernel failed");
+    if let Some(exception) = failed.get() {
+        bail!("the kernel failed: {exception:?}");
     }
     Ok(())
 }
 
-fn print(rows: &[Row], json: bool) -> Result<()> {
+fn print(rows: &[Row], pocl: Option<&Pocl>, json: bool) -> Result<()> {
     let mut out = std::io::stdout().lock();
     if json {
         writeln!(out, "{}", serde_json::to_string_pretty(rows)?)?;
@@ -256,13 +288,57 @@ fn print(rows: &[Row], json: bool) -> Result<()> {
     }
     let cores = rows.first().map_or(0, |row| row.cores);
     let all = format!("{cores} cores");
-    writeln!(out, "{:<16} {:>12} {:>10} {:>10} {:>12}  unit", "", "interpreter", "one core", all, "compile ms")?;
+    let heading = if pocl.is_some() { format!(" {:>10} {:>7} {:>5}", "PoCL", "ratio", "goal") } else { String::new() };
+    writeln!(
+        out,
+        "{:<18} {:>12} {:>10} {:>10} {:>12}{heading}  unit",
+        "", "interpreter", "one core", all, "compile ms"
+    )?;
     for row in rows {
+        let interpreter = row.interpreter.map_or(String::new(), |speed| format!("{speed:.4}"));
+        let compared = match row.compared {
+            Some(Compared { pocl, ratio, goal }) => format!(" {pocl:>10.2} {ratio:>7.2} {goal:>5.1}"),
+            None => " ".repeat(heading.len()),
+        };
         writeln!(
             out,
-            "{:<16} {:>12.4} {:>10.2} {:>10.2} {:>12.2}  {}",
-            row.name, row.interpreter, row.jit_one_core, row.jit_all_cores, row.compile_ms, row.unit
+            "{:<18} {interpreter:>12} {:>10.2} {:>10.2} {:>12.2}{compared}  {}",
+            row.name, row.jit_one_core, row.jit_all_cores, row.compile_ms, row.unit
         )?;
     }
+    if let Some(pocl) = pocl {
+        let logarithms: Vec<f64> = rows.iter().filter_map(|row| Some(row.compared?.ratio.ln())).collect();
+        let mean = (logarithms.iter().sum::<f64>() / logarithms.len() as f64).exp();
+        writeln!(out, "geometric mean of the ratios: {mean:.2} (goal 3.0); PoCL on one core: {}", pocl.version)?;
+    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kernel_is_there_in_both_languages_and_has_its_parameters() {
+        let program = Program::parse(PTX).unwrap();
+        for case in cases::all() {
+            for call in &case.calls {
+                let kernel = program.lower(program.find_entry(call.kernel).unwrap(), &|_| None).unwrap();
+                assert_eq!(kernel.params.len(), call.params.len(), "{}", call.kernel);
+                let is_in_opencl = pocl::SOURCE.contains(&format!("__kernel void {}(", call.kernel));
+                assert_eq!(is_in_opencl, case.goal.is_some(), "{}", call.kernel);
+            }
+        }
+    }
+
+    #[test]
+    fn results_that_differ_are_told() {
+        use cases::Agreement;
+        let floats = |values: [f32; 2]| values.map(f32::to_le_bytes).concat();
+        let [one, near, far] = [[1.0, 200.0], [1.0, 201.0], [1.0, 203.0]].map(floats);
+        assert_eq!(Agreement::Within(0.01).differs_at(&one, &near), None);
+        assert_eq!(Agreement::Within(0.01).differs_at(&one, &far), Some(4));
+        assert_eq!(Agreement::Exact.differs_at(&one, &near), Some(4));
+        assert_eq!(Agreement::Within(0.01).differs_at(&floats([f32::NAN, 0.0]), &one), Some(0));
+    }
 }
