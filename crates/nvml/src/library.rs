@@ -121,16 +121,22 @@ static WATCH_FORKS: extern "C" fn() = watch_forks;
 /// # Errors
 /// `DRIVER_NOT_LOADED`, `UNKNOWN`: [`Source::ask`].
 pub(crate) fn init() -> Answer {
-    let is_there = lock(&STATE).library.is_some();
-    let opened = if is_there { None } else { Some(Arc::new(Library::open()?)) };
-    let mut state = lock(&STATE);
-    if state.library.is_none() {
-        // Whoever has taken it away meanwhile was the last before us.
-        let library = opened.map_or_else(|| Library::open().map(Arc::new), Ok)?;
-        *state = State { count: 0, library: Some(library) };
+    let mut opened = None;
+    loop {
+        let mut state = lock(&STATE);
+        if state.library.is_none()
+            && let Some(library) = opened.take()
+        {
+            *state = State { count: 0, library: Some(library) };
+        }
+        if state.library.is_some() {
+            state.count = state.count.saturating_add(1);
+            return Ok(());
+        }
+        // It takes its time, for which nobody who forks waits. Whoever has taken it away meanwhile was the last before us.
+        drop(state);
+        opened = Some(Arc::new(Library::open()?));
     }
-    state.count = state.count.saturating_add(1);
-    Ok(())
 }
 
 /// One has no use for it any more.

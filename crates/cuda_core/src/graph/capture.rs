@@ -356,7 +356,8 @@ impl Driver {
         let capture = self.graphs.end(state, id).ok_or(CudaError::ILLEGAL_STATE)?;
         let nodes = |member: &Member| member.before.iter().map(|edge| edge.0).collect::<Vec<_>>();
         let last = capture.members.first().map(nodes).unwrap_or_default();
-        let joined = capture.members.iter().all(|member| state.store.are_before(&nodes(member), &last));
+        let all: Vec<GraphNode> = capture.members.iter().flat_map(nodes).collect();
+        let joined = state.store.are_before(&all, &last);
         let error = match (capture.invalid, joined) {
             (false, true) => return Ok(capture.graph),
             (true, _) => CudaError::STREAM_CAPTURE_INVALIDATED,

@@ -1,5 +1,6 @@
 //! Graphs, their nodes and edges.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
@@ -7,6 +8,7 @@ use crate::error::{CudaError, Result};
 use crate::graph::node::{AllocWork, Work};
 use crate::graph::user_object::References;
 use crate::handle::{self, Graph, GraphNode, Tag};
+use crate::memory::graph_memory::Use;
 use crate::memory::heap::Memory;
 
 /// `CUgraphEdgeData`, as it is in memory; all zero: plain order.
@@ -129,8 +131,10 @@ impl Store {
         }
         state.has_memory |= has_memory;
         let handle = GraphNode(handle::fresh(Tag::GraphNode));
-        if let Work::Free(block) = &work {
-            block.memory().graph_freed_by(block.base, graph, handle);
+        match work.block() {
+            Some((block, Use::Alloc)) => block.memory().graph_allocated(block.base),
+            Some((block, Use::Free)) => block.memory().graph_freed_by(block.base, graph, handle),
+            None => {}
         }
         if let Work::Graph(child) = work {
             self.graph_mut(child)?.parent = Some(handle);
@@ -158,8 +162,9 @@ impl Store {
         wanted: WantedAlloc,
     ) -> Result<AllocWork> {
         let WantedAlloc { memory, bytes, descriptors } = wanted;
-        let before: Vec<GraphNode> = before.iter().map(|edge| edge.0).collect();
-        let reused = memory.graph_reuse(graph, bytes, |free| self.are_before(&[free], &before));
+        let earlier = OnceCell::new();
+        let earlier = || earlier.get_or_init(|| self.up_to(before.iter().map(|edge| edge.0).collect()));
+        let reused = memory.graph_reuse(graph, bytes, |free| earlier().contains(&free));
         let block = reused.map_or_else(|| memory.graph_reserve(graph, bytes), Ok)?;
         Ok(AllocWork { block, bytes, descriptors })
     }
@@ -353,12 +358,18 @@ impl Store {
 
     /// Whether every node of `these` is one of `last`, or before one of them.
     pub(crate) fn are_before(&self, these: &[GraphNode], last: &[GraphNode]) -> bool {
-        let (mut seen, mut left) = (HashSet::new(), last.to_vec());
+        let seen = self.up_to(last.to_vec());
+        these.iter().all(|node| seen.contains(node))
+    }
+
+    /// These nodes and all before them.
+    fn up_to(&self, last: Vec<GraphNode>) -> HashSet<GraphNode> {
+        let (mut seen, mut left) = (HashSet::new(), last);
         while let Some(node) = left.pop() {
             if seen.insert(node) {
                 left.extend(self.nodes.get(&node).into_iter().flat_map(|state| state.before.iter().map(|edge| edge.0)));
             }
         }
-        these.iter().all(|node| seen.contains(node))
+        seen
     }
 }

@@ -69,8 +69,8 @@ struct Block {
     live: bool,
     /// Launches that are being submitted.
     pins: u32,
-    /// Behind this no work uses it, unless it is live.
-    until: Option<Mark>,
+    /// Behind these no work uses it, unless it is live: one of each slot.
+    until: Vec<Mark>,
     owner: Weak<GraphBlock>,
     /// The graph of the node that allocates it.
     graph: Graph,
@@ -112,7 +112,19 @@ impl GraphMemory {
     }
 
     fn is_idle(&self, block: &Block) -> bool {
-        !block.live && block.pins == 0 && block.until.as_ref().is_none_or(|mark| self.slots.reached(mark))
+        !block.live && block.pins == 0 && block.until.iter().all(|mark| self.slots.reached(mark))
+    }
+}
+
+impl Block {
+    /// Work may use it up to this point.
+    fn note_use(&mut self, mark: Mark) {
+        match self.until.iter_mut().find(|known| known.slot == mark.slot) {
+            // Payloads of a slot only grow.
+            Some(known) if known.value >= mark.value => {}
+            Some(known) => *known = mark,
+            None => self.until.push(mark),
+        }
     }
 }
 
@@ -144,7 +156,7 @@ impl Memory {
             backing: None,
             live: false,
             pins: 0,
-            until: None,
+            until: Vec::new(),
             owner: Arc::downgrade(&owner),
             graph,
             freed_by: FreedBy::Nobody,
@@ -153,22 +165,30 @@ impl Memory {
         Ok(owner)
     }
 
-    /// A block of a graph that fits `bytes` and whose allocation is freed by a node that the new one comes `behind`.
+    /// A block of a graph that fits `bytes` and whose allocation is freed by a node that the new one comes `behind`. It stays free
+    /// until [`Memory::graph_allocated`].
     pub(crate) fn graph_reuse(
         &self,
         graph: Graph,
         bytes: u64,
         behind: impl Fn(GraphNode) -> bool,
     ) -> Option<Arc<GraphBlock>> {
-        let mut contents = self.graphs.contents.lock();
-        let fits = |block: &&mut Block| {
-            let freed = matches!(block.freed_by, FreedBy::Own(node) if block.graph == graph && behind(node));
-            freed && block.known.bytes >= bytes && block.known.bytes / 2 <= bytes
+        // As it would be reserved; what is too large for that is too large for any block.
+        let bytes = bytes.checked_next_multiple_of(ALIGN)?;
+        let contents = self.graphs.contents.lock();
+        let fits = |block: &&Block| {
+            // Looking for what is behind takes time.
+            let fits = block.graph == graph && block.known.bytes >= bytes && block.known.bytes / 2 <= bytes;
+            fits && matches!(block.freed_by, FreedBy::Own(node) if behind(node))
         };
-        let best = contents.blocks.values_mut().filter(fits).min_by_key(|block| block.known.bytes)?;
-        let owner = best.owner.upgrade()?;
-        best.freed_by = FreedBy::Nobody;
-        Some(owner)
+        contents.blocks.values().filter(fits).min_by_key(|block| block.known.bytes)?.owner.upgrade()
+    }
+
+    /// A node allocates a block: nobody frees it yet.
+    pub(crate) fn graph_allocated(&self, base: u64) {
+        if let Ok(block) = self.graphs.contents.lock().block(base) {
+            block.freed_by = FreedBy::Nobody;
+        }
     }
 
     /// The block that begins at an address, to be freed by a node of a graph.
@@ -232,7 +252,8 @@ impl Memory {
             let block = contents.block(base)?;
             launching.blocks.insert(base, std::mem::replace(&mut block.live, live));
             block.pins += 1;
-            launching.behind.extend(block.until.filter(|mark| !self.graphs.slots.reached(mark)));
+            block.until.retain(|mark| !self.graphs.slots.reached(mark));
+            launching.behind.extend_from_slice(&block.until);
         }
         Ok(launching)
     }
@@ -277,7 +298,8 @@ impl Memory {
         for (base, before) in &launching.blocks {
             let Ok(block) = contents.block(*base) else { continue };
             block.pins -= 1;
-            block.until = end.or(block.until);
+            // One that failed need not be behind what used the block before.
+            end.into_iter().for_each(|end| block.note_use(end));
             if !succeeded {
                 block.live = *before;
             }
@@ -295,7 +317,7 @@ impl Memory {
         if !std::mem::replace(&mut block.live, false) {
             return Err(CudaError::INVALID_VALUE);
         }
-        block.until = freed.or(block.until);
+        freed.into_iter().for_each(|freed| block.note_use(freed));
         self.settle(&mut contents, base);
         Ok(())
     }
@@ -325,7 +347,7 @@ impl Memory {
     /// Work of a context that ends uses nothing any more.
     pub(crate) fn graph_forget_context(&self, context: ContextId) {
         for block in self.graphs.contents.lock().blocks.values_mut() {
-            block.until = block.until.filter(|mark| mark.context != context);
+            block.until.retain(|mark| mark.context != context);
         }
     }
 

@@ -256,6 +256,10 @@ fn a_graph_uses_its_addresses_again_behind_their_free() {
         assert_eq!(word(&driver, out), 5);
         assert_eq!(reserved(&driver), 4096 * 5);
     }
+    // Small ones too.
+    let (_, small) = alloc(&driver, graph, &[last], 4);
+    let free = add(&driver, graph, &[last], NodeParams::MemFree(small)).unwrap();
+    assert_eq!(alloc(&driver, graph, &[free], 7).1, small);
     // Another graph has others.
     let another = driver.graph_create(0).unwrap();
     assert_ne!(alloc(&driver, another, &[], 4096).1, at);
@@ -320,6 +324,10 @@ fn a_node_frees_what_another_allocates_once() {
     let other = driver.graph_create(0).unwrap();
     assert_eq!(add(&driver, graph, &[], NodeParams::MemFree(at)), invalid);
     assert_eq!(add(&driver, other, &[], NodeParams::MemFree(at)), invalid);
+    // Whether or not somebody has tried to allocate behind it.
+    let free = driver.graph_get_nodes(graph).unwrap()[2];
+    assert_eq!(add(&driver, graph, &[free, free], alloc_of(512)), invalid);
+    assert_eq!(add(&driver, graph, &[], NodeParams::MemFree(at)), invalid);
     // And once another does, its own does not.
     let (graph, at) = keeper(&driver, 7);
     add(&driver, other, &[], NodeParams::MemFree(at)).unwrap();
@@ -363,4 +371,41 @@ fn a_launch_without_memory_changes_nothing_and_memory_that_is_free_goes_to_who_n
     assert_eq!(driver.mem_alloc(40 << 20), Err(CudaError::OUT_OF_MEMORY));
     driver.mem_free(at).unwrap();
     driver.mem_alloc(40 << 20).unwrap();
+}
+
+#[test]
+fn what_work_uses_is_kept_when_a_launch_fails() {
+    let (driver, _) = bare(64 << 20);
+    let context = driver.device_primary_ctx_retain(Device(0)).unwrap();
+    driver.ctx_set_current(context).unwrap();
+    let graph = driver.graph_create(0).unwrap();
+    let (first, used) = alloc(&driver, graph, &[], 4);
+    let (second, large) = alloc(&driver, graph, &[first], 24 << 20);
+    add(&driver, graph, &[second], fill_of(used, 3)).unwrap();
+    let exec = ready(&driver, graph, AUTO_FREE);
+    launch(&driver, exec).unwrap();
+    // Others have what was behind the larger one.
+    driver.mem_free(large).unwrap();
+    driver.device_graph_mem_trim(Device(0)).unwrap();
+    let others = driver.mem_alloc(50 << 20).unwrap();
+    let [one, two] = [(); 2].map(|()| driver.stream_create(1).unwrap());
+    let (release, held) = mpsc::channel::<()>();
+    let wait = move || {
+        let _ = held.recv_timeout(Duration::from_secs(20));
+    };
+    driver.launch_host_func(one, Box::new(wait)).unwrap();
+    driver.memset(used, 8, 4, 1, one).unwrap();
+    driver.mem_free_async(used, one).unwrap();
+    driver.memset(others, 0, 4, 1, two).unwrap();
+    assert_eq!(driver.graph_launch(exec, two), Err(CudaError::OUT_OF_MEMORY));
+    driver.stream_synchronize(two).unwrap();
+    driver.device_graph_mem_trim(Device(0)).unwrap();
+    assert_eq!(reserved(&driver), 4096);
+    release.send(()).unwrap();
+    driver.stream_synchronize(one).unwrap();
+    driver.device_graph_mem_trim(Device(0)).unwrap();
+    assert_eq!(reserved(&driver), 0);
+    driver.mem_free(others).unwrap();
+    launch(&driver, exec).unwrap();
+    assert_eq!(word(&driver, used), 3);
 }
