@@ -8,10 +8,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::run::{checked, say, target};
-use crate::toolkit;
+use crate::{own_tests, toolkit};
 
 /// A virtual environment, which several clients may share.
-struct Environment {
+pub(crate) struct Environment {
     name: &'static str,
     /// What pip installs, step by step, with its options.
     steps: &'static [&'static [&'static str]],
@@ -43,7 +43,7 @@ const CORE: Environment = Environment {
     ]],
     size: "450 MB",
 };
-const NUMBA: Environment = Environment {
+pub(crate) const NUMBA: Environment = Environment {
     name: "numba",
     steps: &[&[
         "numba-cuda==0.30.4",
@@ -60,7 +60,7 @@ const NUMBA: Environment = Environment {
     ]],
     size: "830 MB",
 };
-const CUPY: Environment = Environment {
+pub(crate) const CUPY: Environment = Environment {
     name: "cupy",
     steps: &[&[
         "--no-deps",
@@ -210,7 +210,7 @@ pub(crate) fn quick(root: &Path) -> Result<()> {
 }
 
 /// The environment's python, installed by this call unless it is there; within so many seconds, if any are given.
-fn set_up(root: &Path, environment: &Environment, within: Option<u32>) -> Result<PathBuf> {
+pub(crate) fn set_up(root: &Path, environment: &Environment, within: Option<u32>) -> Result<PathBuf> {
     let folder = target(root).join("clients").join(environment.name);
     let (complete, wanted) = (folder.join("complete"), environment.steps.concat().join("\n"));
     let python = folder.join("bin/python");
@@ -237,6 +237,13 @@ fn set_up(root: &Path, environment: &Environment, within: Option<u32>) -> Result
     }
     fs::write(&complete, &wanted)?;
     Ok(python)
+}
+
+/// Installs more packages for an environment's python.
+pub(crate) fn add_packages(python: &Path, packages: &[&str]) -> Result<()> {
+    let mut pip = Command::new(python);
+    checked(pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages))
+        .context("the packages cannot be had from PyPI")
 }
 
 /// Runs a client's checks with the product as it is, nothing set.
@@ -279,7 +286,7 @@ fn check(root: &Path, client: &Client, python: &Path, mode: &[&str]) -> Result<O
 }
 
 /// The folder with the product: `$SUNDIAL_BIN_DIR`, or what was built last.
-fn product(root: &Path) -> PathBuf {
+pub(crate) fn product(root: &Path) -> PathBuf {
     given_product().unwrap_or_else(|| target(root).join("release"))
 }
 
@@ -344,17 +351,18 @@ const PAGE: &str = "\
 # Compatibility
 
 Packages from PyPI as they are, checked by `cargo xtask clients [NAME…]` with `sundial run -- python …`, native and as a tenant, nothing else
-set; the checks are in `xtask/clients`. Made by that command; clients that it is not run for stay as they were.
+set; the checks are in `xtask/clients`. Packages' own tests, of some, are run by `cargo xtask clients --own-tests [NAME…]`. Made by those
+commands; what they are not run for stays as it was.
 ";
 
 /// Puts sections into the page, in place of those of the same names.
-fn write(path: &Path, new: Vec<(String, String)>) -> Result<()> {
+pub(crate) fn write(path: &Path, new: Vec<(String, String)>) -> Result<()> {
     let mut sections = sections(&fs::read_to_string(path).unwrap_or_default());
     sections.extend(new);
     let mut text = PAGE.to_owned();
-    for client in &CLIENTS {
-        if let Some(section) = sections.get(client.name) {
-            text += &format!("\n## {}\n\n{}\n", client.name, section.trim());
+    for name in CLIENTS.iter().map(|client| client.name.to_owned()).chain(own_tests::headings()) {
+        if let Some(section) = sections.get(&name) {
+            text += &format!("\n## {name}\n\n{}\n", section.trim());
         }
     }
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))

@@ -8,6 +8,7 @@ mod examples;
 mod generate;
 mod guest;
 mod layers;
+mod own_tests;
 mod qemu;
 mod run;
 mod tests;
@@ -65,6 +66,11 @@ enum Command {
     Clients {
         /// Which: cuda_core, numba, cupy, warp, taichi, tinygrad; and triton, torch_compile, jax, which need 6.5 GB [default: the first six].
         names: Vec<String>,
+        /// Runs the packages' own tests instead, or samples of them: of numba, cuda_bindings, cuda_core, cupy [default: all].
+        #[arg(long)]
+        own_tests: bool,
+        #[command(flatten)]
+        how: own_tests::How,
     },
     /// Makes the C edge of libcuda and the coverage page from the table of driver functions.
     Gen {
@@ -104,9 +110,12 @@ fn main() -> Result<()> {
         Command::Test { no_nvcc, fuzz_seconds } => tests::all(&root, !no_nvcc, fuzz_seconds),
         Command::Fuzz { seconds, targets } => tests::fuzz(&root, seconds, &targets, None),
         Command::Attack { arguments } => run::attack(&root, &arguments),
-        Command::Clients { names } => {
+        Command::Clients { names, own_tests, how } => {
             if clients::given_product().is_none() {
                 run::build(&root)?;
+            }
+            if own_tests {
+                return own_tests::all(&root, &names, &how);
             }
             clients::all(&root, &names)
         }

@@ -419,6 +419,17 @@ pub struct MemoryProps {
     pub max_bytes: u64,
 }
 
+/// What the memory of a pool is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PoolMemory {
+    /// A device's: `CU_MEM_ALLOCATION_TYPE_PINNED` at a device.
+    Device,
+    /// `CU_MEM_ALLOCATION_TYPE_MANAGED`.
+    Managed,
+    /// The host's: `CU_MEM_ALLOCATION_TYPE_PINNED` at the host or a node of it.
+    Pinned,
+}
+
 /// `CUmemPool_attribute`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "named as in CUDA")]

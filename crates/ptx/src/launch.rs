@@ -83,6 +83,17 @@ impl Launch {
     }
 }
 
+/// Unit in which CTAs have shared memory, bytes: that of devices of capability 8.0 and up. Compilers know of it: they widen loads beyond
+/// what was declared.
+pub const SHARED_UNIT: u64 = 128;
+
+/// Bytes of shared memory that a CTA can access: what its kernel declares, so aligned, and what the launch adds, in whole units.
+#[must_use]
+pub fn shared_bytes(declared: u32, align: u32, dynamic: u32) -> u64 {
+    let fixed = u64::from(declared).next_multiple_of(align.max(1).into());
+    (fixed + u64::from(dynamic)).next_multiple_of(SHARED_UNIT)
+}
+
 /// Why an access was refused; the device turns it into a fault type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessError {

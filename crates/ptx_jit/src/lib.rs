@@ -57,7 +57,7 @@ use hostmem::Window;
 use image::Body;
 use ptx::PtxErrorKind;
 use ptx::ir::Kernel;
-use ptx::launch::{Control, Launch, Step};
+use ptx::launch::{Control, Launch, Step, shared_bytes};
 
 pub use image::{ENGINE_VERSION, Facts, Image};
 
@@ -208,8 +208,8 @@ impl Code {
     /// both included.
     #[must_use]
     pub fn cta_bytes(&self, dynamic_shared: u32) -> u64 {
-        let shared = self.facts.shared_bytes.next_multiple_of(self.facts.shared_align);
-        let shared = u64::from(shared) + u64::from(dynamic_shared) + u64::from(self.facts.param_bytes);
+        let shared = shared_bytes(self.facts.shared_bytes, self.facts.shared_align, dynamic_shared);
+        let shared = shared + u64::from(self.facts.param_bytes);
         let stack = if self.is_machine_code() { run::stack::STACK_BYTES as u64 } else { 0 };
         self.cta_bytes + shared + stack + hostmem::PAGE
     }

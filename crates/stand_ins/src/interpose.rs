@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::{library, node, nvjitlink, nvrtc, xla};
+use crate::{library, node, nvfatbin, nvjitlink, nvrtc, xla};
 
 /// A function that we stand before.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ unsafe impl Sync for Stand {}
 /// What stands before the function of that name.
 fn stand(name: &CStr) -> Option<&'static Stand> {
     let name = unversioned(name.to_str().ok()?);
-    nvrtc::STANDS.iter().chain(&nvjitlink::STANDS).find(|stand| stand.name == name)
+    nvrtc::STANDS.iter().chain(&nvjitlink::STANDS).chain(&nvfatbin::STANDS).find(|stand| stand.name == name)
 }
 
 /// nvJitLink has each of its functions by the names `NAME` and, for each version, `__NAME_13_5`.

@@ -3,7 +3,7 @@
 //!
 //! The software GPU executes PTX. Programs that make their kernels at run time ask NVRTC or nvJitLink for machine code of the GPU
 //! that they see, and hand that to the driver. `sundial run` preloads this library into the tenant's programs; it stands before the few
-//! functions of those libraries that hand machine code over (`nvrtc`, `nvjitlink`). The libraries themselves, whichever versions
+//! functions of those libraries that hand machine code over (`nvrtc`, `nvjitlink`), or take it (`nvfatbin`). The libraries themselves, whichever versions
 //! the program finds by whatever path, are loaded as without it, and every other function of theirs is called as without it.
 //!
 //! # How it comes between
@@ -28,6 +28,7 @@ mod image;
 mod interpose;
 mod library;
 mod node;
+mod nvfatbin;
 mod nvjitlink;
 mod nvrtc;
 mod xla;

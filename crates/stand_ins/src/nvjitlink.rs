@@ -3,7 +3,8 @@
 //! Every link is begun with the real library, which says what is wrong with its options, and whose handle the program gets. What is to be linked is kept
 //! here instead, until the link is completed: intermediate code (LTO-IR) is made one PTX by the real library, by a link of its own with
 //! `-ptx`; that and all PTX that was added is linked to one text ([`ptx::link`]). Who asks for the machine code gets that text, with its
-//! NUL. Links to PTX (`-ptx`), and functions that are not named here, are the real library's.
+//! NUL. Who asks for linked intermediate code gets what the real library makes of that alone. Links to PTX (`-ptx`), and functions that are
+//! not named here, are the real library's.
 //!
 //! # Limits
 //! The real library makes PTX of what kernels in intermediate code use: kernels in PTX find no functions there. Machine code cannot be
@@ -50,7 +51,7 @@ macro_rules! stand {
 }
 
 /// What stands before nvJitLink's functions.
-pub(crate) static STANDS: [Stand; 9] = [
+pub(crate) static STANDS: [Stand; 11] = [
     stand!("nvJitLinkCreate", create),
     stand!("nvJitLinkDestroy", destroy),
     stand!("nvJitLinkAddData", add_data),
@@ -58,6 +59,8 @@ pub(crate) static STANDS: [Stand; 9] = [
     stand!("nvJitLinkComplete", complete),
     stand!("nvJitLinkGetLinkedCubinSize", cubin_size),
     stand!("nvJitLinkGetLinkedCubin", cubin),
+    stand!("nvJitLinkGetLinkedLTOIRSize", lto_ir_size),
+    stand!("nvJitLinkGetLinkedLTOIR", lto_ir),
     stand!("nvJitLinkGetErrorLogSize", error_log_size),
     stand!("nvJitLinkGetErrorLog", error_log),
 ];
@@ -77,7 +80,7 @@ macro_rules! linked_versions {
 
 linked_versions! {
     "nvJitLinkCreate" "nvJitLinkDestroy" "nvJitLinkAddData" "nvJitLinkAddFile" "nvJitLinkComplete" "nvJitLinkGetLinkedCubinSize"
-    "nvJitLinkGetLinkedCubin" "nvJitLinkGetErrorLogSize" "nvJitLinkGetErrorLog"
+    "nvJitLinkGetLinkedCubin" "nvJitLinkGetLinkedLTOIRSize" "nvJitLinkGetLinkedLTOIR" "nvJitLinkGetErrorLogSize" "nvJitLinkGetErrorLog"
 }
 
 extern "C" fn missing() -> c_int {
@@ -113,6 +116,8 @@ struct Link {
     errors: String,
     /// The linked text with its NUL.
     linked: Option<Vec<u8>>,
+    /// The linked intermediate code, once it was asked for.
+    linked_lto: Option<Vec<u8>>,
 }
 
 /// Links by the real library's handles.
@@ -184,6 +189,15 @@ impl Link {
         self.note(linked)
     }
 
+    /// The linked intermediate code; `None` if there is none, or the link is not complete.
+    fn linked_lto(&mut self, library: usize) -> Option<&Vec<u8>> {
+        if self.linked_lto.is_none() && self.linked.is_some() && !self.lto.is_empty() {
+            let made = link_lto(library, self, Product::LtoIr).map(|code| self.linked_lto = Some(code));
+            self.note(made);
+        }
+        self.linked_lto.as_ref()
+    }
+
     fn link(&self, library: usize) -> Result<Vec<u8>, Failure> {
         let lto = if self.lto.is_empty() { None } else { Some(("LTO-IR".to_owned(), lower(library, self)?)) };
         let all = self.ptx.iter().chain(&lto);
@@ -223,19 +237,39 @@ fn parse(bytes: &[u8], name: &str) -> Result<Program, Failure> {
 
 /// Makes PTX of a link's intermediate code.
 fn lower(library: usize, link: &Link) -> Result<Program, Failure> {
+    parse(&link_lto(library, link, Product::Ptx)?, "LTO-IR")
+}
+
+/// What the real library makes of intermediate code.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Product {
+    Ptx,
+    LtoIr,
+}
+
+/// Has the real library link intermediate code alone.
+fn link_lto(library: usize, link: &Link, product: Product) -> Result<Vec<u8>, Failure> {
     let failed = |result, text: &str| Failure { result, text: text.into() };
     let lost = || failed(INTERNAL, "the library lacks a function that linking needs");
     let create = real!(library, "nvJitLinkCreate", Create).ok_or_else(lost)?;
     let destroy = real!(library, "nvJitLinkDestroy", Destroy).ok_or_else(lost)?;
     let add = real!(library, "nvJitLinkAddData", AddData).ok_or_else(lost)?;
     let complete = real!(library, "nvJitLinkComplete", Complete).ok_or_else(lost)?;
-    let (size, get) = (real!(library, "nvJitLinkGetLinkedPtxSize", Size), real!(library, "nvJitLinkGetLinkedPtx", Get));
+    let (size, get) = match product {
+        Product::Ptx => {
+            (real!(library, "nvJitLinkGetLinkedPtxSize", Size), real!(library, "nvJitLinkGetLinkedPtx", Get))
+        }
+        Product::LtoIr => {
+            (real!(library, "nvJitLinkGetLinkedLTOIRSize", Size), real!(library, "nvJitLinkGetLinkedLTOIR", Get))
+        }
+    };
     let (size, get) = (size.ok_or_else(lost)?, get.ok_or_else(lost)?);
     let (log_size, log) =
         (real!(library, "nvJitLinkGetErrorLogSize", Size), real!(library, "nvJitLinkGetErrorLog", Get));
 
+    let to_ptx = (product == Product::Ptx).then_some(c"-ptx");
     let options: Vec<*const c_char> =
-        link.options.iter().map(|option| option.as_ptr()).chain([c"-ptx".as_ptr()]).collect();
+        link.options.iter().map(|option| option.as_ptr()).chain(to_ptx.map(CStr::as_ptr)).collect();
     let mut handle = std::ptr::null_mut();
     let count = u32::try_from(options.len()).map_err(|_| failed(INTERNAL, "too many options"))?;
     // SAFETY: a place for the handle, and so many C strings.
@@ -253,7 +287,7 @@ fn lower(library: usize, link: &Link) -> Result<Program, Failure> {
     // SAFETY: a handle, or null, and what the library writes is as long as it says.
     let text = |size: Size, get: Get| unsafe { text_of(handle, size, get) };
     let made = if result == SUCCESS {
-        text(size, get).ok_or_else(|| failed(INTERNAL, "no PTX came of the LTO-IR"))
+        text(size, get).ok_or_else(|| failed(INTERNAL, "nothing came of the LTO-IR"))
     } else {
         let log = log_size.zip(log).and_then(|(size, get)| text(size, get)).unwrap_or_default();
         Err(failed(result, String::from_utf8_lossy(&log).trim_end_matches('\0')))
@@ -262,7 +296,7 @@ fn lower(library: usize, link: &Link) -> Result<Program, Failure> {
         // SAFETY: a handle that is used no more.
         unsafe { destroy(&raw mut handle) };
     }
-    parse(&made?, "LTO-IR")
+    made
 }
 
 /// A text of which the library tells the length first.
@@ -382,6 +416,31 @@ unsafe extern "C" fn cubin<const LIBRARY: usize>(handle: *mut c_void, code: *mut
     let copied = with(handle, |link| {
         let linked = link.linked.as_ref().filter(|_| !code.is_null())?;
         // SAFETY: the caller promised room for so many bytes as `nvJitLinkGetLinkedCubinSize` told.
+        unsafe { std::ptr::copy_nonoverlapping(linked.as_ptr(), code.cast(), linked.len()) };
+        Some(SUCCESS)
+    });
+    // SAFETY: the caller's own arguments.
+    copied.unwrap_or_else(|| unsafe { real(handle, code) })
+}
+
+unsafe extern "C" fn lto_ir_size<const LIBRARY: usize>(handle: *mut c_void, size: *mut usize) -> c_int {
+    let Some(real) = real!(LIBRARY, "nvJitLinkGetLinkedLTOIRSize", Size) else { return INTERNAL };
+    match with(handle, |link| link.linked_lto(LIBRARY).map(Vec::len)) {
+        Some(bytes) if !size.is_null() => {
+            // SAFETY: the caller promised a place for it.
+            unsafe { size.write(bytes) };
+            SUCCESS
+        }
+        // SAFETY: the caller's own arguments.
+        _ => unsafe { real(handle, size) },
+    }
+}
+
+unsafe extern "C" fn lto_ir<const LIBRARY: usize>(handle: *mut c_void, code: *mut c_char) -> c_int {
+    let Some(real) = real!(LIBRARY, "nvJitLinkGetLinkedLTOIR", Get) else { return INTERNAL };
+    let copied = with(handle, |link| {
+        let linked = link.linked_lto(LIBRARY).filter(|_| !code.is_null())?;
+        // SAFETY: the caller promised room for so many bytes as `nvJitLinkGetLinkedLTOIRSize` told.
         unsafe { std::ptr::copy_nonoverlapping(linked.as_ptr(), code.cast(), linked.len()) };
         Some(SUCCESS)
     });

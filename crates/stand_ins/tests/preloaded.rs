@@ -398,3 +398,96 @@ int main() {
         folder.says("large", "0 1;-1 1");
     }
 }
+
+#[test]
+fn what_is_added_to_a_fatbin_as_machine_code_is_ptx() {
+    let folder = Folder::new("fatbin");
+    let library = r#"
+#include <stdio.h>
+#include <stddef.h>
+int nvFatbinAddCubin(void* h, const void* code, size_t size, const char* arch, const char* id) {
+    printf("cubin %zu;", size);
+    return 3;
+}
+int nvFatbinAddPTX(void* h, const char* code, size_t size, const char* arch, const char* id, const char* options) {
+    printf("ptx %d %d %s %s '%s';", (int)size, code[size - 1], arch, id, options);
+    return 0;
+}"#;
+    let program = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+static const char ptx[] = ".version 8.0\n.target sm_80\n.address_size 64\n\0\0";
+int main() {
+    void* l = dlopen("./libnvfatbin.so.13", RTLD_NOW);
+    int (*add)(void*, const void*, size_t, const char*, const char*) = dlsym(l, "nvFatbinAddCubin");
+    printf("%d;", add(NULL, ptx, sizeof ptx, "80", "one"));
+    printf("%d;", add(NULL, ptx, sizeof ptx, "75", "two"));
+    printf("%d", add(NULL, "\x7f" "ELF", 4, "80", "three"));
+}"#;
+    if folder.compile("libnvfatbin.so.13", library, &["-shared", "-fPIC"])
+        && folder.compile("program", program, &["-ldl"])
+    {
+        folder.says("program", "ptx 45 0 80 one '';0;2;cubin 4;3");
+    }
+}
+
+/// A library that links by writing down what it was given.
+#[test]
+fn linked_intermediate_code_is_the_real_librarys() {
+    let folder = Folder::new("lto");
+    let library = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+struct link { char options[100]; int inputs, complete; };
+int nvJitLinkCreate(struct link** h, unsigned n, const char** o) {
+    *h = calloc(1, sizeof **h);
+    for (unsigned i = 0; i < n; i++) strcat((*h)->options, o[i]);
+    return 0;
+}
+int nvJitLinkDestroy(struct link** h) { free(*h); *h = NULL; return 0; }
+int nvJitLinkAddData(struct link* h, int kind, const void* data, size_t size, const char* name) { h->inputs++; return 0; }
+int nvJitLinkAddFile(struct link* h, int kind, const char* path) { return 1; }
+int nvJitLinkComplete(struct link* h) { h->complete = 1; return h->inputs == 0; }
+static void text(struct link* h, char* t) { sprintf(t, "%s %d %d", h->options, h->inputs, h->complete); }
+int nvJitLinkGetLinkedLTOIRSize(struct link* h, size_t* s) {
+    char t[200];
+    if (!h->complete) return 5;
+    text(h, t);
+    *s = strlen(t) + 1;
+    return 0;
+}
+int nvJitLinkGetLinkedLTOIR(struct link* h, void* t) { if (!h->complete) return 5; text(h, t); return 0; }
+static const char ptx[] = ".version 8.0\n.target sm_80\n.address_size 64\n";
+int nvJitLinkGetLinkedPtxSize(struct link* h, size_t* s) { *s = sizeof ptx; return !strstr(h->options, "-ptx"); }
+int nvJitLinkGetLinkedPtx(struct link* h, char* t) { strcpy(t, ptx); return 0; }
+"#;
+    let program = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stddef.h>
+int main() {
+    void* l = dlopen("./libnvJitLink.so.13", RTLD_NOW);
+    int (*create)(void**, unsigned, const char**) = dlsym(l, "nvJitLinkCreate");
+    int (*add)(void*, int, const void*, size_t, const char*) = dlsym(l, "nvJitLinkAddData");
+    int (*complete)(void*) = dlsym(l, "nvJitLinkComplete");
+    int (*size)(void*, size_t*) = dlsym(l, "nvJitLinkGetLinkedLTOIRSize");
+    int (*get)(void*, void*) = dlsym(l, "nvJitLinkGetLinkedLTOIR");
+    const char* options[] = {"-arch=sm_80", "-lto"};
+    void* h;
+    size_t n = 0;
+    char text[200] = "";
+    create(&h, 2, options);
+    int added = add(h, 3, "\xed\x43\x4e\x7f\x01", 5, "a") | add(h, 3, "\xed\x43\x4e\x7f\x01", 5, "b");
+    int early = size(h, &n);
+    int completed = complete(h);
+    int sized = size(h, &n);
+    printf("%d %d %d %d %zu %d '%s'", added, early, completed, sized, n, get(h, text), text);
+}"#;
+    if folder.compile("libnvJitLink.so.13", library, &["-shared", "-fPIC"])
+        && folder.compile("program", program, &["-ldl"])
+    {
+        folder.says("program", "0 5 0 0 20 0 '-arch=sm_80-lto 2 1'");
+    }
+}

@@ -58,6 +58,14 @@ impl Driver {
         self.advices.prefetched(base, location)
     }
 
+    /// Who was said to access a range: ordinals of devices, then -1 for the CPU.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if the range is not managed.
+    pub fn mem_range_accessed_by(&self, address: DevAddr, bytes: u64) -> Result<Vec<i32>> {
+        Ok(self.advices.accessed_by(self.managed(address, bytes)?))
+    }
+
     /// A `CUmem_range_attribute` with one value.
     ///
     /// # Errors

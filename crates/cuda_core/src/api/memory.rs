@@ -93,7 +93,7 @@ impl Driver {
             return Ok(());
         }
         let found = self.memory.find(address.0).ok_or(CudaError::INVALID_VALUE)?;
-        if found.kind == Kind::Pool && found.base == address.0 {
+        if found.kind.pooled() && found.base == address.0 {
             current.queues.synchronize()?;
             return self.pools_of(&found).free(&found, None);
         }

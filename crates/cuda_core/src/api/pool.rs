@@ -10,7 +10,7 @@ use crate::graph::node::Work;
 use crate::handle::{Device, MemPool, Stream};
 use crate::memory::allocation::{Allocation, Kind};
 use crate::memory::pool::{Allocator, Freed, PoolState, Pools};
-use crate::values::{AccessFlags, Location, MemoryProps, PoolAttribute};
+use crate::values::{AccessFlags, Location, MemoryProps, PoolAttribute, PoolMemory};
 
 impl Driver {
     /// A pool, and the pools of its device.
@@ -34,12 +34,57 @@ impl Driver {
         found.map(|(ordinal, _)| ordinal).ok_or(CudaError::INVALID_VALUE)
     }
 
+    /// Where the pools of a location are: those of no device are the first one's, whose host memory all devices see.
+    fn pools_at(&self, location: Location, managed: bool) -> Result<(&Pools, PoolMemory)> {
+        self.ready()?;
+        match (location, managed) {
+            (Location::Device(ordinal), managed) => {
+                let memory = if managed { PoolMemory::Managed } else { PoolMemory::Device };
+                Ok((&self.device(Device(ordinal))?.pools, memory))
+            }
+            (Location::Host | Location::HostNuma(0), managed) => {
+                let memory = if managed { PoolMemory::Managed } else { PoolMemory::Pinned };
+                Ok((&self.device(Device(0))?.pools, memory))
+            }
+            // No preference.
+            (Location::Invalid, true) => Ok((&self.device(Device(0))?.pools, PoolMemory::Managed)),
+            _ => Err(CudaError::INVALID_VALUE),
+        }
+    }
+
+    /// The default pool of a location, of managed memory or what is pinned there.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, `INVALID_VALUE` for locations without pools.
+    pub fn mem_get_default_mem_pool(&self, location: Location, managed: bool) -> Result<MemPool> {
+        let (pools, memory) = self.pools_at(location, managed)?;
+        Ok(pools.default_pool(memory))
+    }
+
+    /// The current pool of a location.
+    ///
+    /// # Errors
+    /// As `mem_get_default_mem_pool`.
+    pub fn mem_get_mem_pool(&self, location: Location, managed: bool) -> Result<MemPool> {
+        let (pools, memory) = self.pools_at(location, managed)?;
+        Ok(pools.current_pool(memory))
+    }
+
+    /// Sets the current pool of a location, to one of such memory there.
+    ///
+    /// # Errors
+    /// As `mem_get_default_mem_pool`; `INVALID_VALUE` for others' pools.
+    pub fn mem_set_mem_pool(&self, location: Location, managed: bool, pool: MemPool) -> Result<()> {
+        let (pools, memory) = self.pools_at(location, managed)?;
+        pools.set_current_pool(memory, pool)
+    }
+
     /// The default memory pool.
     ///
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_get_default_mem_pool(&self, device: Device) -> Result<MemPool> {
-        Ok(self.device(device)?.pools.default_pool())
+        Ok(self.device(device)?.pools.default_pool(PoolMemory::Device))
     }
 
     /// The current memory pool.
@@ -47,7 +92,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_get_mem_pool(&self, device: Device) -> Result<MemPool> {
-        Ok(self.device(device)?.pools.current_pool())
+        Ok(self.device(device)?.pools.current_pool(PoolMemory::Device))
     }
 
     /// Sets the current memory pool, one of the device.
@@ -55,7 +100,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`, `INVALID_VALUE` if it is no pool.
     pub fn device_set_mem_pool(&self, device: Device, pool: MemPool) -> Result<()> {
-        self.device(device)?.pools.set_current_pool(pool)
+        self.device(device)?.pools.set_current_pool(PoolMemory::Device, pool)
     }
 
     /// Allocates from the device's current pool in stream order.
@@ -64,15 +109,19 @@ impl Driver {
     /// As `mem_alloc_from_pool_async`.
     pub fn mem_alloc_async(&self, bytes: u64, stream: Stream) -> Result<DevAddr> {
         let pools = &self.devices.of(&self.any_stream(stream)?.core.gpu).pools;
-        self.mem_alloc_from_pool_async(bytes, pools.current_pool(), stream)
+        self.mem_alloc_from_pool_async(bytes, pools.current_pool(PoolMemory::Device), stream)
     }
 
-    /// Allocates from a pool in stream order. A stream that is being captured gets a node that allocates where the pool is.
+    /// Allocates from a pool in stream order; no bytes are nowhere. A stream that is being captured gets a node that allocates where the
+    /// pool is.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for 0 bytes or no pool, `INVALID_HANDLE`, `OUT_OF_MEMORY`.
+    /// `INVALID_VALUE` for no pool, `INVALID_HANDLE`, `OUT_OF_MEMORY`; `NOT_SUPPORTED` in captures for pools that the host sees.
     pub fn mem_alloc_from_pool_async(&self, bytes: u64, pool: MemPool, stream: Stream) -> Result<DevAddr> {
         if let Some(capture) = self.captured(stream)? {
+            if self.pool(pool)?.1.memory() != PoolMemory::Device {
+                return Err(CudaError::NOT_SUPPORTED);
+            }
             let location = Location::Device(self.device_of_pool(pool)?);
             let props = MemoryProps { location, handle_types: 0, max_bytes: 0 };
             let wanted = self.wanted_alloc(props, bytes, &[], Box::default())?;
@@ -87,10 +136,13 @@ impl Driver {
         let stream = self.stream(stream)?;
         let (pools, pool) = self.pool(pool)?;
         if bytes == 0 {
-            return Err(CudaError::INVALID_VALUE);
+            return Ok(DevAddr(0));
         }
         let who = Allocator { context: stream.core.id, queue: stream.id() };
         let memory = pools.alloc(&pool, bytes, who, || stream.synchronize_context(), &|| stream.core.dead())?;
+        if memory.kind.managed() {
+            self.advices.forget(memory.base);
+        }
         Ok(DevAddr(memory.base))
     }
 
@@ -110,7 +162,7 @@ impl Driver {
         let found = self.memory.find(address.0).filter(|found| found.base == address.0);
         let found = found.ok_or(CudaError::INVALID_VALUE)?;
         match found.kind {
-            Kind::Pool => {
+            kind if kind.pooled() => {
                 let pools = self.pools_of(&found);
                 if stream.core.gpu.ordinal != found.gpu {
                     // The pool sees how far streams of its own device are.
@@ -136,29 +188,37 @@ impl Driver {
         }
     }
 
-    /// Creates a pool.
+    /// Creates a pool of memory that is pinned at its location.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` for pools in host memory or shared between processes, `INVALID_VALUE`.
+    /// `NOT_SUPPORTED` for pools shared between processes, `INVALID_VALUE`.
     pub fn mem_pool_create(&self, props: MemoryProps) -> Result<MemPool> {
-        self.ready()?;
-        match props.location {
-            Location::Device(ordinal) if props.handle_types == 0 => {
-                let device = self.device(Device(ordinal)).map_err(|error| match error {
-                    CudaError::INVALID_DEVICE => CudaError::INVALID_VALUE,
-                    other => other,
-                })?;
-                Ok(device.pools.create(props.max_bytes))
-            }
-            Location::Invalid if props.handle_types == 0 => Err(CudaError::INVALID_VALUE),
-            _ => Err(CudaError::NOT_SUPPORTED),
+        self.create_pool(props, false)
+    }
+
+    /// Creates a pool of managed memory.
+    ///
+    /// # Errors
+    /// As `mem_pool_create`.
+    pub fn mem_pool_create_managed(&self, props: MemoryProps) -> Result<MemPool> {
+        self.create_pool(props, true)
+    }
+
+    fn create_pool(&self, props: MemoryProps, managed: bool) -> Result<MemPool> {
+        let (pools, memory) = self.pools_at(props.location, managed).map_err(|error| match error {
+            CudaError::INVALID_DEVICE => CudaError::INVALID_VALUE,
+            other => other,
+        })?;
+        if props.handle_types != 0 {
+            return Err(CudaError::NOT_SUPPORTED);
         }
+        Ok(pools.create(memory, props.max_bytes))
     }
 
     /// Destroys a pool: at once, or when its last allocation is freed.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if it is none, or the default pool.
+    /// `INVALID_VALUE` if it is none, or a default pool.
     pub fn mem_pool_destroy(&self, pool: MemPool) -> Result<()> {
         self.pool(pool)?.0.destroy(pool)
     }
@@ -189,7 +249,7 @@ impl Driver {
         self.pool(pool)?.1.set_attribute(attribute, value)
     }
 
-    /// Rights from a location: the pool's device has all, others have none.
+    /// Rights from a location: the pool's device has all, and the host of what it sees; others have none.
     ///
     /// # Errors
     /// `INVALID_VALUE` if it is no pool or no device.
@@ -198,17 +258,25 @@ impl Driver {
         match location {
             Location::Device(device) if device == own => Ok(AccessFlags::ReadWrite),
             Location::Device(device) if self.device(Device(device)).is_ok() => Ok(AccessFlags::None),
+            Location::Host | Location::HostNuma(0) if self.pool(pool)?.1.memory() != PoolMemory::Device => {
+                Ok(AccessFlags::ReadWrite)
+            }
             Location::Host => Ok(AccessFlags::None),
             _ => Err(CudaError::INVALID_VALUE),
         }
     }
 
-    /// Sets rights from locations: the device that holds a pool keeps its rights, others there are none.
+    /// Sets rights from locations: the device that holds a pool keeps its rights, so does the host; others there are none.
     ///
     /// # Errors
     /// `INVALID_VALUE` for what would change that, `INVALID_DEVICE`.
     pub fn mem_pool_set_access(&self, pool: MemPool, accesses: &[(Location, AccessFlags)]) -> Result<()> {
-        self.check_access(self.device_of_pool(pool)?, accesses)
+        let seen = self.pool(pool)?.1.memory() != PoolMemory::Device;
+        let by_host = |&(location, flags): &(Location, AccessFlags)| {
+            seen && matches!(location, Location::Host | Location::HostNuma(0)) && flags == AccessFlags::ReadWrite
+        };
+        let others: Vec<_> = accesses.iter().copied().filter(|access| !by_host(access)).collect();
+        self.check_access(self.device_of_pool(pool)?, &others)
     }
 
     /// # Errors

@@ -34,14 +34,14 @@ impl Driver {
         Ok(handle)
     }
 
-    /// Destroys a stream; its work still completes.
+    /// Destroys a stream; its work still completes. A capture goes with the stream that it began in; one that the stream joined goes on.
     ///
     /// # Errors
     /// `INVALID_HANDLE` if it is none, or a default stream.
     pub fn stream_destroy(&self, stream: Stream) -> Result<()> {
         self.ready()?;
         let state = self.streams.remove(stream.0)?;
-        self.graphs.forget_captured(&state);
+        self.graphs.destroy_captured(&state);
         state.retire();
         Ok(())
     }

@@ -52,6 +52,11 @@ impl Member {
     fn new(stream: Arc<StreamState>, before: Vec<(GraphNode, EdgeData)>) -> Member {
         Member { stream, before, shown: Default::default() }
     }
+
+    /// The stream has not been destroyed.
+    fn takes_part(&self) -> bool {
+        self.stream.capture() != 0
+    }
 }
 
 #[derive(Debug)]
@@ -79,7 +84,7 @@ impl Capture {
     }
 
     fn has(&self, which: impl Fn(&StreamState) -> bool) -> bool {
-        self.members.iter().any(|member| which(&member.stream))
+        self.members.iter().any(|member| member.takes_part() && which(&member.stream))
     }
 
     fn member(&mut self, stream: &Arc<StreamState>) -> Result<&mut Member> {
@@ -113,11 +118,21 @@ impl Captures {
 }
 
 impl Graphs {
-    /// A stream goes: the capture that began in it is nobody's to end any more, one that it joined is invalid.
+    /// A stream goes with its thread: the capture that began in it is nobody's to end any more, one that it joined is invalid.
     pub(crate) fn forget_captured(&self, stream: &Arc<StreamState>) {
+        self.lose_captured(stream, true);
+    }
+
+    /// A stream is destroyed: as `forget_captured`, but a capture that it joined goes on, and must have joined what the stream was given
+    /// when it ends.
+    pub(crate) fn destroy_captured(&self, stream: &Arc<StreamState>) {
+        self.lose_captured(stream, false);
+    }
+
+    fn lose_captured(&self, stream: &Arc<StreamState>, invalidates: bool) {
         if stream.capture() != 0 {
             let mut state = self.state.lock();
-            let taken = self.forget(&mut state, stream);
+            let taken = self.forget(&mut state, stream, invalidates);
             drop(state);
             drop(taken);
         }
@@ -129,19 +144,19 @@ impl Graphs {
         let members = state.captures.all.values().flat_map(|capture| &capture.members);
         let in_it = members.filter(|member| Arc::ptr_eq(&member.stream.core, core));
         let streams: Vec<_> = in_it.map(|member| Arc::clone(&member.stream)).collect();
-        let taken: Vec<Taken> = streams.iter().map(|stream| self.forget(&mut state, stream)).collect();
+        let taken: Vec<Taken> = streams.iter().map(|stream| self.forget(&mut state, stream, true)).collect();
         drop(state);
         drop(taken);
     }
 
-    fn forget(&self, state: &mut State, stream: &Arc<StreamState>) -> Taken {
+    fn forget(&self, state: &mut State, stream: &Arc<StreamState>, invalidates: bool) -> Taken {
         let id = stream.capture();
         let Some(capture) = state.captures.all.get_mut(&id) else { return Taken::default() };
         if capture.is_origin(stream) {
             return self.end(state, id).map(|capture| discard(state, &capture)).unwrap_or_default();
         }
-        capture.invalid = true;
-        capture.members.retain(|member| !Arc::ptr_eq(&member.stream, stream));
+        capture.invalid |= invalidates;
+        // It stays a member, for what it was given.
         stream.set_capture(0);
         Taken::default()
     }

@@ -2,7 +2,7 @@
 //!
 //! Host and GPU may use managed memory at any time, so nothing ever moves: advice is kept for who asks for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 
@@ -15,15 +15,16 @@ const CPU: i32 = -1;
 const NOWHERE: i32 = -2;
 
 /// What was advised about the managed allocation at an address.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Advice {
     read_mostly: bool,
     preferred: i32,
-    accessed_by: i32,
+    accessed_by: BTreeSet<i32>,
     prefetched: i32,
 }
 
-const NONE: Advice = Advice { read_mostly: false, preferred: NOWHERE, accessed_by: NOWHERE, prefetched: NOWHERE };
+const NONE: Advice =
+    Advice { read_mostly: false, preferred: NOWHERE, accessed_by: BTreeSet::new(), prefetched: NOWHERE };
 
 /// Advice by the base of the allocation.
 #[derive(Debug)]
@@ -63,8 +64,8 @@ impl Advices {
             2 => known.read_mostly = false,
             3 => known.preferred = self.number(location)?,
             4 => known.preferred = NOWHERE,
-            5 => known.accessed_by = self.number(location)?,
-            6 => known.accessed_by = NOWHERE,
+            5 => drop(known.accessed_by.insert(self.number(location)?)),
+            6 => drop(known.accessed_by.remove(&self.number(location)?)),
             _ => return Err(CudaError::INVALID_VALUE),
         }
         Ok(())
@@ -79,12 +80,20 @@ impl Advices {
         Ok(())
     }
 
+    /// Who was said to access it: devices, then the CPU.
+    pub(crate) fn accessed_by(&self, base: u64) -> Vec<i32> {
+        let known = self.known.lock();
+        let all = known.get(&base).map(|known| &known.accessed_by);
+        let (host, devices): (Vec<i32>, Vec<i32>) = all.into_iter().flatten().partition(|device| **device == CPU);
+        [devices, host].concat()
+    }
+
     /// A `CUmem_range_attribute` with one value.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if the attribute is unknown.
+    /// `INVALID_VALUE` if the attribute is unknown, or has several values.
     pub(crate) fn attribute(&self, base: u64, attribute: u32) -> Result<i32> {
-        let known = self.known.lock().get(&base).copied().unwrap_or(NONE);
+        let known = self.known.lock().get(&base).cloned().unwrap_or(NONE);
         // `CU_MEM_LOCATION_TYPE_*` and `…_ID` of the two that have a location.
         let kind = |device: i32| match device {
             CPU => 2,
@@ -94,7 +103,6 @@ impl Advices {
         Ok(match attribute {
             1 => i32::from(known.read_mostly),
             2 => known.preferred,
-            3 => known.accessed_by,
             4 => known.prefetched,
             5 => kind(known.preferred),
             6 => known.preferred.max(0),

@@ -14,6 +14,10 @@ pub(crate) enum Kind {
     Device,
     /// `cuMemAllocAsync`.
     Pool,
+    /// `cuMemAllocFromPoolAsync` of a pool of managed memory.
+    ManagedPool,
+    /// `cuMemAllocFromPoolAsync` of a pool of host memory.
+    PinnedPool,
     /// `cuGraphAddMemAllocNode`: there is memory while launches of graphs need it.
     Graph,
     /// A variable of a module; its memory is the module's.
@@ -42,7 +46,7 @@ pub(crate) enum Kind {
 impl Kind {
     /// The host can access it, at the GPU's address.
     pub(crate) fn host_visible(self) -> bool {
-        matches!(self, Kind::Pinned | Kind::Registered | Kind::MappedHost) || self.managed()
+        matches!(self, Kind::Pinned | Kind::PinnedPool | Kind::Registered | Kind::MappedHost) || self.managed()
     }
 
     /// What its memory is.
@@ -67,7 +71,12 @@ impl Kind {
 
     /// Host and GPU may use it at any time, at one address.
     pub(crate) fn managed(self) -> bool {
-        matches!(self, Kind::Managed | Kind::ManagedVariable)
+        matches!(self, Kind::Managed | Kind::ManagedPool | Kind::ManagedVariable)
+    }
+
+    /// Its memory is a pool's.
+    pub(crate) fn pooled(self) -> bool {
+        matches!(self, Kind::Pool | Kind::ManagedPool | Kind::PinnedPool)
     }
 }
 

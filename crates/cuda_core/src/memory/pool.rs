@@ -19,7 +19,7 @@ use crate::handle::{self, MemPool, Table, Tag};
 use crate::memory::allocation::{Allocation, Kind, Wanted};
 use crate::memory::heap::Memory;
 use crate::memory::line::Place;
-use crate::values::PoolAttribute;
+use crate::values::{PoolAttribute, PoolMemory};
 
 /// Sizes are rounded up to this, so that freed blocks fit again, bytes.
 const UNIT: u64 = 512;
@@ -29,10 +29,20 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Between two looks at blocks that work may use, while others wait for memory.
 const BETWEEN: Duration = Duration::from_millis(100);
 
+/// What the allocations of a pool are.
+fn kind(memory: PoolMemory) -> Kind {
+    match memory {
+        PoolMemory::Device => Kind::Pool,
+        PoolMemory::Managed => Kind::ManagedPool,
+        PoolMemory::Pinned => Kind::PinnedPool,
+    }
+}
+
 /// A pool, until it is destroyed and its last allocation freed.
 #[derive(Debug)]
 pub(crate) struct PoolState {
     handle: MemPool,
+    memory: PoolMemory,
     max_bytes: u64,
     contents: Mutex<Contents>,
     /// There are free blocks: looked at by every synchronization.
@@ -74,9 +84,14 @@ pub(crate) struct Allocator {
 }
 
 impl PoolState {
-    fn new(handle: MemPool, max_bytes: u64) -> PoolState {
+    fn new(handle: MemPool, memory: PoolMemory, max_bytes: u64) -> PoolState {
         let contents = Contents { reuse: [true; 3], ..Contents::default() };
-        PoolState { handle, max_bytes, contents: Mutex::new(contents), has_free: AtomicBool::new(false) }
+        PoolState { handle, memory, max_bytes, contents: Mutex::new(contents), has_free: AtomicBool::new(false) }
+    }
+
+    /// What its memory is.
+    pub(crate) fn memory(&self) -> PoolMemory {
+        self.memory
     }
 
     /// A `CUmemPool_attribute`.
@@ -120,15 +135,15 @@ pub(crate) struct Pools {
     memory: Arc<Memory>,
     slots: Arc<Slots>,
     table: Table<PoolState>,
-    /// The default pool and the current one.
-    defaults: Mutex<(MemPool, MemPool)>,
+    /// The default pool and the current one of each memory.
+    defaults: Mutex<[(MemPool, MemPool); 3]>,
     /// There is a thread that gives free blocks back while others wait for memory, or nobody ever does.
     attended: AtomicBool,
     itself: Weak<Pools>,
 }
 
 impl Pools {
-    /// The default pool has a handle from the start.
+    /// The default pools have handles from the start.
     pub(crate) fn new(link: &Arc<GpuLink>, memory: &Arc<Memory>, slots: &Arc<Slots>) -> Arc<Pools> {
         let pools = Arc::new_cyclic(|itself| Pools {
             link: Arc::clone(link),
@@ -139,8 +154,10 @@ impl Pools {
             attended: AtomicBool::new(link.gpu().deferring().is_none()),
             itself: Weak::clone(itself),
         });
-        let handle = pools.create(0);
-        *pools.defaults.lock() = (handle, handle);
+        for memory in [PoolMemory::Device, PoolMemory::Managed, PoolMemory::Pinned] {
+            let handle = pools.create(memory, 0);
+            pools.defaults.lock()[memory as usize] = (handle, handle);
+        }
         pools
     }
 
@@ -150,41 +167,44 @@ impl Pools {
         self.table.get(pool.0).map_err(|_| CudaError::INVALID_VALUE)
     }
 
-    pub(crate) fn default_pool(&self) -> MemPool {
-        self.defaults.lock().0
+    pub(crate) fn default_pool(&self, memory: PoolMemory) -> MemPool {
+        self.defaults.lock()[memory as usize].0
     }
 
-    pub(crate) fn current_pool(&self) -> MemPool {
-        self.defaults.lock().1
+    pub(crate) fn current_pool(&self, memory: PoolMemory) -> MemPool {
+        self.defaults.lock()[memory as usize].1
     }
 
     /// # Errors
-    /// `INVALID_VALUE` if it is none.
-    pub(crate) fn set_current_pool(&self, pool: MemPool) -> Result<()> {
-        self.get(pool)?;
-        self.defaults.lock().1 = pool;
+    /// `INVALID_VALUE` if it is none, or of other memory.
+    pub(crate) fn set_current_pool(&self, memory: PoolMemory, pool: MemPool) -> Result<()> {
+        if self.get(pool)?.memory != memory {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        self.defaults.lock()[memory as usize].1 = pool;
         Ok(())
     }
 
     /// A new pool; `max_bytes` 0 is no limit.
-    pub(crate) fn create(&self, max_bytes: u64) -> MemPool {
+    pub(crate) fn create(&self, memory: PoolMemory, max_bytes: u64) -> MemPool {
         let handle = MemPool(handle::fresh(Tag::MemPool));
-        self.table.insert(handle.0, Arc::new(PoolState::new(handle, max_bytes)));
+        self.table.insert(handle.0, Arc::new(PoolState::new(handle, memory, max_bytes)));
         handle
     }
 
     /// Destroys a pool: at once, or when its last allocation is freed.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if it is none, or the default pool.
+    /// `INVALID_VALUE` if it is none, or a default pool.
     pub(crate) fn destroy(&self, pool: MemPool) -> Result<()> {
         let state = self.get(pool)?;
         let mut defaults = self.defaults.lock();
-        if defaults.0 == pool {
+        let (default, current) = &mut defaults[state.memory as usize];
+        if *default == pool {
             return Err(CudaError::INVALID_VALUE);
         }
-        if defaults.1 == pool {
-            defaults.1 = defaults.0;
+        if *current == pool {
+            *current = *default;
         }
         drop(defaults);
         let mut contents = state.contents.lock();
@@ -233,7 +253,7 @@ impl Pools {
                 if pool.max_bytes != 0 && contents.reserved.saturating_add(bytes) > pool.max_bytes {
                     return Err(CudaError::OUT_OF_MEMORY);
                 }
-                let mut wanted = Wanted::new(bytes, Kind::Pool, who.context);
+                let mut wanted = Wanted::new(bytes, kind(pool.memory), who.context);
                 wanted.pool = pool.handle;
                 let made = self.memory.try_alloc(wanted, place).or_else(|error| {
                     let short = matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY);

@@ -127,7 +127,8 @@ impl AllocationTable {
         let tables = self.0.read();
         let of_context = |found: &&Arc<Allocation>| {
             found.context == context
-                && !matches!(found.kind, Kind::Pool | Kind::Graph | Kind::Mapped | Kind::MappedHost)
+                && !found.kind.pooled()
+                && !matches!(found.kind, Kind::Graph | Kind::Mapped | Kind::MappedHost)
         };
         let registered = tables.registered.values().filter_map(Registration::allocation);
         let hidden = registered.filter(|found| !found.kind.on_gpu());

@@ -532,6 +532,54 @@ fn pools_reuse_in_stream_order_and_shrink() {
 }
 
 #[test]
+fn pools_of_memory_that_the_host_sees() {
+    let (driver, _) = driver();
+    let default = |location, managed| driver.mem_get_default_mem_pool(location, managed);
+    let device = Location::Device(0);
+    assert_eq!(default(device, false), driver.device_get_default_mem_pool(Device(0)));
+    let (managed, pinned) = (default(device, true).unwrap(), default(Location::Host, false).unwrap());
+    assert_ne!(managed, pinned);
+    assert_eq!(default(Location::Invalid, true), Ok(managed), "no preference");
+    assert_eq!(default(Location::Invalid, false), Err(CudaError::INVALID_VALUE));
+    assert_eq!(default(Location::Device(1), true), Err(CudaError::INVALID_DEVICE));
+    assert_eq!(driver.mem_set_mem_pool(device, true, pinned), Err(CudaError::INVALID_VALUE));
+
+    let props = MemoryProps { location: Location::Host, handle_types: 0, max_bytes: 0 };
+    let shared = MemoryProps { handle_types: 1, ..props };
+    assert_eq!(driver.mem_pool_create_managed(shared), Err(CudaError::NOT_SUPPORTED));
+    for (own, kind) in [(driver.mem_pool_create_managed(props), 2), (driver.mem_pool_create(props), 1)] {
+        let own = own.unwrap();
+        assert_eq!(driver.mem_pool_get_access(own, Location::Host), Ok(AccessFlags::ReadWrite));
+        driver.mem_pool_set_access(own, &[(Location::Host, AccessFlags::ReadWrite)]).unwrap();
+        let at = driver.mem_alloc_from_pool_async(10_000, own, NULL).unwrap();
+        let get = |attribute| driver.pointer_get_attribute(attribute, at.0 + 5);
+        assert_eq!(get(2), Ok(AttributeValue::U32(kind)));
+        assert_eq!(get(8), Ok(AttributeValue::U32((kind == 2).into())));
+        assert_eq!(get(4), Ok(AttributeValue::U64(at.0 + 5)), "the host sees it there");
+        assert_eq!(get(17), Ok(AttributeValue::U64(own.0)));
+        driver.memset(at, 7, 1, 10_000, NULL).unwrap();
+        assert_eq!(read(&driver, DevAddr(at.0 + 9_999), 1), [7]);
+        let advised = driver.mem_advise(at, 100, 5, Location::Host);
+        assert_eq!(advised, if kind == 2 { Ok(()) } else { Err(CudaError::INVALID_VALUE) });
+        driver.mem_free_async(at, NULL).unwrap();
+        assert_eq!(driver.mem_alloc_from_pool_async(10_000, own, NULL), Ok(at), "in stream order at once");
+        if kind == 2 {
+            assert_eq!(driver.mem_range_accessed_by(at, 100), Ok(vec![]), "what was said of a former allocation");
+        }
+        driver.mem_free(at).unwrap();
+        driver.mem_pool_destroy(own).unwrap();
+        assert_eq!(get(2), Err(CudaError::INVALID_VALUE));
+    }
+    assert_eq!(driver.mem_pool_destroy(managed), Err(CudaError::INVALID_VALUE));
+    driver.stream_begin_capture(Stream::PER_THREAD, 2).unwrap();
+    assert_eq!(driver.mem_alloc_from_pool_async(8, managed, Stream::PER_THREAD), Err(CudaError::NOT_SUPPORTED));
+    driver.stream_end_capture(Stream::PER_THREAD).unwrap();
+    // No bytes are nowhere.
+    assert_eq!(driver.mem_alloc_async(0, NULL), Ok(DevAddr(0)));
+    driver.mem_free_async(DevAddr(0), NULL).unwrap();
+}
+
+#[test]
 fn addresses_and_physical_memory_apart() {
     const UNIT: u64 = 2 << 20;
     let (driver, fake) = driver();
@@ -658,6 +706,14 @@ fn managed_memory() {
     assert_eq!(driver.mem_range_get_attribute(2, at, 100), Ok(-1));
     driver.mem_prefetch_async(at, 100, Location::Device(0), NULL).unwrap();
     assert_eq!(driver.mem_range_get_attribute(4, at, 100), Ok(0));
+    let accessed_by = |advice, location, expect: &[i32]| {
+        driver.mem_advise(at, 10_000, advice, location).unwrap();
+        assert_eq!(driver.mem_range_accessed_by(at, 100).unwrap(), expect);
+    };
+    accessed_by(5, Location::Host, &[-1]);
+    accessed_by(5, Location::Device(0), &[0, -1]);
+    accessed_by(6, Location::Host, &[0]);
+    accessed_by(6, Location::Device(0), &[]);
     assert_eq!(driver.mem_advise(at, 20_000, 1, Location::Host), Err(CudaError::INVALID_VALUE));
     assert_eq!(driver.mem_prefetch_async(at, 1, Location::Device(1), NULL), Err(CudaError::INVALID_DEVICE));
     assert_eq!(driver.mem_alloc_managed(10, 0), Err(CudaError::INVALID_VALUE));

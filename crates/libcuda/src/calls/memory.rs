@@ -189,10 +189,15 @@ pub(crate) fn mem_range_get_attribute(
     if count == 0 || !data_bytes.is_multiple_of(4) || (!many && count != 1) {
         return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
-    data.set(driver.mem_range_get_attribute(attribute.0, DevAddr(address), bytes as u64)?);
-    for index in 1..count {
+    let (address, bytes) = (DevAddr(address), bytes as u64);
+    if !many {
+        data.set(driver.mem_range_get_attribute(attribute.0, address, bytes)?);
+        return Ok(());
+    }
+    let devices = driver.mem_range_accessed_by(address, bytes)?;
+    for index in 0..count {
         // SAFETY: the C caller promised memory there, so much of it (`decode`).
-        unsafe { data.set_at(index, DEVICE_INVALID) };
+        unsafe { data.set_at(index, devices.get(index).copied().unwrap_or(DEVICE_INVALID)) };
     }
     Ok(())
 }

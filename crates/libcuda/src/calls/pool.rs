@@ -5,7 +5,7 @@ use cuda_abi::{
     CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
     CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream, HostAddr,
 };
-use cuda_core::{AccessFlags, Device, Driver, Location, MemoryProps, Physical, PoolAttribute};
+use cuda_core::{AccessFlags, Driver, Location, MemoryProps, Physical, PoolAttribute};
 use gpu::DevAddr;
 
 use crate::calls::memory::location;
@@ -39,7 +39,13 @@ pub(crate) fn mem_free_async(driver: &Driver, address: CUdeviceptr, stream: CUst
 
 pub(crate) fn mem_pool_create(driver: &Driver, pool: Out<CUmemoryPool>, props: In<CUmemPoolProps>) -> Answer {
     pool.required()?;
-    pool.set(driver.mem_pool_create(pool_props(&props.get()?))?);
+    let props = props.get()?;
+    let wanted = pool_props(&props);
+    pool.set(if managed(props.alloc_type)? {
+        driver.mem_pool_create_managed(wanted)?
+    } else {
+        driver.mem_pool_create(wanted)?
+    });
     Ok(())
 }
 
@@ -162,12 +168,12 @@ pub(crate) fn mem_pool_set_access(
     Ok(driver.mem_pool_set_access(pool.core(), &accesses(list, count)?)?)
 }
 
-/// The device of a location that has a current pool.
-fn pool_device(at: In<CUmemLocation>, kind: CUmemAllocationType) -> Result<Device, Refusal> {
-    match (location(at.get()?), kind) {
-        (Location::Device(device), CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED) => Ok(Device(device)),
-        (Location::Invalid, _) => refuse(CUresult::CUDA_ERROR_INVALID_VALUE),
-        _ => refuse(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+/// Whether a pool's memory is managed, and not pinned.
+fn managed(kind: CUmemAllocationType) -> Result<bool, Refusal> {
+    match kind {
+        CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED => Ok(false),
+        CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_MANAGED => Ok(true),
+        _ => refuse(CUresult::CUDA_ERROR_INVALID_VALUE),
     }
 }
 
@@ -178,7 +184,7 @@ pub(crate) fn mem_get_default_mem_pool(
     kind: CUmemAllocationType,
 ) -> Answer {
     pool.required()?;
-    pool.set(driver.device_get_default_mem_pool(pool_device(at, kind)?)?);
+    pool.set(driver.mem_get_default_mem_pool(location(at.get()?), managed(kind)?)?);
     Ok(())
 }
 
@@ -189,7 +195,7 @@ pub(crate) fn mem_get_mem_pool(
     kind: CUmemAllocationType,
 ) -> Answer {
     pool.required()?;
-    pool.set(driver.device_get_mem_pool(pool_device(at, kind)?)?);
+    pool.set(driver.mem_get_mem_pool(location(at.get()?), managed(kind)?)?);
     Ok(())
 }
 
@@ -199,7 +205,7 @@ pub(crate) fn mem_set_mem_pool(
     kind: CUmemAllocationType,
     pool: CUmemoryPool,
 ) -> Answer {
-    Ok(driver.device_set_mem_pool(pool_device(at, kind)?, pool.core())?)
+    Ok(driver.mem_set_mem_pool(location(at.get()?), managed(kind)?, pool.core())?)
 }
 
 fn physical(of: In<CUmemAllocationProp>) -> Result<MemoryProps, Refusal> {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::ir::{BlockId, Kernel, Op, Operand, PredRef, Reg, RegTy, Term};
-use crate::launch::{Control, Exception, GlobalMemory, Launch, Step, WARP};
+use crate::launch::{Control, Exception, GlobalMemory, Launch, Step, WARP, shared_bytes};
 use barrier::Barrier;
 
 /// Instructions of a warp between two looks at the control word and the other warps.
@@ -110,8 +110,7 @@ impl Cta {
             .collect();
         let words = words as usize;
         let start = Thread { pc: Pc { block: 0, inst: 0 }, state: State::Ready };
-        let fixed = u64::from(kernel.shared_bytes).next_multiple_of(kernel.shared_align.max(1).into());
-        let shared = fixed + u64::from(launch.dynamic_shared);
+        let shared = shared_bytes(kernel.shared_bytes, kernel.shared_align, launch.dynamic_shared);
         Cta {
             ctaid,
             threads: vec![start; count],

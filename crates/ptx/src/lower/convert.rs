@@ -327,12 +327,14 @@ impl<'a> Body<'a, '_> {
         if let Some(format) = m.find(fp8) {
             return self.cvt_fp8(m, format, round, relu);
         }
+        if m.take("ue8m0x2") {
+            return self.cvt_ue8m0(m, round);
+        }
         let narrow = m.find(|w| {
             (w.starts_with("e4m3")
                 || w.starts_with("e5m2")
                 || w.starts_with("e2m")
                 || w.starts_with("e3m2")
-                || w == "ue8m0x2"
                 || w == "rs"
                 || w == "scaled::n2::ue8m0")
                 .then_some(())

@@ -1,4 +1,4 @@
-//! Conversions to formats narrower than f32 that saturate: tf32, the 8-bit formats, and the scalar half formats.
+//! Conversions to formats narrower than f32 that saturate: tf32, the 8-bit formats, ue8m0 among them, and the scalar half formats.
 
 use super::body::Body;
 use super::mods::Mods;
@@ -9,6 +9,12 @@ use crate::ir::{Cmp, Fp8, IntOp, Op, Operand, PredRef, Reg, RegTy, Round, Ty};
 const INFINITY: u64 = 0x7f80_0000;
 const MAX_TF32: u64 = 0x7f7f_e000;
 const SIGN: u64 = 0x8000_0000;
+
+/// The NaN of ue8m0.
+const NAN_UE8M0: u64 = 0xff;
+/// 2^-127 as bf16, which has no exponent for it, and the NaN.
+const LEAST_UE8M0: u64 = 0x40;
+const NAN_BF16: u64 = 0x7fff;
 
 /// An 8-bit format, as the word of two of its numbers.
 pub(super) fn fp8(word: &str) -> Option<Fp8> {
@@ -21,7 +27,7 @@ pub(super) fn fp8(word: &str) -> Option<Fp8> {
 
 impl Body<'_, '_> {
     /// `cvt.rn.satfinite{.relu}.e4m3x2.f32 d, a, b`, `cvt.rn.satfinite{.relu}.e4m3x2.f16x2 d, a`, and
-    /// `cvt.rn{.relu}.f16x2.e4m3x2 d, a`; the same with e5m2.
+    /// `cvt.rn{.relu}.f16x2.e4m3x2 d, a` or `.bf16x2`; the same with e5m2.
     pub(super) fn cvt_fp8(
         &mut self,
         m: &mut Mods<'_>,
@@ -35,10 +41,28 @@ impl Body<'_, '_> {
         let satfinite = m.take("satfinite");
         let ty = self.ty_in(m, &[Ty::F32, Ty::F16x2, Ty::BF16x2])?;
         // What is left tells the direction: the first type is the destination.
-        if ty == Ty::F16x2 && !satfinite {
+        if ty != Ty::F32 && !satfinite {
             self.count(2..=2)?;
             let (dst, a) = (self.dst(0, Ty::B32)?, self.src(1, Ty::B16)?);
-            self.emit(Op::CvtFromFp8 { format, relu, dst, a })?;
+            if ty == Ty::F16x2 {
+                self.emit(Op::CvtFromFp8 { format, relu, dst, a })?;
+                return Ok(());
+            }
+            // Both halves exist in either format.
+            let halves = self.new_reg(RegTy::B32)?;
+            self.emit(Op::CvtFromFp8 { format, relu, dst: halves, a })?;
+            let [low, high] = [self.new_reg(RegTy::B16)?, self.new_reg(RegTy::B16)?];
+            self.emit(Op::Unpack { dsts: vec![Some(low), Some(high)], src: Operand::Reg(halves) })?;
+            let mut wide = |half: Reg| {
+                let dst = self.new_reg(RegTy::B32)?;
+                let (dst_ty, src_ty, a) = (Ty::F32, Ty::F16, Operand::Reg(half));
+                let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
+                self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst, a })?;
+                Ok::<_, PtxError>(Operand::Reg(dst))
+            };
+            let (a, b) = (wide(high)?, wide(low)?);
+            let (dst_ty, src_ty, round) = (Ty::BF16x2, Ty::F32, Round::Rn);
+            self.emit(Op::CvtPack { dst_ty, src_ty, round, sat: false, relu: false, dst, a, b })?;
             return Ok(());
         }
         if !satfinite {
@@ -49,6 +73,76 @@ impl Body<'_, '_> {
         let (dst, a) = (self.dst(0, Ty::B16)?, self.src(1, ty)?);
         let b = if ty == Ty::F32 { self.src(2, ty)? } else { Operand::Imm(0) };
         self.emit(Op::CvtToFp8 { format, src_ty: ty, relu, dst, a, b })?;
+        Ok(())
+    }
+
+    /// `cvt.{rz,rp}{.satfinite}.ue8m0x2.f32 d, a, b`, the same with `.bf16x2 d, a`, and `cvt.rn.bf16x2.ue8m0x2 d, a`: exponents alone, by integer
+    /// arithmetic on the bits. Signs are lost.
+    pub(super) fn cvt_ue8m0(&mut self, m: &mut Mods<'_>, round: Option<Round>) -> Result<(), PtxError> {
+        let satfinite = m.take("satfinite");
+        let ty = self.ty_in(m, &[Ty::F32, Ty::BF16x2])?;
+        let up = match round {
+            Some(Round::Rn) if ty == Ty::BF16x2 && !satfinite => return self.cvt_from_ue8m0(),
+            Some(Round::Rz) => false,
+            Some(Round::Rp) => true,
+            _ => return Err(self.invalid("conversions to ue8m0 need .rz or .rp, those from it .rn")),
+        };
+        let operands = if ty == Ty::F32 { 3 } else { 2 };
+        self.count(operands..=operands)?;
+        let (dst, a) = (self.dst(0, Ty::B16)?, self.src(1, ty)?);
+        let (high, low) = if ty == Ty::F32 {
+            (a, self.src(2, ty)?)
+        } else {
+            (self.word(IntOp::And, a, Operand::Imm(0xffff_0000))?, self.word(IntOp::Shl, a, Operand::Imm(16))?)
+        };
+        let (high, low) = (self.exponent(high, up, satfinite)?, self.exponent(low, up, satfinite)?);
+        let high = self.word(IntOp::Shl, high, Operand::Imm(8))?;
+        let Operand::Reg(both) = self.word(IntOp::Or, high, low)? else { return Ok(()) };
+        self.emit(Op::Unpack { dsts: vec![Some(dst), None], src: Operand::Reg(both) })?;
+        Ok(())
+    }
+
+    /// The exponent of an f32 as ue8m0, of the next power of two above if `up`.
+    fn exponent(&mut self, bits: Operand, up: bool, satfinite: bool) -> Result<Operand, PtxError> {
+        let magnitude = self.word(IntOp::And, bits, Operand::Imm(!SIGN & 0xffff_ffff))?;
+        let field = self.word(IntOp::Shr, magnitude, Operand::Imm(23))?;
+        let mut result = field;
+        if up {
+            let fraction = self.word(IntOp::And, magnitude, Operand::Imm(0x7f_ffff))?;
+            // The least number, 2^-127, is one half of the least normal f32.
+            let subnormal = self.test(Cmp::Eq, Ty::B32, field, Operand::Imm(0))?;
+            let limit = self.choose(subnormal, Operand::Imm(0x40_0000), Operand::Imm(0))?;
+            let above = self.test(Cmp::Gt, Ty::U32, fraction, limit)?;
+            let next = self.word(IntOp::Add, field, Operand::Imm(1))?;
+            result = self.choose(above, next, field)?;
+        }
+        if satfinite {
+            result = self.word(IntOp::Min, result, Operand::Imm(NAN_UE8M0 - 1))?;
+        }
+        let nan = self.test(Cmp::Gt, Ty::U32, magnitude, Operand::Imm(INFINITY))?;
+        self.choose(nan, Operand::Imm(NAN_UE8M0), result)
+    }
+
+    fn cvt_from_ue8m0(&mut self) -> Result<(), PtxError> {
+        self.count(2..=2)?;
+        let (dst, a) = (self.dst(0, Ty::B32)?, self.src(1, Ty::B16)?);
+        let pair = self.new_reg(RegTy::B32)?;
+        self.emit(Op::Pack { dst: pair, srcs: vec![a, Operand::Imm(0)] })?;
+        let mut number = |at: u64| {
+            let byte = self.new_reg(RegTy::B32)?;
+            let (a, pos, len) = (Operand::Reg(pair), Operand::Imm(at), Operand::Imm(8));
+            self.emit(Op::Bfe { ty: Ty::U32, dst: byte, a, pos, len })?;
+            let byte = Operand::Reg(byte);
+            let least = self.test(Cmp::Eq, Ty::B32, byte, Operand::Imm(0))?;
+            let nan = self.test(Cmp::Eq, Ty::B32, byte, Operand::Imm(NAN_UE8M0))?;
+            let normal = self.word(IntOp::Shl, byte, Operand::Imm(7))?;
+            let number = self.choose(least, Operand::Imm(LEAST_UE8M0), normal)?;
+            self.choose(nan, Operand::Imm(NAN_BF16), number)
+        };
+        let (low, high) = (number(0)?, number(8)?);
+        let high = self.word(IntOp::Shl, high, Operand::Imm(16))?;
+        let both = self.word(IntOp::Or, high, low)?;
+        self.emit(Op::Mov { ty: Ty::B32, dst, src: both })?;
         Ok(())
     }
 

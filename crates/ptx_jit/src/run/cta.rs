@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use corosensei::stack::Stack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use ptx::launch::{AccessError, Exception, GlobalMemory, Step, WARP};
+use ptx::launch::{AccessError, Exception, GlobalMemory, Step, WARP, shared_bytes};
 
 use super::arena::Arena;
 use super::barrier::{self, BARRIERS, Barrier, Threads};
@@ -173,8 +173,7 @@ impl JitBatch {
         let launch = &grid.launch;
         let threads = code.threads as usize;
         let warps = threads.div_ceil(WARP as usize);
-        let fixed = (kernel.shared_bytes as usize).next_multiple_of(kernel.shared_align.max(1) as usize);
-        let shared_bytes = fixed + launch.dynamic_shared as usize;
+        let shared_bytes = shared_bytes(kernel.shared_bytes, kernel.shared_align, launch.dynamic_shared) as usize;
         let frame_bytes = code.frame_bytes as usize;
         let regions = code.regions.len();
 
