@@ -206,6 +206,7 @@ fn grid_of(case: &Case, kernel: &Kernel, code: &Arc<Code>, window: &Arc<Window>)
         window: Arc::clone(window),
         window_lo: LO,
         control: Arc::new(AtomicU32::new(Control::RUN)),
+        checked: None,
     }))
 }
 
