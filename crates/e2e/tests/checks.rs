@@ -1,6 +1,6 @@
 //! `sundial run --check`: what is said of kernels with a fault, and that nothing is said of those without.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use e2e::{bin_dir, cuda_examples, text};
@@ -21,7 +21,7 @@ fn examples() -> Option<PathBuf> {
 }
 
 /// What a run with a fault is found to do: exit code, standard output, standard error.
-fn faulty(folder: &PathBuf, check: &str, fault: &str) -> (Option<i32>, String, String) {
+fn faulty(folder: &Path, check: &str, fault: &str) -> (Option<i32>, String, String) {
     let output = sundial(&["--check", check, "--check-exit-code", "9", "--"])
         .args(["timeout", "120"])
         .arg(folder.join("faulty"))

@@ -40,12 +40,12 @@ impl Log {
 
     /// One write for each, so that those of several processes do not mix.
     fn tell(&self, event: &str, what: Value) {
-        let Some(file) = &self.0 else { return };
+        let Some(mut file) = self.0.as_ref() else { return };
         let mut line = json!({ "event": event, "process": std::process::id() });
         if let (Value::Object(line), Value::Object(what)) = (&mut line, what) {
             line.extend(what);
         }
-        if let Err(error) = { file }.write_all(format!("{line}\n").as_bytes()) {
+        if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {
             tracing::error!(%error, "what was found cannot be written to the file of SUNDIAL_CHECK_LOG");
         }
     }

@@ -40,7 +40,7 @@ impl Check {
 
 /// What `run` is asked about checks.
 #[derive(Debug, Default, clap::Args)]
-pub(crate) struct Wish {
+pub(crate) struct Checking {
     /// Check what kernels do: memory (accesses lie in allocations), init (what is read was written), race (hazards in shared memory);
     /// several with commas, or again. The program has a software GPU of its own for that, not the daemon's, and is slower.
     #[arg(long, value_delimiter = ',', value_name = "CHECK", conflicts_with_all = ["mem", "host_mem", "share", "priority", "on_full", "profile", "name", "gpus", "vgpu"])]
@@ -53,7 +53,7 @@ pub(crate) struct Wish {
     check_exit_code: u8,
 }
 
-impl Wish {
+impl Checking {
     /// Whether anything is to be checked.
     pub(crate) fn is_some(&self) -> bool {
         !self.check.is_empty()
@@ -119,13 +119,13 @@ impl Found {
 ///
 /// # Errors
 /// There is no place for the file of events, or it cannot be read.
-pub(crate) fn run(mut command: Command, wish: &Wish) -> Result<()> {
+pub(crate) fn run(mut command: Command, wish: &Checking) -> Result<()> {
     let names: Vec<&str> = wish.check.iter().map(|check| check.name()).collect();
     let file = match &wish.check_json {
         Some(file) => std::path::absolute(file).context("which file?")?,
         None => std::env::temp_dir().join(format!("sundial-check-{}", std::process::id())),
     };
-    let _ours = wish.check_json.is_none().then(|| Removed(file.clone()));
+    let temporary = wish.check_json.is_none().then(|| Removed(file.clone()));
     File::create(&file).with_context(|| format!("cannot write {}", file.display()))?;
     command.env("SUNDIAL_NATIVE", "1").env("SUNDIAL_CHECK", names.join(",")).env("SUNDIAL_CHECK_LOG", &file);
     eprintln!("sundial: checking {}, on a software GPU of the program's own", names.join(", "));
@@ -134,13 +134,13 @@ pub(crate) fn run(mut command: Command, wish: &Wish) -> Result<()> {
     let child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            drop(_ours);
+            drop(temporary);
             crate::run::cannot_run(&command, &error);
         }
     };
     let status = wait(child, signals)?;
     let found = Found::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    drop(_ours);
+    drop(temporary);
     eprintln!("sundial: check summary: {}", found.says());
     std::process::exit(match code(status) {
         0 if found.errors > 0 => wish.check_exit_code.into(),

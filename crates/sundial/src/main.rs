@@ -183,3 +183,13 @@ fn start_log() {
     // Somebody else's log is as good.
     let _ = log.with_target(false).log_internal_errors(false).try_init();
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn options_agree() {
+        super::Cli::command().debug_assert();
+    }
+}

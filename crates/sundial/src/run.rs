@@ -58,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]
-    check: check::Wish,
+    check: check::Checking,
     #[command(flatten)]
     remoting: remoting::Wish,
     /// Count the time that the program's library copies and waits, for `ps --json`.
