@@ -184,6 +184,7 @@ void measure() {
     const int most = 101, rounds = 200;
     int* data;
     CHECK(cudaMalloc(&data, sizeof(int)));
+    CHECK(cudaMemset(data, 0, sizeof(int)));
     cudaStream_t stream;
     CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     double took[2];

@@ -19,7 +19,7 @@ use crate::memory::memories::Memories;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::textures::objects::ObjectTable;
 use crate::textures::references::References;
-use crate::values::HostServices;
+use crate::values::{HostServices, MemoryWatcher};
 use crate::work::event::EventState;
 use crate::work::stream::StreamState;
 
@@ -74,6 +74,12 @@ impl Driver {
     /// (`CUDA_LAUNCH_BLOCKING`).
     pub fn be_immediate(&self) {
         self.devices.all().iter().for_each(|device| device.core.link.be_immediate());
+    }
+
+    /// From now on `watcher` is told which memory comes and goes, and allocations do not touch: who runs over the end of one reaches
+    /// none. To be called before the first allocation, and with [`Driver::be_immediate`].
+    pub fn watch_memory(&self, watcher: Arc<dyn MemoryWatcher>) {
+        self.memory.space().table.watch(watcher);
     }
 
     /// What the devices are, by ordinal.

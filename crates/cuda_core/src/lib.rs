@@ -92,6 +92,6 @@ pub use handle::{
 pub use ptx::JitOptions;
 pub use values::{
     AccessFlags, AttributeValue, CaptureInfo, Copy3D, CopyEnd, CopyMemory, DeviceProperties, Fill, GraphEdge,
-    GraphOutcome, HostCall, HostServices, Image, JitLog, LaunchConfig, Location, MemOp, MemoryProps, NodeInfo,
-    NodeParams, Params, PoolAttribute, PrimaryState, Resource,
+    GraphOutcome, HostCall, HostServices, Image, JitLog, LaunchConfig, Location, MemOp, MemoryProps, MemoryWatcher,
+    NodeInfo, NodeParams, Params, PoolAttribute, PrimaryState, Resource, WatchedMemory,
 };

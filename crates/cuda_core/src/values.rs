@@ -17,6 +17,32 @@ pub struct HostServices {
     pub context_destroyed: fn(Context),
 }
 
+/// Memory, for a [`MemoryWatcher`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WatchedMemory {
+    /// What it is, in words; as programs ask for it, if they do.
+    pub name: &'static str,
+    /// Kernels may access it by its address.
+    pub addressed: bool,
+    /// It has a value from the beginning, or may get one unseen.
+    pub filled: bool,
+}
+
+/// Somebody who is told which memory there is that kernels may access, and what the program and its copies write to it.
+///
+/// What streams allocate and free in their order is told when the functions are called: work must be immediate
+/// ([`Driver::be_immediate`](crate::Driver::be_immediate)).
+pub trait MemoryWatcher: std::fmt::Debug + Send + Sync {
+    /// There is memory, of so many bytes as were asked for, in place of what was there.
+    fn allocated(&self, base: u64, bytes: u64, memory: WatchedMemory);
+
+    /// The memory that begins there goes; it may have gone already.
+    fn freed(&self, base: u64);
+
+    /// Bytes were written, or will be before a kernel that comes later.
+    fn written(&self, address: u64, bytes: u64);
+}
+
 /// An image of code: bytes whose end only their own headers tell.
 pub trait Image {
     /// Copies `out.len()` bytes at `offset`; false where the image is known to end before.

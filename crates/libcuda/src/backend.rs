@@ -8,7 +8,7 @@
 //! The daemon's address and the tenant's credential are the session's affair (`remote_gpu`: `SUNDIAL_SOCKET`,
 //! `SUNDIAL_CREDENTIAL`). The native GPU is shaped by `SUNDIAL_GPU` (`soft:<memory>`, as the daemon's; several, separated by commas,
 //! are several GPUs), `SUNDIAL_VRAM` (bytes, or with k, m, g behind; of each), `SUNDIAL_WORKERS` (threads) and `SUNDIAL_ENGINE`
-//! (`jit` or `interpreter`). Of the GPUs that there are, [`visible`] picks.
+//! (`jit` or `interpreter`); what its kernels do is checked by [`check`]. Of the GPUs that there are, [`visible`] picks.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -17,12 +17,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use checker::Checker;
 use gpu::{Gpu, Properties};
 use gpu_driver::{Client, ClientConfig, Driver, HostCost, StartError};
 use pci_gpu::{OpenError, SysfsGpu, VfioUserGpu};
 use remote_gpu::{Address, ConnectError, RemoteGpu};
 use softgpu::{Config, EngineKind, SoftGpu};
 
+use crate::check;
 use crate::standing::Own;
 use crate::visible::{First, first, visible};
 
@@ -61,6 +63,8 @@ pub(crate) struct Backend {
     pub(crate) spared: Option<Spared>,
     /// All GPUs that are in this process, seen or not.
     pub(crate) own: Vec<Own>,
+    /// Who checks what their kernels do.
+    pub(crate) checker: Option<Arc<Checker>>,
 }
 
 /// Counts calls that the daemon did not hear of.
@@ -105,10 +109,14 @@ pub(crate) fn open() -> Result<Backend, BackendError> {
         })?;
         let there = shown(&[client.properties().uuid]);
         let gpus = there.into_iter().map(|_| Arc::clone(&client) as Arc<dyn Gpu>).collect();
-        return Ok(Backend { gpus, spared: None, own: vec![Own::new(Some(client))] });
+        return Ok(Backend { gpus, spared: None, own: vec![Own::new(Some(client))], checker: None });
     }
     if is_native() {
-        let configs = configs(variable)?;
+        let mut configs = configs(variable)?;
+        let checker = check::of_environment()?;
+        for config in &mut configs {
+            config.checker = checker.clone().map(|checker| checker as Arc<dyn softgpu::Checker>);
+        }
         let uuids: Vec<[u8; 16]> = configs.iter().map(|config| config.uuid).collect();
         let there = shown(&uuids);
         let open = |at: &usize| drive(&Driver::start(SoftGpu::new(&configs[*at])?)?);
@@ -116,12 +124,12 @@ pub(crate) fn open() -> Result<Backend, BackendError> {
         let own = |at| Own::new(there.iter().position(|shown| *shown == at).map(|shown| Arc::clone(&clients[shown])));
         let own = (0..configs.len()).map(own).collect();
         let gpus = clients.iter().map(|client| Arc::clone(client) as Arc<dyn Gpu>).collect();
-        return Ok(Backend { gpus, spared: None, own });
+        return Ok(Backend { gpus, spared: None, own, checker });
     }
     let sessions = sessions(wanted().as_deref())?;
     let spared = Spared::of(&sessions);
     let gpus = sessions.into_iter().map(|session| session as Arc<dyn Gpu>).collect();
-    Ok(Backend { gpus, spared, own: Vec::new() })
+    Ok(Backend { gpus, spared, own: Vec::new(), checker: None })
 }
 
 fn is_native() -> bool {

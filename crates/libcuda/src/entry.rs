@@ -17,6 +17,7 @@ use cuda_core::{CudaError, Driver};
 use parking_lot::Mutex;
 
 use crate::backend::Spared;
+use crate::check;
 use crate::standing::Own;
 
 /// A result code other than success, on its way to the caller.
@@ -100,6 +101,7 @@ pub(crate) fn end() {
     if let Some(installed) = DRIVER.get() {
         installed.driver.shut_down();
     }
+    check::end();
     if tracing::enabled!(tracing::Level::DEBUG) {
         let mut called: Vec<(u64, &str)> = CALLED.lock().iter().map(|entry| (entry.calls(), entry.name)).collect();
         called.sort_unstable_by(|one, other| other.cmp(one));

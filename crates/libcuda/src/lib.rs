@@ -23,6 +23,7 @@ mod addresses;
 mod backend;
 mod callback;
 mod calls;
+mod check;
 mod context_storage;
 mod decode;
 mod entry;

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::decode::Encode;
 use crate::entry::{self, Answer, Refusal, driver, refuse};
-use crate::{backend, context_storage, log};
+use crate::{backend, check, context_storage, log};
 
 /// Held while the driver is made, so that it is made once.
 static STARTING: Mutex<()> = Mutex::new(());
@@ -28,6 +28,9 @@ pub(crate) fn init(flags: u32) -> Answer {
         let driver = Driver::new(backend.gpus, HostServices { print, context_destroyed });
         if std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value == "1") {
             driver.be_immediate();
+        }
+        if let Some(checker) = backend.checker {
+            check::attach(&driver, checker);
         }
         driver.init(flags)?;
         entry::install(driver, backend.spared, backend.own);

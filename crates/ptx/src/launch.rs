@@ -23,6 +23,9 @@ pub const MAX_CTA_BYTES: u64 = 64 << 20;
 /// Most bytes of kernel parameters.
 pub const MAX_PARAM_BYTES: u32 = 32764;
 
+/// Bytes of a cooperative grid's workspace that kernels may use.
+pub const WORKSPACE_BYTES: u64 = 4096;
+
 /// Stack of a thread whose kernel has recursive functions or `alloca`, bytes, if the program asks for no other: frames here
 /// are larger than those of hardware, where 1,024 bytes are the default.
 pub const STACK_BYTES: u32 = 2048;
@@ -75,6 +78,13 @@ pub struct Launch {
 }
 
 impl Launch {
+    /// Where the workspace of a cooperative grid is, of [`WORKSPACE_BYTES`]; nowhere, if it is none.
+    #[must_use]
+    pub fn workspace(&self) -> Option<u64> {
+        let address = u64::from(self.envregs[1]) << 32 | u64::from(self.envregs[2]);
+        (address != 0).then_some(address)
+    }
+
     /// The CTA with linear index `index`, x fastest.
     #[must_use]
     pub fn ctaid(&self, index: u64) -> [u32; 3] {
@@ -113,6 +123,8 @@ pub enum AccessError {
     Param,
     /// No texture or surface is described there, or not such a one.
     Image,
+    /// There is a page, but nothing that is allocated: a checker's answer.
+    NotAllocated,
 }
 
 /// What an access wanted.

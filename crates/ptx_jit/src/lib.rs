@@ -56,6 +56,7 @@ use compiler::{Stop, Watch};
 use hostmem::Window;
 use image::Body;
 use ptx::PtxErrorKind;
+use ptx::check::Checked;
 use ptx::ir::Kernel;
 use ptx::launch::{Control, Launch, Step, shared_bytes};
 
@@ -246,6 +247,8 @@ pub struct Grid {
     pub window_lo: u64,
     /// [`ptx::launch::Control`]: polled at loop back-edges; may be shared by several grids.
     pub control: Arc<AtomicU32>,
+    /// Who checks what the kernel does: the interpreter asks him, machine code does not.
+    pub checked: Option<Checked>,
 }
 
 impl Grid {

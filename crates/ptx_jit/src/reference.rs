@@ -36,7 +36,11 @@ impl InterpretedBatch {
                 let Some(index) = progress.rest.next() else { return Step::Done };
                 progress.begun += 1;
                 let (kernel, launch) = (Arc::clone(&self.kernel), Arc::clone(&self.launch));
-                self.cta = Some(interp::Cta::new(kernel, launch, self.launch.ctaid(index)));
+                let mut cta = interp::Cta::new(kernel, launch, self.launch.ctaid(index));
+                if let Some(checked) = &self.grid.checked {
+                    cta.check(checked.clone());
+                }
+                self.cta = Some(cta);
             }
             match self.cta.as_mut().map_or(Step::Done, |cta| cta.resume(&memory, &self.grid.control)) {
                 Step::Done => {

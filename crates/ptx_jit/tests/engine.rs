@@ -62,6 +62,7 @@ impl Machine {
             window: Arc::clone(&self.window),
             window_lo: LO,
             control: Arc::clone(&self.control),
+            checked: None,
         })
     }
 

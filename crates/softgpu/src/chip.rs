@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use gmmu::FaultBuffer;
 use gpu_spec::regs::{accounting, metering, vector};
 use parking_lot::Mutex;
+use ptx::check::Checker;
 use ptx_jit::EngineKind;
 use ptx_jit::compiler::Compiler;
 
@@ -38,6 +39,7 @@ pub(crate) struct Chip {
     pub(crate) budgets: Arc<Budgets>,
     pub(crate) totals: Vec<Totals>,
     pub(crate) engine: EngineKind,
+    pub(crate) checker: Option<Arc<dyn Checker>>,
     pub(crate) compiler: Arc<dyn Compiler>,
     pub(crate) background: Background,
     pub(crate) workers: u64,
@@ -87,7 +89,7 @@ impl Totals {
 impl Chip {
     pub(crate) fn new(
         memory: Memory,
-        engine: EngineKind,
+        (engine, checker): (EngineKind, Option<Arc<dyn Checker>>),
         compiler: Arc<dyn Compiler>,
         workers: u64,
         device: Weak<Device>,
@@ -103,6 +105,7 @@ impl Chip {
             budgets,
             totals: (0..accounting::TSGS).map(|_| Totals::default()).collect(),
             engine,
+            checker,
             compiler,
             background: Background::default(),
             workers,

@@ -95,7 +95,7 @@ impl ChannelError {
                         };
                     }
                     AccessError::Misaligned => Reason::MISALIGNED,
-                    AccessError::Image => Reason::ILLEGAL_ADDRESS,
+                    AccessError::Image | AccessError::NotAllocated => Reason::ILLEGAL_ADDRESS,
                     AccessError::Shared | AccessError::Local | AccessError::Param => Reason::OUT_OF_BOUNDS,
                 };
                 ChannelError { address, access: wanted.kind, ..plain(reason) }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use gpu_spec::notifier::{Code as ErrorCode, Reason};
+use ptx::check::Checked;
 use ptx::launch::{Control, Exception, Launch, MAX_SHARED_BYTES, Step};
 use ptx_jit::{Batch, Code, EngineKind, Grid, compiler};
 
@@ -326,12 +327,17 @@ impl GridJob {
         if chip.engine == EngineKind::Jit && !code.is_machine_code() {
             chip.budgets.count_interpreted(budget);
         }
+        let checked = chip.checker.as_ref().map(|checker| Checked {
+            checker: Arc::clone(checker),
+            text: space.programs.kernel(request.program).map(|kernel| Arc::clone(&kernel.module.source.text)),
+        });
         let grid = Arc::new(Grid {
             code,
             launch,
             window: Arc::clone(space.window()),
             window_lo: space.window_lo(),
             control: Arc::new(AtomicU32::new(Control::RUN)),
+            checked,
         });
         Ok(GridJob {
             grid,

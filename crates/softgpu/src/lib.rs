@@ -91,6 +91,7 @@ use hostmem::{Mapping, Memfd};
 use parking_lot::Mutex;
 use ptx_jit::compiler::{Compiler, Threads};
 
+pub use ptx::check::Checker;
 pub use ptx_jit::compiler;
 pub use ptx_jit::{CompileError, EngineKind};
 
@@ -106,8 +107,10 @@ pub struct Config {
     pub vram_bytes: u64,
     /// Worker threads; 0 means one for every core.
     pub workers: usize,
-    /// What runs kernels.
+    /// What runs kernels; where they are checked, the interpreter does.
     pub engine: EngineKind,
+    /// Who checks what they do.
+    pub checker: Option<Arc<dyn Checker>>,
     /// What compiles kernels.
     pub compiler: Arc<dyn Compiler>,
     /// Product name, at most 64 bytes.
@@ -128,6 +131,7 @@ impl Default for Config {
             vram_bytes: 4 << 30,
             workers: 0,
             engine: EngineKind::Jit,
+            checker: None,
             compiler: Arc::new(Threads::default()),
             name: "Sundial Software GPU".to_owned(),
             uuid: *b"sundial-soft-gpu",
@@ -178,7 +182,9 @@ impl SoftGpu {
         let identity = Identity { name, uuid, pci, clock_khz: 2_000_000, vram_bytes };
         let device = Arc::new_cyclic(|device| {
             let compiler = Arc::clone(&config.compiler);
-            let chip = Chip::new(memory, config.engine, compiler, workers as u64, Weak::clone(device));
+            let engine = if config.checker.is_some() { EngineKind::Interpreter } else { config.engine };
+            let chip =
+                Chip::new(memory, (engine, config.checker.clone()), compiler, workers as u64, Weak::clone(device));
             Device::new(chip, identity, config.lend)
         });
         let gpu = Arc::new(SoftGpu { device: Arc::clone(&device), threads: Mutex::default() });

@@ -690,7 +690,7 @@ mod tests {
     #[test]
     fn a_page_directory_used_again_is_another_space() {
         let memory = Memory::new(HUGE_PAGE).unwrap();
-        let chip = Chip::new(memory, EngineKind::Jit, Arc::new(Threads::default()), 1, Weak::new());
+        let chip = Chip::new(memory, (EngineKind::Jit, None), Arc::new(Threads::default()), 1, Weak::new());
         let bind = |bytes| chip.spaces.bind(&chip, PhysAddr::vram(0), (0, bytes), 0).unwrap();
         let first = bind(HUGE_PAGE);
         let second = bind(2 * HUGE_PAGE);
@@ -712,7 +712,7 @@ mod tests {
     #[test]
     fn invalidates_find_every_space() {
         let memory = Memory::new(HUGE_PAGE).unwrap();
-        let chip = Chip::new(memory, EngineKind::Jit, Arc::new(Threads::default()), 1, Weak::new());
+        let chip = Chip::new(memory, (EngineKind::Jit, None), Arc::new(Threads::default()), 1, Weak::new());
         let root = PhysAddr::vram(0);
         let bind = || chip.spaces.bind(&chip, root, (0, HUGE_PAGE), 0).unwrap();
         let first = bind();

@@ -3,7 +3,7 @@
 //! | command | file |
 //! |---|---|
 //! | `serve` | [`serve`]: the daemon; [`control`] is its control process, [`device`] the process that owns the GPU, [`compile`] those that compile for it |
-//! | `run` | [`run`]: a program as a tenant |
+//! | `run` | [`run`]: a program as a tenant; [`check`]: one whose kernels are checked |
 //! | `ps` | [`ps`]: who is there |
 //! | `usage` | [`usage`]: who has had how much |
 //! | `top` | [`top`]: who has the GPU now |
@@ -27,6 +27,7 @@ mod bench_isolation;
 mod bench_remoting;
 mod bench_shadow;
 mod bench_vgpu;
+mod check;
 mod compile;
 mod config;
 mod confine;
@@ -70,6 +71,7 @@ const EXAMPLES: &str = "\
 Examples:
   sundial run --mem 512m --share 30% -- ./program   a CUDA program as a tenant; starts a daemon if none runs
   sundial run --native -- ./program                 the same straight on the GPU: the baseline
+  sundial run --check memory,race -- ./program      the same, and every access of its kernels is checked
   sundial serve --gpu soft:4g                       a daemon with a software GPU of 4 GiB, in the foreground
   sundial ps --json                                 sessions, for programs
   sundial usage --since 7d                          who has had how much of the GPU
@@ -180,4 +182,14 @@ fn start_log() {
     // A line that cannot be written, as on a full disk, is lost: to say so on the same way would end the thread that logs.
     // Somebody else's log is as good.
     let _ = log.with_target(false).log_internal_errors(false).try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn options_agree() {
+        super::Cli::command().debug_assert();
+    }
 }

@@ -18,6 +18,7 @@ use tenancy::Terms;
 use wire::place::{CREDENTIAL_VARIABLE, SOCKET_VARIABLE};
 
 use crate::admin::{self, AdminReply, AdminRequest};
+use crate::check;
 use crate::memory_policy::OnFull;
 use crate::remoting;
 use crate::runtime_directory::RuntimeDirectory;
@@ -57,6 +58,8 @@ pub(crate) struct Args {
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]
+    check: check::Checking,
+    #[command(flatten)]
     remoting: remoting::Wish,
     /// Count the time that the program's library copies and waits, for `ps --json`.
     #[arg(long)]
@@ -90,7 +93,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     let (program, arguments) = args.command.split_first().context("which program?")?;
     let mut command = Command::new(program);
     command.args(arguments);
-    command.env_remove("SUNDIAL_NATIVE").env_remove(VGPU_VARIABLE);
+    command.env_remove("SUNDIAL_NATIVE").env_remove("SUNDIAL_CHECK").env_remove(VGPU_VARIABLE);
     let search_path = search_path(&library, std::env::var_os("LD_LIBRARY_PATH"));
     if args.verbose {
         eprintln!("sundial: LD_LIBRARY_PATH={}: the CUDA driver is this one", search_path.display());
@@ -99,7 +102,8 @@ pub(crate) fn main(args: Args) -> Result<()> {
     if !args.no_stand_ins {
         stand_in(&mut command, &library, args.verbose);
     }
-    let comes_to_daemon = args.vgpu.is_none() && !args.native;
+    let native = args.native || args.check.is_some();
+    let comes_to_daemon = args.vgpu.is_none() && !native;
     if !comes_to_daemon && (args.timed || args.remoting != remoting::Wish::default()) {
         bail!(
             "--copies, --submission, --transport, --block-size and --timed are about the way to the daemon: there is none here"
@@ -107,12 +111,14 @@ pub(crate) fn main(args: Args) -> Result<()> {
     }
     if let Some(place) = &args.vgpu {
         command.env(VGPU_VARIABLE, vgpu(place)?);
-    } else if args.native {
+    } else if native {
         command.env("SUNDIAL_NATIVE", "1");
         if !args.gpu.is_empty() {
             let specs = specs(&args.gpu);
             if specs.is_empty() {
-                bail!("with --native there is no daemon whose GPUs have numbers: write --gpu soft:<memory>");
+                bail!(
+                    "with --native and --check there is no daemon whose GPUs have numbers: write --gpu soft:<memory>"
+                );
             }
             let gpus: Vec<String> = specs.iter().map(GpuSpec::to_string).collect();
             command.env("SUNDIAL_GPU", gpus.join(",")).env_remove("SUNDIAL_VRAM");
@@ -131,8 +137,16 @@ pub(crate) fn main(args: Args) -> Result<()> {
         command.env(CREDENTIAL_VARIABLE, credential);
         command.env(SOCKET_VARIABLE, socket);
     }
+    if args.check.is_some() {
+        return check::run(command, &args.check);
+    }
     let error = command.exec();
-    eprintln!("sundial: cannot run {}: {error}", Path::new(program).display());
+    cannot_run(&command, &error);
+}
+
+/// Says why a program does not run, and ends.
+pub(crate) fn cannot_run(command: &Command, error: &std::io::Error) -> ! {
+    eprintln!("sundial: cannot run {}: {error}", Path::new(command.get_program()).display());
     // As shells do it: not found, or not to be run.
     std::process::exit(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 });
 }

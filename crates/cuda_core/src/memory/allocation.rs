@@ -6,6 +6,7 @@ use gpu::{AllocId, ContextId, MemoryKind};
 use hostmem::ProgramPages;
 
 use crate::handle::MemPool;
+use crate::values::WatchedMemory;
 
 /// What an allocation is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +63,25 @@ impl Kind {
     /// Programs know no address of it.
     pub(crate) fn hidden(self) -> bool {
         matches!(self, Kind::Array | Kind::Internal)
+    }
+
+    /// What somebody is told who watches memory come and go.
+    pub(crate) fn watched(self) -> WatchedMemory {
+        let name = match self {
+            Kind::Device => "cudaMalloc",
+            Kind::Pool => "cudaMallocAsync",
+            Kind::Graph => "of a graph",
+            Kind::Variable | Kind::ManagedVariable => "a variable",
+            Kind::Pinned => "cudaHostAlloc",
+            Kind::Registered | Kind::RegisteredInPlace => "cudaHostRegister",
+            Kind::Managed => "cudaMallocManaged",
+            Kind::Mapped | Kind::MappedHost => "cuMemMap",
+            Kind::Array => "an array",
+            Kind::Internal => "of the driver",
+        };
+        // What is the program's alone begins without a value. What graphs allocate goes and comes with launches, unseen.
+        let filled = !matches!(self, Kind::Device | Kind::Pool);
+        WatchedMemory { name, addressed: self != Kind::Array, filled }
     }
 
     /// The GPU can access it.

@@ -30,6 +30,7 @@ use crate::memory::allocation::{Allocation, Backing, Kind, Wanted};
 use crate::memory::graph_memory::GraphMemory;
 use crate::memory::line::Place;
 use crate::memory::shared::Piece;
+use crate::values::MemoryWatcher;
 
 /// Alignment of every allocation, bytes: enough for textures.
 pub(crate) const ALIGN: u64 = 512;
@@ -122,6 +123,11 @@ impl Memory {
         Ok(arena)
     }
 
+    /// Who is told of memory that comes and goes, if somebody is.
+    pub(crate) fn watcher(&self) -> Option<&dyn MemoryWatcher> {
+        self.space.table.watcher()
+    }
+
     pub(crate) fn link(&self) -> &GpuLink {
         &self.link
     }
@@ -185,12 +191,14 @@ impl Memory {
         let memory_kind = kind.memory();
         // Nobody waits for a whole chunk: for a few pages, if there are none of either now.
         let in_chunk = host.is_none() && bytes <= SMALL && !place.is_standing();
-        let (base, memory) = match in_chunk.then(|| self.take_from_chunk(arena, heap, bytes, memory_kind, place)) {
-            Some(Ok(base)) => (base, Backing::Chunk(bytes.next_multiple_of(ALIGN))),
+        // Who watches sees what runs over the end.
+        let room = if self.watcher().is_some() { bytes + ALIGN } else { bytes };
+        let (base, memory) = match in_chunk.then(|| self.take_from_chunk(arena, heap, room, memory_kind, place)) {
+            Some(Ok(base)) => (base, Backing::Chunk(room.next_multiple_of(ALIGN))),
             // Where a whole chunk does not fit the limit any more, or has to wait, a few pages may do.
             Some(Err(error)) if !is_short(error) => return Err(error),
             _ => {
-                let whole = host.map_or(bytes, |pages| pages.covering().1 as u64);
+                let whole = host.map_or(room, |pages| pages.covering().1 as u64);
                 let own = self.take_memory(arena, whole, (memory_kind, host), place).or_else(|error| {
                     if is_short(error) && self.give_spare(arena, heap) {
                         return self.take_memory(arena, whole, (memory_kind, host), place);
@@ -378,6 +386,9 @@ impl Memory {
 
     /// Copies to memory of the GPU, here and now; `shared`: the host sees it too.
     pub(crate) fn write_now(&self, dst: DevAddr, src: HostRange<'_>, shared: bool) -> Result<()> {
+        if let Some(watcher) = self.watcher() {
+            watcher.written(dst.0, src.len() as u64);
+        }
         if shared && self.on_host(dst, src.len(), true, |range| range.copy_from(src)) {
             return Ok(());
         }

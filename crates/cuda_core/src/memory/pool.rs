@@ -227,10 +227,17 @@ impl Pools {
         wait: impl Fn() -> Result<()>,
         gone: &dyn Fn() -> bool,
     ) -> Result<Arc<Allocation>> {
+        let asked = bytes;
         let bytes = bytes.checked_next_multiple_of(UNIT).ok_or(CudaError::OUT_OF_MEMORY)?;
         let mut place = self.memory.place();
         loop {
             match self.try_alloc(pool, bytes, who, &wait, &mut place) {
+                Ok(memory) => {
+                    self.memory.watcher().into_iter().for_each(|watcher| {
+                        watcher.allocated(memory.base, asked, memory.kind.watched());
+                    });
+                    return Ok(memory);
+                }
                 // Others may free into the pool meanwhile.
                 Err(CudaError::NOT_READY) => place.wait(gone)?,
                 other => return other,
@@ -300,6 +307,7 @@ impl Pools {
             return Err(CudaError::INVALID_VALUE);
         }
         contents.free.push(Block { memory: Arc::clone(memory), freed });
+        self.memory.watcher().into_iter().for_each(|watcher| watcher.freed(memory.base));
         contents.used = contents.used.saturating_sub(memory.bytes);
         pool.has_free.store(true, Ordering::Release);
         let over = contents.destroyed && contents.used == 0;

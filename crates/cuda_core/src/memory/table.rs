@@ -1,7 +1,7 @@
 //! What is at an address, the GPU's or the program's.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use gpu::{ContextId, DevAddr, PAGE_BYTES};
 use intervals::IntervalMap;
@@ -10,6 +10,7 @@ use parking_lot::RwLock;
 use crate::error::{CudaError, Result};
 use crate::memory::addresses::Arena;
 use crate::memory::allocation::{Allocation, Kind};
+use crate::values::MemoryWatcher;
 
 /// What an address is, for a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +25,11 @@ pub(crate) enum Residency {
 
 /// All allocations that programs may name.
 #[derive(Debug, Default)]
-pub(crate) struct AllocationTable(RwLock<Tables>);
+pub(crate) struct AllocationTable {
+    tables: RwLock<Tables>,
+    /// Who is told of what comes and goes, if somebody is.
+    watcher: OnceLock<Arc<dyn MemoryWatcher>>,
+}
 
 #[derive(Debug, Default)]
 struct Tables {
@@ -69,9 +74,23 @@ fn pages(range: &Range<u64>) -> Range<u64> {
 }
 
 impl AllocationTable {
+    /// From now on `watcher` is told what comes and goes; the first one stays.
+    pub(crate) fn watch(&self, watcher: Arc<dyn MemoryWatcher>) {
+        self.watcher.get_or_init(|| watcher);
+    }
+
+    pub(crate) fn watcher(&self) -> Option<&dyn MemoryWatcher> {
+        self.watcher.get().map(|watcher| &**watcher)
+    }
+
     /// Makes an allocation known; registered memory where its range was taken ([`AllocationTable::take`]).
     pub(crate) fn insert(&self, allocation: &Arc<Allocation>) {
-        let mut tables = self.0.write();
+        if allocation.kind.on_gpu()
+            && let Some(watcher) = self.watcher()
+        {
+            watcher.allocated(allocation.base, allocation.bytes, allocation.kind.watched());
+        }
+        let mut tables = self.tables.write();
         if allocation.kind.on_gpu()
             && let Err(error) = tables.by_address.insert(allocation.base..allocation.end(), Arc::clone(allocation))
         {
@@ -87,7 +106,7 @@ impl AllocationTable {
     /// Takes an allocation out, if `base` begins one that `wanted` wants. The range of registered memory stays taken until
     /// [`AllocationTable::release`].
     pub(crate) fn remove(&self, base: u64, wanted: impl FnOnce(&Allocation) -> bool) -> Option<Arc<Allocation>> {
-        let mut tables = self.0.write();
+        let mut tables = self.tables.write();
         let found = tables.by_address.get(base).map(|(_, found)| found).or_else(|| tables.registered(base));
         let allocation = Arc::clone(found.filter(|found| found.base == base)?);
         if !wanted(&allocation) {
@@ -95,6 +114,9 @@ impl AllocationTable {
         }
         if allocation.kind.on_gpu() {
             tables.by_address.remove(base);
+            if let Some(watcher) = self.watcher() {
+                watcher.freed(base);
+            }
         }
         if allocation.kind.registered()
             && let Some((_, registration)) = tables.registered.get_mut(allocation.host_address())
@@ -110,7 +132,7 @@ impl AllocationTable {
     /// # Errors
     /// `HOST_MEMORY_ALREADY_REGISTERED` if a byte of it is.
     pub(crate) fn take(&self, range: Range<u64>) -> Result<bool> {
-        let mut tables = self.0.write();
+        let mut tables = self.tables.write();
         let may_move = !tables.registered.overlapping(pages(&range)).any(|(_, other)| other.moves_pages());
         let taken = tables.registered.insert(range, Registration::Changing);
         taken.map_err(|_| CudaError::HOST_MEMORY_ALREADY_REGISTERED)?;
@@ -119,12 +141,12 @@ impl AllocationTable {
 
     /// Gives a range back that begins at an address of the program: its pages are as if it had never been registered.
     pub(crate) fn release(&self, start: u64) {
-        self.0.write().registered.remove(start);
+        self.tables.write().registered.remove(start);
     }
 
     /// Where a context's allocations begin, but for those in pools and of graphs, and mapped physical memory, which belong to the device.
     pub(crate) fn of_context(&self, context: ContextId) -> Vec<u64> {
-        let tables = self.0.read();
+        let tables = self.tables.read();
         let of_context = |found: &&Arc<Allocation>| {
             found.context == context
                 && !found.kind.pooled()
@@ -137,7 +159,7 @@ impl AllocationTable {
 
     /// The allocation around an address, GPU's or program's.
     pub(crate) fn find(&self, address: u64) -> Option<Arc<Allocation>> {
-        let tables = self.0.read();
+        let tables = self.tables.read();
         let found = tables.by_address.get(address).map(|(_, found)| found);
         found.or_else(|| tables.registered(address)).cloned()
     }
@@ -147,7 +169,7 @@ impl AllocationTable {
     /// # Errors
     /// `INVALID_VALUE` if it is a GPU address, but not all of it allocated.
     pub(crate) fn locate(&self, arena: &Arena, address: u64, bytes: u64) -> Result<Residency> {
-        let tables = self.0.read();
+        let tables = self.tables.read();
         if arena.contains(address) {
             // No bytes need a place, too.
             let range = address..address.checked_add(bytes.max(1)).ok_or(CudaError::INVALID_VALUE)?;

@@ -12,6 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
 use crate::gpu_link::slots::Mark;
+use crate::values::MemoryWatcher;
 use crate::work::host_queue::HostQueue;
 
 /// A queue's part in the rule of the legacy stream.
@@ -79,6 +80,9 @@ impl Queue {
         let mut progress = self.progress.lock();
         if progress.slot.is_none() {
             self.create(&mut progress)?;
+        }
+        if let Some(watcher) = self.core.memory().watcher() {
+            commands.iter().for_each(|command| tell_writes(watcher, command));
         }
         link.outcome(link.gpu().submit(self.id, commands)).map_err(|error| self.core.explain(error))?;
         progress.dirty = true;
@@ -186,5 +190,21 @@ impl Queue {
         progress.dirty = false;
         drop(progress);
         self.host.close(slots);
+    }
+}
+
+/// Tells what a command writes that is no kernel's.
+fn tell_writes(watcher: &dyn MemoryWatcher, command: &Command<'_>) {
+    let lines = |at: u64, line: u64, lines: u64, pitch: u64| {
+        (0..lines).for_each(|number| watcher.written(at.saturating_add(number.saturating_mul(pitch)), line));
+    };
+    match *command {
+        Command::Copy { dst, width, height, dst_pitch, .. } => lines(dst.0, width, height, dst_pitch),
+        Command::Fill { dst, element, width, height, pitch, .. } => {
+            lines(dst.0, width.saturating_mul(element.into()), height, pitch);
+        }
+        Command::Write { dst, data } => lines(dst.0, data.len() as u64, 1, 0),
+        Command::WriteValue { at, wide, .. } => lines(at.0, if wide { 8 } else { 4 }, 1, 0),
+        Command::Launch { .. } | Command::Signal { .. } | Command::Wait { .. } | Command::WaitValue { .. } => {}
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Cta;
 use super::memory::ThreadView;
+use super::races::Touch;
 use crate::builtins;
 use crate::ir::{Builtin, Op, Operand, Reg, RegTy, SReg, Space, Ty};
 use crate::launch::{
@@ -143,11 +144,12 @@ impl Cta {
     fn access(&mut self, memory: &dyn GlobalMemory, thread: usize, op: &Op) -> Result<(), Exception> {
         let mut buffer = [0; MAX_ACCESS];
         match op {
-            Op::Ld { space, ty, dsts, addr, .. } => {
+            Op::Ld { space, ty, order, dsts, addr } => {
                 let size = ty.bytes() as usize;
                 let total = size * dsts.len();
                 let place = self.locate(thread, *space, addr, total, Access::Read)?;
                 let out = buffer.get_mut(..total).ok_or(Exception::Illegal)?;
+                self.observe(thread, place, total, Touch { access: Access::Read, order: *order, data: None })?;
                 self.load(memory, thread, place, out)?;
                 for (dst, bytes) in dsts.iter().zip(buffer.chunks(size)) {
                     let mut wide = [0; 16];
@@ -159,7 +161,7 @@ impl Cta {
                     }
                 }
             }
-            Op::St { space, ty, srcs, addr, .. } => {
+            Op::St { space, ty, order, srcs, addr } => {
                 let size = ty.bytes() as usize;
                 let total = size * srcs.len();
                 let place = self.locate(thread, *space, addr, total, Access::Write)?;
@@ -169,10 +171,14 @@ impl Cta {
                 for (src, bytes) in srcs.iter().zip(buffer.chunks_mut(size)) {
                     bytes.copy_from_slice(&self.operand_wide(thread, *src).to_le_bytes()[..size]);
                 }
-                self.store(memory, thread, place, &buffer[..total])?;
+                let data = &buffer[..total];
+                self.observe(thread, place, total, Touch { access: Access::Write, order: *order, data: Some(data) })?;
+                self.store(memory, thread, place, data)?;
             }
-            Op::Atom { op, space, ty, ftz, dst, addr, b, c, .. } => {
-                let place = self.locate(thread, *space, addr, ty.bytes() as usize, Access::Atomic)?;
+            Op::Atom { op, space, ty, order, ftz, dst, addr, b, c } => {
+                let bytes = ty.bytes() as usize;
+                let place = self.locate(thread, *space, addr, bytes, Access::Atomic)?;
+                self.observe(thread, place, bytes, Touch { access: Access::Atomic, order: *order, data: None })?;
                 let b = self.operand(thread, *b);
                 let c = c.map_or(0, |c| self.operand(thread, c));
                 if !(2..=8).contains(&ty.bytes()) || math::atomic(*op, *ty, *ftz, 0, b, c).is_none() {
@@ -192,8 +198,13 @@ impl Cta {
                 let wanted = src_bytes.map_or(total, |n| (self.operand(thread, n) as u32 as usize).min(total));
                 let to = self.locate(thread, Space::Shared, dst, total, Access::Write)?;
                 let from = self.locate(thread, Space::Global, src, total, Access::Read)?;
+                if wanted > 0 {
+                    self.observe(thread, from, wanted, Touch::plain(Access::Read, None))?;
+                }
                 self.load(memory, thread, from, &mut buffer[..wanted])?;
-                self.store(memory, thread, to, &buffer[..total])?;
+                let data = &buffer[..total];
+                self.observe(thread, to, total, Touch::plain(Access::Write, Some(data)))?;
+                self.store(memory, thread, to, data)?;
             }
             _ => return Err(Exception::Illegal),
         }

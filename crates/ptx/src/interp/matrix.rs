@@ -1,6 +1,7 @@
 //! Operations on matrices that the lanes of a warp hold together.
 
 use super::memory::Place;
+use super::races::Touch;
 use super::warp::bits;
 use super::{Cta, WARP};
 use crate::ir::{Address, Op, Operand, Reg, Space};
@@ -32,9 +33,8 @@ impl Cta {
                 for (i, tile) in tiles.iter_mut().enumerate() {
                     for lane in bits(lanes & (0xff << (8 * i))) {
                         let mut line = [0; LINE];
-                        let at = self.line(first + lane as usize, *space, addr, Access::Read)?;
                         // Shared memory is the CTA's own: no global memory is needed.
-                        line.copy_from_slice(self.shared_line(at, Access::Read)?);
+                        line.copy_from_slice(self.shared_line(first + lane as usize, *space, addr, op, None)?);
                         for (t, word) in line.chunks_exact(4).enumerate() {
                             let word = word.iter().rev().fold(0, |w, &b| w << 8 | u64::from(b));
                             tile[lane as usize % 8 * 4 + t] = word;
@@ -50,11 +50,12 @@ impl Cta {
                     let tile = self.row(first, lanes, src);
                     let tile = if *trans { transposed(&tile) } else { tile };
                     for lane in bits(lanes & (0xff << (8 * i))) {
-                        let at = self.line(first + lane as usize, *space, addr, Access::Write)?;
-                        let to = self.shared_line(at, Access::Write)?;
-                        for (word, t) in to.chunks_exact_mut(4).zip(0..) {
+                        let mut line = [0; LINE];
+                        for (word, t) in line.chunks_exact_mut(4).zip(0..) {
                             word.copy_from_slice(&(tile[lane as usize % 8 * 4 + t] as u32).to_le_bytes());
                         }
+                        let to = self.shared_line(first + lane as usize, *space, addr, op, Some(&line))?;
+                        to.copy_from_slice(&line);
                     }
                 }
             }
@@ -78,17 +79,29 @@ impl Cta {
         }
     }
 
-    /// Where a thread's line of a matrix lies in shared memory, and the address for a fault.
-    fn line(&self, thread: usize, space: Space, at: &Address, access: Access) -> Result<(u64, u64), Exception> {
-        match self.locate(thread, space, at, LINE, access)? {
-            (Place::Shared(offset), address) => Ok((offset, address)),
-            (_, address) => Err(Exception::Access { address, access, error: AccessError::Shared }),
-        }
-    }
-
-    fn shared_line(&mut self, (offset, address): (u64, u64), access: Access) -> Result<&mut [u8], Exception> {
-        let at = usize::try_from(offset).ok();
-        let line = at.and_then(|at| self.shared.get_mut(at..at.checked_add(LINE)?));
-        line.ok_or(Exception::Access { address, access, error: AccessError::Shared })
+    /// A thread's line of a matrix in shared memory, to be read, or to be written with `data`.
+    fn shared_line(
+        &mut self,
+        thread: usize,
+        space: Space,
+        at: &Address,
+        op: &Op,
+        data: Option<&[u8; LINE]>,
+    ) -> Result<&mut [u8], Exception> {
+        let access = if data.is_some() { Access::Write } else { Access::Read };
+        let placed = self.locate(thread, space, at, LINE, access).and_then(|(place, address)| {
+            let Place::Shared(offset) = place else {
+                return Err(Exception::Access { address, access, error: AccessError::Shared });
+            };
+            let start = usize::try_from(offset).ok();
+            let range = start.and_then(|start| Some(start..start.checked_add(LINE)?));
+            let range = range.filter(|range| range.end <= self.shared.len());
+            range.ok_or(Exception::Access { address, access, error: AccessError::Shared })
+        });
+        let range = placed.inspect_err(|exception| {
+            self.tell_failure(thread, op, *exception);
+        })?;
+        self.observe_shared(thread, range.start as u64, LINE, Touch::plain(access, data.map(<[u8; LINE]>::as_slice)));
+        Ok(&mut self.shared[range])
     }
 }

@@ -8,23 +8,28 @@
 //! - [`Cta`]: one CTA as a plain, resumable value; scheduling of its warps.
 //! - `exec`: instructions that concern one thread. `memory`: state spaces. `warp`: shuffles, votes and their kin;
 //!   `matrix`: those on matrices. `image`: textures and surfaces. `barrier`: CTA barriers.
+//! - `checked`: what a checker is told, if there is one ([`Cta::check`]). `races`: who has touched shared memory, for hazards.
 //!
 //! Undefined by PTX, and here: a shuffle from a lane that takes no part gives the lane's own value; a warp operation whose
 //! mask names lanes that cannot come (they wait elsewhere) goes on without these; clocks count instructions.
 
 mod barrier;
+mod checked;
 mod exec;
 mod image;
 mod matrix;
 mod memory;
+mod races;
 mod warp;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::check::Checked;
 use crate::ir::{BlockId, Kernel, Op, Operand, PredRef, Reg, RegTy, Term};
 use crate::launch::{Control, Exception, GlobalMemory, Launch, Step, WARP, shared_bytes};
 use barrier::Barrier;
+use checked::Checking;
 
 /// Instructions of a warp between two looks at the control word and the other warps.
 const SLICE: u32 = 256;
@@ -82,6 +87,9 @@ pub struct Cta {
     executed: u64,
     /// A thread asked to sleep.
     sleepy: bool,
+    /// Line of the instruction that is executed.
+    line: u32,
+    checking: Option<Box<Checking>>,
     ended: Option<Step>,
 }
 
@@ -125,10 +133,17 @@ impl Cta {
             next_warp: 0,
             executed: 0,
             sleepy: false,
+            line: 0,
+            checking: None,
             ended: None,
             kernel,
             launch,
         }
+    }
+
+    /// Has everything checked from now on.
+    pub fn check(&mut self, checked: Checked) {
+        self.checking = Some(Box::new(Checking::new(checked, self.shared.len(), self.spins.len())));
     }
 
     /// Runs until it is done, preempted (by `control`, a sleep, or a long loop), or fails. After its end it says the same
@@ -246,6 +261,7 @@ impl Cta {
                     None => group,
                     Some(p) => self.filter(first, group, p),
                 };
+                self.line = inst.line;
                 if active == 0 {
                     at.inst += 1;
                 } else if is_collective(&inst.op) {
@@ -255,11 +271,20 @@ impl Cta {
                     break;
                 } else {
                     let mut rest = active;
+                    let mut outcome = Ok(());
                     while rest != 0 {
                         let lane = rest.trailing_zeros();
                         rest &= rest - 1;
-                        self.thread_inst(memory, first + lane as usize, &inst.op, active)?;
+                        let thread = first + lane as usize;
+                        if let Err(exception) = self.thread_inst(memory, thread, &inst.op, active) {
+                            outcome = outcome.and(Err(exception));
+                            // A checker hears of all lanes.
+                            if !self.tell_failure(thread, &inst.op, exception) {
+                                break;
+                            }
+                        }
                     }
+                    outcome?;
                     at.inst += 1;
                 }
             }

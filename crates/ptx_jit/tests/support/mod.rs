@@ -47,6 +47,7 @@ pub(crate) fn run_in(
         window: Arc::new(window),
         window_lo: base,
         control: Arc::new(AtomicU32::new(control)),
+        checked: None,
     });
     let mut all = 0..launch.grid.iter().map(|&side| u64::from(side)).product();
     let mut result = Ok(());

@@ -1,0 +1,209 @@
+//! `sundial run --check`: a program whose kernels are checked.
+//!
+//! The program has a software GPU of its own, in its process, whose interpreter tells a checker of every access; what is found
+//! goes to standard error where it happens, and to a file. This process waits for the program, reads that file, and says how many errors
+//! there were.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// What can be checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Check {
+    /// Accesses to memory that is not allocated, is freed, or is not aligned; outside of shared and local memory.
+    Memory,
+    /// Reads of device memory that nobody has written.
+    Init,
+    /// Hazards in shared memory: two threads, a write, and no barrier between.
+    Race,
+}
+
+impl Check {
+    fn name(self) -> &'static str {
+        match self {
+            Check::Memory => "memory",
+            Check::Init => "init",
+            Check::Race => "race",
+        }
+    }
+}
+
+/// What `run` is asked about checks.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Checking {
+    /// Check what kernels do: memory (accesses lie in allocations), init (what is read was written), race (hazards in shared memory);
+    /// several with commas, or again. The program has a software GPU of its own for that, not the daemon's, and is slower.
+    #[arg(long, value_delimiter = ',', value_name = "CHECK", conflicts_with_all = ["mem", "host_mem", "share", "priority", "on_full", "profile", "name", "gpus", "vgpu"])]
+    check: Vec<Check>,
+    /// What the checks find, as a line of JSON for each event, into this file.
+    #[arg(long, value_name = "FILE", requires = "check")]
+    check_json: Option<PathBuf>,
+    /// The exit code, if the checks find something and the program itself succeeds.
+    #[arg(long, value_name = "CODE", requires = "check", default_value_t = 0)]
+    check_exit_code: u8,
+}
+
+impl Checking {
+    /// Whether anything is to be checked.
+    pub(crate) fn is_some(&self) -> bool {
+        !self.check.is_empty()
+    }
+}
+
+/// What was found, of all processes of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Found {
+    /// Processes that have used the GPU.
+    processes: u64,
+    /// Errors, and places of kernels where they were made.
+    errors: u64,
+    places: u64,
+}
+
+impl Found {
+    /// What the file of events says. A process that was killed has told of places only.
+    fn read(file: &Path) -> Result<Found> {
+        let mut found = Found::default();
+        let mut told: Vec<(Value, Found)> = Vec::new();
+        for line in BufReader::new(File::open(file)?).lines() {
+            let Ok(line) = serde_json::from_str::<Value>(&line?) else { continue };
+            let process = line["process"].clone();
+            let known = told.iter().position(|(known, _)| *known == process);
+            let at = known.unwrap_or_else(|| {
+                told.push((process, Found::default()));
+                told.len() - 1
+            });
+            let of = &mut told[at].1;
+            match line["event"].as_str() {
+                Some("error") => {
+                    of.errors += 1;
+                    of.places += 1;
+                }
+                Some("end") => {
+                    of.errors = line["errors"].as_u64().unwrap_or(of.errors);
+                    of.places = line["places"].as_u64().unwrap_or(of.places);
+                }
+                _ => {}
+            }
+        }
+        for (_, of) in told {
+            found.processes += 1;
+            found.errors += of.errors;
+            found.places += of.places;
+        }
+        Ok(found)
+    }
+
+    /// In a line.
+    fn says(&self) -> String {
+        let count = |number: u64, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+        match (self.processes, self.errors) {
+            (0, _) => "nothing was checked: the program has not used the GPU".to_owned(),
+            (_, 0) => "no errors".to_owned(),
+            _ => format!("{}, at {} in kernels", count(self.errors, "error"), count(self.places, "place")),
+        }
+    }
+}
+
+/// Runs a program checked, and ends as it does.
+///
+/// # Errors
+/// There is no place for the file of events, or it cannot be read.
+pub(crate) fn run(mut command: Command, wish: &Checking) -> Result<()> {
+    let names: Vec<&str> = wish.check.iter().map(|check| check.name()).collect();
+    let file = match &wish.check_json {
+        Some(file) => std::path::absolute(file).context("which file?")?,
+        None => std::env::temp_dir().join(format!("sundial-check-{}", std::process::id())),
+    };
+    let temporary = wish.check_json.is_none().then(|| Removed(file.clone()));
+    File::create(&file).with_context(|| format!("cannot write {}", file.display()))?;
+    command.env("SUNDIAL_NATIVE", "1").env("SUNDIAL_CHECK", names.join(",")).env("SUNDIAL_CHECK_LOG", &file);
+    eprintln!("sundial: checking {}, on a software GPU of the program's own", names.join(", "));
+    // What a terminal sends, it sends to both; the program decides what comes of it.
+    let signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP])?;
+    let child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            drop(temporary);
+            crate::run::cannot_run(&command, &error);
+        }
+    };
+    let status = wait(child, signals)?;
+    let found = Found::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    drop(temporary);
+    eprintln!("sundial: check summary: {}", found.says());
+    std::process::exit(match code(status) {
+        0 if found.errors > 0 => wish.check_exit_code.into(),
+        code => code,
+    });
+}
+
+/// A file that goes with the value.
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        // In a folder that is swept anyway.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Waits for the program; what ends programs is handed on to it.
+fn wait(mut child: Child, mut signals: Signals) -> Result<ExitStatus> {
+    let program = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let handle = signals.handle();
+    let forwarding = std::thread::spawn(move || {
+        for signal in signals.forever() {
+            let signal = match signal {
+                SIGTERM => Signal::TERM,
+                SIGHUP => Signal::HUP,
+                _ => continue,
+            };
+            // It may have ended by itself.
+            let _ = program.map(|program| kill_process(program, signal));
+        }
+    });
+    let status = child.wait().context("cannot wait for the program");
+    handle.close();
+    let _ = forwarding.join();
+    status
+}
+
+/// As shells say it.
+fn code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_is_of_all_processes() {
+        let file = std::env::temp_dir().join(format!("sundial-check-test-{}", std::process::id()));
+        let _ours = Removed(file.clone());
+        let says = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            Found::read(&file).unwrap().says()
+        };
+        assert_eq!(says(""), "nothing was checked: the program has not used the GPU");
+        let start = r#"{"event":"start","process":1}"#;
+        assert_eq!(says(&format!("{start}\n")), "no errors");
+        let error = r#"{"event":"error","process":1,"error":{}}"#;
+        assert_eq!(says(&format!("{start}\n{error}\n")), "1 error, at 1 place in kernels", "it was killed");
+        let end = r#"{"event":"end","process":1,"errors":32,"places":1}"#;
+        let other = r#"{"event":"error","process":2,"error":{}}"#;
+        let all = format!("{start}\n{error}\n{other}\n{end}\nrubbish\n");
+        assert_eq!(says(&all), "33 errors, at 2 places in kernels");
+    }
+}
