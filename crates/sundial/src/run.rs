@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use fair_share::Priority;
+use rustix::process::{Resource, getrlimit};
 use tenancy::Terms;
 use wire::place::{CREDENTIAL_VARIABLE, SOCKET_VARIABLE};
 
@@ -25,7 +26,7 @@ use crate::runtime_directory::RuntimeDirectory;
 use crate::size::{GpuName, GpuSpec, GpuWish, Percent, Size, specs};
 use crate::stand_ins;
 
-/// Where the lifeline lies in the program: out of the way of programs that expect their first file to be number 3.
+/// Where the lifeline lies in the program, or above: out of the way of programs that expect their first file to be number 3.
 const LIFELINE_FD: i32 = 200;
 
 /// Tells the library in the program where its virtual GPU is.
@@ -221,11 +222,21 @@ pub(crate) fn reach_daemon(gpus: &[GpuSpec]) -> Result<(OwnedFd, Option<File>)> 
 /// Lets the program inherit the lifeline.
 fn keep_open(connection: OwnedFd) -> Result<()> {
     use std::os::fd::IntoRawFd;
-    let moved = rustix::io::fcntl_dupfd_cloexec(&connection, LIFELINE_FD)?;
+    let limit = getrlimit(Resource::Nofile).current;
+    let moved = rustix::io::fcntl_dupfd_cloexec(&connection, lifeline(limit)).with_context(|| {
+        let limit = limit.map_or_else(|| "unlimited".into(), |limit| limit.to_string());
+        format!("no file descriptor is left for the connection to the daemon: allow more (ulimit -n), it is {limit}")
+    })?;
     rustix::io::fcntl_setfd(&moved, rustix::io::FdFlags::empty())?;
     // Open for as long as the program is.
     let _number = moved.into_raw_fd();
     Ok(())
+}
+
+/// The lifeline's number where there are so many: below the limit, and as far up as it usually is.
+fn lifeline(limit: Option<u64>) -> i32 {
+    let most = limit.map_or(LIFELINE_FD.unsigned_abs().into(), |limit| limit - limit.div_ceil(4));
+    i32::try_from(most).map_or(LIFELINE_FD, |most| most.min(LIFELINE_FD))
 }
 
 /// Starts a daemon and waits until it is ready.
@@ -299,5 +310,12 @@ mod tests {
         assert_eq!(search_path(library, None), "/a");
         assert_eq!(search_path(library, Some("".into())), "/a");
         assert_eq!(search_path(library, Some("/b:/c".into())), "/a:/b:/c");
+    }
+
+    #[test]
+    fn the_lifeline_is_below_the_limit() {
+        for (limit, number) in [(None, 200), (Some(1 << 40), 200), (Some(268), 200), (Some(64), 48), (Some(8), 6)] {
+            assert_eq!(lifeline(limit), number, "{limit:?}");
+        }
     }
 }

@@ -168,6 +168,11 @@ fn the_program_is_itself() {
     assert_eq!(output.status.signal(), Some(15));
     assert_eq!(installation.output(&["run", "--", "/nonexistent/program"]).status.code(), Some(127));
 
+    // Few descriptors are enough.
+    let script = format!("ulimit -n 24; exec {} run -- sh -c 'exit 7'", installation.folder.join("sundial").display());
+    let output = installation.output(&["run", "--native", "--", "sh", "-c", &script]);
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+
     let output = installation.output(&[
         "run",
         "--native",

@@ -267,7 +267,7 @@ impl<'a> Writer<'a> {
     /// stay where they are.
     fn copy(&mut self, module: usize, uses: &Uses<'a>, from: Mark, end: usize, kind: Text) -> Result<(), LinkError> {
         let text = &self.modules[module].program.text()[..end];
-        let (lexer, ranges, missing) = (Lexer::at(text, from), Vec::new(), Vec::new());
+        let (lexer, ranges, missing) = (Lexer::at(text, from), HashSet::new(), Vec::new());
         let mut copier = Copier { lexer, uses, written: from.pos, ranges, missing };
         copier.run(&mut self.out, kind == Text::Function).map_err(|error| self.unreadable(module, error))?;
         if kind != Text::Prototype {
@@ -349,7 +349,7 @@ struct Copier<'a, 'u> {
     /// Text before it is in the result.
     written: usize,
     /// Stems of `%r<10>`: `%r3` is a register, whatever the module calls so.
-    ranges: Vec<&'a str>,
+    ranges: HashSet<&'a str>,
     /// Names that nobody defines.
     missing: Vec<&'a str>,
 }
@@ -413,14 +413,14 @@ impl<'a> Copier<'a, '_> {
             return Ok(());
         }
         if self.lexer.peek()? == Token::Punct(b'<') {
-            self.ranges.push(word);
+            self.ranges.insert(word);
             return Ok(());
         }
         // Elements of vectors, `v.x`, are their vector's.
         let element = || word.rsplit_once('.').and_then(|(vector, _)| Some((vector, self.uses.get(vector)?)));
         let Some((name, used)) = self.uses.get(word).map(|used| (word, used)).or_else(element) else { return Ok(()) };
         let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
-        if stem.len() < name.len() && self.ranges.contains(&stem) {
+        if stem.len() < name.len() && self.ranges.contains(stem) {
             return Ok(());
         }
         match used {
