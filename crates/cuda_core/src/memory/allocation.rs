@@ -69,7 +69,7 @@ impl Kind {
     pub(crate) fn watched(self) -> WatchedMemory {
         let name = match self {
             Kind::Device => "cudaMalloc",
-            Kind::Pool => "cudaMallocAsync",
+            Kind::Pool | Kind::PinnedPool | Kind::ManagedPool => "cudaMallocAsync",
             Kind::Graph => "of a graph",
             Kind::Variable | Kind::ManagedVariable => "a variable",
             Kind::Pinned => "cudaHostAlloc",
