@@ -112,6 +112,8 @@ pub(crate) fn value(attribute: i32, properties: &Properties) -> Option<i32> {
         115 => 1,
         // Stream memory operations of 64 bits, and NOR.
         122 | 123 => 1,
+        // Events that several processes share.
+        125 => 1,
         // One memory synchronization domain.
         126 => 1,
         // Virtual memory management of host memory, of a node (there is one, 0) and of any.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpu::{Gpu, Properties};
+use parking_lot::Mutex;
 
 use crate::code::library::{KernelState, LibraryState};
 use crate::code::linker::LinkState;
@@ -15,6 +16,7 @@ use crate::error::{CudaError, Result};
 use crate::graph::Graphs;
 use crate::handle::{self, Context, Device, Event, Stream, Table};
 use crate::memory::advice::Advices;
+use crate::memory::between_processes::{Opened, fresh_driver};
 use crate::memory::memories::Memories;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::textures::objects::ObjectTable;
@@ -40,6 +42,10 @@ pub struct Driver {
     pub(crate) graphs: Arc<Graphs>,
     pub(crate) objects: ObjectTable,
     pub(crate) references: References,
+    /// What of other processes is open.
+    pub(crate) opened: Mutex<Opened>,
+    /// Tells it from other drivers of the process.
+    pub(crate) number: u32,
     initialized: AtomicBool,
 }
 
@@ -61,6 +67,8 @@ impl Driver {
             graphs: Arc::default(),
             objects: ObjectTable::default(),
             references: References::default(),
+            opened: Mutex::default(),
+            number: fresh_driver(),
             initialized: AtomicBool::new(false),
             memory,
             devices,

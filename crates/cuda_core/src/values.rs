@@ -195,6 +195,13 @@ pub enum NodeParams<'a> {
         descriptors: Box<[[u32; 3]]>,
     },
     MemFree(DevAddr),
+    /// `kind` and `size` are `CUDA_CONDITIONAL_NODE_PARAMS`'s; `context` is the handle's, null: the current one.
+    Conditional {
+        handle: u64,
+        kind: u32,
+        size: u32,
+        context: Context,
+    },
 }
 
 /// What a node of a graph does.
@@ -237,6 +244,13 @@ pub enum NodeInfo {
         descriptors: (u64, u64),
     },
     MemFree(DevAddr),
+    /// `bodies` is the address of so many handles of graphs, which last as long as the node.
+    Conditional {
+        handle: u64,
+        kind: u32,
+        bodies: (u64, u64),
+        context: Context,
+    },
 }
 
 /// An edge of a graph: from which node, to which, and its `CUgraphEdgeData`.

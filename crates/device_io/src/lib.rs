@@ -31,7 +31,7 @@ pub struct DmaMemory {
     pub file: Arc<Memfd>,
     /// The driver's mapping of it.
     pub mapping: Arc<Mapping>,
-    /// Offset of each run, and its bus address. Invariant: the first is at 0, offsets grow.
+    /// Offset of each run in the file, and its bus address. Invariant: there is one, offsets grow.
     runs: Vec<(u64, BusAddr)>,
     /// The bus addresses are those of the pages that the file has now.
     pinned: bool,
@@ -42,6 +42,13 @@ impl DmaMemory {
     #[must_use]
     pub fn contiguous(bus: BusAddr, file: Arc<Memfd>, mapping: Arc<Mapping>) -> DmaMemory {
         DmaMemory { file, mapping, runs: vec![(0, bus)], pinned: false }
+    }
+
+    /// The same of a part of `file` alone, which begins at `offset`, and is all that `mapping` shows. Offsets stay those in the file;
+    /// what is outside of the part must not be asked for.
+    #[must_use]
+    pub fn part(bus: BusAddr, file: Arc<Memfd>, offset: u64, mapping: Arc<Mapping>) -> DmaMemory {
+        DmaMemory { file, mapping, runs: vec![(offset, bus)], pinned: false }
     }
 
     /// Pages of `page_bytes` each, at these bus addresses in order. Those that follow each other are joined. The addresses are
@@ -79,7 +86,7 @@ impl DmaMemory {
     #[must_use]
     pub fn pieces(&self, range: Range<u64>) -> Vec<(BusAddr, u64)> {
         let end = range.end.min(self.file.bytes());
-        let first = self.runs.partition_point(|(offset, _)| *offset <= range.start) - 1;
+        let first = self.runs.partition_point(|(offset, _)| *offset <= range.start).saturating_sub(1);
         let ends = self.runs.iter().skip(first + 1).map(|(offset, _)| *offset).chain([self.file.bytes()]);
         let runs = self.runs.iter().skip(first).zip(ends).take_while(|((start, _), _)| *start < end);
         runs.map(|((start, bus), run_end)| {
@@ -162,6 +169,17 @@ pub trait DeviceBacking: Send + Sync {
     /// `Unsupported` if the device is not in this process; else what the operating system says.
     fn map_dma(&self, file: Arc<Memfd>) -> io::Result<DmaMemory> {
         drop(file);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// As [`map_dma`], of a part of a file (whole pages).
+    ///
+    /// [`map_dma`]: DeviceBacking::map_dma
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is not whole pages inside the file; else as `map_dma`.
+    fn map_dma_part(&self, file: Arc<Memfd>, offset: u64, bytes: u64) -> io::Result<DmaMemory> {
+        let _ = (file, offset, bytes);
         Err(io::ErrorKind::Unsupported.into())
     }
 

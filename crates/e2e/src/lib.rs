@@ -170,13 +170,22 @@ impl Daemon {
     /// If it cannot be started.
     #[must_use]
     pub fn tenant(&self, options: &[&str], program: &[&str]) -> Tenant {
+        self.program(options, &bin_dir().join("sundial-tenant"), program)
+    }
+
+    /// Starts a program as a tenant, whose output is JSON.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn program(&self, options: &[&str], program: &Path, arguments: &[&str]) -> Tenant {
         let mut child = self
             .sundial()
             .arg("run")
             .args(options)
             .arg("--")
-            .arg(bin_dir().join("sundial-tenant"))
-            .args(program)
+            .arg(program)
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -26,6 +26,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
             "streams",
             "graphs",
             "graph_memory",
+            "conditions",
             "managed",
             "device_printf",
             "block_reduce",

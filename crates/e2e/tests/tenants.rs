@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::{Daemon, Tenant, wait_for};
+use e2e::{Daemon, Tenant, cuda_examples, wait_for};
 use serde_json::Value;
 use transport::unix;
 
@@ -135,6 +135,32 @@ fn an_endless_kernel_neither_starves_others_nor_survives_its_tenant() {
     assert!(std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
     gone(&daemon, "endless");
     // Everything it had is back: another tenant may have nearly all of the memory.
+    let greedy = daemon.tenant(&["--name", "greedy", "--mem", "448m", "--share", "100%"], &["greedy"]).finish();
+    assert!(greedy["allocated"].as_u64().unwrap() >= 400 << 20, "{greedy}");
+}
+
+#[test]
+fn an_endless_loop_of_a_graph_neither_starves_others_nor_survives_its_tenant() {
+    let Some(program) = cuda_examples().map(|folder| folder.join("conditions")).filter(|program| program.exists())
+    else {
+        eprintln!("skipped: no compiled programs (cargo xtask examples makes them with nvcc)");
+        return;
+    };
+    let daemon = Daemon::start(&["--gpu", "soft:512m"]);
+    let mut endless = daemon.program(&["--name", "endless", "--share", "50%"], &program, &["--endless"]);
+    assert_eq!(endless.line()["started"], true);
+    let kernels = || session(&daemon.ps(), "endless")?["kernels"].as_u64();
+    let pid = wait_for("the endless tenant in ps", Duration::from_secs(5), || {
+        session(&daemon.ps(), "endless")?["pid"].as_u64()
+    });
+    let neighbour = daemon.tenant(&["--name", "neighbour", "--share", "50%"], &["matrices", "--seconds", "2"]).finish();
+    assert_eq!(neighbour["verified"], true);
+    assert!(neighbour["kernels"].as_u64().unwrap() > 8, "{neighbour}");
+    // It goes round and round meanwhile, and after.
+    let before = kernels().unwrap();
+    wait_for("the loop to go on", Duration::from_secs(20), || (kernels()? > before).then_some(()));
+    assert!(std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    gone(&daemon, "endless");
     let greedy = daemon.tenant(&["--name", "greedy", "--mem", "448m", "--share", "100%"], &["greedy"]).finish();
     assert!(greedy["allocated"].as_u64().unwrap() >= 400 << 20, "{greedy}");
 }

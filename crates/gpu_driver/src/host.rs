@@ -59,6 +59,8 @@ struct Slab {
 struct Imported {
     dma: Arc<DmaMemory>,
     parts: usize,
+    /// All of it can be addressed.
+    whole: bool,
 }
 
 /// The host memory of a client.
@@ -108,35 +110,36 @@ impl HostPool {
     }
 
     /// Makes a part of somebody else's memory file addressable; [`HostPool::give`] ends that. However many parts of a file there
-    /// are, it costs one descriptor and one mapping of all of it. So a file that is larger than any that a driver has made for many
-    /// allocations can be imported as a whole only: else a client could use up the process's addresses with files of which it
+    /// are, it costs one descriptor and one mapping of all of it. Of a file that is larger than any that a driver has made for many
+    /// allocations each part has a mapping of its own: else a client could use up the process's addresses with files of which it
     /// imports a page each.
     ///
     /// # Errors
-    /// `Unsupported` if the device cannot; `InvalidValue` of a part of too large a file; `OutOfMemory` if the tenant has too many
-    /// files, or the host too little memory.
+    /// `Unsupported` if the device cannot; `OutOfMemory` if the tenant has too many files, or the host too little memory.
     pub(crate) fn import(&mut self, file: &Arc<Memfd>, offset: u64, bytes: u64) -> Result<HostPart, GpuError> {
-        if file.bytes() > LAST_SLAB && bytes != file.bytes() {
-            let what =
-                format!("{bytes} bytes of a file of {}: of those above {LAST_SLAB} all is imported", file.bytes());
-            return Err(GpuError::InvalidValue { what });
-        }
-        if let Some(known) = self.imported.iter_mut().find(|known| Arc::ptr_eq(&known.dma.file, file)) {
+        let whole = file.bytes() <= LAST_SLAB || bytes == file.bytes();
+        let same = |known: &&mut Imported| known.whole && Arc::ptr_eq(&known.dma.file, file);
+        if let Some(known) = self.imported.iter_mut().find(same) {
             known.parts += 1;
             return Ok(HostPart { dma: Arc::clone(&known.dma), offset });
         }
         self.budget.charge_file()?;
-        let mapped = self.mmio.backing().map_dma(Arc::clone(file)).map_err(|error| {
+        let backing = self.mmio.backing();
+        let mapped = match whole {
+            true => backing.map_dma(Arc::clone(file)),
+            false => backing.map_dma_part(Arc::clone(file), offset, bytes),
+        };
+        let mapped = mapped.map_err(|error| {
             self.budget.refund_file();
             match error.kind() {
                 io::ErrorKind::Unsupported => {
                     GpuError::Unsupported { what: "memory that another GPU shares with the host".into() }
                 }
-                _ => GpuError::OutOfMemory { wanted: file.bytes(), free: 0, limit: file.bytes() },
+                _ => GpuError::OutOfMemory { wanted: bytes, free: 0, limit: file.bytes() },
             }
         });
         let dma = Arc::new(mapped?);
-        self.imported.push(Imported { dma: Arc::clone(&dma), parts: 1 });
+        self.imported.push(Imported { dma: Arc::clone(&dma), parts: 1, whole });
         Ok(HostPart { dma, offset })
     }
 

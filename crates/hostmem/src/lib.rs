@@ -38,7 +38,7 @@ pub use chain::{Chain, FaultHandler, is_writable};
 pub use device::DeviceMapping;
 pub use fork::ForkMark;
 pub use mapping::Mapping;
-pub use memfd::Memfd;
+pub use memfd::{Memfd, MemfdName};
 pub use pin::Pinned;
 pub use program::{PagesKind, ProgramPages};
 pub use range::HostRange;

@@ -1,9 +1,9 @@
 //! Anonymous memory files of a sealed size.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::MapFlags;
 
 use crate::{Mapping, PAGE};
@@ -16,6 +16,19 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 pub struct Memfd {
     fd: OwnedFd,
     bytes: u64,
+}
+
+/// A descriptor of a memory file in some process, and which file that is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct MemfdName {
+    /// The process, by its number.
+    pub process: u32,
+    /// The descriptor, by its number.
+    pub descriptor: u32,
+    /// The file's device.
+    pub device: u64,
+    /// The file's inode.
+    pub inode: u64,
 }
 
 impl Memfd {
@@ -116,6 +129,33 @@ impl Memfd {
         Ok((stat.st_dev, stat.st_ino))
     }
 
+    /// Where another process finds it, as long as this one has it open.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn name(&self) -> io::Result<MemfdName> {
+        let (device, inode) = self.identity()?;
+        Ok(MemfdName { process: std::process::id(), descriptor: self.fd.as_raw_fd().cast_unsigned(), device, inode })
+    }
+
+    /// Opens a file of another process, which the operating system allows to those that could look at that process in any case:
+    /// of the same user.
+    ///
+    /// # Errors
+    /// `NotFound` if there is another file by now; as [`Memfd::from_fd`]; else what the operating system says.
+    pub fn open(name: &MemfdName) -> io::Result<Memfd> {
+        let MemfdName { process, descriptor, device, inode } = *name;
+        // What is there may be anything: it is looked at before it is opened.
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let found = rustix::fs::open(format!("/proc/{process}/fd/{descriptor}"), flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&found)?;
+        if (stat.st_dev, stat.st_ino) != (device, inode) {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the descriptor is another file's by now"));
+        }
+        let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+        Memfd::from_fd(rustix::fs::open(again, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
     /// Another handle of the same file.
     ///
     /// # Errors
@@ -177,6 +217,30 @@ mod tests {
         // It cannot be mapped writable.
         let sealed = Memfd::from_fd(file(none, PAGE, SealFlags::SHRINK | SealFlags::WRITE)?)?;
         assert!(sealed.map().is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn a_file_is_opened_by_its_name_and_no_other() -> io::Result<()> {
+        let [one, other] = [Memfd::create("one", PAGE)?, Memfd::create("other", PAGE)?];
+        let name = one.name()?;
+        one.map()?.write(8, b"seen");
+        let opened = Memfd::open(&name)?;
+        let mut seen = [0; 4];
+        opened.map()?.read(8, &mut seen);
+        assert_eq!((&seen, opened.bytes(), opened.identity()?), (b"seen", PAGE, one.identity()?));
+        let missing = |name: MemfdName| Memfd::open(&name).expect_err("it is not opened").kind();
+        // The number means another file, none, or one that is no memory file.
+        let descriptor = other.name()?.descriptor;
+        assert_eq!(missing(MemfdName { descriptor, ..name }), io::ErrorKind::NotFound);
+        assert_eq!(missing(MemfdName { descriptor: u32::MAX, ..name }), io::ErrorKind::NotFound);
+        assert_eq!(missing(MemfdName { process: u32::MAX, ..name }), io::ErrorKind::NotFound);
+        let file = File::open("/proc/self/exe")?;
+        let stat = rustix::fs::fstat(&file)?;
+        let descriptor = file.as_raw_fd().cast_unsigned();
+        assert!(Memfd::open(&MemfdName { descriptor, device: stat.st_dev, inode: stat.st_ino, ..name }).is_err());
+        drop(one);
+        assert_eq!(missing(name), io::ErrorKind::NotFound);
         Ok(())
     }
 

@@ -1,4 +1,5 @@
-//! Functions that the driver provides to PTX, over [`GlobalMemory`]: `vprintf`, `__assertfail`, `malloc`, `free`.
+//! Functions that the driver provides to PTX, over [`GlobalMemory`]: `vprintf`, `__assertfail`, `malloc`, `free`. A call of
+//! `cudaGraphSetConditional` is lowered to a store.
 //!
 //! Both engines call these. The buffers' formats are those of [`DriverArea`]; they lie in memory that kernels can write,
 //! so nothing read from them is trusted: every loop is bounded, every length checked.

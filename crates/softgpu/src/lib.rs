@@ -250,6 +250,10 @@ impl DeviceBacking for SoftGpu {
         self.device.chip.memory.map_dma(file)
     }
 
+    fn map_dma_part(&self, file: Arc<Memfd>, offset: u64, bytes: u64) -> io::Result<DmaMemory> {
+        self.device.chip.memory.map_dma_part(file, offset, bytes)
+    }
+
     fn map_dma_at(&self, bus: BusAddr, file: &Arc<Memfd>, offset: u64, bytes: u64) -> io::Result<()> {
         self.device.chip.memory.map_dma_at(bus, file, offset, bytes)
     }

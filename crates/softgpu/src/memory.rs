@@ -168,17 +168,30 @@ impl Memory {
 
     /// As [`Memory::alloc_dma`], of memory that is there already.
     pub(crate) fn map_dma(&self, file: Arc<Memfd>) -> io::Result<DmaMemory> {
-        let mapping = Arc::new(file.map()?);
-        let (bytes, number) = (file.bytes(), self.number());
+        let (mapping, bytes) = (Arc::new(file.map()?), file.bytes());
+        let bus = self.place_dma(&file, 0, bytes, &mapping)?;
+        Ok(DmaMemory::contiguous(bus, file, mapping))
+    }
+
+    /// The same, of a part of a memory file.
+    pub(crate) fn map_dma_part(&self, file: Arc<Memfd>, offset: u64, bytes: u64) -> io::Result<DmaMemory> {
+        let mapping = Arc::new(file.map_part(offset, bytes)?);
+        let bus = self.place_dma(&file, offset, bytes, &mapping)?;
+        Ok(DmaMemory::part(bus, file, offset, mapping))
+    }
+
+    /// Gives what a mapping shows of a file an address of our choice.
+    fn place_dma(&self, file: &Arc<Memfd>, offset: u64, bytes: u64, mapping: &Arc<Mapping>) -> io::Result<BusAddr> {
+        let number = self.number();
         let room = bytes.next_multiple_of(HUGE_PAGE) + HUGE_PAGE;
         loop {
             let within = |bus: u64| bus.checked_add(room).filter(|end| *end <= BUS_END);
             let bus = self.next_bus.try_update(Ordering::Relaxed, Ordering::Relaxed, within);
             let bus = bus.map_err(|_| io::ErrorKind::OutOfMemory)?;
             let end = bus + bytes;
-            let system = System { file: Arc::clone(&file), number, file_offset: 0, mapping: Arc::clone(&mapping) };
-            match self.system.write().insert(bus..end, system) {
-                Ok(()) => return Ok(DmaMemory::contiguous(BusAddr(bus), file, mapping)),
+            let (file, mapping) = (Arc::clone(file), Arc::clone(mapping));
+            match self.system.write().insert(bus..end, System { file, number, file_offset: offset, mapping }) {
+                Ok(()) => return Ok(BusAddr(bus)),
                 // Somebody has chosen these addresses.
                 Err(Refused::Overlaps(other)) => {
                     let above = other.end.checked_next_multiple_of(HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;

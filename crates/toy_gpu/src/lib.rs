@@ -62,6 +62,15 @@ impl ToyGpu {
         ToyGpu::with(machine, memory_bytes, None, None)
     }
 
+    /// Where an allocation lies, as a GPU says it that shows its own memory too.
+    ///
+    /// # Errors
+    /// `InvalidId` if there is no such allocation.
+    pub fn shown_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {
+        let file = self.worker.engine.lock().memory.any_file(id)?;
+        Ok(HostMemory { file, offset: 0 })
+    }
+
     /// One that asks somebody before it takes memory.
     #[must_use]
     pub fn asking(machine: &Arc<ToyMachine>, memory_bytes: u64, ledger: Arc<dyn VramLedger>) -> ToyGpu {

@@ -158,6 +158,11 @@ impl Memory {
         Ok(())
     }
 
+    /// Where an allocation lies, of whatever kind.
+    pub(crate) fn any_file(&self, id: AllocId) -> Result<Arc<Memfd>, GpuError> {
+        self.file(id).map(|file| Arc::clone(&file.file))
+    }
+
     pub(crate) fn import(&mut self, id: AllocId, from: &HostMemory, bytes: u64) -> Result<(), GpuError> {
         let end = from.offset.checked_add(bytes).filter(|_| from.offset.is_multiple_of(PAGE_BYTES));
         if end.is_none_or(|end| end > from.file.bytes()) {

@@ -36,7 +36,15 @@ impl Driver {
     /// `ILLEGAL_STATE` if nothing is being captured; `STREAM_CAPTURE_UNMATCHED` if it began in another stream,
     /// `STREAM_CAPTURE_WRONG_THREAD`, `STREAM_CAPTURE_INVALIDATED`, `STREAM_CAPTURE_UNJOINED`.
     pub fn stream_end_capture(&self, stream: Stream) -> Result<Graph> {
-        self.end_capture(stream)
+        self.end_capture(stream, true)
+    }
+
+    /// As `stream_end_capture`, of a capture into a graph that there was before.
+    ///
+    /// # Errors
+    /// As `stream_end_capture`; `INVALID_VALUE` if the graph is the capture's: nobody would have it.
+    pub fn stream_end_capture_to_graph(&self, stream: Stream) -> Result<()> {
+        self.end_capture(stream, false).map(drop)
     }
 
     /// What is known of a stream's capture.

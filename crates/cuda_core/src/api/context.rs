@@ -334,13 +334,16 @@ impl Driver {
     ///
     /// # Errors
     /// `INVALID_HANDLE`, `INVALID_CONTEXT`; `STREAM_CAPTURE_UNSUPPORTED` if a stream of it is being captured, or the event is of a
-    /// capture that goes on; `CAPTURED_EVENT` if it is of one that is over.
+    /// capture that goes on; `CAPTURED_EVENT` if it is of one that is over; `NOT_SUPPORTED` for one that several processes share.
     pub fn ctx_wait_event(&self, context: Context, event: Event) -> Result<()> {
         let state = self.context(context)?;
         state.check()?;
         let event = self.event(event)?;
         self.none_captured_in(&state)?;
         self.not_of_a_capture(&event)?;
+        if event.words().is_some() {
+            return Err(CudaError::NOT_SUPPORTED);
+        }
         let Some(point) = event.point() else { return Ok(()) };
         state.queues.all_wait_for(&point)
     }

@@ -19,17 +19,17 @@ impl Driver {
     /// Creates an event.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for unknown flags, `NOT_SUPPORTED` for events shared between processes.
+    /// `INVALID_VALUE` for unknown flags, and for an event that several processes share and that keeps time; `OUT_OF_MEMORY`.
     pub fn event_create(&self, flags: u32) -> Result<Event> {
         let context = self.current()?;
         if flags & !FLAGS != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
             return Err(CudaError::INVALID_VALUE);
         }
-        if flags & INTERPROCESS != 0 {
-            return Err(CudaError::NOT_SUPPORTED);
-        }
+        let event = match flags & INTERPROCESS {
+            0 => EventState::new(&context.core, flags & DISABLE_TIMING == 0),
+            _ => EventState::of_several_processes(&context.core)?,
+        };
         let handle = Event(handle::fresh(Tag::Event));
-        let event = EventState::new(&context.core, flags & DISABLE_TIMING == 0);
         self.events.insert(handle.0, Arc::new(event));
         Ok(handle)
     }

@@ -7,6 +7,7 @@ use gpu::DevAddr;
 use crate::context_core::ContextCore;
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
+use crate::graph::conditional::{ASSIGN_DEFAULT, Choice, Condition, Conditional};
 use crate::graph::dot;
 use crate::graph::encode::encode;
 use crate::graph::node::{KernelWork, Work};
@@ -63,7 +64,9 @@ impl Driver {
                 Work::mem_ops(&operations, flags, self.core_of(context)?)
             }
             // Only new nodes have these.
-            NodeParams::MemAlloc { .. } | NodeParams::MemFree(_) => return Err(CudaError::NOT_SUPPORTED),
+            NodeParams::MemAlloc { .. } | NodeParams::MemFree(_) | NodeParams::Conditional { .. } => {
+                return Err(CudaError::NOT_SUPPORTED);
+            }
         };
         // What a stream would refuse is refused here; the steps are made when the graph is instantiated.
         if !matches!(work, Work::Kernel(_)) {
@@ -138,7 +141,9 @@ impl Driver {
     ///
     /// # Errors
     /// `INVALID_VALUE` for graphs and nodes that there are not, or what the parameters say; those of the work. Of memory: `INVALID_VALUE`
-    /// for what no node has allocated, or another node frees, for a graph of a node, and to copy a graph that has any.
+    /// for what no node has allocated, or another node frees, for a graph of a node, and to copy a graph that has any. Of conditional
+    /// nodes: `INVALID_VALUE` for a handle that was made for a graph around none of this, or in another context, a number of bodies that the
+    /// kind has not, and a graph with any that is to be a node's; `OUT_OF_MEMORY` for more than 65,536 bodies.
     pub fn graph_add_node(
         &self,
         graph: Graph,
@@ -158,6 +163,11 @@ impl Driver {
                 let store = &mut self.graphs.state.lock().store;
                 return store.add(graph, before, Work::Free(memory.graph_to_free(address.0, graph)?));
             }
+            NodeParams::Conditional { handle, kind, size, context } => {
+                let core = self.core_of(context)?;
+                let store = &mut self.graphs.state.lock().store;
+                return add_conditional(store, graph, before, &core, handle, (kind, size));
+            }
             NodeParams::Graph { moved, .. } => moved,
             _ => false,
         };
@@ -166,7 +176,7 @@ impl Driver {
         store.graph(graph)?;
         let Work::Graph(child) = work else { return store.add(graph, before, work) };
         if moved {
-            if store.is_in(graph, child) || store.graph(child)?.parent.is_some() {
+            if store.is_in(graph, child) || store.graph(child)?.parent.is_some() || store.has_conditional(child)? {
                 return Err(CudaError::INVALID_VALUE);
             }
             return store.add(graph, before, work);
@@ -176,6 +186,36 @@ impl Driver {
             // The original refers to all that the clone does: nothing of the program's is called.
             store.destroy(clone).map(drop).unwrap_or_default();
         })
+    }
+
+    /// A value for conditional nodes of a graph, which kernels of the context set by `cudaGraphSetConditional`; gives its handle.
+    /// Launches set it to `default` first, if `flags` say so.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if there is no such graph, and for unknown flags; `OUT_OF_MEMORY`; the context's error.
+    pub fn graph_conditional_handle_create(
+        &self,
+        graph: Graph,
+        context: Context,
+        default: u32,
+        flags: u32,
+    ) -> Result<u64> {
+        let core = self.core_of(context)?;
+        if flags & !ASSIGN_DEFAULT != 0 {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        self.graphs.state.lock().store.graph(graph)?;
+        let condition = Arc::new(Condition::new(&core, (flags == ASSIGN_DEFAULT).then_some(default))?);
+        let handle = condition.address;
+        let mut state = self.graphs.state.lock();
+        match state.store.graph_mut(graph) {
+            Ok(found) => found.conditions.push(condition),
+            Err(error) => {
+                drop(state);
+                return Err(error);
+            }
+        }
+        Ok(handle)
     }
 
     /// Takes a node out of its graph, with its edges.
@@ -324,6 +364,15 @@ impl Driver {
                 descriptors: (alloc.descriptors.as_ptr().expose_provenance() as u64, alloc.descriptors.len() as u64),
             },
             Work::Free(block) => NodeInfo::MemFree(DevAddr(block.base)),
+            Work::Conditional(conditional) => {
+                let bodies = &conditional.bodies;
+                NodeInfo::Conditional {
+                    handle: conditional.condition.address,
+                    kind: conditional.choice.number(),
+                    bodies: (bodies.as_ptr().expose_provenance() as u64, bodies.len() as u64),
+                    context: conditional.condition.core.handle,
+                }
+            }
         })
     }
 
@@ -487,4 +536,30 @@ impl Driver {
         drop(last);
         Ok(())
     }
+}
+
+/// Most bodies of a node.
+const MOST_BODIES: u32 = 1 << 16;
+
+/// Adds a conditional node with empty bodies, so many of a kind.
+fn add_conditional(
+    store: &mut Store,
+    graph: Graph,
+    before: &[(GraphNode, [u8; 8])],
+    core: &Arc<ContextCore>,
+    handle: u64,
+    (kind, size): (u32, u32),
+) -> Result<GraphNode> {
+    let condition = store.condition(graph, handle)?;
+    let choice = Choice::new(kind, size).filter(|_| Arc::ptr_eq(core, &condition.core));
+    let choice = choice.ok_or(CudaError::INVALID_VALUE)?;
+    if size > MOST_BODIES {
+        return Err(CudaError::OUT_OF_MEMORY);
+    }
+    let bodies: Box<[Graph]> = (0..size).map(|_| store.create()).collect();
+    let conditional = Arc::new(Conditional { condition, choice, bodies });
+    store.add(graph, before, Work::Conditional(Arc::clone(&conditional))).inspect_err(|_| {
+        // They are empty.
+        conditional.bodies.iter().for_each(|body| store.destroy(*body).map(drop).unwrap_or_default());
+    })
 }

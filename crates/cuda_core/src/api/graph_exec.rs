@@ -74,12 +74,12 @@ impl Driver {
     ///
     /// # Errors
     /// `INVALID_VALUE` if it is none, or allocates what is still allocated, or frees what is not, or would have to be copied into a
-    /// capture with memory of its own; `INVALID_HANDLE`, `OUT_OF_MEMORY`; the context's error.
+    /// capture with memory or conditions of its own; `INVALID_HANDLE`, `OUT_OF_MEMORY`; the context's error.
     pub fn graph_launch(&self, exec: GraphExec, stream: Stream) -> Result<()> {
         let exec = self.exec(exec)?;
         if let Some(capture) = self.captured(stream)? {
-            if exec.has_memory() {
-                // Nodes that allocate or free cannot be copied.
+            if exec.is_single() {
+                // Nodes that allocate or free cannot be copied, nor conditional ones.
                 return Err(CudaError::INVALID_VALUE);
             }
             let (nodes, references) = exec.parts();
@@ -192,6 +192,7 @@ fn rebuild(store: &mut Store, graph: Graph, nodes: &[ExecNode], from: usize, to:
                 rebuild(store, child, nodes, place + 1, node.end)?;
                 Work::Graph(child)
             }
+            Work::Conditional(_) => return Err(CudaError::INVALID_VALUE),
             _ if !node.is_enabled() => Work::Empty,
             _ => node.work.clone(),
         };

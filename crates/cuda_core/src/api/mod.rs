@@ -3,6 +3,7 @@
 //! Nothing in the crate asks for anything here.
 
 mod array;
+mod between_processes;
 mod capture;
 mod context;
 mod copy;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
-use crate::memory::allocation::Allocation;
+use crate::memory::allocation::{Allocation, Kind};
 use crate::values::AttributeValue;
 
 /// Numbers of `CUpointer_attribute`.
@@ -58,7 +58,8 @@ impl Driver {
     }
 
     fn attribute_of(&self, attribute: i32, address: u64, found: &Allocation) -> Result<AttributeValue> {
-        let visible = found.kind.host_visible() || found.kind.registered();
+        // Another process's memory is its GPU's, whatever way it is seen here.
+        let visible = found.kind.host_visible() && found.kind != Kind::Imported || found.kind.registered();
         let managed = found.kind.managed();
         let offset = found.offset(address);
         Ok(match attribute {
@@ -76,7 +77,8 @@ impl Driver {
             // NVIDIA's runtime reads a whole word.
             IS_MANAGED => AttributeValue::U32(managed.into()),
             DEVICE_ORDINAL => AttributeValue::U32(found.gpu),
-            IS_LEGACY_IPC_CAPABLE | IS_RDMA_CAPABLE | IS_HW_DECOMPRESS_CAPABLE => AttributeValue::Bool(false),
+            IS_LEGACY_IPC_CAPABLE => AttributeValue::Bool(found.kind == Kind::Device && self.can_be_shared(found)),
+            IS_RDMA_CAPABLE | IS_HW_DECOMPRESS_CAPABLE => AttributeValue::Bool(false),
             RANGE_START | MAPPING_BASE => AttributeValue::U64(found.base),
             RANGE_SIZE | MAPPING_SIZE => AttributeValue::U64(found.bytes),
             MAPPED => AttributeValue::Bool(found.kind.on_gpu()),

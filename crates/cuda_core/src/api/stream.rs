@@ -86,7 +86,7 @@ impl Driver {
             return Ok(());
         }
         self.not_captured(&stream)?;
-        event.point().map_or(Ok(()), |point| stream.wait_for(&point))
+        event.wait_in(&stream)
     }
 
     /// The flags it was created with: whether it is blocking.

@@ -354,8 +354,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends the capture that began in a stream; gives the graph.
-    pub(crate) fn end_capture(&self, stream: Stream) -> Result<Graph> {
+    /// Ends the capture that began in a stream; gives the graph. Where nobody wants to have that, it must be one that was given.
+    pub(crate) fn end_capture(&self, stream: Stream, wanted: bool) -> Result<Graph> {
         let stream = self.any_stream(stream)?;
         let mut guard = self.graphs.state.lock();
         let state = &mut *guard;
@@ -367,6 +367,9 @@ impl Driver {
         }
         if capture.mode != RELAXED && capture.thread != std::thread::current().id() {
             return Err(CudaError::STREAM_CAPTURE_WRONG_THREAD);
+        }
+        if !wanted && !capture.given {
+            return Err(CudaError::INVALID_VALUE);
         }
         let capture = self.graphs.end(state, id).ok_or(CudaError::ILLEGAL_STATE)?;
         let nodes = |member: &Member| member.before.iter().map(|edge| edge.0).collect::<Vec<_>>();
@@ -397,7 +400,7 @@ impl Driver {
             if id == 0 {
                 return Ok(false);
             }
-            if event.point().is_none() {
+            if event.point().is_none() && event.words().is_none() {
                 return Ok(true);
             }
             return captures.invalidate(|capture, _| capture == id, CudaError::STREAM_CAPTURE_ISOLATION).map(|()| true);

@@ -25,6 +25,9 @@ fn label(work: &Work) -> String {
         Work::Alloc(alloc) => format!("MEM_ALLOC\\n{} bytes at {:#x}", alloc.bytes, alloc.block.base),
         Work::Free(block) => format!("MEM_FREE\\n{:#x}", block.base),
         Work::MemOps { operations, .. } => format!("BATCH_MEM_OP\\n{} operations", operations.len()),
+        Work::Conditional(conditional) => {
+            format!("CONDITIONAL\\n{:?} {:#x}", conditional.choice, conditional.condition.address)
+        }
     }
 }
 
@@ -49,8 +52,8 @@ fn draw_into(store: &Store, graph: Graph, text: &mut String) -> Result<()> {
         let label = label(&node.work).replace('"', "\\\"");
         let _ =
             writeln!(text, "\"graph_{id}_node_{}\"[shape=\"box\" label=\"{}\\n{label}\"];", node.number, node.number);
-        if let Work::Graph(child) = node.work {
-            draw_into(store, child, text)?;
+        for child in node.work.graphs() {
+            draw_into(store, *child, text)?;
         }
     }
     for (from, to, _) in store.edges(graph)? {

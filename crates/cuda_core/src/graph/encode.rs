@@ -92,6 +92,8 @@ pub(crate) fn encode(memory: &Arc<Memories>, work: &Work) -> Result<Vec<Step>> {
         }
         // What is done about memory is done for the whole of a launch.
         Work::Graph(_) | Work::Empty | Work::Alloc(_) | Work::Free(_) => Vec::new(),
+        // What runs is known in a launch only.
+        Work::Conditional(_) => Vec::new(),
         Work::WaitEvent(_, event) => vec![Step::Wait(Arc::clone(event))],
         Work::RecordEvent(_, event) => vec![Step::Record(Arc::clone(event))],
         Work::MemOps { operations, core, .. } => {

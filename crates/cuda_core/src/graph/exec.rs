@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use crate::context_core::{ContextCore, GpuCore};
 use crate::error::{CudaError, Result};
 use crate::gpu_link::slots::Mark;
+use crate::graph::conditional::{Chosen, Condition, Side};
 use crate::graph::encode::{Repeated, Step, encode, with_params};
 use crate::graph::node::Work;
 use crate::graph::store::Store;
@@ -29,11 +30,15 @@ pub(crate) struct ExecNode {
     /// Places of the nodes that it depends on.
     before: BTreeSet<usize>,
     enabled: bool,
-    steps: Vec<Step>,
-    /// What the graph in it refers to.
+    pub(crate) steps: Vec<Step>,
+    /// What the graphs in it refer to.
     pub(crate) references: References,
-    /// The place behind the nodes of the graph in it, or behind itself.
+    /// The place behind the nodes of the graphs in it, or behind itself.
     pub(crate) end: usize,
+    /// The places behind each of its bodies, if it is a conditional node.
+    pub(crate) bodies: Vec<usize>,
+    /// It is in the body of one.
+    in_body: bool,
 }
 
 impl ExecNode {
@@ -43,6 +48,17 @@ impl ExecNode {
 
     pub(crate) fn is_enabled(&self) -> bool {
         self.enabled
+    }
+
+    /// Whether it and a node of another graph, whose first node would be at `from`, choose in the same way between as much.
+    fn chooses_as(&self, other: &ExecNode, from: usize) -> bool {
+        let choice = |work: &Work| if let Work::Conditional(of) = work { Some(of.choice) } else { None };
+        choice(&self.work) == choice(&other.work)
+            && self.bodies.iter().map(|end| end - from).eq(other.bodies.iter().copied())
+    }
+
+    fn condition(&self) -> Option<&Arc<Condition>> {
+        if let Work::Conditional(conditional) = &self.work { Some(&conditional.condition) } else { None }
     }
 }
 
@@ -60,6 +76,7 @@ const INSTANTIATE_ERROR: u32 = 1;
 const INVALID_STRUCTURE: u32 = 2;
 const OPERATION_NOT_SUPPORTED: u32 = 3;
 const MULTIPLE_CONTEXTS: u32 = 4;
+const CONDITIONAL_HANDLE_UNUSED: u32 = 5;
 
 /// Why a graph cannot take the place of the one that was instantiated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,7 +108,9 @@ pub(crate) struct ExecState {
     pub(crate) core: Option<Arc<ContextCore>>,
     /// What it does with memory of graphs, in order.
     memory: Option<Uses>,
-    /// As long as this is there, graphs with nodes that allocate or free have no other executable graph.
+    /// It has conditional nodes.
+    conditional: bool,
+    /// As long as this is there, graphs with nodes that allocate or free, or conditional ones, have no other executable graph.
     _only: Arc<()>,
     contents: Mutex<Contents>,
 }
@@ -112,6 +131,8 @@ struct Contents {
     last: Option<Last>,
     /// For launches in streams of other contexts.
     own: Option<Arc<StreamState>>,
+    /// Where bodies run, from the first launch on; launches that are under way keep theirs.
+    side: Option<Arc<Side>>,
 }
 
 /// Where the last launch ends, and in which stream that was.
@@ -122,19 +143,21 @@ type Last = (Mark, Arc<StreamState>);
 #[must_use]
 pub(crate) struct Released {
     references: Vec<References>,
+    /// Kernels of the last launch may still set them.
+    conditions: Vec<Arc<Condition>>,
     last: Option<Last>,
 }
 
 impl Released {
     /// To be called without the lock of the graphs: functions of the program may run.
     pub(crate) fn let_go(self) {
-        let Released { references, last } = self;
+        let Released { references, conditions, last } = self;
         if let Some((mark, stream)) = last
-            && references.iter().any(|of_one| !of_one.is_empty())
+            && (references.iter().any(|of_one| !of_one.is_empty()) || !conditions.is_empty())
             && !stream.core.slots().reached(&mark)
         {
             // A context that ends lets go all that waits in it.
-            let _ = stream.run_on_host(Box::new(move |_| drop(references)));
+            let _ = stream.run_on_host(Box::new(move |_| drop((references, conditions))));
         }
     }
 }
@@ -150,7 +173,12 @@ struct Prepared {
 }
 
 /// All nodes of a graph in order, each behind what it depends on; gives what the graph refers to.
-fn flatten(store: &Store, graph: Graph, nodes: &mut Vec<ExecNode>) -> std::result::Result<References, Obstacle> {
+fn flatten(
+    store: &Store,
+    graph: Graph,
+    in_body: bool,
+    nodes: &mut Vec<ExecNode>,
+) -> std::result::Result<References, Obstacle> {
     let obstacle = |node, result, error| Obstacle { result, node, error };
     let state = store.graph(graph).map_err(|error| obstacle(GraphNode::NULL, INSTANTIATE_ERROR, error))?;
     let order = store.order(state);
@@ -162,12 +190,18 @@ fn flatten(store: &Store, graph: Graph, nodes: &mut Vec<ExecNode>) -> std::resul
         places.insert(node, place);
         let before = found.before.iter().filter_map(|(node, _)| places.get(node).copied()).collect();
         let work = found.work.clone();
-        let child = if let Work::Graph(child) = work { Some(child) } else { None };
-        let (steps, references) = (Vec::new(), References::new());
-        nodes.push(ExecNode { node, work, before, enabled: true, steps, references, end: place + 1 });
-        if let Some(child) = child {
-            nodes[place].references = flatten(store, child, nodes)?;
-            nodes[place].end = nodes.len();
+        let (steps, references, bodies) = (Vec::new(), References::new(), Vec::new());
+        nodes.push(ExecNode { node, work, before, enabled: true, steps, references, end: place + 1, bodies, in_body });
+        let conditional = matches!(found.work, Work::Conditional(_));
+        for child in found.work.graphs() {
+            let references = flatten(store, *child, in_body || conditional, nodes)?;
+            let end = nodes.len();
+            let node = &mut nodes[place];
+            node.references.extend(references);
+            node.end = end;
+            if conditional {
+                node.bodies.push(end);
+            }
         }
     }
     Ok(state.references.clone())
@@ -202,16 +236,42 @@ fn uses(nodes: &[ExecNode]) -> std::result::Result<Option<Uses>, Obstacle> {
     Ok(uses)
 }
 
-/// All graphs with nodes that allocate or free, of a graph.
-fn with_memory(store: &Store, graph: Graph, nodes: &[ExecNode]) -> Vec<Graph> {
-    let children = nodes.iter().filter_map(|node| if let Work::Graph(child) = node.work { Some(child) } else { None });
-    let all = std::iter::once(graph).chain(children);
-    all.filter(|graph| store.graph(*graph).is_ok_and(|state| state.has_memory)).collect()
+/// A graph, and all graphs in it.
+fn all_graphs(graph: Graph, nodes: &[ExecNode]) -> impl Iterator<Item = Graph> + '_ {
+    std::iter::once(graph).chain(nodes.iter().flat_map(|node| node.work.graphs()).copied())
+}
+
+/// All graphs that have one executable graph at most: with nodes that allocate or free, or conditional ones.
+fn single(store: &Store, graph: Graph, nodes: &[ExecNode]) -> Vec<Graph> {
+    let single = |graph: &Graph| store.graph(*graph).is_ok_and(|state| state.has_memory || store.is_conditional(state));
+    all_graphs(graph, nodes).filter(single).collect()
+}
+
+/// # Errors
+/// A node that the body of a conditional node cannot have; conditions without a conditional node.
+fn check_bodies(store: &Store, graph: Graph, nodes: &[ExecNode]) -> std::result::Result<(), Obstacle> {
+    if let Some(node) = nodes.iter().find(|node| node.in_body && !fits_a_body(&node.work, &node.steps)) {
+        let (result, error) = (OPERATION_NOT_SUPPORTED, CudaError::NOT_SUPPORTED);
+        return Err(Obstacle { result, node: node.node, error });
+    }
+    let used = |condition: &Arc<Condition>| {
+        nodes.iter().filter_map(ExecNode::condition).any(|used| Arc::ptr_eq(used, condition))
+    };
+    let all_used = |graph| store.graph(graph).is_ok_and(|state| state.conditions.iter().all(used));
+    if all_graphs(graph, nodes).all(all_used) {
+        return Ok(());
+    }
+    Err(Obstacle { result: CONDITIONAL_HANDLE_UNUSED, node: GraphNode::NULL, error: CudaError::INVALID_VALUE })
+}
+
+/// Whether the GPU does all of it, and it is of a kind that bodies may have.
+fn fits_a_body(work: &Work, steps: &[Step]) -> bool {
+    work.fits_a_body() && steps.iter().all(|step| matches!(step, Step::Run(..)))
 }
 
 fn prepare(store: &Store, memory: &Arc<Memories>, graph: Graph) -> std::result::Result<Prepared, Obstacle> {
     let mut nodes = Vec::new();
-    let references = flatten(store, graph, &mut nodes)?;
+    let references = flatten(store, graph, false, &mut nodes)?;
     let mut owner: Option<Arc<ContextCore>> = None;
     for node in &mut nodes {
         if let Some(core) = node.work.core() {
@@ -226,6 +286,7 @@ fn prepare(store: &Store, memory: &Arc<Memories>, graph: Graph) -> std::result::
             Obstacle { result, node: node.node, error }
         })?;
     }
+    check_bodies(store, graph, &nodes)?;
     let memory = uses(&nodes)?;
     match owner.as_ref().and_then(|core| of_another(&nodes, &core.gpu)) {
         Some(node) => Err(several_contexts(node)),
@@ -235,6 +296,14 @@ fn prepare(store: &Store, memory: &Arc<Memories>, graph: Graph) -> std::result::
 
 fn several_contexts(node: &ExecNode) -> Obstacle {
     Obstacle { result: MULTIPLE_CONTEXTS, node: node.node, error: CudaError::NOT_SUPPORTED }
+}
+
+impl Contents {
+    /// Where bodies run, for a launch in a stream.
+    fn side(&mut self, stream: &StreamState) -> Arc<Side> {
+        let same = self.side.take().filter(|side| side.priority() == stream.priority);
+        Arc::clone(self.side.insert(same.unwrap_or_else(|| Arc::new(Side::new(stream)))))
+    }
 }
 
 impl ExecState {
@@ -250,7 +319,7 @@ impl ExecState {
     ) -> std::result::Result<ExecState, Obstacle> {
         let Prepared { nodes, references, core, memory } = prepare(store, memory, graph)?;
         let only = Arc::new(());
-        let graphs = with_memory(store, graph, &nodes);
+        let graphs = single(store, graph, &nodes);
         let error = |error| Obstacle { result: INSTANTIATE_ERROR, node: GraphNode::NULL, error };
         if graphs.iter().any(|graph| store.graph(*graph).is_ok_and(|state| state.instance.strong_count() != 0)) {
             return Err(error(CudaError::INVALID_VALUE));
@@ -259,8 +328,9 @@ impl ExecState {
             store.graph_mut(graph).map_err(error)?.instance = Arc::downgrade(&only);
         }
         let places = nodes.iter().enumerate().map(|(place, node)| (node.node, place)).collect();
-        let contents = Mutex::new(Contents { nodes, places, references, last: None, own: None });
-        Ok(ExecState { id: store.fresh_id(), flags, core, memory, _only: only, contents })
+        let conditional = nodes.iter().any(|node| node.condition().is_some());
+        let contents = Mutex::new(Contents { nodes, places, references, last: None, own: None, side: None });
+        Ok(ExecState { id: store.fresh_id(), flags, core, memory, conditional, _only: only, contents })
     }
 
     /// What it does now, in order, and what it refers to beside what its nodes do.
@@ -269,9 +339,9 @@ impl ExecState {
         (contents.nodes.clone(), contents.references.clone())
     }
 
-    /// Whether it allocates or frees.
-    pub(crate) fn has_memory(&self) -> bool {
-        self.memory.is_some()
+    /// Whether it allocates or frees, or has conditional nodes: then it cannot be made into a graph again.
+    pub(crate) fn is_single(&self) -> bool {
+        self.memory.is_some() || self.conditional
     }
 
     /// A stream of the graph's context that is its own, made by `make`.
@@ -300,6 +370,7 @@ impl ExecState {
         if let Some((mark, at)) = contents.last.as_ref().filter(|(_, at)| !Arc::ptr_eq(at, stream)) {
             stream.wait_for(&Point { core: Arc::clone(&at.core), mark: *mark })?;
         }
+        let side = self.conditional.then(|| contents.side(stream));
         let nodes = &contents.nodes;
         let again = self.flags & AUTO_FREE_ON_LAUNCH != 0;
         let used = match &self.memory {
@@ -310,7 +381,7 @@ impl ExecState {
             used.as_ref().map_or(Ok(()), |(memory, launching)| prepare_memory(memory, launching, stream, squeeze));
         let launched = ready.and_then(|()| {
             stream.hold(|held| {
-                submit(nodes, stream, held)?;
+                submit(nodes, stream, held, side.as_ref())?;
                 // Also who waits for the stream needs this point.
                 held.tail()
             })
@@ -348,8 +419,11 @@ impl ExecState {
         if let (Work::Kernel(new), Work::Kernel(old)) = (&mut work, &found.work) {
             *new = new.with_attributes_of(old);
         }
-        found.steps = encode(memory, &work)?;
-        found.work = work;
+        let steps = encode(memory, &work)?;
+        if found.in_body && !fits_a_body(&work, &steps) {
+            return Err(CudaError::NOT_SUPPORTED);
+        }
+        (found.work, found.steps) = (work, steps);
         Ok(())
     }
 
@@ -416,6 +490,9 @@ impl ExecState {
                 let first = other.before.symmetric_difference(&before).next().and_then(|place| new.get(*place));
                 return Err(failure(TOPOLOGY_CHANGED, other.node, first.map_or(GraphNode::NULL, |node| node.node)));
             }
+            if !one.chooses_as(other, from) {
+                return Err(failure(PARAMETERS_CHANGED, other.node, GraphNode::NULL));
+            }
         }
         let block = |node: &ExecNode| node.work.block().map(|(block, _)| block.base);
         if let Some((_, other)) = old.iter().zip(&new).find(|(one, other)| block(one) != block(other)) {
@@ -435,6 +512,7 @@ impl ExecState {
         if let Some(node) = self.core.as_ref().and_then(|own| of_another(&new, &own.gpu)) {
             return Err(failure(PARAMETERS_CHANGED, node.node, GraphNode::NULL));
         }
+        let conditions = old.iter().filter_map(ExecNode::condition).cloned().collect();
         let mut released = Vec::new();
         for (one, other) in old.iter_mut().zip(new) {
             (one.work, one.steps) = (other.work, other.steps);
@@ -445,7 +523,7 @@ impl ExecState {
             Some(_) => &mut contents.nodes.get_mut(from - 1).ok_or_else(invalid)?.references,
         };
         released.push(std::mem::replace(around, references));
-        Ok(Released { references: released, last: contents.last.clone() })
+        Ok(Released { references: released, conditions, last: contents.last.clone() })
     }
 
     /// It is destroyed. What of the program's it refers to goes when its last launch is over.
@@ -453,9 +531,11 @@ impl ExecState {
         let mut contents = self.contents.lock();
         let mut references = vec![std::mem::take(&mut contents.references)];
         references.extend(contents.nodes.iter_mut().map(|node| std::mem::take(&mut node.references)));
-        let (last, own) = (contents.last.take(), contents.own.take());
+        let conditions = contents.nodes.iter().filter_map(ExecNode::condition).cloned().collect();
+        let (last, own, side) = (contents.last.take(), contents.own.take(), contents.side.take());
         drop(contents);
-        Released { references, last }.let_go();
+        drop(side);
+        Released { references, conditions, last }.let_go();
         own.into_iter().for_each(|own| own.retire());
     }
 }
@@ -477,32 +557,62 @@ fn prepare_memory(
     Ok(())
 }
 
-/// Appends all steps to a stream that is held. Commands that follow one another go together.
-fn submit(nodes: &[ExecNode], stream: &Arc<StreamState>, held: &Held<'_>) -> Result<()> {
+/// Appends all steps to a stream that is held. Commands that follow one another go together. What conditional nodes choose runs
+/// beside the stream.
+fn submit(nodes: &[ExecNode], stream: &Arc<StreamState>, held: &Held<'_>, side: Option<&Arc<Side>>) -> Result<()> {
     let mut batch: Vec<Command<'_>> = Vec::with_capacity(nodes.len());
+    let Some(side) = side else {
+        append(nodes, &mut batch, stream, held)?;
+        return held.push(&batch);
+    };
+    batch.extend(nodes.iter().filter_map(|node| node.condition()?.assign()));
+    let mut from = 0;
+    for place in 0..nodes.len() {
+        // What lies in a body comes with its node.
+        let Some(chosen) = (place >= from).then(|| Chosen::new(nodes, place)).flatten() else { continue };
+        append(&nodes[from..place], &mut batch, stream, held)?;
+        held.push(&batch)?;
+        batch.clear();
+        let side = Arc::clone(side);
+        held.run_work_on_host(Box::new(move |ready| {
+            if ready.is_ok() {
+                chosen.run_to_the_end(&side);
+            }
+        }))?;
+        from = nodes[place].end;
+    }
+    append(&nodes[from..], &mut batch, stream, held)?;
+    held.push(&batch)
+}
+
+/// Appends the steps of nodes to a batch; it goes to the stream first where something else than the GPU is to do them.
+fn append<'a>(
+    nodes: &'a [ExecNode],
+    batch: &mut Vec<Command<'a>>,
+    stream: &Arc<StreamState>,
+    held: &Held<'_>,
+) -> Result<()> {
     for step in nodes.iter().filter(|node| node.enabled).flat_map(|node| &node.steps) {
         match step {
             Step::Run(command, None) => batch.push(*command),
             Step::Run(command, Some(kernel)) => batch.push(with_params(command, kernel)),
             Step::Host(function) => {
-                held.push(&batch)?;
+                held.push(batch)?;
                 batch.clear();
                 let function: Repeated = Arc::clone(function);
                 held.run_on_host(Box::new(move |ready| function(ready)))?;
             }
             Step::Record(event) => {
-                held.push(&batch)?;
+                held.push(batch)?;
                 batch.clear();
                 event.record_held(stream, held)?;
             }
             Step::Wait(event) => {
-                held.push(&batch)?;
+                held.push(batch)?;
                 batch.clear();
-                if let Some(point) = event.point() {
-                    held.wait_for(&point)?;
-                }
+                event.wait_held(stream, held)?;
             }
         }
     }
-    held.push(&batch)
+    Ok(())
 }

@@ -7,6 +7,7 @@
 //! - [`encode`] makes of a node the steps that a launch takes: commands for the GPU, encoded ready, functions of the program, events;
 //! - [`exec`] is an executable graph: instantiated, changed, launched. All commands of a graph without functions of the program
 //!   are one submission. Branches follow one another, in the order of their making: a launch uses one queue;
+//! - [`conditional`] is what runs, or not, or again, by a value that kernels set;
 //! - [`capture`] records what streams are given instead of submitting it;
 //! - [`user_object`] is what of the program's lives as long as a graph; [`dot`] shows a graph as text.
 //!
@@ -14,6 +15,7 @@
 //! No function of the program is called under the first.
 
 pub(crate) mod capture;
+pub(crate) mod conditional;
 pub(crate) mod dot;
 pub(crate) mod encode;
 pub(crate) mod exec;

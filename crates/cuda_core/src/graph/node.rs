@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::code::function::FunctionState;
 use crate::context_core::ContextCore;
+use crate::graph::conditional::Conditional;
 use crate::handle::{Event, Function, Graph};
 use crate::memory::graph_memory::{GraphBlock, Use};
 use crate::values::{Copy3D, Fill, HostCall, LaunchConfig, MemOp};
@@ -95,6 +96,7 @@ pub(crate) enum Work {
     },
     Alloc(Arc<AllocWork>),
     Free(Arc<GraphBlock>),
+    Conditional(Arc<Conditional>),
 }
 
 impl Work {
@@ -117,6 +119,7 @@ impl Work {
             Work::Alloc(_) => 10,
             Work::Free(_) => 11,
             Work::MemOps { .. } => 12,
+            Work::Conditional(_) => 13,
         }
     }
 
@@ -125,8 +128,28 @@ impl Work {
         match self {
             Work::Kernel(kernel) => Some(&kernel.function.core),
             Work::Copy { core, .. } | Work::Fill { core, .. } | Work::MemOps { core, .. } => Some(core),
+            Work::Conditional(conditional) => Some(&conditional.condition.core),
             Work::WaitEvent(..) | Work::RecordEvent(..) | Work::Host(_) | Work::Graph(_) | Work::Empty => None,
             Work::Alloc(_) | Work::Free(_) => None,
+        }
+    }
+
+    /// The graphs that belong to its node.
+    pub(crate) fn graphs(&self) -> &[Graph] {
+        match self {
+            Work::Graph(graph) => std::slice::from_ref(graph),
+            Work::Conditional(conditional) => &conditional.bodies,
+            _ => &[],
+        }
+    }
+
+    /// Whether the body of a conditional node may have it.
+    pub(crate) fn fits_a_body(&self) -> bool {
+        match self {
+            Work::Kernel(_) | Work::Copy { .. } | Work::Fill { .. } => true,
+            Work::Graph(_) | Work::Empty | Work::Conditional(_) => true,
+            Work::Host(_) | Work::WaitEvent(..) | Work::RecordEvent(..) | Work::MemOps { .. } => false,
+            Work::Alloc(_) | Work::Free(_) => false,
         }
     }
 

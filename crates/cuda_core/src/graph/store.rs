@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use crate::error::{CudaError, Result};
+use crate::graph::conditional::Condition;
 use crate::graph::node::{AllocWork, Work};
 use crate::graph::user_object::References;
 use crate::handle::{self, Graph, GraphNode, Tag};
@@ -27,7 +28,9 @@ pub(crate) struct GraphState {
     pub(crate) references: References,
     /// It, or a graph in it, has nodes that allocate or free: nothing is taken out of it, and it is not copied.
     pub(crate) has_memory: bool,
-    /// The executable graph of such a graph, as long as there is one.
+    /// Those that were made for conditional nodes in it, or in graphs in it.
+    pub(crate) conditions: Vec<Arc<Condition>>,
+    /// The executable graph of one with memory or conditional nodes, as long as there is one.
     pub(crate) instance: Weak<()>,
     /// The number of the next node in it.
     next: u32,
@@ -77,7 +80,8 @@ impl Store {
         self.next_id += 1;
         let (nodes, references) = (Vec::new(), References::new());
         let (id, instance) = (self.next_id, Weak::new());
-        let state = GraphState { id, nodes, parent: None, references, has_memory: false, instance, next: 0 };
+        let (parent, has_memory, conditions) = (None, false, Vec::new());
+        let state = GraphState { id, nodes, parent, references, has_memory, conditions, instance, next: 0 };
         self.graphs.insert(graph, state);
         graph
     }
@@ -136,8 +140,8 @@ impl Store {
             Some((block, Use::Free)) => block.memory().graph_freed_by(block.base, graph, handle),
             None => {}
         }
-        if let Work::Graph(child) = work {
-            self.graph_mut(child)?.parent = Some(handle);
+        for child in work.graphs() {
+            self.graph_mut(*child)?.parent = Some(handle);
         }
         let state = self.graph_mut(graph)?;
         state.nodes.push(handle);
@@ -167,6 +171,33 @@ impl Store {
         let reused = memory.graph_reuse(graph, bytes, |free| earlier().contains(&free));
         let block = reused.map_or_else(|| memory.graph_reserve(graph, bytes), Ok)?;
         Ok(AllocWork { block, bytes, descriptors })
+    }
+
+    /// The condition with a handle that nodes of a graph may have: its own, or one of a graph around it.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if there is none.
+    pub(crate) fn condition(&self, graph: Graph, handle: u64) -> Result<Arc<Condition>> {
+        let made_for = |of: &GraphState| of.conditions.iter().find(|known| known.address == handle).cloned();
+        let found = self.graphs.iter().find_map(|(of, state)| made_for(state).filter(|_| self.is_in(graph, *of)));
+        found.ok_or(CudaError::INVALID_VALUE)
+    }
+
+    /// Whether a graph has conditional nodes of its own.
+    pub(crate) fn is_conditional(&self, graph: &GraphState) -> bool {
+        let conditional = |node: &NodeState| matches!(node.work, Work::Conditional(_));
+        graph.nodes.iter().any(|node| self.nodes.get(node).is_some_and(conditional))
+    }
+
+    /// Whether a graph or one in it has conditional nodes.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it is none.
+    pub(crate) fn has_conditional(&self, graph: Graph) -> Result<bool> {
+        let state = self.graph(graph)?;
+        let nodes = state.nodes.iter().filter_map(|node| self.nodes.get(node));
+        let children = nodes.flat_map(|node| node.work.graphs());
+        Ok(self.is_conditional(state) || children.map(|child| self.has_conditional(*child)).any(|has| has == Ok(true)))
     }
 
     /// Whether a graph is another, or in one of its nodes, however deep.
@@ -250,8 +281,8 @@ impl Store {
         }
         self.graph_mut(state.graph)?.nodes.retain(|other| *other != node);
         let mut taken = Taken::default();
-        if let Work::Graph(child) = state.work {
-            self.take_graph(child, &mut taken);
+        for child in state.work.graphs() {
+            self.take_graph(*child, &mut taken);
         }
         taken.nodes.push(state);
         Ok(taken)
@@ -274,8 +305,8 @@ impl Store {
         let Some(state) = self.graphs.remove(&graph) else { return };
         for node in &state.nodes {
             let Some(node) = self.nodes.remove(node) else { continue };
-            if let Work::Graph(child) = node.work {
-                self.take_graph(child, taken);
+            for child in node.work.graphs() {
+                self.take_graph(*child, taken);
             }
             taken.nodes.push(node);
         }
@@ -285,8 +316,11 @@ impl Store {
     /// A copy of a graph and of all graphs in it. It refers to what the graph refers to.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if it is none, or has nodes that allocate or free.
+    /// `INVALID_VALUE` if it is none, or has nodes that allocate or free, or conditional ones.
     pub(crate) fn clone_graph(&mut self, graph: Graph) -> Result<Graph> {
+        if self.has_conditional(graph)? {
+            return Err(CudaError::INVALID_VALUE);
+        }
         let (nodes, references) = {
             let state = self.graph(graph)?;
             if state.has_memory {

@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     Mapped,
     /// `cuMemMap` of host memory.
     MappedHost,
+    /// `cuIpcOpenMemHandle`: memory of another process's GPU, which this one and the host see.
+    Imported,
     /// An array, which programs know by a handle.
     Array,
     /// Of this library's own.
@@ -47,7 +49,8 @@ pub(crate) enum Kind {
 impl Kind {
     /// The host can access it, at the GPU's address.
     pub(crate) fn host_visible(self) -> bool {
-        matches!(self, Kind::Pinned | Kind::PinnedPool | Kind::Registered | Kind::MappedHost) || self.managed()
+        matches!(self, Kind::Pinned | Kind::PinnedPool | Kind::Registered | Kind::MappedHost | Kind::Imported)
+            || self.managed()
     }
 
     /// What its memory is.

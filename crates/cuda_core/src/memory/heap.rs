@@ -137,6 +137,10 @@ impl Memory {
         self.gpu
     }
 
+    pub(crate) fn space(&self) -> &Space {
+        &self.space
+    }
+
     /// No place in line yet, for [`Memory::try_alloc`].
     pub(crate) fn place(&self) -> Place<'_> {
         Place::new(&self.link)
@@ -267,6 +271,27 @@ impl Memory {
     /// Makes memory that is somebody else's known.
     pub(crate) fn announce(&self, base: u64, bytes: u64, kind: Kind, context: ContextId) {
         self.space.table.insert(&Arc::new(self.elsewhere(base, bytes, kind, context)));
+    }
+
+    /// Makes known what was put at an address by whoever asks.
+    pub(crate) fn known(&self, base: u64, wanted: Wanted, memory: Backing) -> Arc<Allocation> {
+        let Wanted { bytes, kind, context, .. } = wanted;
+        let known = Arc::new(Allocation { memory, ..self.elsewhere(base, bytes, kind, context) });
+        self.space.table.insert(&known);
+        known
+    }
+
+    /// The memory that an allocation lies in, and how far inside.
+    pub(crate) fn backing_of(&self, allocation: &Allocation) -> Option<(AllocId, u64)> {
+        match allocation.memory {
+            Backing::Own(id, _) => Some((id, allocation.base % PAGE_BYTES)),
+            Backing::Chunk(_) => {
+                let at = allocation.base / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES;
+                let heap = self.heap.lock();
+                heap.chunks.get(&at).map(|chunk| (chunk.own.id, allocation.base - at))
+            }
+            Backing::None => None,
+        }
     }
 
     /// An allocation whose memory is somebody else's.
@@ -413,6 +438,11 @@ impl Memory {
     /// Reads memory that the host sees; false if it does not.
     pub(crate) fn read_on_host(&self, at: u64, out: &mut [u8]) -> bool {
         self.space.existing().is_some_and(|arena| arena.window.read(at - arena.lo, out).is_ok())
+    }
+
+    /// Changes an aligned word of 4 bytes that the host sees, at once; gives what was there, if the host does see it.
+    pub(crate) fn update_on_host(&self, at: u64, f: &mut dyn FnMut(u64) -> u64) -> Option<u64> {
+        self.space.existing().and_then(|arena| arena.window.update(at - arena.lo, 4, f).ok())
     }
 
     /// Writes memory that the host sees.

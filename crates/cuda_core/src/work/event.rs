@@ -1,8 +1,10 @@
 //! Events: points in streams, with the GPU's time.
 //!
-//! An event that keeps time signals a slot of its own; one that does not borrows the stream's own signal.
+//! An event that keeps time signals a slot of its own; one that does not borrows the stream's own signal. One that several processes
+//! share has words that all of them see ([`event_words`](crate::work::event_words)).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gpu::{Command, SlotId};
 use parking_lot::Mutex;
@@ -11,13 +13,20 @@ use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
 use crate::gpu_link::slots::Mark;
 use crate::handle::GraphNode;
+use crate::memory::between_processes::Exported;
+use crate::work::event_words::EventWords;
 use crate::work::queues::{Held, Point};
 use crate::work::stream::StreamState;
+
+/// How long a process sleeps between two looks at another's words.
+const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
 #[derive(Debug)]
 pub(crate) struct EventState {
     pub(crate) core: Arc<ContextCore>,
     timing: bool,
+    /// Of one that several processes share.
+    words: Option<Arc<EventWords>>,
     record: Mutex<Record>,
 }
 
@@ -30,11 +39,69 @@ struct Record {
     last: Option<(Mark, Arc<StreamState>)>,
     /// It was recorded last in a stream that was being captured: which capture, and the nodes before it.
     captured: Option<(u64, Vec<GraphNode>)>,
+    /// Points of streams of this process behind which the words are not used there: one for each stream.
+    uses: Vec<(Mark, Arc<StreamState>)>,
+}
+
+impl Record {
+    /// A stream that is held has got work that uses the words.
+    fn used(&mut self, stream: &Arc<StreamState>, held: &Held<'_>) -> Result<()> {
+        self.uses.retain(|(mark, at)| !Arc::ptr_eq(at, stream) && !at.core.slots().reached(mark));
+        self.uses.extend(held.tail()?.map(|mark| (mark, Arc::clone(stream))));
+        Ok(())
+    }
 }
 
 impl EventState {
     pub(crate) fn new(core: &Arc<ContextCore>, timing: bool) -> EventState {
-        EventState { core: Arc::clone(core), timing, record: Mutex::default() }
+        EventState { core: Arc::clone(core), timing, words: None, record: Mutex::default() }
+    }
+
+    /// One that other processes may be told of.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`.
+    pub(crate) fn of_several_processes(core: &Arc<ContextCore>) -> Result<EventState> {
+        let words = Some(Arc::new(EventWords::new(core)?));
+        Ok(EventState { words, ..EventState::new(core, false) })
+    }
+
+    /// One that another process has made.
+    ///
+    /// # Errors
+    /// As of memory.
+    pub(crate) fn of_another_process(core: &Arc<ContextCore>, exported: &Exported) -> Result<EventState> {
+        let words = Some(Arc::new(EventWords::import(core, exported)?));
+        Ok(EventState { words, ..EventState::new(core, false) })
+    }
+
+    /// What several processes know of it.
+    pub(crate) fn words(&self) -> Option<&EventWords> {
+        self.words.as_deref()
+    }
+
+    /// Makes further work of a stream wait for it.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` for one that several processes share, in streams of another device.
+    pub(crate) fn wait_in(&self, stream: &Arc<StreamState>) -> Result<()> {
+        if self.words.is_some() {
+            return stream.hold(|held| self.wait_held(stream, held));
+        }
+        self.point().map_or(Ok(()), |point| stream.wait_for(&point))
+    }
+
+    /// As `wait_in`, while the stream is held.
+    pub(crate) fn wait_held(&self, stream: &Arc<StreamState>, held: &Held<'_>) -> Result<()> {
+        let Some(words) = &self.words else {
+            return self.point().map_or(Ok(()), |point| held.wait_for(&point));
+        };
+        if !Arc::ptr_eq(&self.core.gpu, &stream.core.gpu) {
+            return Err(CudaError::NOT_SUPPORTED);
+        }
+        let Some(wait) = words.wait() else { return Ok(()) };
+        held.push(&[wait])?;
+        self.record.lock().used(stream, held)
     }
 
     /// Records the event in a capture, behind these nodes.
@@ -74,6 +141,10 @@ impl EventState {
         let slots = stream.core.slots();
         let mut record = self.record.lock();
         record.captured = None;
+        if let Some(words) = &self.words {
+            held.push(&[words.record()?])?;
+            return record.used(stream, held);
+        }
         if !self.timing {
             record.last = held.tail()?.map(|mark| (mark, Arc::clone(stream)));
             return Ok(());
@@ -100,6 +171,9 @@ impl EventState {
 
     /// Whether the event was reached, as far as is known here. One that was never recorded was.
     pub(crate) fn reached(&self) -> bool {
+        if let Some(words) = &self.words {
+            return words.reached();
+        }
         self.record.lock().last.as_ref().is_none_or(|(mark, _)| self.core.slots().reached(mark))
     }
 
@@ -108,6 +182,15 @@ impl EventState {
     /// # Errors
     /// The error of the context in which it was recorded.
     pub(crate) fn synchronize(&self) -> Result<bool> {
+        if let Some(words) = &self.words {
+            self.core.link().flush()?;
+            // Another process's GPU may be the one that comes to it: it wakes nobody here.
+            while !words.reached() {
+                self.core.check()?;
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            return Ok(true);
+        }
         let last = self.record.lock().last.clone();
         let Some((mark, stream)) = last else { return Ok(false) };
         stream.core.wait(&mark, None)?;
@@ -130,6 +213,16 @@ impl EventState {
 
     /// The slot goes back; what waits for it still may.
     pub(crate) fn retire(&self) {
+        if let Some(words) = &self.words {
+            let uses = std::mem::take(&mut self.record.lock().uses);
+            for (mark, stream) in uses {
+                if !stream.core.slots().reached(&mark) {
+                    let words = Arc::clone(words);
+                    // A context that ends lets go all that waits in it.
+                    let _ = stream.run_on_host(Box::new(move |_| drop(words)));
+                }
+            }
+        }
         if let Some((slot, last)) = self.record.lock().slot.take() {
             self.core.slots().give(slot, last);
         }

@@ -8,6 +8,7 @@ pub(crate) mod between;
 pub(crate) mod copy;
 pub(crate) mod copy_lines;
 pub(crate) mod event;
+pub(crate) mod event_words;
 mod fill;
 mod host_queue;
 pub(crate) mod launch;

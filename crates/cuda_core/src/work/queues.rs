@@ -110,6 +110,12 @@ impl Held<'_> {
         }))
     }
 
+    /// As `run_on_host`, of a function that has the GPU work.
+    pub(crate) fn run_work_on_host(&self, function: HostFunction) -> Result<()> {
+        self.worked.set(true);
+        self.run_on_host(function)
+    }
+
     /// Has a function run in the queue's order, with the context's error if it failed before.
     pub(crate) fn run_on_host(&self, function: HostFunction) -> Result<()> {
         let ready = self.queue.tail()?;

@@ -3,8 +3,10 @@
 #![cfg(test)]
 
 mod arrays;
+mod between_processes;
 mod captures;
 mod code;
+mod conditionals;
 mod contexts;
 mod devices;
 mod graph_execs;

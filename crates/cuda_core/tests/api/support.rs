@@ -42,6 +42,7 @@ struct State {
     refuses_contexts: bool,
     refuses_imports: Option<GpuError>,
     refuses_launch: Option<GpuError>,
+    shows_memory: bool,
 }
 
 /// What orders the work of queues, and the launches that are to be ordered.
@@ -89,6 +90,11 @@ impl FakeGpu {
     /// The next memory of another GPU's is refused.
     pub(crate) fn refuse_import(&self, error: GpuError) {
         self.state.lock().refuses_imports = Some(error);
+    }
+
+    /// Its own memory has files, too.
+    pub(crate) fn show_memory(&self) {
+        self.state.lock().shows_memory = true;
     }
 
     /// The next launch is refused.
@@ -304,7 +310,7 @@ impl Gpu for FakeGpu {
     }
 
     fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {
-        self.toy.host_memory(id)
+        if self.state.lock().shows_memory { self.toy.shown_memory(id) } else { self.toy.host_memory(id) }
     }
 
     fn import(&self, id: AllocId, memory: &HostMemory, bytes: u64) -> Result<(), GpuError> {

@@ -232,21 +232,43 @@ fn parts_of_one_imported_file_cost_one_and_it_goes_with_the_last() {
     assert_eq!((Arc::strong_count(&one), Arc::strong_count(&other)), (1, 1), "nobody holds them");
 }
 
-/// A tenant pays for what it imports; what it maps by that is all of the file.
+/// A tenant pays for what it imports; of a huge file that is all that is mapped.
 #[test]
-fn of_a_huge_file_all_is_imported_or_nothing() {
+fn each_part_of_a_huge_file_costs_one() {
     let (tenant, budget) = limited(HostCost::default());
     let before = budget.used().files;
     let shared = 512 << 20;
-    for bytes in [shared, shared + PAGE] {
+    for bytes in [shared, shared + PAGE, 1 << 46] {
         let file = Arc::new(Memfd::create("huge", bytes).unwrap());
-        let import =
-            |id, bytes| tenant.client.import(AllocId(id), &HostMemory { file: Arc::clone(&file), offset: 0 }, bytes);
-        let part = import(1, PAGE);
-        assert_eq!(part.is_ok(), bytes == shared, "{part:?}");
-        import(2, bytes).unwrap();
-        assert_eq!(import(3, PAGE).is_ok(), bytes == shared, "whatever has been imported of it");
-        (1..4).for_each(|id| drop(tenant.client.request(Request::Free { id: AllocId(id) })));
-        assert_eq!(budget.used().files, before);
+        let import = |id, offset, bytes| {
+            tenant.client.import(AllocId(id), &HostMemory { file: Arc::clone(&file), offset }, bytes)
+        };
+        let huge = bytes > shared;
+        let last = bytes - 3 * PAGE;
+        import(1, last, 2 * PAGE).unwrap();
+        import(2, 0, PAGE).unwrap();
+        assert_eq!(budget.used().files - before, if huge { 2 } else { 1 });
+        map(&tenant, 0, 1, 2 * PAGE).unwrap();
+        map(&tenant, 2 * PAGE, 2, PAGE).unwrap();
+        for (at, seen) in [(last + PAGE, PAGE), (0, 2 * PAGE)] {
+            let page = file.map_part(at, PAGE).unwrap();
+            page.fill(7, 1, 42);
+            assert_eq!(tenant.read(DevAddr(LO + seen + 7), 1), [42], "{bytes:#x} {at:#x}");
+            tenant.write(DevAddr(LO + seen + 8), &[43]);
+            let mut there = [0];
+            page.read(8, &mut there);
+            assert_eq!(there, [43], "{bytes:#x} {at:#x}");
+        }
+        unmap(&tenant, 0, 3 * PAGE).unwrap();
+        if bytes == shared + PAGE {
+            // All of it is something else than a part, whatever has been imported of it.
+            import(3, 0, bytes).unwrap();
+            assert_eq!(budget.used().files - before, 3);
+            tenant.client.request(Request::Free { id: AllocId(3) }).unwrap();
+        }
+        let refused = import(4, last + PAGE, 3 * PAGE);
+        assert!(matches!(refused, Err(GpuError::InvalidValue { .. })), "{refused:?}");
+        (1..3).for_each(|id| drop(tenant.client.request(Request::Free { id: AllocId(id) })));
+        assert_eq!((budget.used().files, Arc::strong_count(&file)), (before, 1));
     }
 }

@@ -1,9 +1,9 @@
 //! Graphs: nodes and edges, executable graphs, user objects.
 
 use cuda_abi::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResult,
-    CUgraphExecUpdateResultInfo, CUgraphInstantiateResult, CUgraphNode, CUgraphNodeType, CUlaunchAttributeID,
-    CUlaunchAttributeValue, CUresult, CUstream, CUuserObject, HostAddr,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUcontext, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec,
+    CUgraphExecUpdateResult, CUgraphExecUpdateResultInfo, CUgraphInstantiateResult, CUgraphNode, CUgraphNodeType,
+    CUlaunchAttributeID, CUlaunchAttributeValue, CUresult, CUstream, CUuserObject, HostAddr,
 };
 use cuda_core::{Driver, GraphNode};
 
@@ -100,6 +100,19 @@ pub(crate) fn destroy(driver: &Driver, graph: CUgraph) -> Answer {
 pub(crate) fn clone(driver: &Driver, clone: Out<CUgraph>, original: CUgraph) -> Answer {
     clone.required()?;
     clone.set(driver.graph_clone(original.core())?);
+    Ok(())
+}
+
+pub(crate) fn conditional_handle_create(
+    driver: &Driver,
+    handle: Out<CUgraphConditionalHandle>,
+    graph: CUgraph,
+    context: CUcontext,
+    default: u32,
+    flags: u32,
+) -> Answer {
+    handle.required()?;
+    handle.set(driver.graph_conditional_handle_create(graph.core(), context.core(), default, flags)?);
     Ok(())
 }
 

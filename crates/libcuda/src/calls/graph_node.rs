@@ -1,13 +1,14 @@
 //! Nodes of graphs: what they are told to do, and what they say they do.
 
 use cuda_abi::{
-    CUDA_BATCH_MEM_OP_NODE_PARAMS_v2, CUDA_CHILD_GRAPH_NODE_PARAMS, CUDA_EVENT_RECORD_NODE_PARAMS,
-    CUDA_EVENT_WAIT_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
-    CUDA_MEM_ALLOC_NODE_PARAMS_v2, CUDA_MEM_FREE_NODE_PARAMS, CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY3D,
-    CUDA_MEMSET_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS_v2, CUarray, CUcontext, CUdeviceptr, CUevent, CUfunction, CUgraph,
-    CUgraphChildGraphNodeOwnership, CUgraphEdgeData, CUgraphExec, CUgraphNode, CUgraphNodeParams, CUgraphNodeType,
-    CUkernel, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemLocationType,
-    CUmemPoolProps, CUmemorytype, CUresult, CUstreamBatchMemOpParams, HostAddr,
+    CUDA_BATCH_MEM_OP_NODE_PARAMS_v2, CUDA_CHILD_GRAPH_NODE_PARAMS, CUDA_CONDITIONAL_NODE_PARAMS,
+    CUDA_EVENT_RECORD_NODE_PARAMS, CUDA_EVENT_WAIT_NODE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS,
+    CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEM_ALLOC_NODE_PARAMS_v2, CUDA_MEM_FREE_NODE_PARAMS, CUDA_MEMCPY_NODE_PARAMS,
+    CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS_v2, CUarray, CUcontext, CUdeviceptr, CUevent,
+    CUfunction, CUgraph, CUgraphChildGraphNodeOwnership, CUgraphConditionalNodeType, CUgraphEdgeData, CUgraphExec,
+    CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUkernel, CUmemAccessDesc, CUmemAllocationHandleType,
+    CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPoolProps, CUmemorytype, CUresult,
+    CUstreamBatchMemOpParams, HostAddr,
 };
 use cuda_core::{CopyEnd, CopyMemory, Driver, Fill, Kernel, LaunchConfig, NodeInfo, NodeParams, Stream};
 use gpu::DevAddr;
@@ -112,6 +113,22 @@ impl Place<'_> {
         Ok(())
     }
 
+    /// Stores the address where the handles of the bodies are.
+    fn conditional(self, driver: &Driver, params: Out<CUDA_CONDITIONAL_NODE_PARAMS>) -> Answer {
+        let mut given = params.input().get()?;
+        let CUDA_CONDITIONAL_NODE_PARAMS { handle, kind, size, ctx, .. } = given;
+        let wanted = NodeParams::Conditional { handle, kind: kind.0, size, context: ctx.core() };
+        let Place::New { out, graph, before } = self else { return self.put(driver, wanted) };
+        out.required()?;
+        let node = driver.graph_add_node(graph.core(), before, wanted)?;
+        if let NodeInfo::Conditional { bodies, .. } = driver.graph_node_get_params(node)? {
+            given.ph_graph_out = HostAddr(bodies.0);
+        }
+        params.set_plain(given);
+        out.set(node);
+        Ok(())
+    }
+
     fn mem_ops(self, driver: &Driver, params: &CUDA_BATCH_MEM_OP_NODE_PARAMS_v2) -> Answer {
         // SAFETY: the C caller promised memory there, so much of it (`decode`).
         let list = unsafe { in_at::<CUstreamBatchMemOpParams>(params.param_array) };
@@ -169,6 +186,10 @@ impl Place<'_> {
             CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_FREE => {
                 let params: CUDA_MEM_FREE_NODE_PARAMS = member!();
                 self.put(driver, NodeParams::MemFree(DevAddr(params.dptr)))
+            }
+            CUgraphNodeType::CU_GRAPH_NODE_TYPE_CONDITIONAL => {
+                // SAFETY: the member that goes with the kind, in a structure that the C caller promised (`decode`).
+                self.conditional(driver, unsafe { out_at(at) })
             }
             CUgraphNodeType(..=18) => refuse(CUresult::CUDA_ERROR_NOT_SUPPORTED),
             _ => refuse(CUresult::CUDA_ERROR_INVALID_VALUE),
@@ -547,6 +568,15 @@ pub(crate) fn node_get_params(driver: &Driver, node: CUgraphNode, out: Out<CUgra
         NodeInfo::RecordEvent(event) | NodeInfo::WaitEvent(event) => member!(CUevent(event.0)),
         NodeInfo::MemOps { .. } => mem_ops_params(&info).into_iter().for_each(|params| member!(params)),
         NodeInfo::MemAlloc { .. } => alloc_params(&info).into_iter().for_each(|params| member!(params)),
+        NodeInfo::Conditional { handle, kind, bodies, context } => {
+            member!(CUDA_CONDITIONAL_NODE_PARAMS {
+                handle: *handle,
+                kind: CUgraphConditionalNodeType(*kind),
+                size: bodies.1 as u32,
+                ph_graph_out: HostAddr(bodies.0),
+                ctx: CUcontext(context.0),
+            });
+        }
         NodeInfo::MemFree(address) => member!(CUDA_MEM_FREE_NODE_PARAMS { dptr: address.0 }),
         NodeInfo::Empty => {}
     }

@@ -5,6 +5,7 @@
 pub(crate) mod array;
 pub(crate) mod array_copy;
 pub(crate) mod batch;
+pub(crate) mod between_processes;
 pub(crate) mod context;
 pub(crate) mod copy;
 pub(crate) mod device;

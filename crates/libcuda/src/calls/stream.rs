@@ -156,7 +156,10 @@ pub(crate) fn stream_begin_capture_to_graph(
 }
 
 pub(crate) fn stream_end_capture(driver: &Driver, stream: CUstream, graph: Out<CUgraph>) -> Answer {
-    graph.required()?;
+    if graph.is_null() {
+        // Who has captured into a graph has it.
+        return Ok(driver.stream_end_capture_to_graph(stream.core())?);
+    }
     graph.set_plain(CUgraph::NULL);
     graph.set(driver.stream_end_capture(stream.core())?);
     Ok(())

@@ -4,6 +4,7 @@ use crate::addresses::{Address, Name, Variant};
 use crate::shims::array::*;
 use crate::shims::array_copy::*;
 use crate::shims::batch::*;
+use crate::shims::between_processes::*;
 use crate::shims::context::*;
 use crate::shims::copy::*;
 use crate::shims::device::*;

@@ -1,9 +1,9 @@
 //! Exported functions implemented by `calls::graph`. Made by `cargo xtask gen` from `crates/cuda_abi/functions.txt`.
 
 use cuda_abi::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUgraph, CUgraphEdgeData, CUgraphExec, CUgraphExecUpdateResult,
-    CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeType, CUlaunchAttributeID, CUlaunchAttributeValue, CUresult,
-    CUstream, CUuserObject, HostAddr,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUcontext, CUgraph, CUgraphConditionalHandle, CUgraphEdgeData, CUgraphExec,
+    CUgraphExecUpdateResult, CUgraphExecUpdateResultInfo, CUgraphNode, CUgraphNodeType, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUresult, CUstream, CUuserObject, HostAddr,
 };
 
 use crate::calls::graph;
@@ -38,6 +38,20 @@ pub(super) extern "C" fn cuGraphAddDependencies_v2(
 pub(super) extern "C" fn cuGraphClone(ph_graph_clone: Out<CUgraph>, original_graph: CUgraph) -> CUresult {
     static ENTRY: Entry = Entry::new("cuGraphClone");
     ENTRY.call(|driver| graph::clone(driver, ph_graph_clone, original_graph))
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuGraphConditionalHandleCreate(
+    p_handle_out: Out<CUgraphConditionalHandle>,
+    h_graph: CUgraph,
+    ctx: CUcontext,
+    default_launch_value: u32,
+    flags: u32,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuGraphConditionalHandleCreate");
+    ENTRY.call(|driver| {
+        graph::conditional_handle_create(driver, p_handle_out, h_graph, ctx, default_launch_value, flags)
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -4,6 +4,7 @@ pub(crate) mod addresses;
 mod array;
 mod array_copy;
 mod batch;
+mod between_processes;
 mod context;
 mod copy;
 mod device;

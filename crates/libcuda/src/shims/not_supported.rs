@@ -87,7 +87,6 @@ not_supported! {
     cuGLUnregisterBufferObject
     cuGraphAddExternalSemaphoresSignalNode
     cuGraphAddExternalSemaphoresWaitNode
-    cuGraphConditionalHandleCreate
     cuGraphExecExternalSemaphoresSignalNodeSetParams
     cuGraphExecExternalSemaphoresWaitNodeSetParams
     cuGraphExternalSemaphoresSignalNodeGetParams
@@ -120,12 +119,6 @@ not_supported! {
     cuGreenCtxWaitEvent
     cuImportExternalMemory
     cuImportExternalSemaphore
-    cuIpcCloseMemHandle
-    cuIpcGetEventHandle
-    cuIpcGetMemHandle
-    cuIpcOpenEventHandle
-    cuIpcOpenMemHandle
-    cuIpcOpenMemHandle_v2
     cuLaunch
     cuLaunchCooperativeKernelMultiDevice
     cuLaunchGrid

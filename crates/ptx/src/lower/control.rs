@@ -5,7 +5,7 @@ use super::mods::Mods;
 use super::operand::Arg;
 use super::slots::Slot;
 use crate::error::PtxError;
-use crate::ir::{Builtin, Cmp, Op, Operand, Order, PredRef, Reg, RegTy, Space, Term, Ty};
+use crate::ir::{Address, Builtin, Cmp, Op, Operand, Order, PredRef, Reg, RegTy, Space, Term, Ty};
 use crate::lexer::{Token, clip};
 use crate::program::{Formal, Function, Item, handle};
 
@@ -331,10 +331,12 @@ impl<'a> Body<'a, '_> {
     /// A call of a function that the driver provides.
     fn builtin(&mut self, function: &Function, rets: &[Actual<'a>], args: &[Actual<'a>]) -> Result<(), PtxError> {
         let (builtin, params, result): (_, &[Ty], Option<Ty>) = match function.name.as_str() {
-            "vprintf" => (Builtin::Vprintf, &[Ty::B64, Ty::B64], Some(Ty::B32)),
-            "malloc" => (Builtin::Malloc, &[Ty::B64], Some(Ty::B64)),
-            "free" => (Builtin::Free, &[Ty::B64], None),
-            "__assertfail" => (Builtin::AssertFail, &[Ty::B64, Ty::B64, Ty::B32, Ty::B64, Ty::B64], None),
+            "vprintf" => (Some(Builtin::Vprintf), &[Ty::B64, Ty::B64], Some(Ty::B32)),
+            "malloc" => (Some(Builtin::Malloc), &[Ty::B64], Some(Ty::B64)),
+            "free" => (Some(Builtin::Free), &[Ty::B64], None),
+            "__assertfail" => (Some(Builtin::AssertFail), &[Ty::B64, Ty::B64, Ty::B32, Ty::B64, Ty::B64], None),
+            // The handle of a condition is the address of its value.
+            "cudaGraphSetConditional" => (None, &[Ty::B64, Ty::B32], None),
             name => return Err(self.unsupported(format!("the external function '{}' is not provided", clip(name)))),
         };
         let fits = |formal: &Formal, ty: &Ty| formal.size == ty.bytes();
@@ -349,6 +351,12 @@ impl<'a> Body<'a, '_> {
         for ((actual, ty), formal) in args.iter().zip(params).zip(&function.params) {
             operands.push(self.argument(*actual, *ty, formal)?);
         }
+        let Some(builtin) = builtin else {
+            let [handle, value] = operands[..] else { return Err(self.mismatch(&function.params[0])) };
+            let (addr, srcs) = (Address { base: handle, offset: 0 }, vec![value]);
+            self.emit(Op::St { space: Space::Generic, ty: Ty::B32, order: Order::Weak, srcs, addr })?;
+            return Ok(());
+        };
         let dst = match result {
             Some(ty) => Some(self.new_reg(ty.reg())?),
             None => None,

@@ -1,0 +1,196 @@
+//! Memory and events of other processes, which here are other drivers of this one.
+
+use std::sync::Arc;
+
+use crate::graphs::word;
+use crate::support::{FakeGpu, Host, driver};
+use cuda_core::{CudaError, Driver, Event, Stream};
+use gpu::DevAddr;
+
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
+const LAZY: u32 = 1;
+/// `CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS`.
+const SHARED: u32 = 6;
+
+/// Two processes; the first one's GPU shows its memory.
+fn two() -> [(Driver, Arc<FakeGpu>); 2] {
+    let [one, other] = [driver(), driver()];
+    one.1.show_memory();
+    [one, other]
+}
+
+/// Calls made in a process; both are this thread's.
+fn within<R>(driver: &Driver, f: impl FnOnce(&Driver) -> R) -> R {
+    let context = driver.device_primary_ctx_retain(cuda_core::Device(0)).unwrap();
+    driver.ctx_set_current(context).unwrap();
+    let result = f(driver);
+    driver.device_primary_ctx_release(cuda_core::Device(0)).unwrap();
+    result
+}
+
+fn fill(driver: &Driver, at: DevAddr, value: u32, words: u64) {
+    driver.memset(at, value, 4, words, Stream::NULL).unwrap();
+    driver.ctx_synchronize().unwrap();
+}
+
+#[test]
+fn what_one_process_has_another_reads_and_writes() {
+    let [(one, _), (other, fake)] = two();
+    for bytes in [3 << 20, 512] {
+        let (first, at, handle) = within(&one, |one| {
+            let first = one.mem_alloc(512).unwrap();
+            let at = one.mem_alloc(bytes).unwrap();
+            fill(one, first, 1, 128);
+            fill(one, at, 7, bytes / 4);
+            (first, at, one.ipc_get_mem_handle(at).unwrap())
+        });
+        // What contexts take they have before.
+        within(&other, |other| {
+            let context = other.ctx_create(0, cuda_core::Device(0)).unwrap();
+            let at = other.mem_alloc(4).unwrap();
+            fill(other, at, 1, 1);
+            other.ctx_destroy(context).unwrap();
+            let at = other.mem_alloc(4).unwrap();
+            fill(other, at, 1, 1);
+        });
+        let free = fake.free();
+        within(&other, |other| {
+            let opened = other.ipc_open_mem_handle(&handle, LAZY).unwrap();
+            assert_eq!(other.ipc_open_mem_handle(&handle, LAZY), Ok(opened), "it is at one address");
+            assert_eq!(other.mem_get_address_range(DevAddr(opened.0 + 8)), Ok((opened, bytes)));
+            assert_eq!([0, bytes - 4].map(|byte| word(other, DevAddr(opened.0 + byte))), [7; 2]);
+            fill(other, DevAddr(opened.0 + bytes - 4), 9, 1);
+            // It is not this process's to free or to hand on.
+            assert_eq!(other.mem_free(opened), Err(CudaError::INVALID_VALUE));
+            assert_eq!(other.mem_free_host(opened.0), Err(CudaError::INVALID_VALUE));
+            assert_eq!(other.ipc_get_mem_handle(opened), Err(CudaError::INVALID_VALUE));
+            other.ipc_close_mem_handle(opened).unwrap();
+            assert_eq!(word(other, opened), 7, "it was opened twice");
+            other.ipc_close_mem_handle(opened).unwrap();
+            assert_eq!(other.ipc_close_mem_handle(opened), Err(CudaError::INVALID_VALUE));
+            let host = Host::new(4);
+            let gone = other.memcpy_dtoh(host.range(0, 4), opened, Stream::NULL);
+            assert_eq!(gone, Err(CudaError::INVALID_VALUE));
+            // Another context has its own, which ends with it.
+            let context = other.ctx_create(0, cuda_core::Device(0)).unwrap();
+            let again = other.ipc_open_mem_handle(&handle, LAZY).unwrap();
+            assert_eq!(word(other, again), 7);
+            other.ctx_destroy(context).unwrap();
+        });
+        assert_eq!(fake.free(), free, "the importer's GPU gave nothing for it");
+        within(&one, |one| {
+            assert_eq!(word(one, DevAddr(at.0 + bytes - 4)), 9);
+            assert_eq!(word(one, first), 1, "its neighbour is as it was");
+            one.mem_free(at).unwrap();
+            let later = one.mem_alloc(bytes).unwrap();
+            assert_ne!(one.ipc_get_mem_handle(later).unwrap(), handle, "later memory has another handle");
+        });
+    }
+}
+
+#[test]
+fn handles_that_name_nothing_open_nothing() {
+    let [(one, _), (other, fake)] = two();
+    let (handle, pinned) = within(&one, |one| {
+        let at = one.mem_alloc(4 << 20).unwrap();
+        let handle = one.ipc_get_mem_handle(at).unwrap();
+        assert_eq!(one.ipc_open_mem_handle(&handle, LAZY), Err(CudaError::INVALID_CONTEXT), "it is its own");
+        assert_eq!(one.ipc_get_mem_handle(DevAddr(at.0 + 512)), Err(CudaError::INVALID_VALUE));
+        let pinned = DevAddr(one.mem_alloc_host(64).unwrap());
+        assert_eq!(one.ipc_get_mem_handle(pinned), Err(CudaError::INVALID_VALUE));
+        (handle, one.event_create(SHARED).and_then(|event| one.ipc_get_event_handle(event)).unwrap())
+    });
+    within(&other, |other| {
+        let own = other.mem_alloc(4 << 20).unwrap();
+        assert_eq!(other.ipc_get_mem_handle(own), Err(CudaError::NOT_SUPPORTED), "this GPU shows nothing");
+        assert_eq!(other.ipc_open_mem_handle(&handle, 0), Err(CudaError::INVALID_VALUE));
+        assert_eq!(other.ipc_open_mem_handle(&pinned, LAZY), Err(CudaError::INVALID_VALUE), "an event's");
+        assert_eq!(other.ipc_open_event_handle(&handle), Err(CudaError::INVALID_VALUE));
+        assert_eq!(other.ipc_open_mem_handle(&[0; 64], LAZY), Err(CudaError::INVALID_VALUE));
+        let free = fake.free();
+        // Each of its numbers counts: whatever is changed, nothing is opened that is not there.
+        for byte in 0..handle.len() {
+            let mut wrong = handle;
+            wrong[byte] ^= 0x40;
+            match other.ipc_open_mem_handle(&wrong, LAZY) {
+                Err(CudaError::INVALID_VALUE | CudaError::INVALID_HANDLE) => {}
+                // The driver's number, and the allocation's, are for telling apart; a part of the file is in it.
+                Ok(opened) => {
+                    assert!((8..12).contains(&byte) || byte >= 40, "{byte}");
+                    other.ipc_close_mem_handle(opened).unwrap();
+                }
+                error => panic!("{byte}: {error:?}"),
+            }
+        }
+        assert_eq!(fake.free(), free);
+    });
+    drop(one);
+    within(&other, |other| {
+        assert_eq!(other.ipc_open_mem_handle(&handle, LAZY), Err(CudaError::INVALID_HANDLE), "its process has gone");
+    });
+}
+
+/// A stream whose work waits until it is let go.
+fn held(driver: &Driver) -> (Stream, std::sync::mpsc::Sender<()>) {
+    let stream = driver.stream_create(1).unwrap();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let wait = Box::new(move || {
+        let _ = held.recv_timeout(std::time::Duration::from_secs(20));
+    });
+    driver.launch_host_func(stream, wait).unwrap();
+    (stream, release)
+}
+
+#[test]
+fn an_event_is_waited_for_in_another_process() {
+    let [(one, _), (other, _)] = two();
+    // Recorded by the one that has made it, then by the other.
+    for turned in [false, true] {
+        let (event, handle) = within(&one, |one| {
+            let event = one.event_create(SHARED).unwrap();
+            assert_eq!(one.event_query(event), Ok(()), "never recorded");
+            (event, one.ipc_get_event_handle(event).unwrap())
+        });
+        let opened = within(&other, |other| other.ipc_open_event_handle(&handle).unwrap());
+        let (records, waits): ((&Driver, Event), (&Driver, Event)) =
+            if turned { ((&other, opened), (&one, event)) } else { ((&one, event), (&other, opened)) };
+        let release = within(records.0, |driver| {
+            let (stream, release) = held(driver);
+            driver.event_record(records.1, stream).unwrap();
+            release
+        });
+        within(waits.0, |driver| {
+            let at = driver.mem_alloc(4).unwrap();
+            driver.memset(at, 0, 4, 1, Stream::NULL).unwrap();
+            driver.ctx_synchronize().unwrap();
+            let stream = driver.stream_create(1).unwrap();
+            driver.stream_wait_event(stream, waits.1, 0).unwrap();
+            driver.memset_async(at, 5, 4, 1, stream).unwrap();
+            assert_eq!(driver.event_query(waits.1), Err(CudaError::NOT_READY));
+            assert_eq!(driver.stream_query(stream), Err(CudaError::NOT_READY));
+            // It is destroyed while the stream waits for it.
+            if turned {
+                driver.event_destroy(waits.1).unwrap();
+            }
+            release.send(()).unwrap();
+            driver.stream_synchronize(stream).unwrap();
+            assert_eq!(word(driver, at), 5);
+            if !turned {
+                driver.event_synchronize(waits.1).unwrap();
+                assert_eq!(driver.event_query(waits.1), Ok(()));
+            }
+        });
+    }
+}
+
+#[test]
+fn events_of_one_process_are_not_shared() {
+    let (driver, _) = driver();
+    let own = driver.event_create(2).unwrap();
+    assert_eq!(driver.ipc_get_event_handle(own), Err(CudaError::INVALID_HANDLE));
+    assert_eq!(driver.event_create(4), Err(CudaError::INVALID_VALUE), "shared events keep no time");
+    let shared = driver.event_create(SHARED).unwrap();
+    assert_eq!(driver.event_elapsed_time(shared, shared), Err(CudaError::INVALID_HANDLE));
+    let handle = driver.ipc_get_event_handle(shared).unwrap();
+    assert_eq!(driver.ipc_open_event_handle(&handle), Err(CudaError::INVALID_CONTEXT));
+}
