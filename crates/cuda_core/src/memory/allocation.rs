@@ -79,6 +79,7 @@ impl Kind {
             Kind::Registered | Kind::RegisteredInPlace => "cudaHostRegister",
             Kind::Managed => "cudaMallocManaged",
             Kind::Mapped | Kind::MappedHost => "cuMemMap",
+            Kind::Imported => "of another process",
             Kind::Array => "an array",
             Kind::Internal => "of the driver",
         };
