@@ -76,6 +76,12 @@ impl DmaMemory {
         self.pinned
     }
 
+    /// Offset in the file at which it, and its mapping, begins.
+    #[must_use]
+    pub fn begins(&self) -> u64 {
+        self.runs[0].0
+    }
+
     /// Bus address of its first byte, by which it is freed.
     #[must_use]
     pub fn bus(&self) -> BusAddr {

@@ -446,7 +446,7 @@ impl Space {
         for (va, memory, range) in parts {
             let mut done = (va - at) as usize;
             if let Backing::Host(part) = &memory.backing {
-                let (offset, bytes) = (part.offset + range.start, range.end - range.start);
+                let (offset, bytes) = (part.offset + range.start - part.dma.begins(), range.end - range.start);
                 f(done, Reachable::Plain(part.dma.mapping.range(offset as usize, bytes as usize)));
                 continue;
             }
