@@ -224,6 +224,8 @@ impl Usage {
             if !MutexGuard::unlocked(&mut state, || ask(gpu, number)) {
                 state.gpus[gpu].open = None;
                 missing.retain(|other| *other != gpu);
+                // Who took it for asked waits for an answer that does not come.
+                self.changed.notify_all();
             }
         }
     }
@@ -631,6 +633,36 @@ mod tests {
         books.state.lock().gpus[0].open = Some((9, Instant::now()));
         books.device_ended(0);
         books.refresh(Instant::now(), bound, |_, _| false);
+    }
+
+    #[test]
+    fn who_waits_for_a_question_that_could_not_be_sent_asks_another() {
+        let books = usage(None);
+        let (since, deadline) = (Instant::now(), Instant::now() + Duration::from_secs(20));
+        let (asked, released) = (AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| {
+                books.refresh(since, deadline, |gpu, _| {
+                    while gpu == 0 && !released.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                    }
+                    false
+                });
+            });
+            while books.state.lock().gpus[0].open.is_none() {
+                std::thread::yield_now();
+            }
+            let second = scope.spawn(|| {
+                books.refresh(since, deadline, |gpu, _| {
+                    asked.fetch_add(u64::from(gpu == 0), Ordering::SeqCst);
+                    false
+                });
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            released.store(true, Ordering::SeqCst);
+            [first, second].into_iter().for_each(|waiter| waiter.join().unwrap());
+        });
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
     }
 
     #[test]
