@@ -96,7 +96,8 @@ int main(int argc, char** argv) {
     } else if (is("misaligned")) {
         store_unaligned<<<1, BLOCK>>>(reinterpret_cast<char*>(data), 6);
     } else if (is("shared")) {
-        fill_shared<<<1, BLOCK, (BLOCK - 1) * sizeof(int)>>>(out, BLOCK);
+        // Shared memory comes in units of 128 bytes.
+        fill_shared<<<1, BLOCK, BLOCK / 2 * sizeof(int)>>>(out, BLOCK);
     } else if (is("freed")) {
         CHECK(cudaFree(data));
         add_one<<<blocks, BLOCK>>>(data, COUNT);

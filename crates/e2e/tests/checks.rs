@@ -91,8 +91,8 @@ fn faults_are_told_with_what_is_known_of_them() {
             1,
             vec![
                 "write of 4 bytes outside the block's shared memory, at 0x".into(),
-                "by thread (63,0,0)".into(),
-                "the block has 252 bytes".into(),
+                "by thread (32,0,0)".into(),
+                "the block has 128 bytes".into(),
             ],
         ),
         (
