@@ -269,6 +269,11 @@ impl Control {
             Ok(orders) => (Ok(()), orders),
             Err(error) => (Err(error), Orders::new()),
         })?;
+        // Device processes do what they are told in order: who has said something behind it has done it. One that does not
+        // answer now is told again when it is started anew.
+        for gpu in gpus {
+            let _ = self.gpus[gpu].device.report();
+        }
         tracing::info!(tenant = name, bytes, "limit of GPU memory");
         Ok(AdminReply::Limit { bytes })
     }
