@@ -5,7 +5,7 @@
 //! there were.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -122,11 +122,14 @@ impl Found {
 pub(crate) fn run(mut command: Command, wish: &Checking) -> Result<()> {
     let names: Vec<&str> = wish.check.iter().map(|check| check.name()).collect();
     let file = match &wish.check_json {
-        Some(file) => std::path::absolute(file).context("which file?")?,
-        None => std::env::temp_dir().join(format!("sundial-check-{}", std::process::id())),
+        Some(file) => {
+            let file = std::path::absolute(file).context("which file?")?;
+            File::create(&file).with_context(|| format!("cannot write {}", file.display()))?;
+            file
+        }
+        None => temporary_file().context("cannot make a file in the folder of temporary ones")?,
     };
     let temporary = wish.check_json.is_none().then(|| Removed(file.clone()));
-    File::create(&file).with_context(|| format!("cannot write {}", file.display()))?;
     command.env("SUNDIAL_NATIVE", "1").env("SUNDIAL_CHECK", names.join(",")).env("SUNDIAL_CHECK_LOG", &file);
     eprintln!("sundial: checking {}, on a software GPU of the program's own", names.join(", "));
     // What a terminal sends, it sends to both; the program decides what comes of it.
@@ -146,6 +149,18 @@ pub(crate) fn run(mut command: Command, wish: &Checking) -> Result<()> {
         0 if found.errors > 0 => wish.check_exit_code.into(),
         code => code,
     });
+}
+
+/// Makes an empty file that was not there: whatever others have put into that folder, nothing of theirs is written.
+fn temporary_file() -> io::Result<PathBuf> {
+    for number in 0.. {
+        let file = std::env::temp_dir().join(format!("sundial-check-{}-{number}", std::process::id()));
+        match File::create_new(&file) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|_| file),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 /// A file that goes with the value.
@@ -187,6 +202,16 @@ fn code(status: ExitStatus) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_temporary_file_is_nobody_elses() {
+        let first = Removed(temporary_file().unwrap());
+        std::fs::write(&first.0, "theirs").unwrap();
+        let second = Removed(temporary_file().unwrap());
+        assert_ne!(first.0, second.0);
+        assert_eq!(std::fs::read(&first.0).unwrap(), b"theirs");
+        assert_eq!(std::fs::read(&second.0).unwrap(), b"");
+    }
 
     #[test]
     fn the_summary_is_of_all_processes() {
