@@ -435,6 +435,13 @@ impl Client {
     }
 }
 
+/// Who drops it has left, although a process that another thread starts just then holds the socket until it runs its program.
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
 /// The client's end of the ring that this region is.
 fn poster(region: RegionInfo) -> Option<Poster> {
     map(region).and_then(Poster::new)

@@ -439,6 +439,14 @@ fn who_waits_learns_of_the_end() {
 }
 
 #[test]
+fn a_client_that_is_dropped_has_left_whoever_else_has_its_socket() {
+    let (served, socket) = Served::new();
+    let _held = socket.try_clone().unwrap();
+    drop(Client::over(socket, &ClientOptions::default()).unwrap());
+    assert_eq!(served.ended(), (Ended::HungUp, vec![Told::Gone]));
+}
+
+#[test]
 fn clients_come_one_after_the_other_at_a_name() {
     let path: PathBuf = std::env::temp_dir().join(format!("vfio-user-both-{}.sock", std::process::id()));
     let listener = Listener::bind(&path, 0o600).unwrap();
