@@ -25,12 +25,14 @@ impl Driver {
     /// A resource of a device, by `CUdevResourceType`.
     ///
     /// # Errors
-    /// `INVALID_DEVICE`; `INVALID_RESOURCE_TYPE` for what devices do not have: work queues are contexts'.
+    /// `INVALID_DEVICE`; `INVALID_RESOURCE_TYPE` for unknown ones.
     pub fn device_get_dev_resource(&self, device: Device, kind: u32) -> Result<DevResource> {
         let all = self.all_multiprocessors(device)?;
         match kind {
             SM => Ok(DevResource::Sm(all)),
             WORKQUEUE_CONFIG => Ok(DevResource::WorkqueueConfig(WorkqueueConfig::new(device))),
+            // Those of no context in particular.
+            WORKQUEUE => Ok(DevResource::Workqueue(Workqueue { device, context: 0 })),
             _ => Err(CudaError::INVALID_RESOURCE_TYPE),
         }
     }
@@ -161,6 +163,7 @@ impl Driver {
     /// `INVALID_CONTEXT` if it is none.
     pub fn green_ctx_destroy(&self, green: GreenContext) -> Result<()> {
         self.ready()?;
+        let green = self.named_green(green);
         let state = self.greens.remove(green.0).map_err(|_| CudaError::INVALID_CONTEXT)?.context.clone();
         // Nobody else does it: the handle was there.
         let _ = self.contexts.remove(state.handle.0);
@@ -174,11 +177,24 @@ impl Driver {
         Ok(())
     }
 
+    /// A green context by handle. CUDA's runtime names it by that of the context that stands for it.
     fn green(&self, green: GreenContext) -> Result<Arc<GreenState>> {
         self.ready()?;
-        let found = self.greens.get(green.0).map_err(|_| CudaError::INVALID_CONTEXT)?;
+        let found = self.greens.get(self.named_green(green).0).map_err(|_| CudaError::INVALID_CONTEXT)?;
         found.context.alive_or(|| {})?;
         Ok(found)
+    }
+
+    fn named_green(&self, green: GreenContext) -> GreenContext {
+        let stands_for =
+            self.contexts.get(green.0).ok().and_then(|context| context.queues.part().map(|part| part.green));
+        stands_for.unwrap_or(green)
+    }
+
+    /// Whether a context stands for a green one.
+    #[must_use]
+    pub fn is_green(&self, context: Context) -> bool {
+        self.contexts.get(context.0).is_ok_and(|context| context.queues.part().is_some())
     }
 
     /// What stands for a green context where a context is asked for.

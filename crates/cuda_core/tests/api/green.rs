@@ -66,7 +66,6 @@ fn resources_are_told_and_divided() {
     assert_eq!((all.count, all.unit, all.part), (10, 2, None));
     assert_eq!(driver.device_get_dev_resource(Device(1), SM), Err(CudaError::INVALID_DEVICE));
     assert_eq!(driver.device_get_dev_resource(DEVICE, 0), Err(CudaError::INVALID_RESOURCE_TYPE));
-    assert_eq!(driver.device_get_dev_resource(DEVICE, WORKQUEUE), Err(CudaError::INVALID_RESOURCE_TYPE));
     assert_eq!(sms(driver.ctx_get_dev_resource(Context::NULL, SM)), all);
     assert_eq!(sms(driver.stream_get_dev_resource(Stream::NULL, SM)), all);
     assert_eq!(driver.stream_get_dev_resource(Stream::NULL, WORKQUEUE_CONFIG), Err(CudaError::INVALID_RESOURCE_TYPE));
@@ -87,6 +86,7 @@ fn resources_are_told_and_divided() {
     let queue = |context| driver.ctx_get_dev_resource(context, WORKQUEUE).unwrap();
     let context = driver.ctx_from_green_ctx(green).unwrap();
     assert_ne!(queue(context), queue(Context::NULL));
+    assert_ne!(driver.device_get_dev_resource(DEVICE, WORKQUEUE), Ok(queue(context)));
     // One that has the work queues of another.
     let desc = driver.dev_resource_generate_desc(&[DevResource::Sm(own), queue(context)]).unwrap();
     let other = driver.green_ctx_create(desc, DEVICE, 0).unwrap();
@@ -114,6 +114,11 @@ fn it_is_a_part_of_the_primary_context() {
     assert_ne!(driver.green_ctx_get_id(green), driver.green_ctx_get_id(other));
     assert_eq!(driver.ctx_destroy(context), Err(CudaError::INVALID_CONTEXT));
     assert_eq!(driver.ctx_push_current(Context(green.0)), Err(CudaError::INVALID_CONTEXT), "only what stands for it");
+    assert!(driver.is_green(context) && !driver.is_green(driver.device_primary_ctx_handle(DEVICE).unwrap()));
+    // The runtime names it so.
+    assert_eq!(driver.ctx_from_green_ctx(GreenContext(context.0)), Ok(context));
+    let primary = GreenContext(driver.device_primary_ctx_handle(DEVICE).unwrap().0);
+    assert_eq!(driver.green_ctx_destroy(primary), Err(CudaError::INVALID_CONTEXT));
 
     // What is made there is the primary context's.
     let memory = driver.mem_alloc(64).unwrap();
@@ -127,6 +132,7 @@ fn it_is_a_part_of_the_primary_context() {
     driver.ctx_set_current(driver.ctx_from_green_ctx(other).unwrap()).unwrap();
     driver.mem_free(memory).unwrap();
     assert!(active());
+    let other = GreenContext(driver.ctx_from_green_ctx(other).unwrap().0);
     driver.green_ctx_destroy(other).unwrap();
     assert!(!active());
     assert_eq!(fake.free(), all, "it gives everything back");
