@@ -198,6 +198,7 @@ fn shims(names: &[Name], family: &str) -> String {
     let mut abi = words(&body, |word| {
         (word.starts_with("CU") && word.chars().nth(2).is_some_and(char::is_alphanumeric) || word == "HostAddr")
             || word.starts_with("CUDA_")
+            || word.starts_with("CU_DEV_")
     });
     abi.insert("CUresult".to_owned());
     let decode = words(&body, |word| matches!(word, "Out" | "In" | "InOut" | "Text"));
@@ -294,6 +295,19 @@ fn modules(families: &BTreeSet<String>) -> String {
     text
 }
 
+/// What does less than its name says, and how.
+const NOTES: &[(&str, &str)] = &[
+    (
+        "cuGreenCtxCreate",
+        "how many multiprocessors it has is told, and heeded by occupancy and cooperative launches; its kernels run on any of the GPU's, \
+         beside those of others, and the configuration of its work queues is a hint without effect",
+    ),
+    (
+        "cuDevSmResourceSplit",
+        "multiprocessors are alike: co-scheduling is possible everywhere, and there are no locality domains",
+    ),
+];
+
 fn coverage(names: &[Name]) -> String {
     let variants: Vec<&Variant> = names.iter().flat_map(|name| &name.variants).collect();
     let done = |variant: &&&Variant| variant.call.is_some();
@@ -318,6 +332,8 @@ fn coverage(names: &[Name]) -> String {
             (true, true) => format!("implemented, not {}", by_status[&true].join(", ")),
             _ => "not implemented".to_owned(),
         };
+        let note = NOTES.iter().find(|(of, _)| *of == name.name).map_or(String::new(), |(_, note)| format!(": {note}"));
+        let status = status + &note;
         let all: Vec<String> = by_status.into_values().flatten().collect();
         let _ = writeln!(text, "| {} | {} | {status} |", name.name, all.join(", "));
     }

@@ -10,6 +10,7 @@ use crate::code::library::{KernelState, LibraryState};
 use crate::code::linker::LinkState;
 use crate::code::module::CodeTables;
 use crate::context::current::with_stack;
+use crate::context::green::GreenState;
 use crate::context::state::ContextState;
 use crate::devices::{DeviceState, Devices};
 use crate::error::{CudaError, Result};
@@ -19,6 +20,7 @@ use crate::memory::advice::Advices;
 use crate::memory::between_processes::{Opened, fresh_driver};
 use crate::memory::memories::Memories;
 use crate::memory::virtual_memory::VirtualMemory;
+use crate::resources::Provision;
 use crate::textures::objects::ObjectTable;
 use crate::textures::references::References;
 use crate::values::{HostServices, MemoryWatcher};
@@ -33,6 +35,9 @@ pub struct Driver {
     pub(crate) virtual_memory: VirtualMemory,
     pub(crate) advices: Advices,
     pub(crate) contexts: Table<ContextState>,
+    pub(crate) greens: Table<GreenState>,
+    /// What green contexts are to have.
+    pub(crate) descs: Table<Provision>,
     pub(crate) streams: Table<StreamState>,
     pub(crate) events: Table<EventState>,
     pub(crate) code: CodeTables,
@@ -58,6 +63,8 @@ impl Driver {
             virtual_memory: VirtualMemory::new(&memory),
             advices: Advices::new(memory.count()),
             contexts: Table::default(),
+            greens: Table::default(),
+            descs: Table::default(),
             streams: Table::default(),
             events: Table::default(),
             code: CodeTables::default(),
@@ -148,7 +155,7 @@ impl Driver {
         if !top.dead() {
             return Ok(top);
         }
-        let again = self.contexts.get(top.core.handle.0).map_err(|_| CudaError::CONTEXT_IS_DESTROYED)?;
+        let again = self.contexts.get(top.handle.0).map_err(|_| CudaError::CONTEXT_IS_DESTROYED)?;
         if !again.dead() {
             with_stack(|stack| stack.last_mut().map(|last| *last = Arc::clone(&again)))?;
         }
@@ -195,23 +202,30 @@ impl Driver {
         self.ready()?;
         let found = self.streams.get(stream.0)?;
         found.core.check()?;
+        found.queues.attached()?;
         Ok(found)
     }
 
     /// A stream by handle for work of a context, which has been checked.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` if it is none of the context's.
+    /// `INVALID_HANDLE` if it is none of the context's, and for the thread's default stream in a green context; `STREAM_DETACHED` if
+    /// its green context is gone.
     pub(crate) fn stream_in(&self, context: &Arc<ContextState>, stream: Stream) -> Result<Arc<StreamState>> {
         match stream.0 {
             0 | 1 => Ok(Arc::clone(&context.legacy)),
+            2 if context.queues.part().is_some() => Err(CudaError::INVALID_HANDLE),
             2 => StreamState::per_thread(&context.queues, || {
                 let graphs = Arc::downgrade(&self.graphs);
                 Box::new(move |stream| graphs.upgrade().iter().for_each(|graphs| graphs.forget_captured(stream)))
             }),
             value => {
                 let found = self.streams.get(value)?;
-                if Arc::ptr_eq(&found.core, &context.core) { Ok(found) } else { Err(CudaError::INVALID_HANDLE) }
+                if !Arc::ptr_eq(&found.core, &context.core) {
+                    return Err(CudaError::INVALID_HANDLE);
+                }
+                found.queues.attached()?;
+                Ok(found)
             }
         }
     }

@@ -73,6 +73,10 @@ handles! {
     TexRef,
     /// `CUsurfref`.
     SurfRef,
+    /// `CUgreenCtx`.
+    GreenContext,
+    /// `CUdevResourceDesc`.
+    ResourceDesc,
 }
 
 impl Kernel {
@@ -115,6 +119,8 @@ pub(crate) enum Tag {
     MipmappedArray,
     TexRef,
     SurfRef,
+    GreenContext,
+    ResourceDesc,
 }
 
 const TAG_SHIFT: u32 = 40;

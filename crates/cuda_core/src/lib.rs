@@ -18,6 +18,7 @@
 //! | `memory` | addresses and memory: what is handed out, what is known of an address, pools, mappings |
 //! | `context_core` | what a context is to the objects in it: name, health, limits, printf; how errors become known |
 //! | `code` | images, texts, modules, libraries, functions: found, and loaded when needed; what fits a multiprocessor |
+//! | `resources` | which of a device's multiprocessors a green context has: numbers, divided |
 //! | `work` | queues and the order between them (the legacy stream's rule); streams, events, launches, copies |
 //! | `graph` | work described once: graphs, what streams record instead of submitting it, executable graphs |
 //! | `textures` | textures and surfaces: descriptors of arrays and memory, objects and references |
@@ -53,6 +54,12 @@
 //! stream they are in (`work::between`). A stream waits for another
 //! GPU's event on a thread of this process.
 //!
+//! # Green contexts
+//!
+//! A green context is a part of its device's primary context: queues of its own, with a default stream among them, and a handle; memory,
+//! modules and health are the primary context's. How many multiprocessors it has is kept, told, and heeded where work is sized
+//! (occupancy, cooperative launches); its kernels run on any of the GPU's.
+//!
 //! # Errors
 //!
 //! [`CudaError`] is a CUDA result code; each method's documentation names those it adds to the common ones: `NOT_INITIALIZED`,
@@ -77,6 +84,7 @@ mod gpu_link;
 mod graph;
 mod handle;
 mod memory;
+mod resources;
 mod textures;
 mod values;
 mod work;
@@ -85,11 +93,12 @@ pub use code::{fatbin, objects};
 pub use driver::Driver;
 pub use error::{CudaError, Result};
 pub use handle::{
-    Array, Context, Device, Event, Function, Graph, GraphExec, GraphNode, Kernel, Library, Link, MemPool,
-    MipmappedArray, Module, Physical, Stream, SurfRef, TexRef, UserObject,
+    Array, Context, Device, Event, Function, Graph, GraphExec, GraphNode, GreenContext, Kernel, Library, Link, MemPool,
+    MipmappedArray, Module, Physical, ResourceDesc, Stream, SurfRef, TexRef, UserObject,
 };
 /// What is asked of the compiler at a load.
 pub use ptx::JitOptions;
+pub use resources::{DevResource, SmGroup, SmResource, Split, Workqueue, WorkqueueConfig};
 pub use values::{
     AccessFlags, AttributeValue, CaptureInfo, Copy3D, CopyEnd, CopyMemory, DeviceProperties, Fill, GraphEdge,
     GraphOutcome, HostCall, HostServices, Image, JitLog, LaunchConfig, Location, MemOp, MemoryProps, MemoryWatcher,

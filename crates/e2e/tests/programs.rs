@@ -25,6 +25,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
             "mandelbrot",
             "streams",
             "graphs",
+            "green",
             "graph_memory",
             "conditions",
             "managed",

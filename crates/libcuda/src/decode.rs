@@ -299,6 +299,8 @@ handles! {
     CUmipmappedArray <=> MipmappedArray,
     CUtexref <=> TexRef,
     CUsurfref <=> SurfRef,
+    CUgreenCtx <=> GreenContext,
+    CUdevResourceDesc <=> ResourceDesc,
 }
 
 macro_rules! plain_out {
@@ -318,7 +320,7 @@ plain_out!(
     CUmemAllocationProp,
     CUmemAccess_flags,
     CUlaunchAttributeValue,
-    CUgreenCtx,
+    CU_DEV_SM_RESOURCE_GROUP_PARAMS,
     CUgraphEdgeData,
     CUgraphExecUpdateResult,
     CUgraphExecUpdateResultInfo,

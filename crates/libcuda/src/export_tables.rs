@@ -12,7 +12,7 @@
 //! | `TOOLS_TLS` | every runtime | 2 the thread's tool context: none |
 //! | `TOOLS_CONTEXT` | runtimes since 13.4, cuBLAS | 4, 39, 51 (cuBLAS) no tool to tell anything |
 //! | `CONTEXT_STORAGE` | every runtime | 0 put, 1 delete, 2 get |
-//! | `CONTEXT_CHECKS` | runtimes since 12.4 | 2, 3 nothing is wrong |
+//! | `CONTEXT_CHECKS` | runtimes since 12.4 | 2 whether a context is a green one, 3 nothing is wrong |
 //! | `HANDSHAKE` | every runtime | 1 the validity handshake |
 //! | `COMPILER`, `MATH_LIBRARIES` | NVRTC; cuBLAS, cuFFT, cuSOLVER | none |
 //! | `PROFILER` | cuPTI, which calls itself without end where it is refused | none |
@@ -28,7 +28,7 @@ use wire::place::STANDING_TABLE;
 
 use crate::calls::module::module_load_data;
 use crate::context_storage::{self, Destructor};
-use crate::decode::{Encode, Out};
+use crate::decode::{Core, Encode, Out};
 use crate::entry::{Answer, Entry, driver};
 use crate::handshake::{Asked, DeviceIdentity, answer};
 
@@ -201,8 +201,10 @@ extern "C" fn no_tool() -> CUresult {
     CUresult::CUDA_SUCCESS
 }
 
-extern "C" fn check_context(_: CUcontext, state: Out<u32>, detail: Out<HostAddr>) -> CUresult {
-    state.set(0u32);
+/// What a context is: 1 for one that stands for a green context, else 0.
+extern "C" fn check_context(context: CUcontext, state: Out<u32>, detail: Out<HostAddr>) -> CUresult {
+    let green = driver().is_ok_and(|driver| driver.is_green(context.core()));
+    state.set(u32::from(green));
     detail.set(HostAddr::NULL);
     CUresult::CUDA_SUCCESS
 }

@@ -39,7 +39,7 @@ impl Driver {
             return Err(CudaError::INVALID_CONTEXT);
         }
         self.contexts.remove(context.0).map_err(|_| CudaError::INVALID_CONTEXT)?;
-        with_stack(|stack| stack.pop_if(|top| top.core.handle == context))?;
+        with_stack(|stack| stack.pop_if(|top| top.handle == context))?;
         self.end_context(&state);
         Ok(())
     }
@@ -90,11 +90,11 @@ impl Driver {
     /// `INVALID_CONTEXT` if `context` is not current.
     pub fn ctx_attach(&self, context: Context) -> Result<Context> {
         let current = self.current()?;
-        if !context.is_null() && context != current.core.handle {
+        if !context.is_null() && context != current.handle {
             return Err(CudaError::INVALID_CONTEXT);
         }
         current.uses.fetch_add(1, Ordering::AcqRel);
-        Ok(current.core.handle)
+        Ok(current.handle)
     }
 
     /// `cuCtxDetach`: the last detach destroys.
@@ -103,7 +103,7 @@ impl Driver {
     /// `INVALID_CONTEXT` if it is not current.
     pub fn ctx_detach(&self, context: Context) -> Result<()> {
         let current = self.current_any()?;
-        if current.core.handle != context || current.primary {
+        if current.handle != context || current.primary {
             return Err(CudaError::INVALID_CONTEXT);
         }
         if current.uses.fetch_sub(1, Ordering::AcqRel) == 1 { self.ctx_destroy(context) } else { Ok(()) }
@@ -125,7 +125,7 @@ impl Driver {
     /// `INVALID_CONTEXT` if there is none.
     pub fn ctx_pop_current(&self) -> Result<Context> {
         self.ready()?;
-        with_stack(Vec::pop)?.map(|state| state.core.handle).ok_or(CudaError::INVALID_CONTEXT)
+        with_stack(Vec::pop)?.map(|state| state.handle).ok_or(CudaError::INVALID_CONTEXT)
     }
 
     /// Replaces the top of the stack; null pops.
@@ -137,7 +137,7 @@ impl Driver {
         if context.is_null() {
             return with_stack(|stack| drop(stack.pop()));
         }
-        let same = with_stack(|stack| stack.last().is_some_and(|top| top.core.handle == context && !top.dead()))?;
+        let same = with_stack(|stack| stack.last().is_some_and(|top| top.handle == context && !top.dead()))?;
         if same {
             return Ok(());
         }
@@ -154,7 +154,7 @@ impl Driver {
     /// `NOT_INITIALIZED`, `DEINITIALIZED`.
     pub fn ctx_get_current(&self) -> Result<Context> {
         self.ready()?;
-        with_stack(|stack| stack.last().map_or(Context::NULL, |state| state.core.handle))
+        with_stack(|stack| stack.last().map_or(Context::NULL, |state| state.handle))
     }
 
     /// The current context's device.
@@ -205,7 +205,7 @@ impl Driver {
         if state.dead() {
             return Err(CudaError::CONTEXT_IS_DESTROYED);
         }
-        Ok(u64::from(state.core.id.0))
+        Ok(state.queues.context_id())
     }
 
     /// API version of a context; null means current.
@@ -308,14 +308,13 @@ impl Driver {
         self.current().map(|_| ())
     }
 
-    /// The multiprocessor count an affinity gives: all.
+    /// The multiprocessor count an affinity gives: all of the context's.
     ///
     /// # Errors
     /// `INVALID_VALUE` for unknown kinds.
     pub fn ctx_get_exec_affinity(&self, kind: i32) -> Result<u32> {
         let context = self.current()?;
-        let properties = context.core.link().properties();
-        if kind == 0 { Ok(properties.multiprocessors) } else { Err(CudaError::INVALID_VALUE) }
+        if kind == 0 { Ok(context.queues.multiprocessors()) } else { Err(CudaError::INVALID_VALUE) }
     }
 
     /// Records an event behind all work of a context.

@@ -72,7 +72,7 @@ impl Driver {
         let contexts = self.contexts.all();
         for context in contexts.iter().filter(|context| concerned(context.core.gpu.ordinal) && !context.dead()) {
             // A context that failed runs nothing any more.
-            let _ = context.queues.synchronize();
+            let _ = context.queues.whole().synchronize();
         }
         Ok(())
     }

@@ -91,11 +91,11 @@ impl Driver {
         }
         let found = self.memory.find(address.0).ok_or(CudaError::INVALID_VALUE)?;
         if found.kind.pooled() && found.base == address.0 {
-            current.queues.synchronize()?;
+            current.queues.whole().synchronize()?;
             return self.pools_of(&found).free(&found, None);
         }
         if found.kind == Kind::Graph && found.base == address.0 {
-            current.queues.synchronize()?;
+            current.queues.whole().synchronize()?;
             return self.memory.of(found.gpu).graph_free(address.0, None);
         }
         let freeable = |found: &Allocation| matches!(found.kind, Kind::Device | Kind::Managed);
@@ -116,13 +116,13 @@ impl Driver {
 
     /// Waits for the work of the current context and of the one that owns some memory.
     pub(crate) fn quiesce(&self, current: &ContextState, owner: gpu::ContextId) -> Result<()> {
-        current.queues.synchronize()?;
+        current.queues.whole().synchronize()?;
         if owner != current.core.id
             && let Some(owner) = self.contexts.all().into_iter().find(|context| context.core.id == owner)
             && !owner.core.dead()
         {
             // Work that failed does not use memory any more.
-            let _ = owner.queues.synchronize();
+            let _ = owner.queues.whole().synchronize();
         }
         Ok(())
     }

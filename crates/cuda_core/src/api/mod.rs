@@ -13,6 +13,7 @@ mod fill;
 mod function;
 mod graph;
 mod graph_exec;
+mod green;
 mod launch;
 mod library;
 mod linker;

@@ -1,11 +1,15 @@
 //! Occupancy: how many blocks of a kernel fit a multiprocessor.
 
+use std::sync::Arc;
+
+use crate::code::function::FunctionState;
 use crate::code::occupancy::SHARED_UNIT;
 use crate::device_attributes::{SHARED_PER_BLOCK_OPTIN, SHARED_PER_SM, SHARED_RESERVED, WARP};
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::handle::Function;
 use crate::values::LaunchConfig;
+use crate::work::launch::all_multiprocessors;
 
 impl Driver {
     /// Blocks that fit a multiprocessor at once. `flags` may disable the caching override, which changes nothing here.
@@ -51,7 +55,7 @@ impl Driver {
             }
             block = if block.is_multiple_of(WARP) { block - WARP } else { block / WARP * WARP };
         }
-        let grid = best.saturating_mul(function.core.link().properties().multiprocessors);
+        let grid = best.saturating_mul(self.multiprocessors_for(&function));
         Ok((i32::try_from(grid).unwrap_or(i32::MAX), best_block as i32))
     }
 
@@ -98,7 +102,13 @@ impl Driver {
         let threads = config.block.iter().map(|&n| u64::from(n)).fold(1, u64::saturating_mul);
         let threads = u32::try_from(threads).map_err(|_| CudaError::INVALID_VALUE)?;
         let blocks = function.active_blocks(threads, config.shared_bytes.into());
-        let all = blocks.saturating_mul(function.core.link().properties().multiprocessors);
+        let all = blocks.saturating_mul(self.multiprocessors_for(&function));
         Ok(i32::try_from(all).unwrap_or(i32::MAX))
+    }
+
+    /// How many multiprocessors a function would have now: those of the current context, if it is one of the function's.
+    fn multiprocessors_for(&self, function: &FunctionState) -> u32 {
+        let current = self.current_any().ok().filter(|context| Arc::ptr_eq(&context.core, &function.core));
+        current.map_or_else(|| all_multiprocessors(function), |context| context.queues.multiprocessors())
     }
 }

@@ -122,6 +122,9 @@ impl Driver {
             if self.pool(pool)?.1.memory() != PoolMemory::Device {
                 return Err(CudaError::NOT_SUPPORTED);
             }
+            if bytes == 0 {
+                return Ok(DevAddr(0));
+            }
             let location = Location::Device(self.device_of_pool(pool)?);
             let props = MemoryProps { location, handle_types: 0, max_bytes: 0 };
             let wanted = self.wanted_alloc(props, bytes, &[], Box::default())?;
@@ -152,6 +155,9 @@ impl Driver {
     /// `INVALID_VALUE` if no allocation begins there, `INVALID_HANDLE`.
     pub fn mem_free_async(&self, address: DevAddr, stream: Stream) -> Result<()> {
         if let Some(capture) = self.captured(stream)? {
+            if address.0 == 0 {
+                return Ok(());
+            }
             let memory = self.graph_memory_at(address)?;
             return capture.add_node(|_, graph, _| Ok(Work::Free(memory.graph_to_free(address.0, graph)?)));
         }

@@ -6,7 +6,7 @@ use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::graph::node::Work;
 use crate::handle::{Context, Device, Event, Stream};
-use crate::work::stream::{GREATEST_PRIORITY, NON_BLOCKING, StreamState};
+use crate::work::stream::NON_BLOCKING;
 
 impl Driver {
     /// Creates a stream.
@@ -26,12 +26,7 @@ impl Driver {
         if flags & !NON_BLOCKING != 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        context.queues.reap();
-        let stream = StreamState::created(&context.queues, flags, priority.clamp(GREATEST_PRIORITY, 0));
-        let handle = stream.handle;
-        self.streams.insert(handle.0, stream);
-        context.alive_or(|| drop(self.streams.remove(handle.0)))?;
-        Ok(handle)
+        self.stream_of(&context, flags, priority)
     }
 
     /// Destroys a stream; its work still completes. A capture goes with the stream that it began in; one that the stream joined goes on.
@@ -113,12 +108,12 @@ impl Driver {
         self.any_stream(stream).map(|stream| u64::from(stream.id().0))
     }
 
-    /// The context that it is a stream of.
+    /// The context that it is a stream of; of a green context, what stands for that.
     ///
     /// # Errors
     /// `INVALID_HANDLE`.
     pub fn stream_get_ctx(&self, stream: Stream) -> Result<Context> {
-        self.any_stream(stream).map(|stream| stream.core.handle)
+        self.any_stream(stream).map(|stream| stream.queues.context())
     }
 
     /// The device of its context.

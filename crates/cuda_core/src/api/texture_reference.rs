@@ -96,7 +96,7 @@ impl Driver {
     /// Puts a reference's descriptor somewhere, and its handle into the module's variable, after all work that may read it.
     fn bind(&self, state: &Arc<ReferenceState>, binding: &mut Binding) -> Result<()> {
         let context = &state.context;
-        context.queues.synchronize()?;
+        context.queues.whole().synchronize()?;
         let descriptor = binding.resource.and_then(|resource| {
             let (image, mipmapped) = self.image(context, &resource).ok()?;
             match state.kind {

@@ -7,7 +7,7 @@ use crate::context_core::{ContextCore, GpuCore};
 use crate::error::{CudaError, Result};
 use crate::handle::Context;
 use crate::textures::slab::Descriptors;
-use crate::work::queues::Queues;
+use crate::work::queues::{Part, Queues};
 use crate::work::stream::StreamState;
 
 /// Flags a context may have: scheduling, mapped host memory, local memory resizing, dumps, synchronous copies.
@@ -23,11 +23,14 @@ pub(crate) fn check_flags(flags: u32) -> Result<()> {
 
 #[derive(Debug)]
 pub(crate) struct ContextState {
+    /// The core's, but of green contexts.
+    pub(crate) handle: Context,
     pub(crate) core: Arc<ContextCore>,
     pub(crate) queues: Arc<Queues>,
     pub(crate) legacy: Arc<StreamState>,
     /// Those of its textures and surfaces.
     pub(crate) descriptors: Descriptors,
+    /// It is a primary context, or a part of one: nobody destroys it.
     pub(crate) primary: bool,
     pub(crate) flags: AtomicU32,
     /// `cuCtxAttach` and `cuCtxDetach` count.
@@ -40,7 +43,25 @@ impl ContextState {
     pub(crate) fn new(gpu: &Arc<GpuCore>, handle: Context, primary: bool, flags: u32) -> Arc<ContextState> {
         let core = ContextCore::new(gpu, handle);
         let queues = Queues::new(&core);
+        ContextState::with(handle, core, queues, primary, flags)
+    }
+
+    /// A green context: a part of a primary one.
+    pub(crate) fn part_of(primary: &ContextState, part: Part) -> Arc<ContextState> {
+        let flags = primary.flags.load(Ordering::Relaxed);
+        let queues = Queues::part_of(&primary.queues, part);
+        ContextState::with(part.context, Arc::clone(&primary.core), queues, true, flags)
+    }
+
+    fn with(
+        handle: Context,
+        core: Arc<ContextCore>,
+        queues: Arc<Queues>,
+        primary: bool,
+        flags: u32,
+    ) -> Arc<ContextState> {
         Arc::new(ContextState {
+            handle,
             legacy: StreamState::legacy(&queues),
             core,
             queues,
@@ -63,11 +84,12 @@ impl ContextState {
     /// # Errors
     /// What is wrong with it.
     pub(crate) fn check(&self) -> Result<()> {
-        self.core.check()
+        self.core.check()?;
+        if self.queues.attached().is_err() { Err(CudaError::CONTEXT_IS_DESTROYED) } else { Ok(()) }
     }
 
     pub(crate) fn dead(&self) -> bool {
-        self.core.dead()
+        self.core.dead() || self.queues.attached().is_err()
     }
 
     /// After something was made in the context, and entered where the context's end looks for it: if the end did not find it,

@@ -27,6 +27,7 @@ use crate::graph::{Graphs, State};
 use crate::handle::{Graph, GraphNode, Stream};
 use crate::values::CaptureInfo;
 use crate::work::event::EventState;
+use crate::work::queues::Queues;
 use crate::work::stream::StreamState;
 
 /// Numbers of `CUstreamCaptureMode`.
@@ -136,6 +137,13 @@ impl Graphs {
             drop(state);
             drop(taken);
         }
+    }
+
+    /// Captures in which streams of a context take part are invalid.
+    pub(crate) fn invalidate_captures_in(&self, queues: &Queues) {
+        let in_it = |member: &StreamState| queues.covers(&member.queues);
+        // Whoever goes on with one is told.
+        let _ = self.state.lock().captures.invalidate(|_, capture| capture.has(in_it), CudaError::STREAM_DETACHED);
     }
 
     /// All streams of a context go, the default ones of threads too.
@@ -261,7 +269,7 @@ impl Driver {
             return self.invalidate(|of, _| of == id, CudaError::STREAM_CAPTURE_UNSUPPORTED);
         }
         if stream.depends_on_captures() {
-            let of_it = |member: &StreamState| Arc::ptr_eq(&member.core, &stream.core) && member.is_blocking();
+            let of_it = |member: &StreamState| Arc::ptr_eq(&member.queues, &stream.queues) && member.is_blocking();
             return self.invalidate(|_, capture| capture.has(of_it), CudaError::STREAM_CAPTURE_IMPLICIT);
         }
         Ok(())
@@ -292,10 +300,10 @@ impl Driver {
     /// # Errors
     /// `STREAM_CAPTURE_UNSUPPORTED` if streams of a context are being captured. The captures are invalid then.
     pub(crate) fn none_captured_in(&self, context: &ContextState) -> Result<()> {
-        if context.queues.captured.load(Ordering::Acquire) == 0 {
+        if !context.queues.any_captured() {
             return Ok(());
         }
-        let in_it = |member: &StreamState| Arc::ptr_eq(&member.core, &context.core);
+        let in_it = |member: &StreamState| context.queues.covers(&member.queues);
         self.invalidate(|_, capture| capture.has(in_it), CudaError::STREAM_CAPTURE_UNSUPPORTED)
     }
 

@@ -68,7 +68,8 @@ pub(crate) fn encode(memory: &Arc<Memories>, work: &Work) -> Result<Vec<Step>> {
         Work::Kernel(kernel) => {
             kernel.function.core.check()?;
             // Its shape was checked when it was given, without the attributes that it has by now.
-            launch::check_together(&kernel.function, &kernel.config)?;
+            let all = launch::all_multiprocessors(&kernel.function);
+            launch::check_together(&kernel.function, &kernel.config, all)?;
             let command = match launch::command(&kernel.function, &kernel.config, &[])? {
                 Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, .. } => {
                     Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, params: &[] }

@@ -50,7 +50,7 @@ impl Descriptors {
             let left_alone = std::mem::take(&mut places.left_alone);
             // To ask for signals may take its time, where queues are full.
             drop(places);
-            let marks = queues.tails();
+            let marks = queues.whole().tails();
             places = self.0.lock();
             match (marks, &places.watched) {
                 (Ok(marks), None) => places.watched = Some((left_alone, marks)),

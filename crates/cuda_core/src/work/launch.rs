@@ -21,7 +21,7 @@ pub(crate) fn launch(
     config: &LaunchConfig,
     params: Params<'_>,
 ) -> Result<()> {
-    check(function, config)?;
+    check(function, config, stream.queues.multiprocessors())?;
     let bytes = function.info.param_bytes as usize;
     if bytes > MAX_PARAM_BYTES {
         return Err(CudaError::INVALID_VALUE);
@@ -43,7 +43,7 @@ pub(crate) fn launch(
 /// # Errors
 /// `INVALID_VALUE` for shapes that cannot be launched and for missing parameters.
 pub(crate) fn block(function: &FunctionState, config: &LaunchConfig, params: Params<'_>) -> Result<Vec<u8>> {
-    check(function, config)?;
+    check(function, config, all_multiprocessors(function))?;
     let bytes = function.info.param_bytes as usize;
     if bytes > MAX_PARAM_BYTES {
         return Err(CudaError::INVALID_VALUE);
@@ -98,8 +98,8 @@ fn gather(function: &FunctionState, params: Params<'_>, block: &mut [u8]) -> Res
     Ok(())
 }
 
-/// Checks the shape of a launch.
-fn check(function: &FunctionState, config: &LaunchConfig) -> Result<()> {
+/// Checks the shape of a launch, on so many multiprocessors.
+fn check(function: &FunctionState, config: &LaunchConfig, multiprocessors: u32) -> Result<()> {
     let within = |value: [u32; 3], most: [u32; 3]| value.iter().zip(most).all(|(&v, most)| v >= 1 && v <= most);
     let threads = config.block.iter().map(|&n| u64::from(n)).product::<u64>();
     if !within(config.grid, GRID_DIM) || !within(config.block, BLOCK_DIM) || threads > 1024 {
@@ -119,17 +119,22 @@ fn check(function: &FunctionState, config: &LaunchConfig) -> Result<()> {
     if config.shared_bytes > function.max_dynamic() || shared > u64::from(SHARED_PER_BLOCK_OPTIN) {
         return Err(CudaError::INVALID_VALUE);
     }
-    check_together(function, config)
+    check_together(function, config, multiprocessors)
 }
 
-/// Checks that all blocks of a cooperative launch can run at once, if it is one, and its shape a possible one.
+/// All multiprocessors of a function's device.
+pub(crate) fn all_multiprocessors(function: &FunctionState) -> u32 {
+    function.core.link().properties().multiprocessors
+}
+
+/// Checks that all blocks of a cooperative launch can run on so many multiprocessors at once, if it is one, and its shape a possible one.
 ///
 /// # Errors
 /// `COOPERATIVE_LAUNCH_TOO_LARGE`.
-pub(crate) fn check_together(function: &FunctionState, config: &LaunchConfig) -> Result<()> {
+pub(crate) fn check_together(function: &FunctionState, config: &LaunchConfig, multiprocessors: u32) -> Result<()> {
     if config.cooperative {
         let fit = function.active_blocks(config.block.iter().product(), u64::from(config.shared_bytes));
-        let all = u64::from(fit) * u64::from(function.core.link().properties().multiprocessors);
+        let all = u64::from(fit) * u64::from(multiprocessors);
         if config.grid.iter().map(|&n| u64::from(n)).fold(1, u64::saturating_mul) > all {
             return Err(CudaError::COOPERATIVE_LAUNCH_TOO_LARGE);
         }

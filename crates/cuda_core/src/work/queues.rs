@@ -5,11 +5,14 @@
 //! together (held for reading); each side counts its submissions, so that without work on the other side the rule costs no
 //! look at any queue.
 //!
-//! Locks: `rule`, then a queue's order, then those here, then those of the context, then a queue's progress.
+//! A green context's are apart from those of the context that it is a part of, with a legacy stream of their own; what concerns all work of a
+//! context looks at both.
+//!
+//! Locks: `parts` alone; `rule`, then a queue's order, then those here, then those of the context, then a queue's progress.
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpu::{Command, SlotId};
@@ -18,6 +21,8 @@ use parking_lot::{Mutex, RwLock};
 use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
 use crate::gpu_link::slots::Mark;
+use crate::handle::{Context, GreenContext};
+use crate::resources::Provision;
 use crate::work::host_queue::HostFunction;
 use crate::work::queue::{LegacyRule, Queue};
 
@@ -126,9 +131,25 @@ impl Held<'_> {
     }
 }
 
+/// What is a green context's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    pub(crate) green: GreenContext,
+    /// What stands for it where a context is asked for.
+    pub(crate) context: Context,
+    pub(crate) id: u64,
+    pub(crate) provision: Provision,
+}
+
 #[derive(Debug)]
 pub(crate) struct Queues {
     pub(crate) core: Arc<ContextCore>,
+    /// They are those of a green context: what it is, and of which context it is a part.
+    part: Option<(Part, Arc<Queues>)>,
+    /// Those of green contexts that are parts of this one.
+    parts: Mutex<Vec<Arc<Queues>>>,
+    /// The green context is gone.
+    detached: AtomicBool,
     legacy: Arc<Queue>,
     /// For copies that the library makes in the place of a command of another queue.
     aside: Arc<Queue>,
@@ -146,8 +167,22 @@ pub(crate) struct Queues {
 
 impl Queues {
     pub(crate) fn new(core: &Arc<ContextCore>) -> Arc<Queues> {
+        Queues::with(core, None)
+    }
+
+    /// Those of a green context, with an order of their own.
+    pub(crate) fn part_of(whole: &Arc<Queues>, part: Part) -> Arc<Queues> {
+        let queues = Queues::with(&whole.core, Some((part, Arc::clone(whole))));
+        whole.parts.lock().push(Arc::clone(&queues));
+        queues
+    }
+
+    fn with(core: &Arc<ContextCore>, part: Option<(Part, Arc<Queues>)>) -> Arc<Queues> {
         Arc::new(Queues {
             core: Arc::clone(core),
+            part,
+            parts: Mutex::default(),
+            detached: AtomicBool::new(false),
             legacy: Queue::new(core, LegacyRule::Legacy, 0),
             aside: Queue::new(core, LegacyRule::NonBlocking, 0),
             others: Mutex::default(),
@@ -170,11 +205,82 @@ impl Queues {
         queue
     }
 
-    /// All queues, those of destroyed streams too.
-    fn all(&self) -> Vec<Arc<Queue>> {
+    /// The green context, if they are those of one.
+    pub(crate) fn part(&self) -> Option<&Part> {
+        self.part.as_ref().map(|(part, _)| part)
+    }
+
+    /// The handle of their context.
+    pub(crate) fn context(&self) -> Context {
+        self.part().map_or(self.core.handle, |part| part.context)
+    }
+
+    /// The number of their context.
+    pub(crate) fn context_id(&self) -> u64 {
+        self.part().map_or(u64::from(self.core.id.0), |part| part.id)
+    }
+
+    /// How many multiprocessors their context has.
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.part().map_or(self.core.link().properties().multiprocessors, |part| part.provision.sms.count)
+    }
+
+    /// Those of the whole context.
+    pub(crate) fn whole(&self) -> &Queues {
+        self.part.as_ref().map_or(self, |(_, whole)| whole)
+    }
+
+    /// Whether `other` is these, or those of a part of their context.
+    pub(crate) fn covers(&self, other: &Queues) -> bool {
+        std::ptr::eq(self, other) || std::ptr::eq(self, other.whole())
+    }
+
+    /// # Errors
+    /// `STREAM_DETACHED` if they were a green context's that is gone.
+    pub(crate) fn attached(&self) -> Result<()> {
+        if self.detached.load(Ordering::Acquire) { Err(CudaError::STREAM_DETACHED) } else { Ok(()) }
+    }
+
+    /// The green context is gone: they get no work any more.
+    pub(crate) fn detach(&self) {
+        self.detached.store(true, Ordering::Release);
+    }
+
+    /// Waits for the work of a green context that is gone. Its streams' queues go when those are destroyed.
+    pub(crate) fn end_part(&self) {
+        // A context that failed runs nothing any more.
+        let _ = self.wait_for_all();
+        self.print();
+        self.whole().reap();
+    }
+
+    /// Whether a part is gone, and nothing of it is left.
+    fn finished(&self) -> bool {
+        self.attached().is_err()
+            && self.others.lock().is_empty()
+            && self.draining.lock().is_empty()
+            && [&self.legacy, &self.aside].iter().all(|queue| queue.destroy_if_completed())
+    }
+
+    /// Whether a stream of the context, or of a part of it, is being captured.
+    pub(crate) fn any_captured(&self) -> bool {
+        let any = |queues: &Queues| queues.captured.load(Ordering::Acquire) != 0;
+        any(self) || self.parts.lock().iter().any(|part| any(part))
+    }
+
+    /// All queues but those of parts; those of destroyed streams too.
+    fn own(&self) -> Vec<Arc<Queue>> {
         let others = self.others.lock();
         let draining = self.draining.lock();
         [&self.legacy, &self.aside].into_iter().chain(&*others).chain(&*draining).cloned().collect()
+    }
+
+    /// All queues, those of parts and of destroyed streams too.
+    fn all(&self) -> Vec<Arc<Queue>> {
+        let parts = self.parts.lock().clone();
+        let mut all = self.own();
+        parts.iter().for_each(|part| all.extend(part.own()));
+        all
     }
 
     /// The points behind all work that was submitted.
@@ -186,7 +292,7 @@ impl Queues {
     }
 
     fn blocking(&self) -> impl Iterator<Item = Arc<Queue>> {
-        self.all().into_iter().filter(|queue| queue.rule == LegacyRule::Blocking)
+        self.own().into_iter().filter(|queue| queue.rule == LegacyRule::Blocking)
     }
 
     /// Calls `f` when further work of the queue has been made to wait for what the rule says, and no work that would have to
@@ -346,7 +452,9 @@ impl Queues {
     pub(crate) fn all_wait_for(&self, point: &Point) -> Result<()> {
         self.wait_for_point(&self.legacy, point)?;
         let others = self.others.lock().clone();
-        others.iter().try_for_each(|other| self.wait_for_point(other, point))
+        others.iter().try_for_each(|other| self.wait_for_point(other, point))?;
+        let parts = self.parts.lock().clone();
+        parts.iter().try_for_each(|part| part.all_wait_for(point))
     }
 
     /// Runs `function` in a queue's order, with the context's error if it failed before.
@@ -383,14 +491,14 @@ impl Queues {
         self.all().into_iter().map(wait).fold(Ok(()), Result::and)
     }
 
-    /// True if no work is under way.
+    /// True if no work of the whole context is under way.
     pub(crate) fn idle(&self) -> bool {
-        self.all().iter().all(|queue| queue.idle())
+        self.whole().all().iter().all(|queue| queue.idle())
     }
 
-    /// True if no work is under way but that of one queue.
+    /// True if no work of the whole context is under way but that of one queue.
     fn idle_but(&self, but: &Queue) -> bool {
-        self.all().iter().all(|queue| std::ptr::eq(&raw const **queue, but) || queue.idle())
+        self.whole().all().iter().all(|queue| std::ptr::eq(&raw const **queue, but) || queue.idle())
     }
 
     /// Hands over what kernels have printed, if nothing runs that may be printing.
@@ -405,17 +513,26 @@ impl Queues {
             self.draining.lock().push(Arc::clone(queue));
         }
         self.others.lock().retain(|other| !Arc::ptr_eq(other, queue));
-        self.reap();
+        self.whole().reap();
     }
 
     /// Destroys the queues of destroyed streams whose work has completed.
     pub(crate) fn reap(&self) {
         self.draining.lock().retain(|queue| !queue.destroy_if_completed());
+        let parts = self.parts.lock().clone();
+        for part in parts {
+            part.reap();
+            if part.finished() {
+                self.parts.lock().retain(|other| !Arc::ptr_eq(other, &part));
+            }
+        }
     }
 
     /// The context is over: nothing waits for its queues any more.
     pub(crate) fn abandon(&self) {
-        let queues = self.all();
+        let parts = std::mem::take(&mut *self.parts.lock());
+        parts.iter().for_each(|part| part.abandon());
+        let queues = self.own();
         self.others.lock().clear();
         self.draining.lock().clear();
         queues.iter().for_each(|queue| queue.abandon());

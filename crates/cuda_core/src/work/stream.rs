@@ -78,7 +78,7 @@ impl StreamState {
         PER_THREAD
             .try_with(|streams| {
                 let streams = &mut streams.borrow_mut().0;
-                if let Some((found, _)) = streams.iter().find(|(stream, _)| Arc::ptr_eq(&stream.core, &queues.core)) {
+                if let Some((found, _)) = streams.iter().find(|(stream, _)| Arc::ptr_eq(&stream.queues, queues)) {
                     return Arc::clone(found);
                 }
                 streams.retain(|(stream, _)| !stream.core.dead());

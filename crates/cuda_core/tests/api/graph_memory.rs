@@ -74,6 +74,9 @@ fn what_a_stream_allocates_while_it_is_captured_its_graph_allocates() {
     let [out, ..] = words(&driver);
     let stream = driver.stream_create(1).unwrap();
     driver.stream_begin_capture(stream, 0).unwrap();
+    // No bytes are nowhere, captured or not.
+    assert_eq!(driver.mem_alloc_async(0, stream), Ok(DevAddr(0)));
+    assert_eq!(driver.mem_free_async(DevAddr(0), stream), Ok(()));
     let at = driver.mem_alloc_async(1000, stream).unwrap();
     driver.memset_async(at, 41, 4, 1, stream).unwrap();
     let NodeParams::Copy { copy, .. } = copy_of(out, at) else { unreachable!() };

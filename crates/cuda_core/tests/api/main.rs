@@ -12,6 +12,7 @@ mod devices;
 mod graph_execs;
 mod graph_memory;
 mod graphs;
+mod green;
 mod memory;
 mod streams;
 mod support;

@@ -335,6 +335,13 @@ pub(crate) fn bare(memory_bytes: u64) -> (Driver, Arc<FakeGpu>) {
     (driver, fakes.remove(0))
 }
 
+/// As `bare`, over a fake with so many multiprocessors.
+pub(crate) fn wide(multiprocessors: u32) -> (Driver, Arc<FakeGpu>) {
+    let toy = ToyGpu::new(&Arc::<ToyMachine>::default(), 1 << 30);
+    let (driver, mut fakes) = over_fakes(vec![toy], |properties| properties.multiprocessors = multiprocessors);
+    (driver, fakes.remove(0))
+}
+
 /// A driver over several fakes, with so much memory each; initialized, without context.
 pub(crate) fn several(memory_bytes: &[u64]) -> (Driver, Vec<Arc<FakeGpu>>) {
     over(memory_bytes.iter().map(|bytes| ToyGpu::new(&Arc::<ToyMachine>::default(), *bytes)).collect())
@@ -349,10 +356,16 @@ pub(crate) fn waiting(line: &Arc<ToyLine>) -> Driver {
 }
 
 fn over(toys: Vec<ToyGpu>) -> (Driver, Vec<Arc<FakeGpu>>) {
+    over_fakes(toys, |_| {})
+}
+
+/// Over fakes that are as `alter` makes them.
+fn over_fakes(toys: Vec<ToyGpu>, alter: impl Fn(&mut Properties)) -> (Driver, Vec<Arc<FakeGpu>>) {
     let fake = |(number, toy): (u32, ToyGpu)| {
         let mut properties = toy.properties().clone();
         properties.pci[1] += number;
         properties.uuid[0] += number as u8;
+        alter(&mut properties);
         Arc::new(FakeGpu { toy, properties, state: Mutex::default() })
     };
     let fakes: Vec<Arc<FakeGpu>> = (0..).zip(toys).map(fake).collect();

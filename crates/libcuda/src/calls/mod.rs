@@ -12,6 +12,7 @@ pub(crate) mod device;
 pub(crate) mod event;
 pub(crate) mod graph;
 pub(crate) mod graph_node;
+pub(crate) mod green;
 pub(crate) mod launch;
 pub(crate) mod library;
 pub(crate) mod memory;

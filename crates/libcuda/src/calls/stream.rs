@@ -1,7 +1,7 @@
 //! Glue of streams: attributes, capture, operations on values in memory.
 
 use cuda_abi::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUgreenCtx, CUlaunchAttributeID,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUlaunchAttributeID,
     CUlaunchAttributeValue, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpType, CUstreamCaptureMode,
     CUstreamCaptureStatus, HostAddr,
 };
@@ -70,25 +70,6 @@ pub(crate) fn stream_get_device(driver: &Driver, stream: CUstream, device: Out<C
 pub(crate) fn stream_get_ctx(driver: &Driver, stream: CUstream, ctx: Out<CUcontext>) -> Answer {
     ctx.required()?;
     ctx.set(driver.stream_get_ctx(stream.core())?);
-    Ok(())
-}
-
-pub(crate) fn stream_get_ctx_v2(
-    driver: &Driver,
-    stream: CUstream,
-    ctx: Out<CUcontext>,
-    green: Out<CUgreenCtx>,
-) -> Answer {
-    stream_get_ctx(driver, stream, ctx)?;
-    green.set(CUgreenCtx::NULL);
-    Ok(())
-}
-
-/// No stream was made from a green context, as there are none.
-pub(crate) fn stream_get_green_ctx(driver: &Driver, stream: CUstream, green: Out<CUgreenCtx>) -> Answer {
-    green.required()?;
-    driver.stream_get_ctx(stream.core())?;
-    green.set(CUgreenCtx::NULL);
     Ok(())
 }
 

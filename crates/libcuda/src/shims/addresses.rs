@@ -11,6 +11,7 @@ use crate::shims::device::*;
 use crate::shims::event::*;
 use crate::shims::graph::*;
 use crate::shims::graph_node::*;
+use crate::shims::green::*;
 use crate::shims::launch::*;
 use crate::shims::library::*;
 use crate::shims::memory::*;

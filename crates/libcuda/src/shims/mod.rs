@@ -11,6 +11,7 @@ mod device;
 mod event;
 mod graph;
 mod graph_node;
+mod green;
 mod launch;
 mod library;
 mod memory;

@@ -35,16 +35,10 @@ not_supported! {
     cuCoredumpRegisterStartCallback
     cuCoredumpSetAttribute
     cuCoredumpSetAttributeGlobal
-    cuCtxFromGreenCtx
-    cuCtxGetDevResource
     cuDestroyExternalMemory
     cuDestroyExternalSemaphore
-    cuDevResourceGenerateDesc
-    cuDevSmResourceSplit
-    cuDevSmResourceSplitByCount
     cuDeviceGetCliqueCount
     cuDeviceGetCliqueInfo
-    cuDeviceGetDevResource
     cuDeviceGetFabricClusterUuid
     cuDeviceGetHostAtomicCapabilities
     cuDeviceGetNvSciSyncAttributes
@@ -110,13 +104,6 @@ not_supported! {
     cuGraphicsUnregisterResource
     cuGraphicsVDPAURegisterOutputSurface
     cuGraphicsVDPAURegisterVideoSurface
-    cuGreenCtxCreate
-    cuGreenCtxDestroy
-    cuGreenCtxGetDevResource
-    cuGreenCtxGetId
-    cuGreenCtxRecordEvent
-    cuGreenCtxStreamCreate
-    cuGreenCtxWaitEvent
     cuImportExternalMemory
     cuImportExternalSemaphore
     cuLaunch
@@ -204,8 +191,6 @@ not_supported! {
     cuStreamBeginRecaptureToGraph_ptsz
     cuStreamEndCaptureToCig
     cuStreamEndCaptureToCig_ptsz
-    cuStreamGetDevResource
-    cuStreamGetDevResource_ptsz
     cuSubgridCreate
     cuSubgridWorkerGridCreate
     cuSubgridWorksetCreate

@@ -1,7 +1,7 @@
 //! Exported functions implemented by `calls::stream`. Made by `cargo xtask gen` from `crates/cuda_abi/functions.txt`.
 
 use cuda_abi::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUgreenCtx, CUlaunchAttributeID,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUlaunchAttributeID,
     CUlaunchAttributeValue, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamCaptureMode, CUstreamCaptureStatus,
     HostAddr,
 };
@@ -338,29 +338,9 @@ pub(super) extern "C" fn cuStreamGetCtx(h_stream: CUstream, pctx: Out<CUcontext>
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn cuStreamGetCtx_v2(
-    h_stream: CUstream,
-    p_ctx: Out<CUcontext>,
-    p_green_ctx: Out<CUgreenCtx>,
-) -> CUresult {
-    static ENTRY: Entry = Entry::new("cuStreamGetCtx_v2");
-    ENTRY.call(|driver| stream::stream_get_ctx_v2(driver, h_stream, p_ctx, p_green_ctx))
-}
-
-#[unsafe(no_mangle)]
 pub(super) extern "C" fn cuStreamGetCtx_ptsz(h_stream: CUstream, pctx: Out<CUcontext>) -> CUresult {
     static ENTRY: Entry = Entry::new("cuStreamGetCtx_ptsz");
     ENTRY.call(|driver| stream::stream_get_ctx(driver, per_thread(h_stream), pctx))
-}
-
-#[unsafe(no_mangle)]
-pub(super) extern "C" fn cuStreamGetCtx_v2_ptsz(
-    h_stream: CUstream,
-    p_ctx: Out<CUcontext>,
-    p_green_ctx: Out<CUgreenCtx>,
-) -> CUresult {
-    static ENTRY: Entry = Entry::new("cuStreamGetCtx_v2_ptsz");
-    ENTRY.call(|driver| stream::stream_get_ctx_v2(driver, per_thread(h_stream), p_ctx, p_green_ctx))
 }
 
 #[unsafe(no_mangle)]
@@ -385,12 +365,6 @@ pub(super) extern "C" fn cuStreamGetFlags(h_stream: CUstream, flags: Out<u32>) -
 pub(super) extern "C" fn cuStreamGetFlags_ptsz(h_stream: CUstream, flags: Out<u32>) -> CUresult {
     static ENTRY: Entry = Entry::new("cuStreamGetFlags_ptsz");
     ENTRY.call(|driver| stream::stream_get_flags(driver, per_thread(h_stream), flags))
-}
-
-#[unsafe(no_mangle)]
-pub(super) extern "C" fn cuStreamGetGreenCtx(h_stream: CUstream, ph_ctx: Out<CUgreenCtx>) -> CUresult {
-    static ENTRY: Entry = Entry::new("cuStreamGetGreenCtx");
-    ENTRY.call(|driver| stream::stream_get_green_ctx(driver, h_stream, ph_ctx))
 }
 
 #[unsafe(no_mangle)]
