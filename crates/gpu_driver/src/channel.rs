@@ -200,24 +200,7 @@ impl Channel {
         part: &HostPart,
         va: u64,
     ) -> Channel {
-        let ring = Ring {
-            common: Arc::clone(common),
-            context: Arc::clone(context),
-            memory: Arc::clone(&part.dma.mapping),
-            base: part.offset,
-            va,
-            number,
-            encoder: Encoder::new(),
-            push: Cursor::new(PUSH_BYTES),
-            data: Cursor::new(DATA_BYTES),
-            open: 0,
-            put: 0,
-            entries_since_fence: 0,
-            fences: VecDeque::new(),
-            last_fence: 0,
-            programs: 0,
-            notices: purpose == Purpose::Shared,
-        };
+        let ring = Ring::new(common, context, part, (number, va), purpose == Purpose::Shared);
         Channel {
             number,
             context: Arc::clone(context),
@@ -270,6 +253,34 @@ impl Channel {
 }
 
 impl Ring {
+    /// An empty one, of the channel with a number, whose block lies in `part` and is mapped at an address.
+    fn new(
+        common: &Arc<Common>,
+        context: &Arc<Context>,
+        part: &HostPart,
+        (number, va): (u32, u64),
+        notices: bool,
+    ) -> Ring {
+        Ring {
+            common: Arc::clone(common),
+            context: Arc::clone(context),
+            memory: Arc::clone(&part.dma.mapping),
+            base: part.offset,
+            va,
+            number,
+            encoder: Encoder::new(),
+            push: Cursor::new(PUSH_BYTES),
+            data: Cursor::new(DATA_BYTES),
+            open: 0,
+            put: 0,
+            entries_since_fence: 0,
+            fences: VecDeque::new(),
+            last_fence: 0,
+            programs: 0,
+            notices,
+        }
+    }
+
     /// The words that bind the classes.
     pub(crate) fn bind(&mut self) -> Result<(), GpuError> {
         self.encoder.bind();
@@ -421,10 +432,19 @@ impl Ring {
 
     /// Names the open words in a GP entry.
     fn publish(&mut self) -> Result<(), GpuError> {
+        self.publish_when(Ring::has_entry)
+    }
+
+    fn publish_when(&mut self, has_entry: impl Fn(&Ring) -> bool) -> Result<(), GpuError> {
         if self.open == self.push.at {
             return Ok(());
         }
-        self.make_room(Ring::has_entry)?;
+        // Who waits for room publishes what is open as soon as there is an entry: then there is nothing left to name here, and
+        // to the device an entry of no words is no segment.
+        self.make_room(|ring| ring.open == ring.push.at || has_entry(ring))?;
+        if self.open == self.push.at {
+            return Ok(());
+        }
         let address = self.va + PUSH + self.open % PUSH_BYTES;
         let entry = GpEntry::segment(address, ((self.push.at - self.open) / 4) as u32);
         self.memory.write((self.base + GPFIFO + u64::from(self.put) * GpEntry::BYTES) as usize, entry.as_bytes());
@@ -507,4 +527,54 @@ impl Ring {
 
 fn ring_doorbell(mmio: &Mmio, channel: u32) {
     mmio.write(regs::USERMODE + regs::USERMODE_DOORBELL, regs::DOORBELL_CHANNEL.of(channel));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use device_io::DeviceBacking;
+
+    use super::*;
+    use crate::signals::tests::Idle;
+
+    const VA: u64 = 0x12_0000_0000;
+
+    /// A ring that nobody reads.
+    fn ring() -> Ring {
+        let signals = Arc::new(Signals::new(&Idle, 0).unwrap());
+        let mmio = Arc::new(Mmio::new(Arc::new(Idle)));
+        let context = Arc::new(Context::new(0, [0; 3], Arc::clone(&signals), Run { offset: 0, bytes: 0 }));
+        let listeners = Arc::new(Listeners::new(Arc::clone(&mmio)));
+        let common = Arc::new(Common::new(mmio, signals, listeners));
+        let part = HostPart { dma: Arc::new(Idle.alloc_dma(BLOCK_BYTES).unwrap()), offset: 0 };
+        Ring::new(&common, &context, &part, (0, VA), true)
+    }
+
+    #[test]
+    fn what_was_published_while_somebody_waited_for_an_entry_is_not_published_again() {
+        let mut ring = ring();
+        for _ in 1..ENTRIES {
+            ring.append(|encoder| encoder.write_value(VA, 1, false)).unwrap();
+            ring.flush().unwrap();
+        }
+        assert!(!ring.has_entry());
+        ring.append(|encoder| encoder.write_value(VA, 1, false)).unwrap();
+        let (last, open) = (ring.put, ring.open);
+        // The device takes two entries just when who waits, asked for the third time, has seen that there is none.
+        let asked = Cell::new(0);
+        let has_entry = |ring: &Ring| {
+            asked.set(asked.get() + 1);
+            if asked.get() == 3 {
+                ring.memory.u32_at((ring.base + userd::GP_GET) as usize).store(2, Ordering::Release);
+                return false;
+            }
+            ring.has_entry()
+        };
+        ring.publish_when(has_entry).unwrap();
+        assert_eq!(ring.put, (last + 1) % ENTRIES, "one entry");
+        let mut entry = GpEntry::default();
+        ring.memory.read((GPFIFO + u64::from(last) * GpEntry::BYTES) as usize, entry.as_mut_bytes());
+        assert_eq!((entry.address(), u64::from(entry.words()) * 4), (VA + PUSH + open, ring.push.at - open));
+    }
 }

@@ -344,14 +344,14 @@ impl Areas {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use device_io::{BusAddr, VramOffset};
     use hostmem::{Mapping, Memfd};
 
     use super::*;
 
     /// A device that does nothing.
-    struct Idle;
+    pub(crate) struct Idle;
 
     impl DeviceBacking for Idle {
         fn read32(&self, _: u32) -> u32 {
@@ -372,8 +372,10 @@ mod tests {
             Ok(())
         }
 
-        fn alloc_dma(&self, _: u64) -> io::Result<DmaMemory> {
-            Err(io::ErrorKind::Unsupported.into())
+        fn alloc_dma(&self, bytes: u64) -> io::Result<DmaMemory> {
+            let file = Arc::new(Memfd::create("idle", bytes)?);
+            let mapping = Arc::new(file.map()?);
+            Ok(DmaMemory::contiguous(BusAddr(0), file, mapping))
         }
 
         fn map_dma_at(&self, _: BusAddr, _: &Arc<Memfd>, _: u64, _: u64) -> io::Result<()> {

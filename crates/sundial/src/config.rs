@@ -46,6 +46,7 @@
 //! on_full = "wait:5m"
 //! priority = "high"          # in GPU time that nobody was promised: low, normal, high
 //! tenants = 8                # at most so many have it at once
+//! quota = "2h/day"           # of GPU time, for all tenants of one user that have it together
 //! scheme = "fv"              # of virtual GPUs
 //! trap = "tracker"           # the same, in scheme fv; and shadow = "hybrid", rebuild = "segmented"
 //!

@@ -15,6 +15,7 @@ use tenancy::{Limits, TenantId};
 use transport::unix;
 
 use crate::admin::{MAX_MESSAGE, SessionLine};
+use crate::quota::Spender;
 use crate::scheme::Scheme;
 use crate::shadowing::{Costs, Shadowing, TablePages, Trap};
 use crate::size::Scheduler;
@@ -29,8 +30,8 @@ pub(crate) enum ToDevice {
         id: TenantId,
         /// For people.
         name: String,
-        /// Whose it is.
-        user: u32,
+        /// Whose it is, with its profile.
+        spender: Spender,
         /// What it may use.
         limits: Limits,
         /// Its share of GPU time, percent.
@@ -317,7 +318,9 @@ mod tests {
         };
         let present =
             Some(Present { memory_used: most, share_received: 100.0 / 3.0, host_limit: most, ..Present::default() });
-        let row = |n| MeteredRow { tenant: format!("{n:064}"), user: u32::MAX, meters, present: present.clone() };
+        let spender = Spender { user: u32::MAX, profile: Some("p".repeat(64)) };
+        let row =
+            |n| MeteredRow { tenant: format!("{n:064}"), spender: spender.clone(), meters, present: present.clone() };
         let time = GpuTime { wall_ns: 7, ..GpuTime::default() };
         for count in [0, 1, METERED_ROWS, 3 * METERED_ROWS + 1] {
             let rows = (0..count).map(row).collect();

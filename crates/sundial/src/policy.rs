@@ -126,6 +126,9 @@ impl Policy {
     /// # Errors
     /// One is not known here, or something is said where it means nothing.
     pub(crate) fn resolve(&self, book: &impl Book, profiles: &BTreeMap<String, Profile>) -> Result<Rules> {
+        if let Some(name) = profiles.keys().find(|name| !tenancy::is_name(name)) {
+            bail!("[profiles.\"{name}\"]: a profile's name has letters, digits and -_.: only, 64 at most");
+        }
         for (place, rule) in self.all() {
             match &rule.profiles {
                 Some(named) if named.is_empty() => {

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use tenancy::Terms;
 
 use crate::memory_policy::OnFull;
+use crate::quota::Quota;
 use crate::scheme::Scheme;
 use crate::shadowing::{Rebuild, Shadow, Trap, Wish};
 use crate::size::{Percent, Size};
@@ -20,6 +21,8 @@ pub(crate) struct Profile {
     pub(crate) priority: Option<Priority>,
     /// At most so many tenants have it at once.
     pub(crate) tenants: Option<usize>,
+    /// Of GPU time, for all tenants of one user that have it together.
+    pub(crate) quota: Option<Quota>,
     /// For virtual GPUs; sessions have none.
     pub(crate) scheme: Option<Scheme>,
     /// The same, in scheme fv.

@@ -70,11 +70,23 @@ impl fmt::Display for Quota {
 crate::size::by_text!(Quota);
 
 /// Whose GPU time it is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub(crate) enum Payer {
     User(u32),
     /// All members of a group together.
     Group(u32),
+    /// Those tenants of a user that have a profile.
+    Profile {
+        user: u32,
+        name: String,
+    },
+}
+
+/// Who uses GPU time: a user, by tenants that have this profile, or none.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub(crate) struct Spender {
+    pub(crate) user: u32,
+    pub(crate) profile: Option<String>,
 }
 
 /// A moment: time that the machine has been up, since which start.
@@ -156,8 +168,8 @@ impl Accounts {
     }
 
     /// If somebody has used all that he may: after how much time he has some again.
-    pub(crate) fn exhausted(&mut self, payer: Payer, quota: Quota, now: &Now) -> Option<Duration> {
-        let level = self.levels.get_mut(&payer)?;
+    pub(crate) fn exhausted(&mut self, payer: &Payer, quota: Quota, now: &Now) -> Option<Duration> {
+        let level = self.levels.get_mut(payer)?;
         level.advance(quota, now);
         let over = level.ns.checked_sub(quota.amount_ns)?;
         let ns = u128::from(over + 1) * u128::from(quota.period_ns) / u128::from(quota.amount_ns);
@@ -198,19 +210,19 @@ mod tests {
         let quota: Quota = "1h/day".parse().unwrap();
         let mut accounts = Accounts::default();
         accounts.add(ADA, quota, HOUR_NS - 1, &at("a", 1000));
-        assert_eq!(accounts.exhausted(ADA, quota, &at("a", 1000)), None);
+        assert_eq!(accounts.exhausted(&ADA, quota, &at("a", 1000)), None);
         accounts.add(ADA, quota, 1 + HOUR_NS / 24, &at("a", 1000));
-        assert_eq!(accounts.exhausted(ADA, quota, &at("a", 1000)).unwrap().as_secs(), 3600);
-        assert!(accounts.exhausted(ADA, quota, &at("a", 1000 + 3600)).is_some());
+        assert_eq!(accounts.exhausted(&ADA, quota, &at("a", 1000)).unwrap().as_secs(), 3600);
+        assert!(accounts.exhausted(&ADA, quota, &at("a", 1000 + 3600)).is_some());
         let text = serde_json::to_string(&accounts).unwrap();
         assert_eq!(serde_json::from_str::<Accounts>(&text).unwrap(), accounts);
-        assert_eq!(accounts.exhausted(ADA, quota, &at("a", 1001 + 3600)), None);
-        assert_eq!(accounts.exhausted(Payer::Group(1), quota, &at("a", 0)), None);
+        assert_eq!(accounts.exhausted(&ADA, quota, &at("a", 1001 + 3600)), None);
+        assert_eq!(accounts.exhausted(&Payer::Group(1), quota, &at("a", 0)), None);
         // What another daemon kept is added, and is as old as it was.
         let mut again = Accounts::default();
         again.add(ADA, quota, 1_000_000_000, &at("a", 9000));
         again.merge(serde_json::from_str(&text).unwrap());
-        assert!(again.exhausted(ADA, quota, &at("a", 1001 + 3600)).is_some(), "a second more than before");
+        assert!(again.exhausted(&ADA, quota, &at("a", 1001 + 3600)).is_some(), "a second more than before");
     }
 
     #[test]
@@ -237,7 +249,7 @@ mod tests {
                 let now = at("a", seconds);
                 accounts.add(ADA, quota, 0, &now);
                 let free = quota.amount_ns.saturating_sub(accounts.levels[&ADA].ns);
-                prop_assert_eq!(free == 0, accounts.exhausted(ADA, quota, &now).is_some());
+                prop_assert_eq!(free == 0, accounts.exhausted(&ADA, quota, &now).is_some());
                 let takes = free.min(want * 1_000_000_000);
                 accounts.add(ADA, quota, takes, &now);
                 had += u128::from(takes);

@@ -10,6 +10,8 @@ mod table;
 use serde::{Deserialize, Serialize};
 use tenancy::metering::{GpuTime, Meters, Waits};
 
+use crate::quota::Spender;
+
 /// What a tenant is doing at the moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Present {
@@ -35,8 +37,8 @@ pub(crate) struct Present {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct MeteredRow {
     pub(crate) tenant: String,
-    /// Whose it is.
-    pub(crate) user: u32,
+    /// Whose it is, with its profile.
+    pub(crate) spender: Spender,
     pub(crate) meters: Meters,
     /// `None` if it is gone.
     pub(crate) present: Option<Present>,

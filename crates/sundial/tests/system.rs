@@ -285,6 +285,31 @@ fn who_has_used_his_gpu_time_is_held_back_after_a_restart_as_well() {
 }
 
 #[test]
+fn who_has_used_the_gpu_time_of_a_profile_takes_another() {
+    if !is_root() {
+        return;
+    }
+    let profiles = "[profiles.big]\nquota = \"1us/hour\"\n[profiles.small]\nshare = \"5%\"\n";
+    let policy = format!("[usage]\ninterval_seconds = 1\n[system]\ngroup = \"{GROUP}\"\n{profiles}");
+    let installation = Installation::new(&policy);
+    let _daemon = serve(&installation, |_| {});
+    let tenant = Tenant::start(&installation, ADA, &["--name", "adas", "--share", "50%", "--profile", "big"]);
+    prepare(&tenant.gpu, PTX);
+    work(&tenant.gpu, 1);
+    let told = "you have used the GPU time of profile `big`: `quota = \"1us/hour\"`; there is some again in";
+    let big = ["run", "--profile", "big", "--", "true"];
+    until("it to be noticed", || stderr(&output(&installation, ADA, &big)).contains(told).then_some(()));
+    let left_over = || {
+        let sessions = installation.sessions()?;
+        sessions.iter().any(|line| line["tenant"] == "adas" && line["share_entitled"] == 0.1).then_some(())
+    };
+    until("what runs to be held back", left_over);
+    assert!(output(&installation, ADA, &["run", "--profile", "small", "--", "true"]).status.success());
+    assert!(output(&installation, ADA, &["run", "--", "true"]).status.success());
+    assert!(output(&installation, EVE, &big).status.success(), "others have their own");
+}
+
+#[test]
 fn a_service_manager_opens_the_sockets_and_hears_how_it_goes() {
     if !is_root() {
         return;

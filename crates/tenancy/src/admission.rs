@@ -28,6 +28,13 @@ pub struct Terms {
     pub priority: Option<Priority>,
 }
 
+/// Whether something may be called so: letters, digits and `-_.:`, 64 bytes at most.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+    !text.is_empty() && text.len() <= 64 && text.chars().all(plain)
+}
+
 /// Why a tenant is not let in.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum AdmissionError {
@@ -178,8 +185,7 @@ impl Admission {
     /// # Errors
     /// Why not.
     pub fn check(&self, terms: &Terms) -> Result<(), AdmissionError> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
-        if terms.name.is_empty() || terms.name.len() > 64 || !terms.name.chars().all(plain) {
+        if !is_name(&terms.name) {
             return Err(AdmissionError::NoName);
         }
         if self.tenants.len() >= self.most {

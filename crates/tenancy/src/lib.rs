@@ -31,5 +31,5 @@ pub use account::{
     Account, AccountAccess, DeviceCosts, GpuMemory, HostCost, Limits, NoDeviceCosts, NotNow, TenantId, Used,
     most_upkeep,
 };
-pub use admission::{Admission, AdmissionError, LEAST_HOST_MEMORY, LEAST_MEMORY, LEAST_SHARE, Terms};
+pub use admission::{Admission, AdmissionError, LEAST_HOST_MEMORY, LEAST_MEMORY, LEAST_SHARE, Terms, is_name};
 pub use session::{Session, Settled, Ticket};

@@ -41,8 +41,7 @@ impl Driver {
         }
         let exported = self.of_another_process(handle, Shared::Memory)?;
         let mut opened = self.opened.lock();
-        let there = |address, number| self.memory.find(address).is_some_and(|found| found.number == number);
-        if let Some(address) = opened.again(context.core.id, &exported, there) {
+        if let Some(address) = opened.again(context.core.id, &exported) {
             return Ok(address);
         }
         let made = context.core.memory().import(&exported, context.core.id)?;
@@ -64,8 +63,7 @@ impl Driver {
             return Ok(());
         }
         let quiet = self.quiesce(&current, found.context);
-        let same = |known: &Allocation| known.number == found.number;
-        self.memory.forget(address.0, same).iter().for_each(|found| self.memory.give_back(found));
+        self.memory.release(&found);
         quiet
     }
 

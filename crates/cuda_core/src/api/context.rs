@@ -63,9 +63,10 @@ impl Driver {
         self.memory.arrays.forget_context(core.id);
         self.objects.forget_context(core.id);
         self.references.forget_context(core.id);
-        core.memory().free_context(core.id);
         // What waits for events of the context must not wait for ever.
         self.events.all().iter().for_each(|event| event.abandon_in(core));
+        self.opened.lock().forget_context(core.id);
+        core.memory().free_context(core.id);
         self.kernels.all().iter().for_each(|kernel| kernel.forget_context(core));
         self.libraries.all().iter().for_each(|library| library.forget_context(core));
         (core.gpu.host.context_destroyed)(core.handle);

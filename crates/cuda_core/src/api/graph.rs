@@ -206,7 +206,7 @@ impl Driver {
         }
         self.graphs.state.lock().store.graph(graph)?;
         let condition = Arc::new(Condition::new(&core, (flags == ASSIGN_DEFAULT).then_some(default))?);
-        let handle = condition.address;
+        let handle = condition.handle();
         let mut state = self.graphs.state.lock();
         match state.store.graph_mut(graph) {
             Ok(found) => found.conditions.push(condition),
@@ -367,7 +367,7 @@ impl Driver {
             Work::Conditional(conditional) => {
                 let bodies = &conditional.bodies;
                 NodeInfo::Conditional {
-                    handle: conditional.condition.address,
+                    handle: conditional.condition.handle(),
                     kind: conditional.choice.number(),
                     bodies: (bodies.as_ptr().expose_provenance() as u64, bodies.len() as u64),
                     context: conditional.condition.core.handle,

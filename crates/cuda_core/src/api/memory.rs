@@ -62,10 +62,7 @@ impl Driver {
 
     /// Takes an allocation back if its context has ended while it was made.
     pub(crate) fn keep_in(&self, context: &ContextState, made: &Allocation) -> Result<()> {
-        context.alive_or(|| {
-            let same = |found: &Allocation| found.number == made.number;
-            self.memory.forget(made.base, same).iter().for_each(|found| self.memory.give_back(found));
-        })
+        context.alive_or(|| self.memory.release(made))
     }
 
     /// Allocates lines; returns the pitch too.

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use gpu::{Command, DevAddr};
 
 use crate::context_core::ContextCore;
-use crate::error::Result;
+use crate::error::{CudaError, Result};
 use crate::graph::encode::{Step, with_params};
 use crate::graph::exec::ExecNode;
 use crate::graph::node::Work;
 use crate::handle::Graph;
-use crate::memory::allocation::{Kind, Wanted};
+use crate::memory::allocation::{Allocation, Kind, Wanted};
 use crate::work::stream::{NON_BLOCKING, StreamState};
 
 /// `CU_GRAPH_COND_ASSIGN_DEFAULT`.
@@ -34,10 +34,7 @@ const BYTES: u64 = 4;
 #[derive(Debug)]
 pub(crate) struct Condition {
     pub(crate) core: Arc<ContextCore>,
-    /// Where it is, for host and GPU: the handle that programs have.
-    pub(crate) address: u64,
-    /// Tells its memory from what may be there later.
-    number: u64,
+    memory: Arc<Allocation>,
     /// What it is when a launch begins, if that is set then.
     default: Option<u32>,
 }
@@ -49,32 +46,34 @@ impl Condition {
     /// `OUT_OF_MEMORY`; the context's error.
     pub(crate) fn new(core: &Arc<ContextCore>, default: Option<u32>) -> Result<Condition> {
         core.check()?;
-        let made = core.memory().alloc_host(Wanted::new(BYTES, Kind::Pinned, core.id))?;
-        let condition = Condition { core: Arc::clone(core), address: made.base, number: made.number, default };
-        core.memory().write_on_host(made.base, &default.unwrap_or(0).to_le_bytes())?;
+        let memory = core.memory().alloc_host(Wanted::new(BYTES, Kind::Pinned, core.id))?;
+        let condition = Condition { core: Arc::clone(core), memory, default };
+        core.memory().write_on_host(condition.handle(), &default.unwrap_or(0).to_le_bytes())?;
         Ok(condition)
+    }
+
+    /// What programs know it by: where it is, for host and GPU.
+    pub(crate) fn handle(&self) -> u64 {
+        self.memory.base
     }
 
     /// What a launch begins with.
     pub(crate) fn assign(&self) -> Option<Command<'static>> {
-        let at = DevAddr(self.address);
+        let at = DevAddr(self.handle());
         self.default.map(|value| Command::WriteValue { at, value: value.into(), wide: false })
     }
 
     fn value(&self) -> Result<u32> {
         let mut bytes = [0; BYTES as usize];
         // Its context ended, and took the memory along.
-        let seen = self.core.memory().read_on_host(self.address, &mut bytes);
-        if seen { Ok(u32::from_le_bytes(bytes)) } else { Err(crate::error::CudaError::CONTEXT_IS_DESTROYED) }
+        let seen = self.core.memory().read_on_host(self.handle(), &mut bytes);
+        if seen { Ok(u32::from_le_bytes(bytes)) } else { Err(CudaError::CONTEXT_IS_DESTROYED) }
     }
 }
 
 impl Drop for Condition {
     fn drop(&mut self) {
-        let memory = self.core.memory();
-        if let Some(allocation) = memory.forget(self.address, |found| found.number == self.number) {
-            memory.give_back(&allocation);
-        }
+        self.core.memory().release(&self.memory);
     }
 }
 

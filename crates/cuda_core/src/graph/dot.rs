@@ -26,7 +26,7 @@ fn label(work: &Work) -> String {
         Work::Free(block) => format!("MEM_FREE\\n{:#x}", block.base),
         Work::MemOps { operations, .. } => format!("BATCH_MEM_OP\\n{} operations", operations.len()),
         Work::Conditional(conditional) => {
-            format!("CONDITIONAL\\n{:?} {:#x}", conditional.choice, conditional.condition.address)
+            format!("CONDITIONAL\\n{:?} {:#x}", conditional.choice, conditional.condition.handle())
         }
     }
 }

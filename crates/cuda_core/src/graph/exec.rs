@@ -1,6 +1,6 @@
 //! Executable graphs.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use gpu::Command;
@@ -254,10 +254,9 @@ fn check_bodies(store: &Store, graph: Graph, nodes: &[ExecNode]) -> std::result:
         let (result, error) = (OPERATION_NOT_SUPPORTED, CudaError::NOT_SUPPORTED);
         return Err(Obstacle { result, node: node.node, error });
     }
-    let used = |condition: &Arc<Condition>| {
-        nodes.iter().filter_map(ExecNode::condition).any(|used| Arc::ptr_eq(used, condition))
-    };
-    let all_used = |graph| store.graph(graph).is_ok_and(|state| state.conditions.iter().all(used));
+    let used: HashSet<u64> = nodes.iter().filter_map(ExecNode::condition).map(|used| used.handle()).collect();
+    let is_used = |condition: &Arc<Condition>| used.contains(&condition.handle());
+    let all_used = |graph| store.graph(graph).is_ok_and(|state| state.conditions.iter().all(is_used));
     if all_graphs(graph, nodes).all(all_used) {
         return Ok(());
     }

@@ -178,9 +178,9 @@ impl Store {
     /// # Errors
     /// `INVALID_VALUE` if there is none.
     pub(crate) fn condition(&self, graph: Graph, handle: u64) -> Result<Arc<Condition>> {
-        let made_for = |of: &GraphState| of.conditions.iter().find(|known| known.address == handle).cloned();
-        let found = self.graphs.iter().find_map(|(of, state)| made_for(state).filter(|_| self.is_in(graph, *of)));
-        found.ok_or(CudaError::INVALID_VALUE)
+        let made_for = |of: &GraphState| of.conditions.iter().find(|known| known.handle() == handle).cloned();
+        let mut around = self.around(graph).filter_map(|graph| self.graphs.get(&graph));
+        around.find_map(made_for).ok_or(CudaError::INVALID_VALUE)
     }
 
     /// Whether a graph has conditional nodes of its own.
@@ -202,15 +202,15 @@ impl Store {
 
     /// Whether a graph is another, or in one of its nodes, however deep.
     pub(crate) fn is_in(&self, graph: Graph, other: Graph) -> bool {
-        let mut at = Some(graph);
-        while let Some(graph) = at {
-            if graph == other {
-                return true;
-            }
-            let parent = self.graphs.get(&graph).and_then(|graph| graph.parent);
-            at = parent.and_then(|node| self.nodes.get(&node)).map(|node| node.graph);
-        }
-        false
+        self.around(graph).any(|around| around == other)
+    }
+
+    /// A graph, and those in whose nodes it is, outwards.
+    fn around(&self, graph: Graph) -> impl Iterator<Item = Graph> + '_ {
+        std::iter::successors(Some(graph), |graph| {
+            let parent = self.graphs.get(graph)?.parent?;
+            Some(self.nodes.get(&parent)?.graph)
+        })
     }
 
     /// Adds edges, all or none.

@@ -94,15 +94,8 @@ struct Open {
 }
 
 impl Opened {
-    /// Counts one that is open, if it is; `there`: whether an allocation of that number begins at an address.
-    pub(crate) fn again(
-        &mut self,
-        context: ContextId,
-        what: &Exported,
-        there: impl Fn(u64, u64) -> bool,
-    ) -> Option<DevAddr> {
-        // Contexts that ended have taken theirs along.
-        self.0.retain(|_, open| there(open.address, open.number));
+    /// Counts one that is open, if it is.
+    pub(crate) fn again(&mut self, context: ContextId, what: &Exported) -> Option<DevAddr> {
         let open = self.0.get_mut(&(context, *what))?;
         open.count += 1;
         Some(DevAddr(open.address))
@@ -111,6 +104,11 @@ impl Opened {
     pub(crate) fn insert(&mut self, context: ContextId, what: Exported, made: &Allocation) {
         let open = Open { address: made.base, number: made.number, count: 1 };
         self.0.insert((context, what), open);
+    }
+
+    /// A context ended, and has taken what it had open along.
+    pub(crate) fn forget_context(&mut self, context: ContextId) {
+        self.0.retain(|(of, _), _| *of != context);
     }
 
     /// Closes what begins at an address once; true if nobody has it open any more.

@@ -316,6 +316,13 @@ impl Memory {
         self.space.table.remove(base, wanted)
     }
 
+    /// Forgets an allocation and gives its memory back, unless that was done, as where its context ended. No work may use it any more.
+    pub(crate) fn release(&self, allocation: &Allocation) {
+        if self.forget(allocation.base, |found| found.number == allocation.number).is_some() {
+            self.give_back(allocation);
+        }
+    }
+
     /// Gives the memory of a forgotten allocation back. No work may use it any more.
     pub(crate) fn give_back(&self, allocation: &Allocation) {
         self.give(allocation, false);

@@ -73,6 +73,11 @@ impl Memories {
         self.space.table.remove(base, wanted)
     }
 
+    /// Forgets an allocation and gives its memory back, unless that was done. No work may use it any more.
+    pub(crate) fn release(&self, allocation: &Allocation) {
+        self.of(allocation.gpu).release(allocation);
+    }
+
     /// Gives the memory of a forgotten allocation back. No work may use it any more.
     pub(crate) fn give_back(&self, allocation: &Allocation) {
         self.of(allocation.gpu).give_back(allocation);

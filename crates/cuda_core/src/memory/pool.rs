@@ -345,9 +345,7 @@ impl Pools {
                 continue;
             }
             let memory = contents.free.swap_remove(at).memory;
-            if self.memory.forget(memory.base, |found| found.number == memory.number).is_some() {
-                self.memory.give_back(&memory);
-            }
+            self.memory.release(&memory);
             contents.reserved = contents.reserved.saturating_sub(memory.bytes);
             some = true;
         }

@@ -14,7 +14,7 @@ use crate::error::{CudaError, Result};
 use crate::gpu_link::slots::Mark;
 use crate::handle::GraphNode;
 use crate::memory::between_processes::Exported;
-use crate::work::event_words::EventWords;
+use crate::work::event_words::{EventWords, NewRecord};
 use crate::work::queues::{Held, Point};
 use crate::work::stream::StreamState;
 
@@ -39,15 +39,32 @@ struct Record {
     last: Option<(Mark, Arc<StreamState>)>,
     /// It was recorded last in a stream that was being captured: which capture, and the nodes before it.
     captured: Option<(u64, Vec<GraphNode>)>,
-    /// Points of streams of this process behind which the words are not used there: one for each stream.
-    uses: Vec<(Mark, Arc<StreamState>)>,
+    /// Streams of this process that use the words.
+    uses: Vec<Use>,
+}
+
+/// That a stream uses an event's words.
+#[derive(Debug)]
+struct Use {
+    stream: Arc<StreamState>,
+    /// The point behind which it does not.
+    end: Mark,
+    /// Its last record, if it has made one.
+    record: Option<u32>,
 }
 
 impl Record {
-    /// A stream that is held has got work that uses the words.
-    fn used(&mut self, stream: &Arc<StreamState>, held: &Held<'_>) -> Result<()> {
-        self.uses.retain(|(mark, at)| !Arc::ptr_eq(at, stream) && !at.core.slots().reached(mark));
-        self.uses.extend(held.tail()?.map(|mark| (mark, Arc::clone(stream))));
+    /// The number of the last record in a stream that may be under way there.
+    fn last_in(&self, stream: &Arc<StreamState>) -> Option<u32> {
+        self.uses.iter().find(|of| Arc::ptr_eq(&of.stream, stream))?.record
+    }
+
+    /// A stream that is held has got work that uses the words, a record of this number if there is one.
+    fn used(&mut self, stream: &Arc<StreamState>, held: &Held<'_>, record: Option<u32>) -> Result<()> {
+        let end = held.tail()?;
+        let record = record.or_else(|| self.last_in(stream));
+        self.uses.retain(|of| !Arc::ptr_eq(&of.stream, stream) && !of.stream.core.slots().reached(&of.end));
+        self.uses.extend(end.map(|end| Use { stream: Arc::clone(stream), end, record }));
         Ok(())
     }
 }
@@ -99,9 +116,10 @@ impl EventState {
         if !Arc::ptr_eq(&self.core.gpu, &stream.core.gpu) {
             return Err(CudaError::NOT_SUPPORTED);
         }
-        let Some(wait) = words.wait() else { return Ok(()) };
+        // With its context its memory is gone: there may be something else.
+        let Some(wait) = (!self.core.dead()).then(|| words.wait()).flatten() else { return Ok(()) };
         held.push(&[wait])?;
-        self.record.lock().used(stream, held)
+        self.record.lock().used(stream, held, None)
     }
 
     /// Records the event in a capture, behind these nodes.
@@ -128,7 +146,7 @@ impl EventState {
     /// Records the event behind a stream's work.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` if they are of different devices.
+    /// `INVALID_HANDLE` if they are of different devices; `CONTEXT_IS_DESTROYED` if several processes share it, and its context ended.
     pub(crate) fn record(&self, stream: &Arc<StreamState>) -> Result<()> {
         stream.hold(|held| self.record_held(stream, held))
     }
@@ -142,8 +160,12 @@ impl EventState {
         let mut record = self.record.lock();
         record.captured = None;
         if let Some(words) = &self.words {
-            held.push(&[words.record()?])?;
-            return record.used(stream, held);
+            if self.core.dead() {
+                return Err(CudaError::CONTEXT_IS_DESTROYED);
+            }
+            let NewRecord { number, commands } = words.record(record.last_in(stream))?;
+            held.push(&commands).inspect_err(|_| words.give_up(number))?;
+            return record.used(stream, held, Some(number));
         }
         if !self.timing {
             record.last = held.tail()?.map(|mark| (mark, Arc::clone(stream)));
@@ -215,8 +237,8 @@ impl EventState {
     pub(crate) fn retire(&self) {
         if let Some(words) = &self.words {
             let uses = std::mem::take(&mut self.record.lock().uses);
-            for (mark, stream) in uses {
-                if !stream.core.slots().reached(&mark) {
+            for Use { stream, end, .. } in uses {
+                if !stream.core.slots().reached(&end) {
                     let words = Arc::clone(words);
                     // A context that ends lets go all that waits in it.
                     let _ = stream.run_on_host(Box::new(move |_| drop(words)));
@@ -232,6 +254,10 @@ impl EventState {
     pub(crate) fn abandon_in(&self, context: &Arc<ContextCore>) {
         let slots = context.slots();
         let record = self.record.lock();
+        if let Some(words) = &self.words {
+            let here = record.uses.iter().filter(|of| Arc::ptr_eq(&of.stream.core, context));
+            here.filter_map(|of| of.record).for_each(|number| words.give_up(number));
+        }
         if let (Some((slot, last)), Some((mark, stream))) = (record.slot, &record.last)
             && Arc::ptr_eq(&stream.core, context)
             && !slots.reached(mark)

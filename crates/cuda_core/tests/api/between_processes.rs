@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::graphs::word;
+use crate::graphs::{shape, word};
 use crate::support::{FakeGpu, Host, driver};
-use cuda_core::{CudaError, Driver, Event, Stream};
+use cuda_core::{CudaError, Driver, Event, JitLog, Params, Stream};
 use gpu::DevAddr;
 
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
@@ -114,9 +114,10 @@ fn handles_that_name_nothing_open_nothing() {
             wrong[byte] ^= 0x40;
             match other.ipc_open_mem_handle(&wrong, LAZY) {
                 Err(CudaError::INVALID_VALUE | CudaError::INVALID_HANDLE) => {}
-                // The driver's number, and the allocation's, are for telling apart; a part of the file is in it.
+                // The driver's number, and the allocation's, are for telling apart; a part of the file is in it; and another
+                // process's number can be a thread's of the same.
                 Ok(opened) => {
-                    assert!((8..12).contains(&byte) || byte >= 40, "{byte}");
+                    assert!((8..16).contains(&byte) || byte >= 40, "{byte}");
                     other.ipc_close_mem_handle(opened).unwrap();
                 }
                 error => panic!("{byte}: {error:?}"),
@@ -181,6 +182,117 @@ fn an_event_is_waited_for_in_another_process() {
             }
         });
     }
+}
+
+#[test]
+fn an_event_tells_of_its_last_record_whichever_stream_is_faster() {
+    let [(one, _), (other, _)] = two();
+    let (event, release, slow) = within(&one, |one| {
+        let event = one.event_create(SHARED).unwrap();
+        let (slow, release) = held(one);
+        one.event_record(event, slow).unwrap();
+        let quick = one.stream_create(1).unwrap();
+        one.event_record(event, quick).unwrap();
+        one.stream_synchronize(quick).unwrap();
+        assert_eq!(one.event_query(event), Ok(()), "the last record was reached, if not the one before");
+        (event, release, slow)
+    });
+    let opened = within(&one, |one| one.ipc_get_event_handle(event).unwrap());
+    let opened = within(&other, |other| other.ipc_open_event_handle(&opened).unwrap());
+    within(&one, |one| {
+        release.send(()).unwrap();
+        one.stream_synchronize(slow).unwrap();
+        assert_eq!(one.event_query(event), Ok(()), "the record before comes late");
+    });
+    within(&other, |other| assert_eq!(other.event_query(opened), Ok(())));
+}
+
+#[test]
+fn an_event_is_recorded_in_more_streams_and_more_often_than_it_has_places() {
+    let [(one, _), (other, _)] = two();
+    let (event, handle) = within(&one, |one| {
+        let event = one.event_create(SHARED).unwrap();
+        (event, one.ipc_get_event_handle(event).unwrap())
+    });
+    let opened = within(&other, |other| other.ipc_open_event_handle(&handle).unwrap());
+    let query = || {
+        let of = [(&one, event), (&other, opened)];
+        of.map(|(driver, event)| within(driver, |driver| driver.event_query(event)))
+    };
+    let is_over = |stream: Stream, release: std::sync::mpsc::Sender<()>| {
+        within(&one, |one| {
+            release.send(()).unwrap();
+            one.stream_synchronize(stream).unwrap();
+        });
+    };
+    let record = |stream| within(&one, |one| one.event_record(event, stream).unwrap());
+    // Often in one stream: the others find places.
+    let (busy, let_busy_go) = within(&one, held);
+    (0..200).for_each(|_| record(busy));
+    let (last, let_last_go) = within(&one, held);
+    record(last);
+    assert_eq!(query(), [Err(CudaError::NOT_READY); 2]);
+    is_over(last, let_last_go);
+    assert_eq!(query(), [Ok(()); 2]);
+    is_over(busy, let_busy_go);
+    assert_eq!(query(), [Ok(()); 2]);
+    // In many: the first ones are let go last.
+    let streams: Vec<_> = (0..40).map(|_| within(&one, held)).collect();
+    for (stream, _) in &streams {
+        record(*stream);
+    }
+    assert_eq!(query(), [Err(CudaError::NOT_READY); 2]);
+    for (_, release) in streams.iter().rev() {
+        release.send(()).unwrap();
+    }
+    for (stream, _) in streams {
+        within(&one, |one| one.stream_synchronize(stream).unwrap());
+    }
+    assert_eq!(query(), [Ok(()); 2]);
+}
+
+#[test]
+fn nobody_waits_for_an_event_of_a_context_that_ended() {
+    let [(one, _), _] = two();
+    within(&one, |one| {
+        let first = one.ctx_get_current().unwrap();
+        let stream = one.stream_create(1).unwrap();
+        let context = one.ctx_create(0, cuda_core::Device(0)).unwrap();
+        let event = one.event_create(SHARED).unwrap();
+        one.ctx_destroy(context).unwrap();
+        one.ctx_set_current(first).unwrap();
+        // What lies there now looks like a record that is not reached.
+        let other = one.mem_alloc_host(512).unwrap();
+        one.memset(DevAddr(other), 0x21, 4, 1, Stream::NULL).unwrap();
+        one.ctx_synchronize().unwrap();
+        one.stream_wait_event(stream, event, 0).unwrap();
+        assert_eq!(one.stream_query(stream), Ok(()));
+        assert_eq!(one.event_record(event, stream), Err(CudaError::INVALID_HANDLE));
+    });
+}
+
+#[test]
+fn nobody_waits_for_a_record_that_no_gpu_comes_to() {
+    let [(one, _), (other, _)] = two();
+    let (event, handle) = within(&one, |one| {
+        let event = one.event_create(SHARED).unwrap();
+        (event, one.ipc_get_event_handle(event).unwrap())
+    });
+    let (context, _release) = within(&other, |other| {
+        let context = other.ctx_create(0, cuda_core::Device(0)).unwrap();
+        let opened = other.ipc_open_event_handle(&handle).unwrap();
+        let (stream, release) = held(other);
+        other.event_record(opened, stream).unwrap();
+        let module = other.module_load_data(&&b".version 8 .entry trap()"[..], &mut JitLog::default()).unwrap();
+        let function = other.module_get_function(module, "trap").unwrap();
+        let failing = other.stream_create(1).unwrap();
+        other.launch_kernel(function, &shape(failing), Params::Each(&mut |_, _| true)).unwrap();
+        assert_eq!(other.stream_synchronize(failing), Err(CudaError::ILLEGAL_ADDRESS));
+        (context, release)
+    });
+    within(&one, |one| assert_eq!(one.event_query(event), Err(CudaError::NOT_READY)));
+    other.ctx_destroy(context).unwrap();
+    within(&one, |one| assert_eq!(one.event_query(event), Ok(())));
 }
 
 #[test]

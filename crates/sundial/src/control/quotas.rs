@@ -4,41 +4,56 @@
 //! accounts are kept in the database of usage; where that cannot be, they last as long as the daemon.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::Control;
 use super::rights::Owner;
-use crate::quota::{Now, Payer};
+use super::tenants::Exhausted;
+use crate::quota::{Now, Payer, Spender};
 
 impl Control {
-    /// Why a user gets no GPU time but what nobody else wants, if that is so now.
-    fn exhausted(&self, owner: Owner, now: &Now) -> Option<String> {
+    /// By what tenants a user gets no GPU time but what nobody else wants, and why.
+    fn exhausted(&self, owner: Owner, now: &Now) -> Exhausted {
         if owner.is_administrator() {
-            return None;
+            return Exhausted::new();
         }
         let settings = self.settings();
-        let own = settings.rules.of(owner.user, owner.group).quota.map(|(quota, place)| {
+        let user = owner.user;
+        let own = settings.rules.of(user, owner.group).quota.map(|(quota, place)| {
             let told = format!("you have used your GPU time: `quota = \"{quota}\"` of {place}");
-            (Payer::User(owner.user), quota, told)
+            (None, Payer::User(user), quota, told)
         });
-        let together = settings.rules.together(owner.user, owner.group).map(|(group, quota, name)| {
+        let together = settings.rules.together(user, owner.group).map(|(group, quota, name)| {
             let told =
                 format!("your group has used its GPU time: `quota_together = \"{quota}\"` of [policy.groups.{name}]");
-            (Payer::Group(group), quota, told)
+            (None, Payer::Group(group), quota, told)
+        });
+        let profiles = settings.config.profiles.iter().filter_map(|(name, profile)| {
+            let quota = profile.quota?;
+            let told = format!("you have used the GPU time of profile `{name}`: `quota = \"{quota}\"`");
+            Some((Some(name.clone()), Payer::Profile { user, name: name.clone() }, quota, told))
         });
         let mut accounts = self.usage.accounts.lock();
-        let over = own
-            .into_iter()
-            .chain(together)
-            .filter_map(|(payer, quota, told)| Some((accounts.exhausted(payer, quota, now)?, told)));
-        let (again, told) = over.max_by_key(|(again, _)| *again)?;
-        let again = humantime::format_duration(std::time::Duration::from_secs(again.as_secs().max(1)));
-        Some(format!("{told}; there is some again in {again}, or ask the administrator for more"))
+        let mut longest = BTreeMap::new();
+        for (profile, payer, quota, told) in own.into_iter().chain(together).chain(profiles) {
+            if let Some(again) = accounts.exhausted(&payer, quota, now) {
+                let spender = Spender { user, profile };
+                if longest.get(&spender).is_none_or(|(most, _)| again > *most) {
+                    longest.insert(spender, (again, told));
+                }
+            }
+        }
+        let tell = |(spender, (again, told)): (Spender, (Duration, String))| {
+            let again = humantime::format_duration(Duration::from_secs(again.as_secs().max(1)));
+            (spender, format!("{told}; there is some again in {again}, or ask the administrator for more"))
+        };
+        longest.into_iter().map(tell).collect()
     }
 
     /// Before somebody is let in.
     pub(super) fn note_quota(&self, owner: Owner) {
-        let told = self.exhausted(owner, &Now::get());
-        self.tenants.lock().note_exhausted(owner.user, told);
+        let exhausted = self.exhausted(owner, &Now::get());
+        self.tenants.lock().note_exhausted(owner.user, exhausted);
     }
 
     /// Adds what was used to the accounts, and holds those back who have used all that they may.
@@ -46,16 +61,22 @@ impl Control {
         let now = Now::get();
         let present = self.tenants.lock().users_present();
         let settings = self.settings();
-        for (user, ns) in self.usage.take_spent() {
+        for (Spender { user, profile }, ns) in self.usage.take_spent() {
             // One who has left meanwhile is in the groups that name him.
             let group = present.iter().find(|owner| owner.user == user).map_or(u32::MAX, |owner| owner.group);
             let own = settings.rules.of(user, group).quota.map(|(quota, _)| (Payer::User(user), quota));
             let together = settings.rules.together(user, group).map(|(group, quota, _)| (Payer::Group(group), quota));
+            let of_profile = profile.and_then(|name| {
+                let quota = settings.config.profiles.get(&name)?.quota?;
+                Some((Payer::Profile { user, name }, quota))
+            });
             let mut accounts = self.usage.accounts.lock();
-            own.into_iter().chain(together).for_each(|(payer, quota)| accounts.add(payer, quota, ns, &now));
+            own.into_iter()
+                .chain(together)
+                .chain(of_profile)
+                .for_each(|(payer, quota)| accounts.add(payer, quota, ns, &now));
         }
-        let exhausted = present.into_iter().filter_map(|owner| Some((owner.user, self.exhausted(owner, &now)?)));
-        let exhausted: BTreeMap<u32, String> = exhausted.collect();
+        let exhausted = present.into_iter().flat_map(|owner| self.exhausted(owner, &now)).collect();
         self.change(|tenants| ((), tenants.hold_back(exhausted)));
     }
 }

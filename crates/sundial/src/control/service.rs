@@ -39,6 +39,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Whether anything is said of GPU time over hours.
+    pub(super) fn have_quotas(&self) -> bool {
+        self.rules.have_quotas() || self.config.profiles.values().any(|profile| profile.quota.is_some())
+    }
+
     /// With users and groups looked up.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::link::ToDevice;
 use crate::policy::{Grant, Held};
 use crate::profile::Taken;
+use crate::quota::Spender;
 use crate::remoting::Remoting;
 use crate::size::{GpuName, GpuWish, Percent, Scheduler, Size};
 pub(super) use standing::Asked;
@@ -41,10 +42,10 @@ pub(super) struct Tenants {
     owners: BTreeMap<TenantId, Owner>,
     /// The profiles that they took.
     profiles: BTreeMap<TenantId, Taken>,
-    /// Users who have used all the GPU time that they may, and what they are told of that.
-    exhausted: BTreeMap<u32, String>,
-    /// What newcomers of those users are told, as of when they were looked at last: whether they have tenants here or not.
-    refused: BTreeMap<u32, String>,
+    /// Who has used all the GPU time that he may, and what he is told of that.
+    exhausted: Exhausted,
+    /// What newcomers are told, as of when their user was looked at last: whether he has tenants here or not.
+    refused: Exhausted,
     /// Nobody comes in any more.
     draining: bool,
     /// Tenants made for users without a credential.
@@ -193,10 +194,12 @@ impl Tenants {
         if self.draining {
             bail!("the daemon is ending, and lets nobody in any more; try again when another has started");
         }
-        if let Some(told) = self.refused.get(&owner.user).or_else(|| self.exhausted.get(&owner.user)) {
+        let taken = self.profile(owner, profile).map_err(anyhow::Error::msg)?;
+        let spender = Spender { user: owner.user, profile: taken.as_ref().map(|taken| taken.name.clone()) };
+        if let Some(told) = why_exhausted(&self.refused, &spender).or_else(|| why_exhausted(&self.exhausted, &spender))
+        {
             bail!("{told}");
         }
-        let taken = self.profile(owner, profile).map_err(anyhow::Error::msg)?;
         if let Some(taken) = &taken {
             taken.fill(&mut terms).map_err(anyhow::Error::msg)?;
             self.check_profile(taken).map_err(anyhow::Error::msg)?;
@@ -301,18 +304,16 @@ impl Tenants {
     }
 
     /// Who has used all GPU time that he may, with what he is told; his tenants get what nobody else wants.
-    pub(super) fn hold_back(&mut self, exhausted: BTreeMap<u32, String>) -> Orders {
+    pub(super) fn hold_back(&mut self, exhausted: Exhausted) -> Orders {
         let same = exhausted.keys().eq(self.exhausted.keys());
         self.exhausted = exhausted;
         if same { Orders::new() } else { self.introduce_all() }
     }
 
-    /// Before somebody is let in: what he is told, if he has used all GPU time that he may.
-    pub(super) fn note_exhausted(&mut self, user: u32, told: Option<String>) {
-        match told {
-            Some(told) => self.refused.insert(user, told),
-            None => self.refused.remove(&user),
-        };
+    /// Before a user is let in: what he has used all of.
+    pub(super) fn note_exhausted(&mut self, user: u32, exhausted: Exhausted) {
+        self.refused.retain(|spender, _| spender.user != user);
+        self.refused.extend(exhausted);
     }
 
     /// Users that have tenants here.
@@ -327,6 +328,17 @@ impl Tenants {
     pub(super) fn owners_by_name(&self) -> BTreeMap<String, u32> {
         let owner = |(id, terms): (TenantId, &Terms)| Some((terms.name.clone(), self.owners.get(&id)?.user));
         self.admission.tenants().filter_map(owner).collect()
+    }
+
+    /// Whose GPU time a tenant uses.
+    fn spender(&self, tenant: TenantId) -> Spender {
+        let profile = self.profiles.get(&tenant).map(|taken| taken.name.clone());
+        Spender { user: self.owner(tenant).unwrap_or_default().user, profile }
+    }
+
+    /// Whether a tenant gets what nobody else wants.
+    fn is_exhausted(&self, tenant: TenantId) -> bool {
+        why_exhausted(&self.exhausted, &self.spender(tenant)).is_some()
     }
 
     pub(super) fn owner(&self, tenant: TenantId) -> Option<Owner> {
@@ -563,7 +575,7 @@ impl Tenants {
 
     /// The priority that a tenant has.
     pub(super) fn priority(&self, tenant: TenantId) -> Priority {
-        if self.owner(tenant).is_some_and(|owner| self.exhausted.contains_key(&owner.user)) {
+        if self.is_exhausted(tenant) {
             return Priority::Low;
         }
         self.admission.terms(tenant).and_then(|terms| terms.priority).unwrap_or_default()
@@ -665,7 +677,6 @@ impl Tenants {
 
     pub(super) fn introduce(&self, id: TenantId) -> Orders {
         let Some(terms) = self.admission.terms(id) else { return Orders::new() };
-        let owner = self.owner(id).unwrap_or_default();
         let config = &self.settings.config;
         let gpus = self.admission.gpus(id);
         let host_bytes = terms.host_bytes.unwrap_or(u64::MAX).min(self.settings.limits.host_bytes);
@@ -676,13 +687,9 @@ impl Tenants {
             let order = ToDevice::Tenant {
                 id,
                 name: terms.name.clone(),
-                user: owner.user,
+                spender: self.spender(id),
                 limits: Limits { vram_bytes, host_bytes, ..self.settings.limits.clone() },
-                share_percent: if self.exhausted.contains_key(&owner.user) {
-                    Some(LEFT_OVER)
-                } else {
-                    terms.share_percent
-                },
+                share_percent: if self.is_exhausted(id) { Some(LEFT_OVER) } else { terms.share_percent },
                 priority: self.priority(id),
                 on_full: terms.on_full.unwrap_or(config.memory.on_full.0),
             };
@@ -690,6 +697,13 @@ impl Tenants {
         };
         gpus.iter().map(order).collect()
     }
+}
+
+/// Who has used all GPU time that he may, and what he is told: a user by all his tenants, or by those that have a profile.
+pub(super) type Exhausted = BTreeMap<Spender, String>;
+
+fn why_exhausted<'a>(exhausted: &'a Exhausted, spender: &Spender) -> Option<&'a String> {
+    exhausted.get(&Spender { user: spender.user, profile: None }).or_else(|| exhausted.get(spender))
 }
 
 /// Whether somebody may come as a tenant of a user's.

@@ -26,6 +26,7 @@ use crate::link::ToDevice;
 use crate::metrics::{self, Listener};
 use crate::quiet::Quiet;
 use crate::quota::Accounts;
+use crate::quota::Spender;
 use crate::threads;
 use crate::usage::store::{HOUR, Key, Rows, Store, StoreError, hour_now};
 use crate::usage::{GpuSnapshot, MeteredRow, Present, Report, Snapshot, TenantSnapshot};
@@ -78,8 +79,8 @@ pub(super) struct Usage {
 
 #[derive(Default)]
 struct State {
-    /// GPU time of users that is not in their accounts yet, ns.
-    spent: BTreeMap<u32, u64>,
+    /// GPU time that is not in the accounts yet, ns.
+    spent: BTreeMap<Spender, u64>,
     pending: Rows,
     /// Since the daemon started, by name, user, and number of the GPU.
     tenants: BTreeMap<(String, u32, usize), Known>,
@@ -157,12 +158,13 @@ impl Usage {
             state.hour = hour;
             state.named.clear();
         }
-        for MeteredRow { tenant, user, meters, present } in rows {
+        for MeteredRow { tenant, spender, meters, present } in rows {
+            let user = spender.user;
             if meters != Meters::default() {
                 let key = state.row(hour, &tenant, user);
                 self.merged.fetch_add(u64::from(key.2 == OTHERS), Ordering::Relaxed);
                 state.pending.add(key, &meters);
-                *state.spent.entry(user).or_default() += meters.gpu_ns;
+                *state.spent.entry(spender).or_default() += meters.gpu_ns;
             }
             let known = state.tenants.entry((tenant, user, gpu)).or_default();
             known.meters = known.meters.plus(&meters);
@@ -184,8 +186,8 @@ impl Usage {
         }
     }
 
-    /// GPU time of users since this was asked last, ns.
-    pub(super) fn take_spent(&self) -> BTreeMap<u32, u64> {
+    /// GPU time that was used since this was asked last, ns.
+    pub(super) fn take_spent(&self) -> BTreeMap<Spender, u64> {
         std::mem::take(&mut self.state.lock().spent)
     }
 
@@ -434,7 +436,7 @@ impl Control {
     /// Starts the thread that writes.
     pub(super) fn keep_usage(self: &Arc<Control>) -> std::io::Result<()> {
         // Nobody is let in before it is known who has used his quota; else nobody waits for what was kept.
-        let at_once = self.settings().rules.have_quotas();
+        let at_once = self.settings().have_quotas();
         if at_once {
             self.usage.open();
         }
@@ -538,7 +540,12 @@ mod tests {
 
     fn row(tenant: &str, kernels: u64) -> MeteredRow {
         let meters = Meters { kernels, ..Meters::default() };
-        MeteredRow { tenant: tenant.into(), user: 7, meters, present: Some(Present::default()) }
+        MeteredRow {
+            tenant: tenant.into(),
+            spender: Spender { user: 7, profile: None },
+            meters,
+            present: Some(Present::default()),
+        }
     }
 
     fn kernels(rows: &Rows) -> u64 {

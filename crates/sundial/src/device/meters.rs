@@ -14,6 +14,7 @@ use tenancy::{AccountAccess, TenantId};
 
 use super::vgpus::Hosted;
 use super::{Device, Running, Tenant};
+use crate::quota::Spender;
 use crate::usage::{MeteredRow, Present};
 
 const _: () = assert!(WAIT_RANGES == gpu_driver::WAITS);
@@ -26,8 +27,8 @@ pub(super) struct Books {
 
 struct Kept {
     ledger: Ledger,
-    /// Whose rows they are: names and users.
-    names: HashMap<TenantId, (String, u32)>,
+    /// Whose rows they are.
+    names: HashMap<TenantId, (String, Spender)>,
 }
 
 impl Books {
@@ -44,21 +45,21 @@ impl Books {
     }
 
     /// A tenant is there, or its terms have changed.
-    pub(super) fn admit(&self, id: TenantId, name: &str, user: u32, memory_bytes: u64) {
+    pub(super) fn admit(&self, id: TenantId, name: &str, spender: &Spender, memory_bytes: u64) {
         self.with(|ledger| ledger.admit(id, memory_bytes));
-        self.kept.lock().names.insert(id, (name.to_owned(), user));
+        self.kept.lock().names.insert(id, (name.to_owned(), spender.clone()));
     }
 
     /// What came since it was taken last, with names.
-    fn take(&self) -> (Vec<(Row, String, u32)>, GpuTime) {
+    fn take(&self) -> (Vec<(Row, String, Spender)>, GpuTime) {
         let mut kept = self.kept.lock();
         let (rows, time) = kept.ledger.take();
         let named = rows.into_iter().filter_map(|row| {
-            let (name, user) = kept.names.get(&row.tenant).cloned()?;
+            let (name, spender) = kept.names.get(&row.tenant).cloned()?;
             if row.left {
                 kept.names.remove(&row.tenant);
             }
-            Some((row, name, user))
+            Some((row, name, spender))
         });
         (named.collect(), time)
     }
@@ -114,9 +115,9 @@ impl Device {
             }
         });
         let (rows, time) = self.books.take();
-        let rows = rows.into_iter().map(|(Row { tenant: id, meters, left }, tenant, user)| {
+        let rows = rows.into_iter().map(|(Row { tenant: id, meters, left }, tenant, spender)| {
             let present = tenants.get(&id).filter(|_| !left).map(|tenant| self.present(id, tenant, &sessions, &guests));
-            MeteredRow { tenant, user, meters, present }
+            MeteredRow { tenant, spender, meters, present }
         });
         (rows.collect(), time)
     }

@@ -37,6 +37,7 @@ use crate::confine;
 use crate::link::{self, FromDevice, ToDevice};
 use crate::memory_policy::MemoryRules;
 use crate::quiet::Quiet;
+use crate::quota::Spender;
 use crate::size::GpuSpec;
 use crate::threads::{self, AtEnd};
 use machine::{Machine, Meter, TenantBudget};
@@ -173,10 +174,10 @@ impl Device {
 
     fn obey(self: &Arc<Device>, message: ToDevice, fds: Vec<OwnedFd>) -> Result<()> {
         match message {
-            ToDevice::Tenant { id, name, user, limits, share_percent, priority, on_full } => {
+            ToDevice::Tenant { id, name, spender, limits, share_percent, priority, on_full } => {
                 self.broker.set(id, limits.vram_bytes, on_full);
                 self.shares.set(id, share_percent, priority);
-                self.admit(id, (name, user), limits);
+                self.admit(id, (name, &spender), limits);
             }
             ToDevice::Forget { tenant } => {
                 if let Some(known) = self.registry.lock().tenants.get(&tenant) {
@@ -227,12 +228,12 @@ impl Device {
     }
 
     /// A tenant is there, or its terms have changed.
-    fn admit(&self, id: TenantId, (name, user): (String, u32), limits: Limits) {
+    fn admit(&self, id: TenantId, (name, spender): (String, &Spender), limits: Limits) {
         let (_, total) = self.machine.facts();
         let reserved = limits.vram_bytes.min(total);
         let known = self.registry.lock().tenants.get(&id).cloned();
         if let Some(known) = known {
-            self.books.admit(id, &name, user, reserved);
+            self.books.admit(id, &name, spender, reserved);
             known.memory_bytes.store(limits.vram_bytes, Ordering::Relaxed);
             for running in self.registry.lock().sessions.values().filter(|running| running.tenant == id) {
                 running.meter.set_memory_limit(limits.vram_bytes);
@@ -244,7 +245,7 @@ impl Device {
             // Its sessions are refused.
             Err(error) => return tracing::error!(%error, name, "no budget for a tenant"),
         };
-        self.books.admit(id, &name, user, reserved);
+        self.books.admit(id, &name, spender, reserved);
         let memory_bytes = AtomicU64::new(limits.vram_bytes);
         let account = Account::new(limits, Box::new(TenantBudget(Arc::clone(&budget))));
         let account = SharedAccount::sharing(account, &self.broker, id);

@@ -32,8 +32,8 @@ fn device() -> (Arc<Device>, OwnedFd) {
 
 fn admit(device: &Arc<Device>, id: u64, name: &str, limits: Limits) {
     let (id, name, on_full) = (TenantId(id), name.into(), OnFull::Fail);
-    let tenant =
-        ToDevice::Tenant { id, name, user: 7, limits, share_percent: None, priority: Default::default(), on_full };
+    let (spender, priority) = (Spender { user: 7, profile: None }, Default::default());
+    let tenant = ToDevice::Tenant { id, name, spender, limits, share_percent: None, priority, on_full };
     device.obey(tenant, vec![]).unwrap();
 }
 

@@ -60,6 +60,30 @@ fn policy_holds_for_all_tenants_of_a_user_together() {
     assert!(register(&mut tenants, terms("f", 1.0), 0).is_err());
 }
 
+/// A user who has used his GPU time: all, or that of a profile.
+fn used_up(user: u32, profile: Option<&str>) -> Exhausted {
+    Exhausted::from([(Spender { user, profile: profile.map(Into::into) }, "enough".to_owned())])
+}
+
+#[test]
+fn who_has_used_what_a_profile_has_may_take_another() {
+    let mut tenants = tenants_with("[profiles.big]\n[profiles.small]\n");
+    let come = |tenants: &mut Tenants, name, profile| {
+        let newcomer = Newcomer { terms: terms(name, 1.0), profile, gpus: &GpuWish::default() };
+        tenants.admit(newcomer, Owner { user: 7, group: 7 }, false)
+    };
+    let big = come(&mut tenants, "a", Some("big")).unwrap();
+    let small = come(&mut tenants, "b", Some("small")).unwrap();
+    let none = come(&mut tenants, "c", None).unwrap();
+    tenants.note_exhausted(7, used_up(7, Some("big")));
+    assert_eq!(come(&mut tenants, "d", Some("big")).unwrap_err().to_string(), "enough");
+    come(&mut tenants, "e", Some("small")).unwrap();
+    tenants.hold_back(used_up(7, Some("big")));
+    assert_eq!([big, small, none].map(|id| tenants.is_exhausted(id)), [true, false, false]);
+    tenants.hold_back(used_up(7, None));
+    assert_eq!([big, small, none].map(|id| tenants.is_exhausted(id)), [true; 3]);
+}
+
 #[test]
 fn who_has_used_all_that_he_may_gets_what_is_left_over() {
     let mut tenants = tenants();
@@ -72,11 +96,11 @@ fn who_has_used_all_that_he_may_gets_what_is_left_over() {
         };
         orders.into_iter().filter_map(share).collect()
     };
-    let seven = || BTreeMap::from([(7, "enough".to_owned())]);
+    let seven = || used_up(7, None);
     // Who has been refused meanwhile is held back all the same.
-    tenants.note_exhausted(7, Some("enough".into()));
+    tenants.note_exhausted(7, seven());
     assert_eq!(shares(tenants.hold_back(seven())), [LEFT_OVER, 30.0]);
-    tenants.note_exhausted(7, None);
+    tenants.note_exhausted(7, Exhausted::new());
     assert!(tenants.hold_back(seven()).is_empty(), "nothing is new");
     assert_eq!(register(&mut tenants, terms("c", 1.0), 7).unwrap_err(), "enough");
     assert_eq!(shares(tenants.restart(0)), [LEFT_OVER, 30.0], "the next device process is told so, too");
@@ -112,7 +136,7 @@ fn a_priority_is_told_and_kept_as_far_as_policy_has_it() {
     assert_eq!(told(tenants.reconfigure(&Arc::new(settings))), [Priority::High, Priority::Low]);
     assert_eq!(tenants.prioritized().into_values().collect::<Vec<_>>(), [Priority::High, Priority::Low]);
     // Who has used all that he may goes before nobody.
-    assert_eq!(told(tenants.hold_back(BTreeMap::from([(0, "enough".to_owned())]))), [Priority::Low; 2]);
+    assert_eq!(told(tenants.hold_back(used_up(0, None))), [Priority::Low; 2]);
     assert_eq!(told(tenants.hold_back(BTreeMap::new())), [Priority::High, Priority::Low]);
 }
 
