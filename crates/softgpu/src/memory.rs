@@ -180,14 +180,23 @@ impl Memory {
         Ok(DmaMemory::part(bus, file, offset, mapping))
     }
 
-    /// Gives what a mapping shows of a file an address of our choice.
+    /// Gives what a mapping shows of a file an address of our choice: behind all that were given, and from the beginning again when there
+    /// are no more: who maps and frees gigabytes again and again comes to the end.
     fn place_dma(&self, file: &Arc<Memfd>, offset: u64, bytes: u64, mapping: &Arc<Mapping>) -> io::Result<BusAddr> {
         let number = self.number();
         let room = bytes.next_multiple_of(HUGE_PAGE) + HUGE_PAGE;
+        let mut again = false;
         loop {
             let within = |bus: u64| bus.checked_add(room).filter(|end| *end <= BUS_END);
-            let bus = self.next_bus.try_update(Ordering::Relaxed, Ordering::Relaxed, within);
-            let bus = bus.map_err(|_| io::ErrorKind::OutOfMemory)?;
+            let bus = match self.next_bus.try_update(Ordering::Relaxed, Ordering::Relaxed, within) {
+                Ok(bus) => bus,
+                Err(_) if again => return Err(io::ErrorKind::OutOfMemory.into()),
+                Err(_) => {
+                    again = true;
+                    self.next_bus.store(FIRST_BUS, Ordering::Relaxed);
+                    continue;
+                }
+            };
             let end = bus + bytes;
             let (file, mapping) = (Arc::clone(file), Arc::clone(mapping));
             match self.system.write().insert(bus..end, System { file, number, file_offset: offset, mapping }) {
@@ -294,6 +303,25 @@ impl PhysMem for Memory {
     fn write(&self, at: PhysAddr, data: &[u8]) -> Result<(), BadAddress> {
         let (mapping, offset) = self.resolve(at, data.len()).ok_or(BadAddress(at))?;
         mapping.write(offset, data);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bus_addresses_come_again_when_there_are_no_more() -> io::Result<()> {
+        let memory = Memory::new(HUGE_PAGE)?;
+        let stays = memory.alloc_dma(3 * HUGE_PAGE)?;
+        assert_eq!(stays.bus().0, FIRST_BUS);
+        memory.next_bus.store(BUS_END - HUGE_PAGE, Ordering::Relaxed);
+        let next = memory.alloc_dma(HUGE_PAGE)?;
+        assert_eq!(next.bus().0, FIRST_BUS + 3 * HUGE_PAGE, "behind what is there still");
+        memory.free_dma(stays.bus());
+        memory.next_bus.store(BUS_END, Ordering::Relaxed);
+        assert_eq!(memory.alloc_dma(HUGE_PAGE)?.bus().0, FIRST_BUS);
         Ok(())
     }
 }

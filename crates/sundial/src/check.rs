@@ -4,6 +4,7 @@
 //! goes to standard error where it happens, and to a file. This process waits for the program, reads that file, and says how many errors
 //! there were.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -71,37 +72,43 @@ struct Found {
 }
 
 impl Found {
+    /// A process that has told of nothing.
+    const PROCESS: Found = Found { processes: 1, errors: 0, places: 0 };
+
     /// What the file of events says. A process that was killed has told of places only.
     fn read(file: &Path) -> Result<Found> {
         let mut found = Found::default();
-        let mut told: Vec<(Value, Found)> = Vec::new();
+        // Those that have begun and not ended yet.
+        let mut told: HashMap<u64, Found> = HashMap::new();
         for line in BufReader::new(File::open(file)?).lines() {
             let Ok(line) = serde_json::from_str::<Value>(&line?) else { continue };
-            let process = line["process"].clone();
-            let known = told.iter().position(|(known, _)| *known == process);
-            let at = known.unwrap_or_else(|| {
-                told.push((process, Found::default()));
-                told.len() - 1
-            });
-            let of = &mut told[at].1;
+            let Some(process) = line["process"].as_u64() else { continue };
             match line["event"].as_str() {
+                // Its number may have been another's, or another program's in the same process.
+                Some("start") => found.add(told.insert(process, Found::PROCESS)),
                 Some("error") => {
+                    let of = told.entry(process).or_insert(Found::PROCESS);
                     of.errors += 1;
                     of.places += 1;
                 }
                 Some("end") => {
+                    let mut of = told.remove(&process).unwrap_or(Found::PROCESS);
                     of.errors = line["errors"].as_u64().unwrap_or(of.errors);
                     of.places = line["places"].as_u64().unwrap_or(of.places);
+                    found.add(Some(of));
                 }
                 _ => {}
             }
         }
-        for (_, of) in told {
-            found.processes += 1;
-            found.errors += of.errors;
-            found.places += of.places;
-        }
+        told.into_values().for_each(|of| found.add(Some(of)));
         Ok(found)
+    }
+
+    fn add(&mut self, of: Option<Found>) {
+        let Some(of) = of else { return };
+        self.processes += of.processes;
+        self.errors += of.errors;
+        self.places += of.places;
     }
 
     /// In a line.
@@ -230,5 +237,13 @@ mod tests {
         let other = r#"{"event":"error","process":2,"error":{}}"#;
         let all = format!("{start}\n{error}\n{other}\n{end}\nrubbish\n");
         assert_eq!(says(&all), "33 errors, at 2 places in kernels");
+        // Another program in the same process, or in one of the same number.
+        let none = r#"{"event":"end","process":1,"errors":0,"places":0}"#;
+        assert_eq!(says(&format!("{all}{start}\n{none}\n")), "33 errors, at 2 places in kernels", "it ended before");
+        assert_eq!(
+            says(&format!("{start}\n{error}\n{start}\n{none}\n")),
+            "1 error, at 1 place in kernels",
+            "it did not"
+        );
     }
 }
