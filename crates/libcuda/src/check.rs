@@ -1,12 +1,13 @@
 //! Checked kernels (`sundial run --check`): what is said, and where to.
 //!
 //! - `SUNDIAL_CHECK`: what is checked, as `memory,race`. The GPU must be in this process.
-//! - `SUNDIAL_CHECK_LOG`: a file to which a line of JSON is appended for each event: `start`, `error`, `end`.
+//! - `SUNDIAL_CHECK_LOG`: a file that there is, to which a line of JSON is appended for each event: `start`, `error`, `end`.
 //!
 //! Errors go to standard error, too, where they are made.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -35,7 +36,14 @@ struct Log(Option<File>);
 
 impl Log {
     fn open(path: Option<&Path>) -> std::io::Result<Log> {
-        Ok(Log(path.map(|path| OpenOptions::new().append(true).create(true).open(path)).transpose()?))
+        let Some(path) = path else { return Ok(Log(None)) };
+        // Where it was may be what others have put there by now. That a pipe has no reader is then no reason to wait.
+        match OpenOptions::new().append(true).custom_flags(libc::O_NONBLOCK).open(path) {
+            Ok(file) => Ok(Log(Some(file))),
+            // Who asked for it has gone.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Log(None)),
+            Err(error) => Err(error),
+        }
     }
 
     /// One write for each, so that those of several processes do not mix.
@@ -109,5 +117,22 @@ impl MemoryWatcher for Watcher {
 
     fn written(&self, address: u64, bytes: u64) {
         self.0.written(address, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_is_gone_is_not_made_again() {
+        let path = std::env::temp_dir().join(format!("sundial-check-log-{}", std::process::id()));
+        File::create_new(&path).unwrap();
+        Log::open(Some(&path)).unwrap().tell("start", json!({}));
+        let said = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(said.contains("\"event\":\"start\"") && said.ends_with('\n'), "{said}");
+        assert!(Log::open(Some(&path)).unwrap().0.is_none());
+        assert!(!path.exists());
     }
 }

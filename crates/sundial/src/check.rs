@@ -5,13 +5,14 @@
 //! there were.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Seek};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -75,13 +76,14 @@ impl Found {
     /// A process that has told of nothing.
     const PROCESS: Found = Found { processes: 1, errors: 0, places: 0 };
 
-    /// What the file of events says. A process that was killed has told of places only.
-    fn read(file: &Path) -> Result<Found> {
+    /// What the file of events says. A process that was killed has told of places only; what the program has written there is nothing.
+    fn read(mut file: &File) -> io::Result<Found> {
         let mut found = Found::default();
         // Those that have begun and not ended yet.
         let mut told: HashMap<u64, Found> = HashMap::new();
-        for line in BufReader::new(File::open(file)?).lines() {
-            let Ok(line) = serde_json::from_str::<Value>(&line?) else { continue };
+        file.rewind()?;
+        for line in BufReader::new(file).split(b'\n') {
+            let Ok(line) = serde_json::from_slice::<Value>(&line?) else { continue };
             let Some(process) = line["process"].as_u64() else { continue };
             match line["event"].as_str() {
                 // Its number may have been another's, or another program's in the same process.
@@ -107,8 +109,8 @@ impl Found {
     fn add(&mut self, of: Option<Found>) {
         let Some(of) = of else { return };
         self.processes += of.processes;
-        self.errors += of.errors;
-        self.places += of.places;
+        self.errors = self.errors.saturating_add(of.errors);
+        self.places = self.places.saturating_add(of.places);
     }
 
     /// In a line.
@@ -128,16 +130,15 @@ impl Found {
 /// There is no place for the file of events, or it cannot be read.
 pub(crate) fn run(mut command: Command, wish: &Checking) -> Result<()> {
     let names: Vec<&str> = wish.check.iter().map(|check| check.name()).collect();
-    let file = match &wish.check_json {
-        Some(file) => {
-            let file = std::path::absolute(file).context("which file?")?;
-            File::create(&file).with_context(|| format!("cannot write {}", file.display()))?;
-            file
+    let (events, path) = match &wish.check_json {
+        Some(path) => {
+            let path = std::path::absolute(path).context("which file?")?;
+            (file_at(&path).with_context(|| format!("cannot write {}", path.display()))?, path)
         }
         None => temporary_file().context("cannot make a file in the folder of temporary ones")?,
     };
-    let temporary = wish.check_json.is_none().then(|| Removed(file.clone()));
-    command.env("SUNDIAL_NATIVE", "1").env("SUNDIAL_CHECK", names.join(",")).env("SUNDIAL_CHECK_LOG", &file);
+    let temporary = wish.check_json.is_none().then(|| Removed(path.clone()));
+    command.env("SUNDIAL_NATIVE", "1").env("SUNDIAL_CHECK", names.join(",")).env("SUNDIAL_CHECK_LOG", &path);
     eprintln!("sundial: checking {}, on a software GPU of the program's own", names.join(", "));
     // What a terminal sends, it sends to both; the program decides what comes of it.
     let signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP])?;
@@ -149,7 +150,8 @@ pub(crate) fn run(mut command: Command, wish: &Checking) -> Result<()> {
         }
     };
     let status = wait(child, signals)?;
-    let found = Found::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    // The file that was made, whatever the program has put in its place.
+    let found = Found::read(&events).with_context(|| format!("cannot read {}", path.display()))?;
     drop(temporary);
     eprintln!("sundial: check summary: {}", found.says());
     std::process::exit(match code(status) {
@@ -158,13 +160,21 @@ pub(crate) fn run(mut command: Command, wish: &Checking) -> Result<()> {
     });
 }
 
-/// Makes an empty file that was not there: whatever others have put into that folder, nothing of theirs is written.
-fn temporary_file() -> io::Result<PathBuf> {
+/// Opens an ordinary file, and empties it: from others nothing can be read again.
+fn file_at(path: &Path) -> Result<File> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+    ensure!(file.metadata()?.is_file(), "it is no ordinary file");
+    Ok(file)
+}
+
+/// Makes an empty file that was not there: whatever others have put into that folder, nothing of theirs is written. It is this user's
+/// alone: what it says of a program concerns nobody else.
+fn temporary_file() -> io::Result<(File, PathBuf)> {
     for number in 0.. {
-        let file = std::env::temp_dir().join(format!("sundial-check-{}-{number}", std::process::id()));
-        match File::create_new(&file) {
+        let path = std::env::temp_dir().join(format!("sundial-check-{}-{number}", std::process::id()));
+        match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => return made.map(|_| file),
+            made => return made.map(|file| (file, path)),
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
@@ -208,42 +218,61 @@ fn code(status: ExitStatus) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
     fn a_temporary_file_is_nobody_elses() {
-        let first = Removed(temporary_file().unwrap());
-        std::fs::write(&first.0, "theirs").unwrap();
-        let second = Removed(temporary_file().unwrap());
-        assert_ne!(first.0, second.0);
-        assert_eq!(std::fs::read(&first.0).unwrap(), b"theirs");
-        assert_eq!(std::fs::read(&second.0).unwrap(), b"");
+        let [first, second] = [(); 2].map(|()| temporary_file().unwrap());
+        let _ours = [&first, &second].map(|(_, path)| Removed(path.clone()));
+        std::fs::write(&first.1, "theirs").unwrap();
+        assert_ne!(first.1, second.1);
+        assert_eq!(std::fs::read(&first.1).unwrap(), b"theirs");
+        assert_eq!(std::fs::read(&second.1).unwrap(), b"");
+        assert_eq!(first.0.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_the_program_puts_in_the_files_place_is_not_read() {
+        let (file, path) = temporary_file().unwrap();
+        std::fs::write(&path, "{\"event\":\"error\",\"process\":1}\n").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // Opening one to read waits for whoever writes.
+        let pipe = Removed(path);
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe.0, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+        assert_eq!(Found::read(&file).unwrap().errors, 1);
+        assert!(file_at(&pipe.0).unwrap_err().to_string().contains("no ordinary file"));
     }
 
     #[test]
     fn the_summary_is_of_all_processes() {
-        let file = std::env::temp_dir().join(format!("sundial-check-test-{}", std::process::id()));
-        let _ours = Removed(file.clone());
-        let says = |text: &str| {
-            std::fs::write(&file, text).unwrap();
+        let (file, path) = temporary_file().unwrap();
+        let ours = Removed(path);
+        let says = |text: &[u8]| {
+            std::fs::write(&ours.0, text).unwrap();
             Found::read(&file).unwrap().says()
         };
-        assert_eq!(says(""), "nothing was checked: the program has not used the GPU");
+        assert_eq!(says(b""), "nothing was checked: the program has not used the GPU");
         let start = r#"{"event":"start","process":1}"#;
-        assert_eq!(says(&format!("{start}\n")), "no errors");
+        assert_eq!(says(format!("{start}\n").as_bytes()), "no errors");
         let error = r#"{"event":"error","process":1,"error":{}}"#;
-        assert_eq!(says(&format!("{start}\n{error}\n")), "1 error, at 1 place in kernels", "it was killed");
+        assert_eq!(says(format!("{start}\n{error}\n").as_bytes()), "1 error, at 1 place in kernels", "it was killed");
         let end = r#"{"event":"end","process":1,"errors":32,"places":1}"#;
         let other = r#"{"event":"error","process":2,"error":{}}"#;
         let all = format!("{start}\n{error}\n{other}\n{end}\nrubbish\n");
-        assert_eq!(says(&all), "33 errors, at 2 places in kernels");
+        assert_eq!(says(all.as_bytes()), "33 errors, at 2 places in kernels");
         // Another program in the same process, or in one of the same number.
         let none = r#"{"event":"end","process":1,"errors":0,"places":0}"#;
-        assert_eq!(says(&format!("{all}{start}\n{none}\n")), "33 errors, at 2 places in kernels", "it ended before");
-        assert_eq!(
-            says(&format!("{start}\n{error}\n{start}\n{none}\n")),
-            "1 error, at 1 place in kernels",
-            "it did not"
-        );
+        let ended = format!("{all}{start}\n{none}\n");
+        assert_eq!(says(ended.as_bytes()), "33 errors, at 2 places in kernels", "it ended before");
+        let did_not = format!("{start}\n{error}\n{start}\n{none}\n");
+        assert_eq!(says(did_not.as_bytes()), "1 error, at 1 place in kernels", "it did not");
+        let strange = [b"\xff\xfe\n", all.as_bytes()].concat();
+        assert_eq!(says(&strange), "33 errors, at 2 places in kernels", "of a program that writes there, too");
+        let most =
+            |process| format!("{{\"event\":\"end\",\"process\":{process},\"errors\":{0},\"places\":{0}}}\n", u64::MAX);
+        let all = u64::MAX;
+        assert_eq!(says((most(1) + &most(2)).as_bytes()), format!("{all} errors, at {all} places in kernels"));
     }
 }
