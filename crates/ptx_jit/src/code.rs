@@ -48,9 +48,9 @@ pub(crate) struct Region {
     /// Its head is a loop in which threads may wait for others.
     pub(crate) waits: bool,
     /// The barrier at its head.
-    pub(crate) barrier: Option<Site>,
+    pub(crate) barrier: Option<Box<Site>>,
     /// The warp operation at its head, if it waits for lanes.
-    pub(crate) meeting: Option<Meeting>,
+    pub(crate) meeting: Option<Box<Meeting>>,
 }
 
 impl std::fmt::Debug for Compiled {
@@ -70,6 +70,7 @@ impl Compiled {
             // SAFETY: the compiler has put a function with the signature that `RegionFn` states there.
             let function = unsafe { std::mem::transmute::<*const u8, RegionFn>(function) };
             let crate::image::Region { exits, around, waits, barrier, meeting, .. } = region;
+            let (barrier, meeting) = (barrier.map(Box::new), meeting.map(Box::new));
             regions.push(Region { function, exits, around, waits, barrier, meeting });
             attached.push(region.attached);
         }

@@ -16,7 +16,7 @@ use crate::analysis::graph::NodeId;
 use crate::analysis::{self, Plan, operands, width};
 use crate::compiler::Watch;
 use crate::emit::{self, joint};
-use crate::image::{Loop, Machine, Region};
+use crate::image::{Form, Loop, Machine, Region};
 use crate::{CompileError, MAX_STACK_BYTES};
 use assemble::{Assembler, Piece};
 use divide::divide;
@@ -107,22 +107,22 @@ pub(crate) fn target() -> Result<u64, CompileError> {
     Ok(crate::image::fingerprint(features.join(" ").as_bytes()))
 }
 
-/// Compiles `kernel` for CTAs of `block` threads, in regions of about `region` vector instructions at most.
+/// Compiles `kernel` for CTAs of `block` threads.
 ///
 /// A region that needs more stack than a CTA has is compiled again, in smaller ones.
 pub(crate) fn compile(
     kernel: Arc<Kernel>,
     block: [u32; 3],
-    region: Option<usize>,
+    form: Form,
     watch: &Watch,
 ) -> Result<Machine, CompileError> {
     let instructions = kernel.blocks.iter().map(|block| block.insts.len()).sum();
     watch.check_size(instructions)?;
     watch.check()?;
     let kernel = analysis::dead::without_dead_code(kernel);
-    let mut region = region.unwrap_or_else(|| width::region(instructions));
+    let mut region = form.region.unwrap_or_else(|| width::region(instructions));
     loop {
-        let error = match in_regions(&kernel, block, region, watch) {
+        let error = match in_regions(&kernel, block, region, form.alone, watch) {
             Err(Failure::Stack(error)) => error,
             Err(Failure::Other(error)) => return Err(error),
             Ok(machine) => return Ok(machine),
@@ -152,9 +152,9 @@ impl<E: Into<CompileError>> From<E> for Failure {
     }
 }
 
-fn in_regions(kernel: &Kernel, block: [u32; 3], region: usize, watch: &Watch) -> Result<Machine, Failure> {
+fn in_regions(kernel: &Kernel, block: [u32; 3], region: usize, alone: bool, watch: &Watch) -> Result<Machine, Failure> {
     let entries = isa(Allocation::Thorough)?;
-    let plan = width::plan_widest(kernel, block, region).map_err(unsupported)?;
+    let plan = width::plan_widest(kernel, block, region, alone).map_err(unsupported)?;
     let float_only = float_only(kernel);
     let instructions = kernel.blocks.iter().map(|block| block.insts.len()).sum();
     let pieces = divide(plan.regions.len(), watch.threads(instructions), watch, |scratch: &mut Scratch, index| {

@@ -142,6 +142,15 @@ const MAGIC: [u8; 8] = *b"sdl-jit\0";
 /// Longer images are refused unread: the code of a kernel of a million instructions.
 const MAX_BYTES: usize = 1 << 30;
 
+/// What tests and measurements ask of machine code, which else is as it is good.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Form {
+    /// Vector instructions of a region at most, about.
+    pub region: Option<usize>,
+    /// Lanes run one after another wherever they may.
+    pub alone: bool,
+}
+
 impl Image {
     /// Compiles `kernel` for CTAs of `block` threads, under the eyes of `watch`. What cannot be compiled is left to the
     /// interpreter.
@@ -156,25 +165,19 @@ impl Image {
         watch: &Watch,
     ) -> Result<Image, CompileError> {
         match engine {
-            EngineKind::Jit => Image::compile_in(kernel, block, None, watch),
+            EngineKind::Jit => Image::compile_in(kernel, block, Form::default(), watch),
             EngineKind::Interpreter => Image::interpreted(kernel, block, None),
         }
     }
 
-    /// As [`Image::compile`], to machine code, whose regions have about `region` vector instructions at most: for tests
-    /// and measurements. Without it, as many as is good.
+    /// As [`Image::compile`], to machine code of a form that is asked for.
     ///
     /// # Errors
     /// As there.
-    pub fn compile_in(
-        kernel: Arc<Kernel>,
-        block: [u32; 3],
-        region: Option<usize>,
-        watch: &Watch,
-    ) -> Result<Image, CompileError> {
+    pub fn compile_in(kernel: Arc<Kernel>, block: [u32; 3], form: Form, watch: &Watch) -> Result<Image, CompileError> {
         let facts = Facts::of(&kernel);
         check::shape(&facts, block)?;
-        match compile::compile(Arc::clone(&kernel), block, region, watch) {
+        match compile::compile(Arc::clone(&kernel), block, form, watch) {
             Ok(machine) => Image { facts, block, body: Body::Machine(machine) }.checked(),
             Err(error @ CompileError::Stopped(_)) => Err(error),
             Err(error) => Image::interpreted(kernel, block, Some(error.to_string())),
@@ -239,6 +242,15 @@ impl Image {
             return Err(damaged("more than an image"));
         }
         image.checked()
+    }
+
+    /// Threads that its code runs side by side, or one after another if that is 1; none if the interpreter runs it.
+    #[must_use]
+    pub fn lanes(&self) -> Option<u32> {
+        match &self.body {
+            Body::Machine(machine) => Some(machine.lanes),
+            Body::Interpreted { .. } => None,
+        }
     }
 
     /// The most stack that one of its functions takes, bytes.

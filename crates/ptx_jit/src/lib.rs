@@ -6,8 +6,9 @@
 //! - `analysis`: what nobody reads is dropped; blocks are cut before every operation that joins lanes (barriers,
 //!   shuffles, votes, products of matrices), and before an access that may touch what another chunk of the warp has (`lockstep`); the resulting
 //!   nodes are grouped into **regions**, each entered at one node only and, in large kernels, of bounded size (`regions`).
-//!   Every register is classed over the lanes of a **chunk** (4 to 32 consecutive threads, as is good for the kernel): the
-//!   same in all lanes, affine in the lane number, or varying.
+//!   Every register is classed over the lanes of a **chunk** (4 to 32 consecutive threads, as is good for the kernel; or one
+//!   thread, where lanes read at places of their own and none can see another): the same in all lanes, affine in the lane
+//!   number, or varying.
 //! - `emit`: one function per region, which runs chunk after chunk. Same and affine values are scalars; varying ones are
 //!   128-bit vectors in registers. A chunk all of whose lanes are there runs plain code; one that a branch has split runs
 //!   masked code on its part of the warp's frame, until its lanes meet again. Contiguous accesses are vector accesses
@@ -60,7 +61,7 @@ use ptx::check::Checked;
 use ptx::ir::Kernel;
 use ptx::launch::{Control, Launch, Step, shared_bytes};
 
-pub use image::{ENGINE_VERSION, Facts, Image};
+pub use image::{ENGINE_VERSION, Facts, Form, Image};
 
 /// Which engine runs a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

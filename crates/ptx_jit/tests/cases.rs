@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use ptx::ir::Kernel;
 use ptx::launch::{Control, Launch};
+use ptx_jit::compiler::Watch;
+use ptx_jit::{Form, Image};
 use support::run;
 use testgen::ptx_case;
 
@@ -24,6 +26,23 @@ fn cases_preempted_at_every_poll() {
         run(kernel, launch, base, bytes, Control::PREEMPT)
     })
     .unwrap();
+}
+
+/// Lane by lane, wherever the lanes of a kernel may run one after another.
+#[test]
+fn cases_lane_by_lane() {
+    let mut alone = 0;
+    let form = Form { alone: true, ..Form::default() };
+    for control in [Control::RUN, Control::PREEMPT] {
+        ptx_case::check_all(&ptx_case::directory(), &mut |kernel, launch, base, bytes| {
+            let image = Image::compile_in(Arc::clone(kernel), launch.block, form, &Watch::unbounded()).unwrap();
+            alone += u32::from(image.lanes() == Some(1));
+            support::run_in(form, kernel, launch, base, bytes, control)
+        })
+        .unwrap();
+    }
+    println!("{alone} kernels ran lane by lane");
+    assert!(alone > 20, "{alone}");
 }
 
 /// Every computing instruction, over tables of interesting operands.

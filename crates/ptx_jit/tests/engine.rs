@@ -480,6 +480,55 @@ fn an_index_may_wrap_inside_a_chunk() {
     }
 }
 
+/// Threads from one to another are there; or those with a bit of their index set.
+fn only(first: u32, last: u32, bit: u32) -> String {
+    format!(
+        "setp.lt.u32 %p0, %r0, {first}; setp.gt.u32 %p1, %r0, {last}; or.pred %p0, %p0, %p1; @%p0 bra END;\n\
+         or.b32 %r3, %r0, {bit}; setp.ne.u32 %p0, %r3, %r0; @%p0 bra END;"
+    )
+}
+
+#[test]
+fn lanes_that_are_left_access_what_lies_side_by_side() {
+    for (first, last, bit) in [(5, 20, 0), (0, 2, 0), (61, 63, 0), (9, 9, 0), (31, 32, 0), (3, 50, 4), (0, 63, 2)] {
+        for (ty, regs, bytes) in [
+            ("u8", "%h1", 1),
+            ("s16", "%r2", 2),
+            ("u32", "%r2", 4),
+            ("u64", "%rd4", 8),
+            ("v2.u32", "{%r2, %r4}", 8),
+            ("v4.u32", "{%r2, %r4, %r5, %r6}", 16),
+        ] {
+            let (left, right) = (LO.wrapping_sub(first * bytes), LO + PAGE - (last + 1) * bytes);
+            // What lanes that are not there would access lies outside the window; and nothing does.
+            for (from, to) in [(left, LO + 2 * PAGE - (last + 1) * bytes), (right, LO + PAGE), (LO, LO + PAGE)] {
+                for space in ["global.", ""] {
+                    let body = format!(
+                        "{} mul.wide.u32 %rd2, %r0, {bytes}; add.s64 %rd3, %rd1, %rd2; add.s64 %rd2, %rd0, %rd2;\n\
+                         ld.{space}{ty} {regs}, [%rd2]; st.{space}{ty} [%rd3], {regs}; END:",
+                        only(first as u32, last as u32, bit)
+                    );
+                    assert!(same_in(2 * PAGE, &[(0, 0), (PAGE, 1)], &body, &[from, to]), "{from:#x}: {body}");
+                }
+            }
+        }
+        // The first one of them that is outside is told.
+        let m = Machine::new();
+        let there = |lane: &u64| (first..=last).contains(lane) && lane & u64::from(bit) == u64::from(bit);
+        for inside in [0, 1, 7] {
+            let Some(lane) = (0..64).filter(there).nth(inside) else { continue };
+            let end = LO + WINDOW;
+            for (body, kind) in [(LOAD, Access::Read), (STORE, Access::Write)] {
+                let body = format!("{} {body} END:", only(first as u32, last as u32, bit));
+                m.window
+                    .map(WINDOW - PAGE, &Memfd::create("end", PAGE).unwrap(), 0, PAGE, Protection::ReadWrite)
+                    .unwrap();
+                assert_eq!(m.fault(&body, end - 4 * lane), access(end, kind, AccessError::OutOfWindow), "{body}");
+            }
+        }
+    }
+}
+
 #[test]
 fn lanes_may_be_any_distance_apart() {
     const MIB: u64 = 1 << 20;

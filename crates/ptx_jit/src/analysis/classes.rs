@@ -66,6 +66,7 @@ impl Shape {
 /// The class of a special register.
 pub(crate) fn special(sreg: SReg, shape: Shape) -> Class {
     match sreg {
+        _ if shape.lanes == 1 => Class::Same,
         SReg::Tid(axis) if shape.block[usize::from(axis.min(2))] == 1 => Class::Same,
         SReg::Tid(0) if shape.rowed() => Class::Affine { stride: 1 },
         SReg::Tid(_) if shape.rowed() => Class::Same,

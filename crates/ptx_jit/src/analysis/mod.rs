@@ -111,7 +111,7 @@ pub(crate) fn plan(kernel: &Kernel, shape: Shape, limit: usize) -> Result<Plan, 
     }
     for c in &mut classes {
         if *c == Class::Unknown {
-            *c = Class::Varying;
+            *c = if shape.lanes == 1 { Class::Same } else { Class::Varying };
         }
     }
     let masked = divergent.iter().any(|&d| d) || !shape.threads().is_multiple_of(shape.lanes);

@@ -18,11 +18,11 @@ use ptx::launch::WARP;
 use super::{Chunk, Emit, Mask, Unsupported, Val, int, invariants, own, slot, trusted};
 use crate::abi::context::at;
 use crate::abi::{Attached, Helper};
-use crate::analysis::Plan;
 use crate::analysis::classes::{self, Class};
 use crate::analysis::graph::{NodeId, NodeTerm};
 use crate::analysis::operands;
 use crate::analysis::regset::RegSet;
+use crate::analysis::{Plan, Region};
 
 /// The blocks of a region's code.
 struct Blocks {
@@ -82,6 +82,15 @@ fn meetings(plan: &Plan, nodes: &[NodeId]) -> HashSet<NodeId> {
     meetings
 }
 
+/// The head to which all lanes of the region go, if they go nowhere else.
+fn only_exit(plan: &Plan, region: &Region) -> Option<NodeId> {
+    let ends = region.nodes.iter().any(|&n| matches!(plan.nodes[n].term, NodeTerm::Exit));
+    match region.exits[..] {
+        [to] if !ends => Some(to),
+        _ => None,
+    }
+}
+
 /// Emits the function of region `index` of the plan into `b`.
 pub(crate) fn emit_region(
     k: &Kernel,
@@ -111,8 +120,9 @@ pub(crate) fn emit_region(
     let active = b.ins().load(types::I64, trusted(), ctx, at::ACTIVE);
     // In memory: a variable would be handed from block to block through the whole region.
     let exits = slot(&mut b, 8);
-    let none = b.ins().iconst(types::I64, 0);
-    b.ins().stack_store(types::I64, none, exits, 0);
+    let only_exit = only_exit(plan, region);
+    let taken = b.ins().iconst(types::I64, i64::from(only_exit.is_some()));
+    b.ins().stack_store(types::I64, taken, exits, 0);
 
     let warp_loop = b.create_block();
     let warp = b.append_block_param(warp_loop, types::I64);
@@ -155,9 +165,12 @@ pub(crate) fn emit_region(
         scratch,
         image_rows: None,
         line: 0,
-        vectors: plan.lanes() as usize / 4,
+        vectors: (plan.lanes() as usize / 4).max(1),
         unsupported: None,
         exits,
+        only_exit,
+        entry,
+        places: Vec::new(),
         checked: Vec::new(),
         upcoming: &[],
         skippable: false,
@@ -179,6 +192,7 @@ pub(crate) fn emit_region(
         e.line = inst.line;
         e.joint(&inst.op, bits);
     }
+    let warp_end = e.b.create_block();
     let zero = e.i64(0);
     e.b.ins().jump(chunk_loop, &[super::arg(zero)]);
     e.b.switch_to_block(chunk_loop);
@@ -216,7 +230,12 @@ pub(crate) fn emit_region(
     e.b.switch_to_block(next_chunk);
     let following = e.b.ins().iadd_imm_s(sub, 1);
     let more = e.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, following, i64::from(WARP / plan.lanes()));
-    e.b.ins().brif(more, chunk_loop, &[super::arg(following)], next_warp, &[]);
+    e.b.ins().brif(more, chunk_loop, &[super::arg(following)], warp_end, &[]);
+    e.b.switch_to_block(warp_end);
+    if let Some(to) = only_exit {
+        e.note_pending(to, bits);
+    }
+    e.b.ins().jump(next_warp, &[]);
     e.b.switch_to_block(next_warp);
     let following = e.b.ins().iadd_imm_s(warp, 1);
     e.b.ins().jump(warp_loop, &[super::arg(following)]);
@@ -476,23 +495,32 @@ impl Emit<'_, '_> {
 
     /// Notes lanes as pending at the head of another region.
     fn leave(&mut self, to: NodeId, bits: Value) {
+        if self.only_exit.is_some() {
+            // All lanes of a warp are noted at once, when its last chunk is done.
+            return;
+        }
+        let shift = self.b.ins().imul_imm_s(self.chunk.index, i64::from(self.plan.lanes()));
+        let shift = self.b.ins().ireduce(types::I32, shift);
+        let placed = self.b.ins().ishl(bits, shift);
+        self.note_pending(to, placed);
+        let slot = self.region.exits.iter().position(|&e| e == to).unwrap_or(0).min(63);
+        let at = self.b.ins().stack_addr(types::I64, self.exits, 0);
+        let exits = self.b.ins().load(types::I64, trusted(), at, 0);
+        let exits = self.b.ins().bor_imm_u(exits, 1_i64 << slot);
+        self.b.ins().store(trusted(), exits, at, 0);
+    }
+
+    /// Adds lanes of the warp to those that are pending at the head of another region.
+    fn note_pending(&mut self, to: NodeId, lanes: Value) {
         let Some(region) = self.plan.region_of_head[to] else { return };
         let warps = self.plan.shape.threads().div_ceil(WARP);
         let pending = self.b.ins().load(types::I64, trusted(), self.inv.ctx, at::PENDING);
         let word = self.b.ins().ishl_imm_u(self.chunk.warp, 2);
         let word = self.b.ins().iadd(pending, word);
         let offset = (region as u32 * warps * 4) as i32;
-        let shift = self.b.ins().imul_imm_s(self.chunk.index, i64::from(self.plan.lanes()));
-        let shift = self.b.ins().ireduce(types::I32, shift);
-        let placed = self.b.ins().ishl(bits, shift);
         let old = self.b.ins().load(types::I32, trusted(), word, offset);
-        let new = self.b.ins().bor(old, placed);
+        let new = self.b.ins().bor(old, lanes);
         self.b.ins().store(trusted(), new, word, offset);
-        let slot = self.region.exits.iter().position(|&e| e == to).unwrap_or(0).min(63);
-        let at = self.b.ins().stack_addr(types::I64, self.exits, 0);
-        let exits = self.b.ins().load(types::I64, trusted(), at, 0);
-        let exits = self.b.ins().bor_imm_u(exits, 1_i64 << slot);
-        self.b.ins().store(trusted(), exits, at, 0);
     }
 
     /// A branch that splits a full chunk: over to masked code.
@@ -515,6 +543,9 @@ impl Emit<'_, '_> {
     fn distribute(&mut self, parts: &[(NodeId, Value)], blocks: &Blocks) {
         for &(to, bits) in parts {
             if self.plan.is_head(to) {
+                if self.only_exit.is_some() {
+                    continue;
+                }
                 let (go, on) = (self.b.create_block(), self.b.create_block());
                 self.b.ins().brif(bits, go, &[], on, &[]);
                 self.b.switch_to_block(go);

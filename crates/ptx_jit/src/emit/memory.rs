@@ -5,6 +5,7 @@
 //! index did not wrap; scalar accesses after the same check for elements at another fixed distance; an access per lane, if all are inside and aligned. Everything else is done lane
 //! by lane in a helper, which also finds out what exactly is wrong.
 
+use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Value, types};
 use ptx::ir::{Address, Op, Operand, Reg, RegTy, Space, Ty};
@@ -38,6 +39,12 @@ pub(super) struct Checked {
     /// What must hold.
     fine: Checks,
 }
+
+/// A space's bytes, and bytes and alignment of an access: what [`Emit::places`] depends on.
+pub(super) type Room = (Value, i64, i64);
+
+/// Most such values that a function keeps.
+const MAX_PLACES: usize = 8;
 
 /// Conditions that must all hold for a fast path.
 pub(super) type Checks = Vec<Value>;
@@ -201,13 +208,34 @@ impl Emit<'_, '_> {
         };
         // One comparison for both: the low bits, rotated to the top, make an index that is not aligned larger than any count
         // of aligned places.
-        let places = self.b.ins().iadd_imm_s(limit, align - bytes);
-        let none = self.i64(0);
-        let places = self.b.ins().smax(places, none);
-        let places = self.b.ins().ushr_imm_u(places, i64::from(align.trailing_zeros()));
+        let places = self.places(limit, bytes, align);
         let index = self.b.ins().rotr_imm_u(index, i64::from(align.trailing_zeros()));
         let ok = self.b.ins().icmp(IntCC::UnsignedLessThan, index, places);
         (host, vec![ok])
+    }
+
+    /// In how many places aligned to `align`, a power of two, `bytes` may lie in a space of `limit` bytes, which is one of the function's
+    /// invariants or a constant. It is computed where the function begins, and not again.
+    fn places(&mut self, limit: Value, bytes: i64, align: i64) -> Value {
+        let invariant = limit == self.inv.window_bytes || limit == self.inv.shared_bytes;
+        let known = self.places.iter().find(|(what, _)| *what == (limit, bytes, align));
+        if let Some(&(_, places)) = known {
+            return places;
+        }
+        if invariant && self.places.len() < MAX_PLACES {
+            let mut cursor = FuncCursor::new(self.b.func);
+            cursor.goto_last_inst(self.entry);
+            let room = cursor.ins().iadd_imm_s(limit, align - bytes);
+            let none = cursor.ins().iconst(types::I64, 0);
+            let room = cursor.ins().smax(room, none);
+            let places = cursor.ins().ushr_imm_u(room, i64::from(align.trailing_zeros()));
+            self.places.push(((limit, bytes, align), places));
+            return places;
+        }
+        let room = self.b.ins().iadd_imm_s(limit, align - bytes);
+        let none = self.i64(0);
+        let room = self.b.ins().smax(room, none);
+        self.b.ins().ushr_imm_u(room, i64::from(align.trailing_zeros()))
     }
 
     /// Bytes from an element to that of the next lane, if they lie at a fixed distance.

@@ -18,8 +18,8 @@ mod value;
 use std::collections::HashMap;
 
 use cranelift_codegen::ir::{
-    AbiParam, BlockArg, Endianness, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, MemFlagsData, Signature,
-    StackSlot, StackSlotData, StackSlotKind, Type, UserExternalName, Value, types,
+    AbiParam, Block, BlockArg, Endianness, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, MemFlagsData,
+    Signature, StackSlot, StackSlotData, StackSlotKind, Type, UserExternalName, Value, types,
 };
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
@@ -28,6 +28,7 @@ use ptx::ir::{Kernel, Reg, RegTy};
 use crate::abi::context::at;
 use crate::abi::{Attached, Helper, Key, MAX_ELEMENTS};
 use crate::analysis::classes::Class;
+use crate::analysis::graph::NodeId;
 use crate::analysis::regset::RegSet;
 use crate::analysis::{Plan, Region};
 
@@ -99,11 +100,17 @@ pub(crate) struct Emit<'a, 'f> {
     /// Rows for accesses to textures and surfaces, once there is one.
     image_rows: Option<StackSlot>,
     line: u32,
-    /// Vectors of 32-bit lanes per chunk.
+    /// Vectors of 32-bit lanes per chunk. One of a chunk of one lane: what has no scalar form is done in its first lane.
     vectors: usize,
     unsupported: Option<Unsupported>,
     /// Bits of the exits taken so far.
     exits: StackSlot,
+    /// The head to which all lanes go, if they go nowhere else: it is always taken.
+    only_exit: Option<NodeId>,
+    /// The function's first block, which ends already.
+    entry: Block,
+    /// What has been computed there for checks of addresses; see `memory`.
+    places: Vec<(memory::Room, Value)>,
     /// Ranges that have been checked in the node so far; see `memory`.
     checked: Vec<memory::Checked>,
     /// The instructions of the node from the current one on.
@@ -142,7 +149,7 @@ impl Emit<'_, '_> {
     }
 
     fn full_bits(&self) -> i64 {
-        (1_i64 << self.lanes_per_chunk()) - 1
+        (1_i64 << self.plan.lanes()) - 1
     }
 
     fn reg_ty(&self, r: Reg) -> RegTy {

@@ -45,7 +45,7 @@ impl Emit<'_, '_> {
             SReg::Ctaid(axis) | SReg::ClusterId(axis) => fixed(self, context::CTAID + usize::from(axis.min(2))),
             SReg::Nctaid(axis) | SReg::NClusterId(axis) => fixed(self, context::NCTAID + usize::from(axis.min(2))),
             SReg::LaneId => {
-                let lanes = self.lanes_per_chunk() as i64;
+                let lanes = i64::from(self.plan.lanes());
                 let sub = self.b.ins().ireduce(types::I32, self.chunk.index);
                 let base = self.b.ins().imul_imm_s(sub, lanes);
                 return self.sized(Val::Affine { base, stride: 1 }, ty);
@@ -107,7 +107,7 @@ impl Emit<'_, '_> {
     }
 
     pub(super) fn lane_masks(&mut self, sreg: SReg) -> Vec<Value> {
-        let lanes = self.lanes_per_chunk() as i64;
+        let lanes = i64::from(self.plan.lanes());
         let sub = self.b.ins().ireduce(types::I32, self.chunk.index);
         let shift = self.b.ins().imul_imm_s(sub, lanes);
         (0..self.vectors)

@@ -42,7 +42,7 @@ pub(super) fn interpreted(kernel: &Kernel, facts: &Facts) -> Checked {
 
 pub(super) fn machine(machine: &Machine) -> Checked {
     let Machine { lanes, frame_bytes, zeroed, regions, loops, code, relocations, .. } = machine;
-    fits(matches!(lanes, 4 | 8 | 16 | 32), "a chunk of that many lanes")?;
+    fits(matches!(lanes, 1 | 4 | 8 | 16 | 32), "a chunk of that many lanes")?;
     fits(*frame_bytes >= 64 && u64::from(*frame_bytes) <= MAX_CTA_BYTES, "a warp's frame of that size")?;
     for &(offset, bytes) in zeroed {
         fits(inside(offset, bytes.into(), *frame_bytes), "a register outside the frame")?;

@@ -49,10 +49,14 @@ struct State {
     ready: Vec<u64>,
     /// Those whose lanes wait for others at a warp operation: passed over until something has run.
     held: Vec<u64>,
+    /// Are there any?
+    holds: bool,
     /// Lanes whose barrier is complete, or who have met at different places; they run next.
     released: Vec<barrier::Waiting>,
     /// None if the kernel has none.
     barriers: Vec<Barrier>,
+    /// Has a thread arrived at one of them for which others wait, or have to?
+    arrived: bool,
     live: Vec<u32>,
     /// Picks of a region whose threads wait.
     waits: u32,
@@ -245,8 +249,10 @@ impl JitBatch {
             warps,
             ready: vec![0; regions.div_ceil(64)],
             held: vec![0; regions.div_ceil(64)],
+            holds: false,
             released: Vec::new(),
             barriers: if has_barriers { (0..BARRIERS).map(|_| Barrier::default()).collect() } else { Vec::new() },
+            arrived: false,
             live: vec![0; warps],
             waits: 0,
             turn: 0,
@@ -316,8 +322,8 @@ impl State {
                 clear(frame + u64::from(offset), bytes as usize);
             }
         }
-        for barrier in self.barriers.iter_mut().filter(|b| b.is_used()) {
-            *barrier = Barrier::default();
+        if std::mem::take(&mut self.arrived) {
+            self.barriers.fill_with(Barrier::default);
         }
         self.waits = 0;
         self.last = 0;
@@ -427,11 +433,14 @@ impl State {
     fn take(&mut self, region: usize) {
         self.ready[region / 64] &= !(1 << (region % 64));
         let from: *mut u32 = self.pending(region).as_mut_ptr();
-        let to = self.active().as_mut_ptr();
-        // SAFETY: both rows have a word per warp, and do not overlap.
-        unsafe { to.copy_from_nonoverlapping(from, self.warps) };
-        // SAFETY: as above.
-        unsafe { from.write_bytes(0, self.warps) };
+        for (warp, to) in self.active().iter_mut().enumerate() {
+            // SAFETY: both rows have a word per warp, and do not overlap.
+            let from = unsafe { from.add(warp) };
+            // SAFETY: as above.
+            *to = unsafe { from.read() };
+            // SAFETY: as above.
+            unsafe { from.write(0) };
+        }
     }
 
     fn schedule(&mut self) -> Step {
@@ -452,7 +461,7 @@ impl State {
             }
             let Some(region) = self.pick() else {
                 // Whoever is left waits.
-                if self.barriers.iter().any(Barrier::is_used) && self.release_barriers() {
+                if self.arrived && self.release_barriers() {
                     continue;
                 }
                 // At warp operations, for lanes that cannot come: the first go on without them.
@@ -461,7 +470,7 @@ impl State {
                     self.run(region);
                     continue;
                 }
-                if !self.barriers.iter().any(Barrier::is_used) {
+                if !self.arrived {
                     return Step::Done;
                 }
                 if self.barriers.iter().all(|b| b.waiting.is_empty()) {
@@ -469,7 +478,7 @@ impl State {
                 }
                 return Step::Exception(Exception::Illegal);
             };
-            if let Some(site) = self.code.regions[region].barrier.as_ref().map(std::ptr::from_ref) {
+            if let Some(site) = self.code.regions[region].barrier.as_deref().map(std::ptr::from_ref) {
                 match self.arrive(region, site) {
                     Ok(true) => {}
                     Ok(false) => continue,
@@ -491,7 +500,9 @@ impl State {
         self.last = region;
         let function = self.code.regions[region].function;
         let exits = function(&raw mut self.context, first as u64, end as u64);
-        self.held.fill(0);
+        if std::mem::take(&mut self.holds) {
+            self.held.fill(0);
+        }
         for slot in 0..self.code.regions[region].exits.len() {
             let target = self.code.regions[region].exits[slot] as usize;
             if exits >> slot.min(63) & 1 != 0 && self.pending(target).iter().any(|&b| b != 0) {
@@ -509,10 +520,11 @@ impl State {
         if whole
             && self.ready.iter().all(|&w| w == 0)
             && matches!(site.a, Slot::Imm(id) if id < BARRIERS as u64)
-            && !self.barriers.iter().any(Barrier::is_used)
+            && !self.arrived
         {
             return Ok(true);
         }
+        self.arrived = true;
         self.count_live(true);
         let threads = Threads {
             frames: std::ptr::with_exposed_provenance_mut(self.context.frames as usize),
@@ -557,9 +569,12 @@ impl State {
                 frame_bytes: self.code.frame_bytes as usize,
             };
             let regions = &self.code.regions;
-            let site_of = |region: usize| regions[region].barrier.as_ref().map(std::ptr::from_ref);
+            let site_of = |region: usize| regions[region].barrier.as_deref().map(std::ptr::from_ref);
             self.released.append(&mut self.barriers[id].release(site_of, &threads));
             released = true;
+        }
+        if released {
+            self.arrived = self.barriers.iter().any(Barrier::is_used);
         }
         released
     }

@@ -230,15 +230,78 @@ pub(crate) extern "C" fn scatter(ctx: *mut Context, run: u32, bits: u32, thread:
     copy_run(ctx, run, bits, thread, (b, c), Access::Write);
 }
 
+/// Where the elements of the active lanes lie, each behind the one before it unless the index wraps, if these lanes are neighbours,
+/// it does not, and all may be accessed: the host address of the first one's, which lane that is, and how many lanes.
+fn side_by_side(
+    ctx: *mut Context,
+    site: &Site,
+    bits: u32,
+    address: &dyn Fn(usize) -> u64,
+) -> Option<(*mut u8, usize, usize)> {
+    let first = bits.trailing_zeros();
+    let count = bits.checked_shr(first)?.trailing_ones();
+    if count != bits.count_ones() {
+        return None;
+    }
+    let (first, count) = (first as usize, count as usize);
+    let size = u64::from(site.ty.bytes() * site.count);
+    let (low, high) = (address(first), address(first + count - 1));
+    // Each thread has local memory of its own.
+    let local = |address: u64| site.space == Space::Generic && address.wrapping_sub(LOCAL_WINDOW) < LOCAL_WINDOW_BYTES;
+    if high.checked_sub(low) != Some(size * (count as u64 - 1)) || local(low) || local(high) {
+        return None;
+    }
+    // SAFETY: the context is live while its CTA runs.
+    let context = unsafe { &*ctx };
+    let last = locate(context, site.space, high, size, 0).ok()?;
+    let at = locate(context, site.space, low, size, 0).ok()?;
+    // A space is one range, so what lies between is inside, too.
+    (last.addr() - at.addr() == (high - low) as usize).then_some((at, first, count))
+}
+
+/// Copies `count` elements of a type that lie side by side, one after another.
+fn copy_elements(from: *const u8, to: *mut u8, ty: Ty, count: usize) {
+    fn each<T: Copy>(from: *const T, to: *mut T, count: usize) {
+        for i in 0..count {
+            // SAFETY: callers name elements inside their space; a page that is not there is a fault of the CTA.
+            let from = unsafe { from.add(i) };
+            // SAFETY: as above.
+            let to = unsafe { to.add(i) };
+            // SAFETY: as above.
+            let value = unsafe { from.read_volatile() };
+            // SAFETY: as above.
+            unsafe { to.write_volatile(value) };
+        }
+    }
+    match ty.bytes() {
+        1 => each(from, to, count),
+        2 => each(from.cast::<u16>(), to.cast::<u16>(), count),
+        4 => each(from.cast::<u32>(), to.cast::<u32>(), count),
+        _ => each(from.cast::<u64>(), to.cast::<u64>(), count),
+    }
+}
+
 fn copy_run(ctx: *mut Context, run: u32, bits: u32, thread: u32, (b, c): (u32, u64), access: Access) {
     let Run { site, stride, k, signed } = attached(ctx, run, |of| &of.runs);
     let size = site.ty.bytes() * site.count;
     // SAFETY: the context is live while its CTA runs.
     let elements: *mut u8 = unsafe { &raw mut (*ctx).elements }.cast();
-    for lane in active(bits) {
+    let address = |lane: usize| {
         let index = b.wrapping_add(stride.cast_unsigned().wrapping_mul(lane as u32));
         let index = if *signed { i64::from(index.cast_signed()) } else { index.into() };
-        let address = c.wrapping_add(index.wrapping_mul(*k).cast_unsigned());
+        c.wrapping_add(index.wrapping_mul(*k).cast_unsigned())
+    };
+    if i64::from(*stride).checked_mul(*k) == Some(size.into())
+        && let Some((at, first, count)) = side_by_side(ctx, site, bits, &address)
+    {
+        // SAFETY: there are 16 bytes for each of 32 lanes.
+        let elements = unsafe { elements.add(first * size as usize) };
+        let (from, to) = if access == Access::Read { (at, elements) } else { (elements, at) };
+        copy_elements(from, to, site.ty, count * site.count as usize);
+        return;
+    }
+    for lane in active(bits) {
+        let address = address(lane);
         let at = reach(ctx, site.space, address, size.into(), u64::from(thread) + lane as u64, access);
         for offset in (0..size as usize).step_by(site.ty.bytes() as usize) {
             // SAFETY: the whole access lies inside its space.

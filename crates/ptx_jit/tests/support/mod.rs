@@ -7,7 +7,7 @@ use hostmem::{Memfd, Protection, Window};
 use ptx::ir::Kernel;
 use ptx::launch::{Exception, Launch, Step};
 use ptx_jit::compiler::Watch;
-use ptx_jit::{Batch, Code, Grid, Image};
+use ptx_jit::{Batch, Code, Form, Grid, Image};
 
 /// Resumptions after which a grid counts as endless.
 const MAX_RESUMES: u32 = 100_000;
@@ -20,12 +20,12 @@ pub(crate) fn run(
     bytes: &mut [u8],
     control: u32,
 ) -> Result<(), Exception> {
-    run_in(None, kernel, launch, base, bytes, control)
+    run_in(Form::default(), kernel, launch, base, bytes, control)
 }
 
-/// The same, if asked to with regions of about so many vector instructions at most.
+/// The same, on machine code of a form.
 pub(crate) fn run_in(
-    region: Option<usize>,
+    form: Form,
     kernel: &Arc<Kernel>,
     launch: &Arc<Launch>,
     base: u64,
@@ -38,7 +38,7 @@ pub(crate) fn run_in(
     let window = Window::reserve(bytes.len() as u64 + (1 << 20)).unwrap();
     window.map(0, &file, 0, bytes.len() as u64, Protection::ReadWrite).unwrap();
     // As code comes from another process or a file.
-    let image = Image::compile_in(Arc::clone(kernel), launch.block, region, &Watch::unbounded()).unwrap();
+    let image = Image::compile_in(Arc::clone(kernel), launch.block, form, &Watch::unbounded()).unwrap();
     let code = Code::install(Image::from_bytes(&image.to_bytes()).unwrap()).unwrap();
     assert!(code.is_machine_code() || expected_to_be_interpreted(kernel), "{} is interpreted", kernel.name);
     let grid = Arc::new(Grid {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ptx::launch::Control;
+use ptx_jit::Form;
 use testgen::generate::{BASE, generate};
 
 /// Choices of a kernel. Every other one is rich in branches, loops, memory, atomics and warp operations.
@@ -29,9 +30,11 @@ fn difference(bytes: &[u8], control: u32) -> Option<String> {
     let g = generate(bytes);
     // Every third kernel in small pieces, as large kernels are compiled.
     let region = bytes.len().is_multiple_of(3).then_some(4 + bytes.len() % 40);
-    let machine = &mut |k: &_, l: &_, base, memory: &mut Vec<u8>| match region {
-        Some(_) => crate::support::run_in(region, k, l, base, memory, control),
-        None => crate::support::run(k, l, base, memory, control),
+    // Of the others, every second one lane by lane, if it may be run so.
+    let form = Form { region, alone: bytes.len() % 3 == 1 };
+    let machine = &mut |k: &_, l: &_, base, memory: &mut Vec<u8>| match form {
+        Form { region: None, alone: false } => crate::support::run(k, l, base, memory, control),
+        form => crate::support::run_in(form, k, l, base, memory, control),
     };
     let outcome = testgen::compare(&g.kernel, &g.launch, BASE, &g.memory, machine, &mut testgen::interpret);
     outcome.err().map(|difference| difference.to_string())

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use ptx::launch::WARP;
 
+use super::State;
 use super::barrier::Waiting;
-use super::{State, barrier::Barrier};
 use crate::abi::joint::Site;
 use crate::run::joint;
 
@@ -24,7 +24,7 @@ impl State {
     /// Of the active lanes, at the warp operation at the head of `region`, those whose partners are elsewhere are set
     /// aside; true if any go on.
     pub(super) fn meet(&mut self, region: usize) -> bool {
-        if self.ready.iter().all(|&w| w == 0) && !self.barriers.iter().any(Barrier::is_used) {
+        if self.ready.iter().all(|&w| w == 0) && !self.arrived {
             return true;
         }
         let code = Arc::clone(&self.code);
@@ -52,6 +52,7 @@ impl State {
         if early {
             self.ready[region / 64] |= 1 << (region % 64);
             self.held[region / 64] |= 1 << (region % 64);
+            self.holds = true;
         }
         // The first region runs first.
         self.released.sort_unstable_by_key(|waiting| std::cmp::Reverse(waiting.region));
