@@ -17,6 +17,9 @@ pub(crate) type EdgeData = [u8; 8];
 
 pub(crate) const PLAIN: EdgeData = [0; 8];
 
+/// Most graphs in each other: what walks over them does so on the stack of the program's thread.
+const MOST_LEVELS: usize = 512;
+
 #[derive(Debug)]
 pub(crate) struct GraphState {
     /// A small number of its own.
@@ -32,6 +35,8 @@ pub(crate) struct GraphState {
     pub(crate) conditions: Vec<Arc<Condition>>,
     /// The executable graph of one with memory or conditional nodes, as long as there is one.
     pub(crate) instance: Weak<()>,
+    /// Levels of graphs in its nodes; those of nodes that were taken out count as well.
+    levels: usize,
     /// The number of the next node in it.
     next: u32,
 }
@@ -81,7 +86,7 @@ impl Store {
         let (nodes, references) = (Vec::new(), References::new());
         let (id, instance) = (self.next_id, Weak::new());
         let (parent, has_memory, conditions) = (None, false, Vec::new());
-        let state = GraphState { id, nodes, parent, references, has_memory, conditions, instance, next: 0 };
+        let state = GraphState { id, nodes, parent, references, has_memory, conditions, instance, levels: 0, next: 0 };
         self.graphs.insert(graph, state);
         graph
     }
@@ -116,7 +121,7 @@ impl Store {
     ///
     /// # Errors
     /// `INVALID_VALUE` if there is no such graph, or a dependency is not one of its nodes, or is named twice; for memory in a graph of a
-    /// node.
+    /// node. `OUT_OF_MEMORY` for too many graphs in each other.
     pub(crate) fn add(&mut self, graph: Graph, before: &[(GraphNode, EdgeData)], work: Work) -> Result<GraphNode> {
         self.graph(graph)?;
         let mut seen = HashSet::new();
@@ -129,6 +134,13 @@ impl Store {
             Work::Graph(child) => self.graph(child)?.has_memory,
             _ => work.block().is_some(),
         };
+        let mut levels = 0;
+        for child in work.graphs() {
+            levels = levels.max(self.graph(*child)?.levels + 1);
+        }
+        if levels > 0 && self.around(graph).count() + levels > MOST_LEVELS {
+            return Err(CudaError::OUT_OF_MEMORY);
+        }
         let state = self.graph_mut(graph)?;
         if has_memory && state.parent.is_some() {
             return Err(CudaError::INVALID_VALUE);
@@ -142,6 +154,12 @@ impl Store {
         }
         for child in work.graphs() {
             self.graph_mut(*child)?.parent = Some(handle);
+        }
+        if levels > 0 {
+            for (around, inside) in self.around(graph).zip(levels..).collect::<Vec<_>>() {
+                let state = self.graph_mut(around)?;
+                state.levels = state.levels.max(inside);
+            }
         }
         let state = self.graph_mut(graph)?;
         state.nodes.push(handle);

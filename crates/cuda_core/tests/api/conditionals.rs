@@ -213,6 +213,43 @@ fn conditional_nodes_and_graphs_lie_in_each_other() {
 }
 
 #[test]
+fn as_many_graphs_lie_in_each_other_as_a_stack_has_room_for() {
+    const MOST: usize = 512;
+    let (driver, _fake) = driver();
+    let function = filler(&driver);
+    let [a, b, _] = words(&driver);
+    // Inwards: a condition in the body of another.
+    let graph = driver.graph_create(0).unwrap();
+    let always = condition(&driver, graph, Some(1));
+    let mut inmost = graph;
+    for _ in 1..MOST {
+        inmost = add(&driver, inmost, &[], always, (IF, 1)).1[0];
+    }
+    assert_eq!(driver.graph_add_node(inmost, &[], conditional(always, IF, 1)), Err(CudaError::OUT_OF_MEMORY));
+    kernel_node(&driver, inmost, &[], function, a, 3);
+    // Outwards: a graph in a node of another.
+    let mut outmost = driver.graph_create(0).unwrap();
+    kernel_node(&driver, outmost, &[], function, b, 4);
+    for _ in 1..MOST {
+        let outer = driver.graph_create(0).unwrap();
+        driver.graph_add_node(outer, &[], NodeParams::Graph { graph: outmost, moved: true }).unwrap();
+        outmost = outer;
+    }
+    let outer = driver.graph_create(0).unwrap();
+    for moved in [false, true] {
+        let child = NodeParams::Graph { graph: outmost, moved };
+        assert_eq!(driver.graph_add_node(outer, &[], child), Err(CudaError::OUT_OF_MEMORY));
+    }
+    for graph in [graph, outmost] {
+        let exec = driver.graph_instantiate(graph, 0).unwrap();
+        run(&driver, exec);
+        driver.graph_exec_destroy(exec).unwrap();
+        driver.graph_destroy(graph).unwrap();
+    }
+    assert_eq!([a, b].map(|at| word(&driver, at)), [3, 4]);
+}
+
+#[test]
 fn a_body_is_captured() {
     let (driver, fake) = driver();
     let function = filler(&driver);
