@@ -85,15 +85,19 @@ fn a_tenant_sees_anothers_memory_until_that_one_ends_and_nobodys_after() {
         daemon.ps().iter().find(|session| session["tenant"] == "exporter")?["pid"].as_u64()
     });
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
-    wait_for("the exporter to be gone", Duration::from_secs(20), || {
-        daemon.ps().iter().all(|session| session["tenant"] != "exporter").then_some(())
-    });
+    let gone = |name: &str| {
+        wait_for(&format!("{name} to be gone"), Duration::from_secs(20), || {
+            daemon.ps().iter().all(|session| session["tenant"] != name).then_some(())
+        });
+    };
+    gone("exporter");
     // What it had is scrubbed, and is another's now: importers have pages of their own, of zeros.
     let mut mark = daemon.tenant(&["--name", "mark", "--mem", "320m"], &["mark"]);
     assert!(mark.line()["marked"].as_u64().unwrap() >= 256 << 20);
     assert_eq!(adds(&mut one), (1, 1));
     assert_eq!(adds(&mut other), (4, 4));
     drop(mark);
+    gone("mark");
     let report = daemon.tenant(&["--name", "inspect", "--mem", "320m"], &["inspect"]).finish();
     assert!(report["inspected"].as_u64().unwrap() >= 256 << 20, "{report}");
     assert_eq!(report["dirty"], 0);
