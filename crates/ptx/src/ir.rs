@@ -414,6 +414,12 @@ pub enum Builtin {
     Malloc,
     /// `free(pointer: u64)`.
     Free,
+    /// `cudaLaunchDeviceV2(buffer: u64, stream: u64) -> u32`: see [`crate::children`], also of the next two.
+    Launch,
+    /// `cudaMemcpyAsync(dst: u64, src: u64, bytes: u64, kind: u32, stream: u64) -> u32`.
+    Copy,
+    /// `cudaMemsetAsync(dst: u64, value: u32, bytes: u64, stream: u64) -> u32`.
+    Fill,
 }
 
 /// A floating-point format of 8 bits.

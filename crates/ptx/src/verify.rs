@@ -592,6 +592,9 @@ impl Checker<'_> {
             Builtin::AssertFail => (&[Ty::B64, Ty::B64, Ty::B32, Ty::B64, Ty::B64], None),
             Builtin::Malloc => (&[Ty::B64], Some(Ty::B64)),
             Builtin::Free => (&[Ty::B64], None),
+            Builtin::Launch => (&[Ty::B64, Ty::B64], Some(Ty::B32)),
+            Builtin::Copy => (&[Ty::B64, Ty::B64, Ty::B64, Ty::B32, Ty::B64], Some(Ty::B32)),
+            Builtin::Fill => (&[Ty::B64, Ty::B32, Ty::B64, Ty::B64], Some(Ty::B32)),
         };
         when(args.len() == params.len(), "a call's arguments")?;
         when(dst.is_none() || result.is_some(), "a call's result")?;
