@@ -10,7 +10,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::{HostRange, Memfd, PAGE};
+use crate::{HostRange, Memfd, PAGE, prefer_short_slices};
 
 /// A shared, writable mapping of a [`Memfd`], or of a part of one; other files may take the place of some of its pages.
 ///
@@ -167,8 +167,10 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(at.cast()) }
     }
 
-    /// Sleeps while the word at `offset` equals `expected`, at most `timeout`. May wake early; works between processes.
+    /// Sleeps while the word at `offset` equals `expected`, at most `timeout`. May wake early; works between processes. Who sleeps
+    /// for another process gets short slices from now on ([`prefer_short_slices`]).
     pub fn wait(&self, offset: usize, expected: u32, timeout: Option<Duration>) {
+        prefer_short_slices();
         let timeout = timeout.and_then(|t| futex::Timespec::try_from(t).ok());
         // Every outcome (woken, value differs, interrupted, timed out) means the same to the caller: look again.
         let _ = futex::wait(self.u32_at(offset), futex::Flags::empty(), expected, timeout.as_ref());
@@ -190,6 +192,7 @@ impl Mapping {
             wait.flags = futex::WaitFlags::SIZE_U32;
             wait
         };
+        prefer_short_slices();
         let words = [word(self.u32_at(offset), expected), word(other.u32_at(at), of_other)];
         let now = clock_gettime(ClockId::Monotonic);
         let until = futex::Timespec::try_from(timeout).ok().and_then(|timeout| now.checked_add(timeout));

@@ -188,6 +188,7 @@ const COMMON: &[c_long] = &[
     libc::SYS_restart_syscall,
     libc::SYS_rseq,
     libc::SYS_sched_getaffinity,
+    libc::SYS_sched_getattr,
     libc::SYS_sched_getparam,
     libc::SYS_sched_getscheduler,
     libc::SYS_sched_yield,
@@ -239,6 +240,8 @@ const COMMON: &[c_long] = &[
 ];
 
 const COMMON_IF: &[(c_long, u8, Test)] = &[
+    // One's own slices of processor time.
+    (libc::SYS_sched_setattr, 0, Test::Is(0)),
     // Threads, not processes.
     (libc::SYS_clone, 0, Test::With(CLONE_THREAD as u64)),
     // What is open is looked at without a name.
