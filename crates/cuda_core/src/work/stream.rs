@@ -170,7 +170,7 @@ impl StreamState {
         let mark = match self.queue.rule {
             // The legacy stream stands for the blocking streams too.
             LegacyRule::Legacy => self.point(),
-            _ => self.tail(),
+            _ => self.queue.to_come(),
         };
         let result = mark.and_then(|mark| mark.map_or(Ok(()), |mark| self.core.wait(&mark, None)));
         self.print();
