@@ -199,7 +199,9 @@ fn is_short(plan: &Plan, index: usize) -> bool {
         let back = |s: &NodeId| position(*s) <= position(n) && region.nodes.contains(s);
         plan.nodes[n].successors().iter().any(back)
     };
-    (instructions + region.nodes.len()) * plan.lanes() as usize / 4 <= SHORT && !region.nodes.iter().any(goes_back)
+    region.masked
+        && (instructions + region.nodes.len()) * plan.lanes() as usize / 4 <= SHORT
+        && !region.nodes.iter().any(goes_back)
 }
 
 /// The loops that regions lie in, from the first to the last region whose head is inside.
@@ -266,6 +268,7 @@ fn describe(kernel: &Kernel, plan: &Plan, index: usize, attached: Attached, begi
         stack_bytes,
         exits,
         around: None,
+        sole: emit::only_exit(plan, region).is_some(),
         waits: region.waits,
         barrier: joint.filter(|op| matches!(op, Op::Bar { .. })).map(|op| joint::site(op, kernel, plan)),
         meeting: joint::meeting(region.head, kernel, plan),

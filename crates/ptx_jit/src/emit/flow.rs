@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, StackSlot, Value, types};
 use cranelift_frontend::{FunctionBuilder, Switch};
-use ptx::ir::{Cmp, Kernel, Operand, PredRef, Reg, RegTy};
+use ptx::ir::{Cmp, Kernel, Op, Operand, PredRef, Reg, RegTy};
 use ptx::launch::WARP;
 
 use super::{Chunk, Emit, Mask, Unsupported, Val, int, invariants, own, slot, trusted};
@@ -82,8 +82,8 @@ fn meetings(plan: &Plan, nodes: &[NodeId]) -> HashSet<NodeId> {
     meetings
 }
 
-/// The head to which all lanes of the region go, if they go nowhere else.
-fn only_exit(plan: &Plan, region: &Region) -> Option<NodeId> {
+/// The head to which all lanes of the region go, if they go nowhere else. The scheduler, which is told so, moves them.
+pub(crate) fn only_exit(plan: &Plan, region: &Region) -> Option<NodeId> {
     let ends = region.nodes.iter().any(|&n| matches!(plan.nodes[n].term, NodeTerm::Exit));
     match region.exits[..] {
         [to] if !ends => Some(to),
@@ -110,7 +110,7 @@ pub(crate) fn emit_region(
     let inv = invariants(&mut b, ctx);
     let scratch = slot(&mut b, super::SCRATCH_BYTES);
     let pending = slot(&mut b, 4 * region.nodes.len() as u32);
-    if plan.masked {
+    if region.masked {
         let zero = b.ins().iconst(types::I32, 0);
         for i in 0..region.nodes.len() {
             b.ins().stack_store(types::I64, zero, pending, 4 * i as i32);
@@ -203,15 +203,15 @@ pub(crate) fn emit_region(
         full: HashMap::new(),
         masked: HashMap::new(),
         after: HashMap::new(),
-        meetings: if plan.masked { meetings(plan, &nodes) } else { HashSet::new() },
+        meetings: if region.masked { meetings(plan, &nodes) } else { HashSet::new() },
         next_chunk,
         pending,
         index: nodes.iter().enumerate().map(|(i, &n)| (n, i as i32)).collect(),
-        loops: if plan.masked { loops_by_end(plan, &nodes) } else { HashMap::new() },
+        loops: if region.masked { loops_by_end(plan, &nodes) } else { HashMap::new() },
     };
     for &n in &nodes {
         blocks.full.insert(n, e.b.create_block());
-        if plan.masked {
+        if region.masked {
             blocks.masked.insert(n, e.b.create_block());
             blocks.after.insert(n, e.b.create_block());
         }
@@ -220,7 +220,7 @@ pub(crate) fn emit_region(
     for &n in &nodes {
         e.full_node(n, &blocks);
     }
-    if plan.masked {
+    if region.masked {
         for (i, &n) in nodes.iter().enumerate() {
             let next = nodes.get(i + 1).copied();
             e.masked_node(n, next, &nodes, &mut blocks);
@@ -232,9 +232,6 @@ pub(crate) fn emit_region(
     let more = e.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, following, i64::from(WARP / plan.lanes()));
     e.b.ins().brif(more, chunk_loop, &[super::arg(following)], warp_end, &[]);
     e.b.switch_to_block(warp_end);
-    if let Some(to) = only_exit {
-        e.note_pending(to, bits);
-    }
     e.b.ins().jump(next_warp, &[]);
     e.b.switch_to_block(next_warp);
     let following = e.b.ins().iadd_imm_s(warp, 1);
@@ -279,19 +276,21 @@ impl Emit<'_, '_> {
         let head = self.region.head;
         let (entry, full_bits) = (self.chunk.entry, self.full_bits());
         let full = self.b.create_block();
-        if self.plan.masked {
-            let (other, part) = (self.b.create_block(), self.b.create_block());
-            let all = self.b.ins().icmp_imm_u(IntCC::Equal, entry, full_bits);
-            self.b.ins().brif(all, full, &[], other, &[]);
-            self.b.switch_to_block(other);
-            self.b.set_cold_block(other);
-            self.b.ins().brif(entry, part, &[], blocks.next_chunk, &[]);
-            self.b.switch_to_block(part);
-            self.b.set_cold_block(part);
+        let (other, part) = (self.b.create_block(), self.b.create_block());
+        let all = self.b.ins().icmp_imm_u(IntCC::Equal, entry, full_bits);
+        self.b.ins().brif(all, full, &[], other, &[]);
+        self.b.switch_to_block(other);
+        self.b.set_cold_block(other);
+        self.b.ins().brif(entry, part, &[], blocks.next_chunk, &[]);
+        self.b.switch_to_block(part);
+        self.b.set_cold_block(part);
+        if self.region.masked {
             self.b.ins().stack_store(types::I64, entry, blocks.pending, 4 * blocks.index[&head]);
             self.b.ins().jump(blocks.masked[&head], &[]);
         } else {
-            self.b.ins().brif(entry, full, &[], blocks.next_chunk, &[]);
+            // Nobody comes here, or the analysis is wrong; then the kernel ends.
+            self.service(&Op::Trap);
+            self.b.ins().jump(blocks.next_chunk, &[]);
         }
         self.b.switch_to_block(full);
         for r in self.live_in(head) {
@@ -496,7 +495,7 @@ impl Emit<'_, '_> {
     /// Notes lanes as pending at the head of another region.
     fn leave(&mut self, to: NodeId, bits: Value) {
         if self.only_exit.is_some() {
-            // All lanes of a warp are noted at once, when its last chunk is done.
+            // All lanes go there: the scheduler knows.
             return;
         }
         let shift = self.b.ins().imul_imm_s(self.chunk.index, i64::from(self.plan.lanes()));

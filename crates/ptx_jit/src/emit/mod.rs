@@ -453,7 +453,7 @@ pub(crate) fn region_signature() -> Signature {
     signature
 }
 
-pub(crate) use flow::emit_region;
+pub(crate) use flow::{emit_region, only_exit};
 
 fn context_load(b: &mut FunctionBuilder<'_>, ctx: Value, offset: i32) -> Value {
     b.ins().load(types::I64, trusted().with_readonly().with_can_move(), ctx, offset)
