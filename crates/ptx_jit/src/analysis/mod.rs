@@ -3,6 +3,7 @@
 pub(crate) mod classes;
 pub(crate) mod dead;
 mod dominators;
+pub(crate) mod floats;
 pub(crate) mod graph;
 pub(crate) mod liveness;
 pub(crate) mod lockstep;

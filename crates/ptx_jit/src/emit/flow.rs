@@ -19,6 +19,7 @@ use super::{Chunk, Emit, Mask, Unsupported, Val, int, invariants, own, slot, tru
 use crate::abi::context::at;
 use crate::abi::{Attached, Helper};
 use crate::analysis::classes::{self, Class};
+use crate::analysis::floats::Floats;
 use crate::analysis::graph::{NodeId, NodeTerm};
 use crate::analysis::operands;
 use crate::analysis::regset::RegSet;
@@ -99,7 +100,7 @@ pub(crate) fn emit_region(
     attached: &mut Attached,
     mut b: FunctionBuilder<'_>,
     config: cranelift_codegen::isa::TargetFrontendConfig,
-    float_only: &[bool],
+    floats: &Floats,
 ) -> Result<(), Unsupported> {
     let region = &plan.regions[index];
     let entry = b.create_block();
@@ -174,7 +175,7 @@ pub(crate) fn emit_region(
         checked: Vec::new(),
         upcoming: &[],
         skippable: false,
-        float_only,
+        floats,
         written: RegSet::default(),
         touched: RegSet::default(),
     };
@@ -230,7 +231,11 @@ pub(crate) fn emit_region(
     e.b.switch_to_block(next_chunk);
     let following = e.b.ins().iadd_imm_s(sub, 1);
     let more = e.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, following, i64::from(WARP / plan.lanes()));
-    e.b.ins().brif(more, chunk_loop, &[super::arg(following)], warp_end, &[]);
+    if plan.lanes() == WARP {
+        e.b.ins().jump(warp_end, &[]);
+    } else {
+        e.b.ins().brif(more, chunk_loop, &[super::arg(following)], warp_end, &[]);
+    }
     e.b.switch_to_block(warp_end);
     e.b.ins().jump(next_warp, &[]);
     e.b.switch_to_block(next_warp);
@@ -249,6 +254,14 @@ impl Emit<'_, '_> {
     /// Addresses and active lanes of a chunk.
     fn chunk_prologue(&mut self, warp: Value, frame: Value, sub: Value, bits: Value) {
         let lanes = i64::from(self.plan.lanes());
+        let first = self.b.ins().imul_imm_s(warp, i64::from(WARP));
+        if self.plan.lanes() == WARP {
+            // The only one.
+            let thread = self.b.ins().ireduce(types::I32, first);
+            self.chunk =
+                Chunk { warp, frame, index: sub, base4: frame, base8: frame, scalars: frame, thread, entry: bits };
+            return;
+        }
         let shift = self.b.ins().imul_imm_s(sub, lanes);
         let shift32 = self.b.ins().ireduce(types::I32, shift);
         let mine = self.b.ins().ushr(bits, shift32);
@@ -260,10 +273,17 @@ impl Emit<'_, '_> {
         let base4 = self.b.ins().iadd(frame, by4);
         let base8 = self.b.ins().iadd(frame, by8);
         let scalars = self.b.ins().iadd(frame, by16);
-        let first = self.b.ins().imul_imm_s(warp, i64::from(WARP));
         let thread = self.b.ins().iadd(first, shift);
         let thread = self.b.ins().ireduce(types::I32, thread);
         self.chunk = Chunk { warp, frame, index: sub, base4, base8, scalars, thread, entry };
+    }
+
+    /// Ends the kernel, from where nobody comes.
+    fn trap(&mut self) {
+        let site = self.op_key(&Op::Trap);
+        let (bits, lanes) = (self.i32(self.full_bits()), self.i64(self.lanes_per_chunk() as i64));
+        let rows = self.scratch_address(0);
+        self.call_rarely(Helper::Service, &[self.inv.ctx, site, bits, self.chunk.thread, rows, lanes]);
     }
 
     /// Registers that have a value at the node's beginning and are of concern to the region.
@@ -289,7 +309,7 @@ impl Emit<'_, '_> {
             self.b.ins().jump(blocks.masked[&head], &[]);
         } else {
             // Nobody comes here, or the analysis is wrong; then the kernel ends.
-            self.service(&Op::Trap);
+            self.trap();
             self.b.ins().jump(blocks.next_chunk, &[]);
         }
         self.b.switch_to_block(full);
