@@ -188,7 +188,6 @@ const COMMON: &[c_long] = &[
     libc::SYS_restart_syscall,
     libc::SYS_rseq,
     libc::SYS_sched_getaffinity,
-    libc::SYS_sched_getattr,
     libc::SYS_sched_getparam,
     libc::SYS_sched_getscheduler,
     libc::SYS_sched_yield,
@@ -240,8 +239,6 @@ const COMMON: &[c_long] = &[
 ];
 
 const COMMON_IF: &[(c_long, u8, Test)] = &[
-    // One's own slices of processor time.
-    (libc::SYS_sched_setattr, 0, Test::Is(0)),
     // Threads, not processes.
     (libc::SYS_clone, 0, Test::With(CLONE_THREAD as u64)),
     // What is open is looked at without a name.
@@ -289,6 +286,7 @@ const DEVICE: &[c_long] = &[
     libc::SYS_pidfd_send_signal,
     libc::SYS_pipe2,
     libc::SYS_preadv2,
+    libc::SYS_sched_getattr,
     libc::SYS_sched_setaffinity,
     libc::SYS_setpriority,
     libc::SYS_setsockopt,
@@ -301,6 +299,8 @@ const DEVICE: &[c_long] = &[
 /// Watching what guests store into memory of theirs, with descriptors that they have sent: numbers of `linux/userfaultfd.h` and
 /// `linux/fs.h`. To make such descriptors is not for this process.
 const DEVICE_IF: &[(c_long, u8, Test)] = &[
+    // Slices of processor time: the calling thread's.
+    (libc::SYS_sched_setattr, 0, Test::Is(0)),
     // UFFDIO_WRITEPROTECT
     (libc::SYS_ioctl, 1, Test::Is(0xc018_aa06)),
     // UFFDIO_WAKE

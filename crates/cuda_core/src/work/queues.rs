@@ -38,9 +38,8 @@ pub(crate) enum Length {
 }
 
 impl Length {
-    /// Most bytes that are copied in about the time that a gate costs: who copies next waits until the GPU has come through it, 30 to
-    /// 100 µs where its thread sleeps.
-    const SHORT: usize = 2 << 20;
+    /// Most bytes that are copied in about the time that a gate costs.
+    const SHORT: usize = 64 << 10;
 
     pub(crate) fn of_copy(bytes: usize) -> Length {
         if bytes <= Length::SHORT { Length::Short } else { Length::Long }
