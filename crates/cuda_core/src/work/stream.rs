@@ -190,7 +190,7 @@ impl StreamState {
 
     /// Waits for all work of the whole context.
     pub(crate) fn synchronize_context(&self) -> Result<()> {
-        self.queues.synchronize()
+        self.queues.whole().synchronize()
     }
 
     /// True if no work of the whole context is under way, as far as can be seen without asking the GPU.
