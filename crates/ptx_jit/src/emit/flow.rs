@@ -25,6 +25,9 @@ use crate::analysis::operands;
 use crate::analysis::regset::RegSet;
 use crate::analysis::{Plan, Region};
 
+/// Vector instructions of a loop for which there is code of its own while lanes leave it one by one.
+const THIN: usize = 256;
+
 /// The blocks of a region's code.
 struct Blocks {
     full: HashMap<NodeId, Block>,
@@ -351,8 +354,12 @@ impl Emit<'_, '_> {
                         self.b.switch_to_block(some);
                         self.b.ins().brif(bits, mixed, &[], to[1], &[]);
                         self.b.switch_to_block(mixed);
-                        let others = self.b.ins().bxor_imm_u(bits, full);
-                        self.split(n, &[(then, bits), (els, others)], blocks);
+                        if self.thins(n, [then, els]) {
+                            self.thin(n, p, [then, els], &mask, blocks);
+                        } else {
+                            let others = self.b.ins().bxor_imm_u(bits, full);
+                            self.split(n, &[(then, bits), (els, others)], blocks);
+                        }
                     }
                     val => {
                         let p_value = self.first(&val, RegTy::Pred);
@@ -382,6 +389,59 @@ impl Emit<'_, '_> {
                 }
             }
         }
+    }
+
+    /// Is the node a loop of its own, of a few instructions, that lanes leave one by one?
+    fn thins(&self, n: NodeId, targets: [NodeId; 2]) -> bool {
+        let node = &self.plan.nodes[n];
+        let alone = targets[0] != targets[1] && targets.contains(&n) && !self.plan.is_head(n) && node.joints == 0;
+        alone && (node.end - node.begin) * self.vectors <= THIN
+    }
+
+    /// Code for the loop of node `n` from where the first lanes have left a full chunk until the last one has. All have the same
+    /// registers, in which those that have left keep what they leave with, and then they are full again.
+    fn thin(&mut self, n: NodeId, p: PredRef, targets: [NodeId; 2], leaving: &[Value], blocks: &Blocks) {
+        let [head, again, done] = [(); 3].map(|()| self.b.create_block());
+        let stays = targets[0] == n;
+        let out = targets[usize::from(stays)];
+        // Do lanes stay where the register says no?
+        let inverse = stays == p.negate;
+        let lanes: Vec<Value> = (0..self.vectors).map(|_| self.b.append_block_param(head, types::I32X4)).collect();
+        let bits = self.b.append_block_param(head, types::I32);
+        let first: Vec<Value> =
+            leaving.iter().map(|&m| if inverse { self.b.ins().bnot(m) } else { m }).collect();
+        let first_bits = self.mask_bits(&first);
+        let args: Vec<_> = first.into_iter().chain([first_bits]).map(super::arg).collect();
+        self.b.ins().jump(head, &args);
+
+        self.b.switch_to_block(head);
+        let kept: Vec<Reg> = self.plan.live.defined[n].and(&self.plan.live.live_in[out]).iter().collect();
+        let kept: Vec<Reg> = kept.into_iter().filter(|&r| self.class(r) == Class::Varying).collect();
+        let old: Vec<Val> = kept.iter().map(|&r| self.get(r)).collect();
+        self.exec = Some(Mask { bits, lanes: lanes.clone() });
+        self.body(n);
+        self.exec = None;
+        for (r, old) in kept.into_iter().zip(old) {
+            let ty = self.reg_ty(r);
+            let (new, old) = (self.get(r), self.lanes(&old, ty));
+            let new = self.lanes(&new, ty);
+            let parts = self.blend(&lanes, &new, &old, ty);
+            self.set(r, Val::Lanes(parts));
+        }
+        let said = self.get(p.reg);
+        let said = self.lanes(&said, RegTy::Pred);
+        let both = |e: &mut Self, (&lane, said)| {
+            if inverse { e.b.ins().band_not(lane, said) } else { e.b.ins().band(lane, said) }
+        };
+        let left: Vec<Value> = lanes.iter().zip(said).map(|lane| both(self, lane)).collect();
+        let left_bits = self.mask_bits(&left);
+        self.b.ins().brif(left_bits, again, &[], done, &[]);
+        self.b.switch_to_block(again);
+        self.poll();
+        let args: Vec<_> = left.into_iter().chain([left_bits]).map(super::arg).collect();
+        self.b.ins().jump(head, &args);
+        self.b.switch_to_block(done);
+        self.full_edge(n, out, blocks);
     }
 
     /// Goes to `to[0]` if the predicate at the end of node `n` holds in all lanes, and to `to[1]` if in none, where that can

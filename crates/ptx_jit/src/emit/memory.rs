@@ -143,7 +143,7 @@ impl Emit<'_, '_> {
                 Val::Same(v) => Val::Same(self.b.ins().ireduce(types::I32, v)),
                 Val::Wide { b, c, stride, k, .. } => {
                     let c = self.b.ins().ireduce(types::I32, c);
-                    let scaled = self.b.ins().imul_imm_s(b, i64::from(k as i32));
+                    let scaled = self.times(b, i64::from(k as i32));
                     Val::Affine { base: self.b.ins().iadd(c, scaled), stride: stride.wrapping_mul(k as i32) }
                 }
                 other => {
@@ -284,11 +284,28 @@ impl Emit<'_, '_> {
         let host = self.b.ins().iadd(host, base);
         let host = self.moved(host, -below);
         ok.extend(wraps);
-        if let Some(mask) = self.mask() {
-            let full = self.full_bits();
-            ok.push(self.b.ins().icmp_imm_u(IntCC::Equal, mask.bits, full));
-        }
         Some((host, ok))
+    }
+
+    /// What must hold besides for all lanes to load at once from `host` on where not all are active: what the others load, nobody looks
+    /// at, but it must be there. Shared memory is; of the window, the page is on which an active lane's elements lie.
+    fn loads_too(&mut self, space: Space, host: Value, bytes: i64) -> Checks {
+        if self.guard.is_some() {
+            return self.all_active();
+        }
+        if self.exec.is_none() || space == Space::Shared {
+            return Checks::new();
+        }
+        let page = hostmem::PAGE as i64;
+        let at = self.b.ins().band_imm_u(host, page - 1);
+        vec![self.b.ins().icmp_imm_u(IntCC::UnsignedLessThanOrEqual, at, page - bytes)]
+    }
+
+    /// That all lanes are active, where that may not be so.
+    fn all_active(&mut self) -> Checks {
+        let Some(mask) = self.mask() else { return Checks::new() };
+        let full = self.full_bits();
+        vec![self.b.ins().icmp_imm_u(IntCC::Equal, mask.bits, full)]
     }
 
     /// A scalar and a constant.
@@ -378,9 +395,10 @@ impl Emit<'_, '_> {
         }
         let size = i64::from(ty.bytes()) * dsts.len() as i64;
         if vectorable(ty, dsts.len())
-            && let Some((host, ok)) = self.run_of(space, &val, addr, size)
+            && let Some((host, mut ok)) = self.run_of(space, &val, addr, size)
         {
             let site = Site { space, ty, count: dsts.len() as u32 };
+            ok.extend(self.loads_too(space, host, size * self.lanes_per_chunk() as i64));
             self.load_run(site, dsts, &val, host, &ok);
             return;
         }
@@ -519,9 +537,10 @@ impl Emit<'_, '_> {
         let fits = tys.iter().all(|&t| (t == RegTy::B64) == (ty.bytes() == 8));
         if vectorable(ty, srcs.len())
             && fits
-            && let Some((host, ok)) = self.run_of(space, &val, addr, size)
+            && let Some((host, mut ok)) = self.run_of(space, &val, addr, size)
         {
             let site = Site { space, ty, count: srcs.len() as u32 };
+            ok.extend(self.all_active());
             self.store_run(site, &parts, &val, host, &ok);
             return;
         }
