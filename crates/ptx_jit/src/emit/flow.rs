@@ -408,8 +408,7 @@ impl Emit<'_, '_> {
         let inverse = stays == p.negate;
         let lanes: Vec<Value> = (0..self.vectors).map(|_| self.b.append_block_param(head, types::I32X4)).collect();
         let bits = self.b.append_block_param(head, types::I32);
-        let first: Vec<Value> =
-            leaving.iter().map(|&m| if inverse { self.b.ins().bnot(m) } else { m }).collect();
+        let first: Vec<Value> = leaving.iter().map(|&m| if inverse { self.b.ins().bnot(m) } else { m }).collect();
         let first_bits = self.mask_bits(&first);
         let args: Vec<_> = first.into_iter().chain([first_bits]).map(super::arg).collect();
         self.b.ins().jump(head, &args);
