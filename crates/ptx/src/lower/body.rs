@@ -44,6 +44,8 @@ pub(super) struct Instance<'a> {
     /// Local offset of the copy of the parameter block, if the kernel takes a parameter's generic address.
     pub(super) param_copy: Option<u64>,
     pub(super) param_bytes: u32,
+    /// Some kernel of the module may have addresses of other CTAs' shared memory.
+    pub(super) maps_clusters: bool,
 }
 
 impl<'a> Instance<'a> {
@@ -65,6 +67,7 @@ impl<'a> Instance<'a> {
             statements: MAX_STATEMENTS,
             param_copy: None,
             param_bytes: 0,
+            maps_clusters: program.text().contains("mapa."),
         }
     }
 }
