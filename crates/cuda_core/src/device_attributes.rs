@@ -110,6 +110,8 @@ pub(crate) fn value(attribute: i32, properties: &Properties) -> Option<i32> {
         106 => number(BLOCKS_PER_SM),
         111 => number(SHARED_RESERVED),
         115 => 1,
+        // Launches of clusters.
+        120 => 1,
         // Stream memory operations of 64 bits, and NOR.
         122 | 123 => 1,
         // Events that several processes share.

@@ -67,7 +67,7 @@
 //!
 //! # Not supported
 //!
-//! Graphs of several contexts, sparse arrays and those of blocks and planes, clusters of more than one block. Functions say `NOT_SUPPORTED`, or are not here.
+//! Graphs of several contexts, sparse arrays and those of blocks and planes. Functions say `NOT_SUPPORTED`, or are not here.
 //!
 //! Programs are not trusted to pass sensible values, and images of code may be anything: what they pass never panics.
 

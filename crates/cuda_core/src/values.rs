@@ -297,7 +297,7 @@ pub struct LaunchConfig {
     pub stream: Stream,
     /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
     pub cooperative: bool,
-    /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`; only 1 × 1 × 1 is supported.
+    /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`. 1 × 1 × 1: as the kernel says, which is one block by itself if it says nothing.
     pub cluster: [u32; 3],
     /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT` or `…_LAUNCH_COMPLETION_EVENT`: recorded behind the kernel.
     pub event: Event,

@@ -38,6 +38,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
             "lud",
             "nw",
             "tensor",
+            "clusters",
             "textures",
             "linked",
             "children",

@@ -19,6 +19,8 @@ pub enum Command<'a> {
         shared_bytes: u32,
         /// All CTAs must be able to wait for each other.
         cooperative: bool,
+        /// CTAs of a cluster in x, y, z; of `[1; 3]` as many as the kernel says, which is one by itself if it says none.
+        cluster: [u32; 3],
         /// The parameter block.
         params: &'a [u8],
     },

@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         block: [1; 3],
         shared_bytes: 0,
         cooperative: false,
+        cluster: [1; 3],
         params: &[],
     };
     let mut value = 0;

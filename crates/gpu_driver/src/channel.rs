@@ -90,6 +90,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) registers: u32,
     pub(crate) local_bytes: u32,
     pub(crate) cooperative: bool,
+    /// Each 1 to 16.
+    pub(crate) cluster: [u32; 3],
     pub(crate) bank: ConstantBank,
     pub(crate) params: &'a [u8],
 }
@@ -308,6 +310,9 @@ impl Ring {
             (Qmd::REGISTER_COUNT, launch.registers),
             (Qmd::SHADER_LOCAL_MEMORY_LOW_SIZE, launch.local_bytes),
             (Qmd::COOPERATIVE, launch.cooperative.into()),
+            (Qmd::CLUSTER_WIDTH, launch.cluster[0] - 1),
+            (Qmd::CLUSTER_HEIGHT, launch.cluster[1] - 1),
+            (Qmd::CLUSTER_DEPTH, launch.cluster[2] - 1),
         ];
         for (field, value) in set {
             qmd.set(field, value);

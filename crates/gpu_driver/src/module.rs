@@ -24,6 +24,8 @@ pub(crate) struct Kernel {
     pub(crate) info: KernelInfo,
     /// Local memory of a thread that a launch asks for, bytes: the stack included.
     pub(crate) local_bytes: AtomicU32,
+    /// CTAs of a cluster, if it says so (`.reqnctapercluster`).
+    pub(crate) cluster: Option<[u32; 3]>,
     /// The verdict of compiling it for a test.
     prepared: OnceLock<Result<Local, GpuError>>,
 }
@@ -256,7 +258,7 @@ fn kernel(program: &Program, index: usize, const_bytes: u32, log: &mut String) -
         ptx_version: program.version(),
         target: program.target(),
     };
-    Kernel { local_bytes: AtomicU32::new(info.local_bytes), info, prepared: OnceLock::new() }
+    Kernel { local_bytes: AtomicU32::new(info.local_bytes), info, cluster: entry.cluster, prepared: OnceLock::new() }
 }
 
 /// Addresses that the client has chosen, by index of the variable.

@@ -90,8 +90,8 @@ pub(crate) struct Kept {
 impl Kept {
     pub(crate) fn new(command: &Command<'_>, module: Option<Arc<Module>>) -> Kept {
         let (command, data) = match *command {
-            Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, params } => (
-                Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, params: &[] },
+            Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, cluster, params } => (
+                Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, cluster, params: &[] },
                 params.to_vec(),
             ),
             Command::Write { dst, data } => (Command::Write { dst, data: &[] }, data.to_vec()),
@@ -113,8 +113,8 @@ impl Kept {
 
     pub(crate) fn command(&self) -> Command<'_> {
         match self.command {
-            Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, .. } => {
-                Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, params: &self.data }
+            Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, cluster, .. } => {
+                Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, cluster, params: &self.data }
             }
             Command::Write { dst, .. } => Command::Write { dst, data: &self.data },
             other => other,

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use gpu::{Command, DevAddr, GpuError, MAX_INLINE_BYTES, ModuleId, QueueId, SemaphoreArea, SlotId};
 use gpu_spec::program::ConstantBank;
-use ptx::launch::{MAX_SHARED_BYTES, MAX_THREADS_PER_CTA};
+use ptx::launch::{MAX_CLUSTER_CTAS, MAX_SHARED_BYTES, MAX_THREADS_PER_CTA};
 
 use crate::channel::{Channel, Launch, Ring};
 use crate::channels::Purpose;
@@ -154,11 +154,13 @@ impl Client {
     ) -> Result<(), GpuError> {
         let layout = self.layout()?;
         match *command {
-            Command::Launch { kernel, grid, block, shared_bytes, cooperative, params, .. } => {
+            Command::Launch { kernel, grid, block, shared_bytes, cooperative, cluster, params, .. } => {
                 let module = module.ok_or_else(|| invalid("a launch without its module".into()))?;
                 let grid_workspace = if cooperative { self.workspace(channel)? } else { 0 };
                 self.refresh_programs(ring)?;
-                let Kernel { info, local_bytes, .. } = &module.kernels[kernel as usize];
+                let kernel_of = &module.kernels[kernel as usize];
+                let cluster = clusters(kernel_of, grid, cluster)?;
+                let Kernel { info, local_bytes, .. } = kernel_of;
                 let [printf, heap, heap_bytes] = channel.context.area;
                 let bank = ConstantBank {
                     printf,
@@ -176,6 +178,7 @@ impl Client {
                     registers: info.registers,
                     local_bytes: local_bytes.load(Ordering::Relaxed),
                     cooperative,
+                    cluster,
                     bank,
                     params,
                 })
@@ -239,8 +242,10 @@ fn check(
     modules: &mut Vec<Arc<Module>>,
 ) -> Result<(), GpuError> {
     match *command {
-        Command::Launch { module, kernel, grid, block, shared_bytes, params, .. } => {
-            modules.push(check_launch(objects, module, kernel, grid, block, shared_bytes, params)?);
+        Command::Launch { module, kernel, grid, block, shared_bytes, cluster, params, .. } => {
+            let module = check_launch(objects, module, kernel, grid, block, shared_bytes, params)?;
+            clusters(&module.kernels[kernel as usize], grid, cluster)?;
+            modules.push(module);
             Ok(())
         }
         Command::Copy { dst, src, width, height, dst_pitch, src_pitch } => {
@@ -290,6 +295,26 @@ fn visible(layout: &Layout, at: DevAddr, width: u64, height: u64, pitch: u64) ->
     } else {
         Err(invalid(format!("{height} lines of {width} bytes at {:#x} leave the address range", at.0)))
     }
+}
+
+/// CTAs of a cluster of such a launch.
+fn clusters(kernel: &Kernel, grid: [u32; 3], asked: [u32; 3]) -> Result<[u32; 3], GpuError> {
+    let refused = |what: String| Err(invalid(format!("launch of {}: {what}", kernel.info.name)));
+    let cluster = match kernel.cluster {
+        Some(own) if asked != [1; 3] && asked != own => {
+            return refused(format!("clusters of {asked:?} CTAs, but the kernel requires {own:?}"));
+        }
+        Some(own) => own,
+        None => asked,
+    };
+    let ctas = cluster.iter().try_fold(1, |all: u32, n| all.checked_mul(*n));
+    if !ctas.is_some_and(|ctas| (1..=MAX_CLUSTER_CTAS).contains(&ctas)) {
+        return refused(format!("clusters of {cluster:?} CTAs"));
+    }
+    if grid.iter().zip(cluster).any(|(all, of)| !all.is_multiple_of(of)) {
+        return refused(format!("grid {grid:?} is no multiple of clusters of {cluster:?} CTAs"));
+    }
+    Ok(cluster)
 }
 
 fn check_launch(

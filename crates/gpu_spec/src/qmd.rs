@@ -94,6 +94,12 @@ impl Qmd {
     pub const PROGRAM_ADDRESS_UPPER: QmdField = QmdField::new(1584, 1568);
     /// Sundial's own: all CTAs must run at once (a grid whose CTAs wait for each other). A bit hardware keeps for software.
     pub const COOPERATIVE: QmdField = QmdField::new(2047, 2047);
+    /// Sundial's own: CTAs of a cluster in x, less one.
+    pub const CLUSTER_WIDTH: QmdField = QmdField::new(2035, 2032);
+    /// In y.
+    pub const CLUSTER_HEIGHT: QmdField = QmdField::new(2039, 2036);
+    /// In z.
+    pub const CLUSTER_DEPTH: QmdField = QmdField::new(2043, 2040);
     /// Constant banks.
     pub const CONSTANT_BUFFERS: u32 = 8;
 

@@ -378,6 +378,8 @@ impl<'a> Indexer<'a, '_> {
             param_bytes: params.last().map_or(0, |f| f.offset + f.size),
             max_ntid: None,
             exact_ntid: false,
+            cluster: None,
+            blocks_are_clusters: false,
             min_ctas_per_sm: None,
             max_registers: None,
             linkage,
@@ -504,7 +506,9 @@ impl<'a> Indexer<'a, '_> {
     fn performance(&mut self, directive: &str, entry: &mut Entry) -> Result<(), PtxError> {
         let line = self.lexer.line();
         match directive {
-            ".noreturn" | ".blocksareclusters" | ".explicitcluster" => {}
+            ".noreturn" | ".explicitcluster" => {}
+            ".blocksareclusters" => entry.blocks_are_clusters = true,
+            ".reqnctapercluster" => entry.cluster = Some(self.numbers()?),
             ".pragma" => {
                 self.lexer.next()?;
                 self.lexer.eat(b';')?;
@@ -519,7 +523,7 @@ impl<'a> Indexer<'a, '_> {
             }
             ".minnctapersm" => entry.min_ctas_per_sm = Some(self.numbers()?[0]),
             ".maxnreg" => entry.max_registers = Some(self.numbers()?[0]),
-            ".maxnctapersm" | ".reqnctapercluster" | ".maxclusterrank" | ".abi_preserve" | ".abi_preserve_control" => {
+            ".maxnctapersm" | ".maxclusterrank" | ".abi_preserve" | ".abi_preserve_control" => {
                 self.numbers()?;
             }
             _ => {

@@ -141,13 +141,14 @@ pub enum SReg {
     Env(u8),
     DynamicSmemSize,
     TotalSmemSize,
-    /// Cluster registers read as for a cluster of one CTA.
     ClusterId(u8),
     NClusterId(u8),
     ClusterCtaId(u8),
     ClusterNCtaId(u8),
     ClusterCtaRank,
     ClusterNCtaRank,
+    /// 1 if the launch has clusters of more than one CTA.
+    IsExplicitCluster,
 }
 
 /// State space of a memory access.
@@ -391,6 +392,10 @@ pub enum BarKind {
     Sync,
     /// Arrive without waiting.
     Arrive,
+    /// Arrive at the cluster's barrier without waiting.
+    ClusterArrive,
+    /// Wait until all threads of the cluster that have not ended have arrived, if the thread has arrived since it waited last.
+    ClusterWait,
     /// Sync, and combine a predicate over the threads: `Popc` into a b32 register, `And`/`Or` into a predicate.
     Red(BarRed),
 }
@@ -618,7 +623,7 @@ pub enum Op {
     Fence,
 
     /// CTA barrier. `id` and `count` as written; a missing count means all threads of the CTA. Rule: `pred` and `dst` if
-    /// and only if `Red`; `Arrive` has a count.
+    /// and only if `Red`; `Arrive` has a count. What a cluster's barrier has for an id does not count.
     Bar { kind: BarKind, id: Operand, count: Option<Operand>, pred: Option<PredRef>, dst: Option<Reg> },
     /// Warp barrier; also a memory fence among the warp's lanes.
     BarWarp { mask: Operand },

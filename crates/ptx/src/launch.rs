@@ -4,6 +4,11 @@
 pub const SHARED_WINDOW: u64 = 1 << 48;
 /// Size of the shared window, bytes.
 pub const SHARED_WINDOW_BYTES: u64 = 1 << 24;
+/// Most CTAs of a cluster.
+pub const MAX_CLUSTER_CTAS: u32 = 16;
+/// Size of the room for windows of shared memory, bytes: behind the CTA's own those of its cluster's CTAs by rank, its own once more
+/// among them.
+pub const CLUSTER_WINDOW_BYTES: u64 = LOCAL_WINDOW - SHARED_WINDOW;
 /// Generic addresses of the thread's local memory.
 pub const LOCAL_WINDOW: u64 = (1 << 48) + (1 << 32);
 /// Size of the local window, bytes.
@@ -75,6 +80,8 @@ pub struct Launch {
     pub grid_id: u64,
     /// `%envreg1/2` (cooperative grid workspace), `%envreg` 0..32.
     pub envregs: [u32; 32],
+    /// CTAs of a cluster in x, y, z: not more than [`MAX_CLUSTER_CTAS`], and each a divisor of the grid's.
+    pub cluster: [u32; 3],
 }
 
 impl Launch {
@@ -83,6 +90,42 @@ impl Launch {
     pub fn workspace(&self) -> Option<u64> {
         let address = u64::from(self.envregs[1]) << 32 | u64::from(self.envregs[2]);
         (address != 0).then_some(address)
+    }
+
+    /// CTAs of a cluster.
+    #[must_use]
+    pub fn cluster_ctas(&self) -> u32 {
+        self.cluster.iter().product()
+    }
+
+    /// Clusters in x, y, z.
+    #[must_use]
+    pub fn clusters(&self) -> [u32; 3] {
+        [0, 1, 2].map(|i| self.grid[i] / self.cluster[i])
+    }
+
+    /// Where CTA `rank` of the cluster with linear index `index` is in the grid; x fastest in both.
+    #[must_use]
+    pub fn member(&self, index: u64, rank: u32) -> [u32; 3] {
+        let [x, y, _] = self.clusters().map(u64::from);
+        let cluster = [(index % x) as u32, (index / x % y) as u32, (index / x / y) as u32];
+        let [a, b, _] = self.cluster;
+        let inside = [rank % a, rank / a % b, rank / a / b];
+        [0, 1, 2].map(|i| cluster[i] * self.cluster[i] + inside[i])
+    }
+
+    /// The linear index of a CTA, x fastest.
+    #[must_use]
+    pub fn linear(&self, [x, y, z]: [u32; 3]) -> u64 {
+        let [width, height, _] = self.grid.map(u64::from);
+        u64::from(x) + width * (u64::from(y) + height * u64::from(z))
+    }
+
+    /// The rank of a CTA in its cluster.
+    #[must_use]
+    pub fn rank(&self, ctaid: [u32; 3]) -> u32 {
+        let [x, y, z] = [0, 1, 2].map(|i| ctaid[i] % self.cluster[i]);
+        x + self.cluster[0] * (y + self.cluster[1] * z)
     }
 
     /// The CTA with linear index `index`, x fastest.

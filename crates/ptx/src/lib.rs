@@ -9,6 +9,7 @@
 //! - [`launch`]: what an engine gets with a kernel, and what comes back.
 //! - [`math`]: what the arithmetic instructions compute, on raw bits. [`matrix`]: matrices in the registers of a warp.
 //! - [`image`]: textures and surfaces, whose arithmetic is the crate `texture`.
+//! - [`cluster`]: where the CTAs of a cluster meet.
 //! - [`check`]: what somebody who checks kernels is told.
 //! - [`interp`]: the reference interpreter. [`builtins`]: what the driver provides to kernels (printf, malloc, …).
 //!
@@ -42,6 +43,7 @@
 pub mod builtins;
 pub mod check;
 pub mod children;
+pub mod cluster;
 mod constant;
 mod decl;
 mod error;

@@ -18,6 +18,7 @@ mod arith;
 mod bits;
 mod body;
 mod calls;
+mod cluster;
 mod contract;
 mod control;
 mod convert;
@@ -62,6 +63,9 @@ pub(crate) fn lower(
     symbols: &dyn Fn(&str) -> Option<u64>,
 ) -> Result<Kernel, PtxError> {
     let entry = find(program, entry)?;
+    if entry.blocks_are_clusters {
+        return Err(PtxError::unsupported(entry.line, ".blocksareclusters is not supported"));
+    }
     let layout = Layout::of(program, entry)?;
     let mut instance = Instance::new(program, symbols, &layout, layout.plan(entry.function));
     units::lower(&mut instance, entry)?;

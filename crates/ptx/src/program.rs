@@ -73,6 +73,10 @@ pub struct Entry {
     pub max_ntid: Option<[u32; 3]>,
     /// Is that bound exact (`.reqntid`)?
     pub exact_ntid: bool,
+    /// `.reqnctapercluster`: CTAs of a cluster, which every launch has then.
+    pub cluster: Option<[u32; 3]>,
+    /// `.blocksareclusters`: a launch counts clusters where it would count CTAs.
+    pub(crate) blocks_are_clusters: bool,
     /// `.minnctapersm`: CTAs per SM the author wants resident.
     pub min_ctas_per_sm: Option<u32>,
     /// `.maxnreg`: registers per thread the author allows.

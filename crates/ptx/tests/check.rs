@@ -56,6 +56,7 @@ fn run_in(body: &str, end: u64, envregs: [u32; 32]) -> (Step, Arc<Recorder>) {
         driver: DriverArea::default(),
         grid_id: 1,
         envregs,
+        cluster: [1; 3],
     });
     let checker = Arc::new(Recorder { end, hazards: Mutex::default(), failures: Mutex::default() });
     let mut cta = Cta::new(kernel, launch, [0; 3]);

@@ -21,6 +21,7 @@ fn launch(params: &[u64]) -> Arc<Launch> {
         driver: DriverArea::default(),
         grid_id: 1,
         envregs: [0; 32],
+        cluster: [1; 3],
     })
 }
 

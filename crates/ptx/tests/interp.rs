@@ -33,6 +33,7 @@ fn endless_kernels_give_the_worker_back() {
         driver: DriverArea::default(),
         grid_id: 1,
         envregs: [0; 32],
+        cluster: [1; 3],
     });
     let mut cta = Cta::new(kernel, launch, [0; 3]);
     let memory = Region::new(0, Vec::new());

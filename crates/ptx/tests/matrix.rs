@@ -22,6 +22,7 @@ fn run(text: &str, memory: &mut Vec<u8>) {
         driver: DriverArea::default(),
         grid_id: 1,
         envregs: [0; 32],
+        cluster: [1; 3],
     };
     testgen::interpret(&Arc::new(kernel), &Arc::new(launch), BASE, memory).unwrap();
 }

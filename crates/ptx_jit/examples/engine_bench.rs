@@ -54,6 +54,7 @@ impl Bench {
             driver: DriverArea::default(),
             grid_id: 1,
             envregs: [0; 32],
+            cluster: [1; 3],
         };
         let grid = Arc::new(Grid {
             code: Arc::clone(code),

@@ -18,7 +18,8 @@
 //!   plain value. `code` installs images. `abi` is what emitted and running code agree on.
 //! - `run`: a batch of CTAs is a coroutine that runs one after another on its stack. A CTA's scheduler always runs the next
 //!   region in program order with pending lanes, for all of these, and stays in a loop until nothing is left in it;
-//!   registers that live across regions lie in the frames of the warps.
+//!   registers that live across regions lie in the frames of the warps. Of a launch with clusters a batch is of clusters, whose CTAs
+//!   take turns (`run::cluster`).
 //!
 //! # What holds
 //!
@@ -263,7 +264,8 @@ impl Grid {
 }
 
 /// Consecutive CTAs of a grid that run one after another, in increasing order, on the same stack and memory. They can be
-/// resumed on any thread; dropping them abandons what has not ended.
+/// resumed on any thread; dropping them abandons what has not ended. Of a launch with clusters it is these that run one after another,
+/// the CTAs of each in turn: read "cluster" for "CTA" in what follows.
 #[derive(Debug)]
 pub struct Batch {
     progress: Progress,
@@ -284,6 +286,7 @@ pub(crate) struct Progress {
 #[derive(Debug)]
 enum Inner {
     Machine(run::cta::JitBatch),
+    Clusters(run::cluster::ClusterBatch),
     Interpreted(Box<reference::InterpretedBatch>),
 }
 
@@ -295,6 +298,13 @@ impl Batch {
         let inner = match &grid.code.engine {
             Engine::Machine(compiled) => {
                 let compiled = Arc::clone(compiled);
+                if grid.launch.cluster_ctas() > 1 {
+                    let batch = run::cluster::ClusterBatch::new(grid, compiled);
+                    return Batch {
+                        progress: Progress { rest: range, begun: 0, ended: 0 },
+                        inner: Inner::Clusters(batch),
+                    };
+                }
                 Inner::Machine(run::cta::JitBatch::new(grid, compiled))
             }
             Engine::Interpreter(kernel) => {
@@ -311,6 +321,7 @@ impl Batch {
     pub fn resume(&mut self) -> Step {
         match &mut self.inner {
             Inner::Machine(batch) => batch.resume(&mut self.progress),
+            Inner::Clusters(batch) => batch.resume(&mut self.progress),
             Inner::Interpreted(batch) => batch.resume(&mut self.progress),
         }
     }

@@ -16,38 +16,37 @@ pub(crate) struct InterpretedBatch {
     grid: Arc<Grid>,
     kernel: Arc<Kernel>,
     launch: Arc<Launch>,
-    /// The one that has begun.
-    cta: Option<interp::Cta>,
+    /// The CTA, or the cluster, that has begun.
+    under_way: Option<interp::Cluster>,
 }
 
 impl InterpretedBatch {
     pub(crate) fn new(grid: Arc<Grid>, kernel: Arc<Kernel>) -> InterpretedBatch {
-        InterpretedBatch { launch: Arc::new(grid.launch.clone()), grid, kernel, cta: None }
+        InterpretedBatch { launch: Arc::new(grid.launch.clone()), grid, kernel, under_way: None }
     }
 
     pub(crate) fn resume(&mut self, progress: &mut Progress) -> Step {
         let memory = WindowMemory { window: &self.grid.window, lo: self.grid.window_lo };
         let ended_before = progress.ended;
         loop {
-            if self.cta.is_none() {
+            if self.under_way.is_none() {
                 if progress.ended > ended_before && self.grid.stops() {
                     return Step::Preempted;
                 }
                 let Some(index) = progress.rest.next() else { return Step::Done };
                 progress.begun += 1;
-                let (kernel, launch) = (Arc::clone(&self.kernel), Arc::clone(&self.launch));
-                let mut cta = interp::Cta::new(kernel, launch, self.launch.ctaid(index));
+                let mut cluster = interp::Cluster::new(&self.kernel, &self.launch, index);
                 if let Some(checked) = &self.grid.checked {
-                    cta.check(checked.clone());
+                    cluster.check(checked);
                 }
                 if let Some(launcher) = &self.grid.launcher {
-                    cta.launcher(Arc::clone(launcher));
+                    cluster.launcher(launcher);
                 }
-                self.cta = Some(cta);
+                self.under_way = Some(cluster);
             }
-            match self.cta.as_mut().map_or(Step::Done, |cta| cta.resume(&memory, &self.grid.control)) {
+            match self.under_way.as_mut().map_or(Step::Done, |cluster| cluster.resume(&memory, &self.grid.control)) {
                 Step::Done => {
-                    self.cta = None;
+                    self.under_way = None;
                     progress.ended += 1;
                 }
                 step => return step,

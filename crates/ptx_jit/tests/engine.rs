@@ -58,6 +58,7 @@ impl Machine {
                 driver: DriverArea::default(),
                 grid_id: 0,
                 envregs: [0; 32],
+                cluster: [1; 3],
             },
             window: Arc::clone(&self.window),
             window_lo: LO,

@@ -68,6 +68,7 @@ fn launch(threads: u32, ctas: usize) -> Arc<Launch> {
         driver: DriverArea::default(),
         grid_id: 1,
         envregs: [0; 32],
+        cluster: [1; 3],
     })
 }
 

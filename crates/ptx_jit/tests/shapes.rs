@@ -21,6 +21,7 @@ fn launch(threads: u32) -> Arc<Launch> {
         driver: DriverArea::default(),
         grid_id: 0,
         envregs: [0; 32],
+        cluster: [1; 3],
     })
 }
 

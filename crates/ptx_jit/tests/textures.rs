@@ -23,6 +23,7 @@ fn launch(block: [u32; 3], params: &[u64]) -> Arc<Launch> {
         driver: DriverArea::default(),
         grid_id: 1,
         envregs: [0; 32],
+        cluster: [1; 3],
     })
 }
 

@@ -38,6 +38,7 @@ fn run(engine: EngineKind, body: &str, block: u32, ctas: u32) -> Vec<u32> {
             driver: DriverArea::default(),
             grid_id: 0,
             envregs: [0; 32],
+            cluster: [1; 3],
         },
         window: Arc::new(window),
         window_lo: LO,

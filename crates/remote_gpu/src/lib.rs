@@ -86,6 +86,8 @@ pub struct RemoteGpu {
     answered: bool,
     /// Memory files can be handed over.
     imports: bool,
+    /// The daemon knows launches of clusters.
+    clusters: bool,
     immediate: bool,
     /// Times are counted.
     timed: bool,
@@ -400,6 +402,11 @@ impl Gpu for RemoteGpu {
 
     fn submit(&self, queue: QueueId, commands: &[Command<'_>]) -> Result<(), GpuError> {
         self.alive()?;
+        let clusters = |command: &Command<'_>| matches!(command, Command::Launch { cluster, .. } if *cluster != [1; 3]);
+        if !self.clusters && commands.iter().any(clusters) {
+            let what = "clusters of thread blocks, which the daemon is too old for".to_owned();
+            return Err(GpuError::Unsupported { what });
+        }
         if self.answered {
             let mut caller = self.caller.lock();
             let limit = self.sender.lock().frames.limit() - HEADER_BYTES;

@@ -133,6 +133,7 @@ fn main() -> Result<(), Failure> {
         block,
         shared_bytes: 0,
         cooperative: false,
+        cluster: [1; 3],
         params: &params,
     };
     let mut value = 0;

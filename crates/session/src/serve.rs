@@ -35,7 +35,8 @@ const BATCH: usize = 16;
 const FLUSH_AFTER: u32 = 32;
 
 /// Features that a session has if its client knows them; those on demand are its manner's.
-const SERVED: u64 = features::DEFERRED | features::STAGING | features::SEVERAL_GPUS | features::ON_DEMAND;
+const SERVED: u64 =
+    features::DEFERRED | features::STAGING | features::SEVERAL_GPUS | features::CLUSTERS | features::ON_DEMAND;
 
 /// Longest frame where frames are messages: as in the rings.
 const FRAME_BYTES: usize = COMMAND_RING_BYTES / 2 - 8;

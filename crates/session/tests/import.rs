@@ -116,6 +116,7 @@ fn add(gpu: &RemoteGpu, number: u64, at: u64) {
         block: [64, 1, 1],
         shared_bytes: 0,
         cooperative: false,
+        cluster: [1; 3],
         params: &params,
     };
     run(gpu, number, launch);

@@ -82,6 +82,7 @@ fn launch(gpu: &RemoteGpu, queue: u32, kernel: u32, params: &[u64]) {
         block: [1; 3],
         shared_bytes: 0,
         cooperative: false,
+        cluster: [1; 3],
         params: &params,
     };
     gpu.submit(QueueId(queue), &[launch]).unwrap();

@@ -233,6 +233,8 @@ impl Family {
                     params,
                     driver: parent.driver,
                     grid_id: chip.next_grid(),
+                    // The device runtime has no launches with clusters.
+                    cluster: [1; 3],
                     envregs: [0; 32],
                 };
                 let request = LaunchRequest {

@@ -9,7 +9,7 @@ use gpu_spec::host::same_tebibyte;
 use gpu_spec::notifier::{Code, Reason};
 use gpu_spec::program::{ConstantBank, PARAMS_OFFSET};
 use gpu_spec::qmd::Qmd;
-use ptx::launch::{DriverArea, Launch, MAX_PARAM_BYTES, MAX_SHARED_BYTES, MAX_THREADS_PER_CTA};
+use ptx::launch::{DriverArea, Launch, MAX_CLUSTER_CTAS, MAX_PARAM_BYTES, MAX_SHARED_BYTES, MAX_THREADS_PER_CTA};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::channel::{Context, Flow};
@@ -238,6 +238,7 @@ impl Compute {
             driver: DriverArea { printf: bank.printf, heap: bank.heap, heap_bytes: bank.heap_bytes },
             grid_id: context.chip.next_grid(),
             envregs,
+            cluster: cluster(&qmd),
         };
         let cooperative = qmd.get(Qmd::COOPERATIVE) != 0;
         let request = LaunchRequest {
@@ -267,6 +268,11 @@ impl Inline {
     }
 }
 
+/// CTAs of a cluster.
+fn cluster(qmd: &Qmd) -> [u32; 3] {
+    [Qmd::CLUSTER_WIDTH, Qmd::CLUSTER_HEIGHT, Qmd::CLUSTER_DEPTH].map(|field| qmd.get(field) + 1)
+}
+
 fn check(qmd: &Qmd) -> Result<(), &'static str> {
     if (qmd.get(Qmd::MAJOR_VERSION), qmd.get(Qmd::VERSION)) != (2, 3) {
         return Err("launch descriptor is not of version 2.3");
@@ -283,6 +289,13 @@ fn check(qmd: &Qmd) -> Result<(), &'static str> {
     }
     if qmd.get(Qmd::COOPERATIVE) != 0 && ctas > MAX_COOPERATIVE_CTAS {
         return Err("cooperative grid of too many CTAs");
+    }
+    let cluster = cluster(qmd);
+    if cluster.iter().product::<u32>() > MAX_CLUSTER_CTAS {
+        return Err("clusters of too many CTAs");
+    }
+    if qmd.grid().iter().zip(cluster).any(|(all, of)| !all.is_multiple_of(of)) {
+        return Err("grid that is no multiple of its clusters");
     }
     let grid_alone = qmd.get(Qmd::DEPENDENT_QMD_TYPE_GRID) != 0 && qmd.get(Qmd::DEPENDENT_QMD_FIELD_COPY) == 0;
     if qmd.get(Qmd::DEPENDENT_QMD_SCHEDULE_ENABLE) != 0 && !grid_alone {

@@ -191,8 +191,10 @@ pub(crate) struct GridJob {
     pub(crate) grid: Arc<Grid>,
     #[expect(dead_code, reason = "charged while it runs, though the space may have forgotten it")]
     prepared: Arc<Prepared>,
-    /// Host memory of one CTA, bytes.
+    /// Host memory of one CTA, bytes; from here on a CTA is a cluster, if there are clusters.
     cta_bytes: u64,
+    /// Entries of the host's memory map that it takes.
+    cta_maps: u64,
     total: u64,
     done: u64,
     /// CTAs not started, the lowest last.
@@ -327,13 +329,20 @@ impl GridJob {
         check(&code, &launch)
             .map_err(|what| ChannelError::new(ErrorCode::GR_EXCEPTION, Reason::ILLEGAL_COMMAND, what.to_owned()))?;
         launch.params.resize(code.kernel().param_bytes as usize, 0);
-        let total: u64 = launch.grid.iter().map(|side| u64::from(*side)).product();
-        let cta_bytes = code.cta_bytes(launch.dynamic_shared);
+        // What is handed out is clusters: of one CTA, if there are none.
+        let total: u64 = launch.clusters().iter().map(|side| u64::from(*side)).product();
+        let ranks = u64::from(launch.cluster_ctas());
+        let cta_bytes = code.cta_bytes(launch.dynamic_shared).saturating_mul(ranks);
+        let cta_maps = ranks.saturating_mul(code.cta_maps().into());
         let resident = if request.cooperative { total.saturating_mul(cta_bytes) } else { cta_bytes };
         let ctas = if request.cooperative { total } else { 1 };
-        let mapped = ctas.saturating_mul(code.cta_maps().into());
+        let mapped = ctas.saturating_mul(cta_maps);
         if resident > chip.budgets.limit(budget) || mapped > chip.budgets.most_mapped() {
-            let what = if request.cooperative { "a cooperative grid" } else { "a CTA" };
+            let what = match (request.cooperative, ranks) {
+                (true, _) => "a cooperative grid",
+                (false, 1) => "a CTA",
+                (false, _) => "a cluster",
+            };
             return Err(out_of_resources(&chip.budgets, budget, resident, what));
         }
         if chip.engine == EngineKind::Jit && !code.is_machine_code() {
@@ -357,6 +366,7 @@ impl GridJob {
             grid,
             prepared,
             cta_bytes,
+            cta_maps,
             total,
             done: 0,
             unstarted: std::iter::once(0..total).collect(),
@@ -452,7 +462,7 @@ impl GridJob {
     /// What has to be there before more of it begins. It is not more than one may have.
     fn need(&self) -> Need {
         let ctas = if self.cooperative { self.total } else { 1 };
-        let maps = ctas.saturating_mul(self.grid.code.cta_maps().into());
+        let maps = ctas.saturating_mul(self.cta_maps);
         Need { bytes: ctas.saturating_mul(self.cta_bytes), maps: maps.try_into().unwrap_or(u32::MAX) }
     }
 

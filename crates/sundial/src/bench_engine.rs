@@ -223,6 +223,7 @@ impl Memory<'_> {
                 driver: DriverArea::default(),
                 grid_id: 1,
                 envregs: [0; 32],
+                cluster: [1; 3],
             },
             window: Arc::clone(&self.window),
             window_lo: LO,

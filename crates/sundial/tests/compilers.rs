@@ -42,11 +42,12 @@ fn busy(daemon: &Daemon<'_>, before: &HashMap<Pid, Duration>) -> Vec<Pid> {
 fn fill(gpu: &RemoteGpu, round: u32) {
     let buffer = Memfd::create("buffer", 4096).unwrap().map().unwrap();
     let params = [&LO.to_le_bytes()[..], &round.to_le_bytes()].concat();
-    let GpuCommand::Launch { module, kernel, grid, shared_bytes, cooperative, .. } = launch(0, &params) else {
+    let GpuCommand::Launch { module, kernel, grid, shared_bytes, cooperative, cluster, .. } = launch(0, &params) else {
         panic!()
     };
     let block = [32 + round, 1, 1];
-    let launch = GpuCommand::Launch { module, kernel, grid, block, shared_bytes, cooperative, params: &params };
+    let launch =
+        GpuCommand::Launch { module, kernel, grid, block, shared_bytes, cooperative, cluster, params: &params };
     // Rounds come again; what is waited for may not have been there before.
     static SIGNALS: AtomicU64 = AtomicU64::new(1);
     let value = SIGNALS.fetch_add(1, Ordering::Relaxed);

@@ -242,6 +242,7 @@ fn commands_name_what_is_there() {
         block: [1; 3],
         shared_bytes: 0,
         cooperative: false,
+        cluster: [1; 3],
         params: &[],
     };
     assert!(session.check_command(&launch(0)).is_err(), "no module yet");

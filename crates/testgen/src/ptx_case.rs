@@ -246,6 +246,7 @@ fn case(
         driver: DriverArea::default(),
         grid_id: 1,
         envregs: [0; 32],
+        cluster: [1; 3],
     };
     for word in words {
         match word.split_once('=') {

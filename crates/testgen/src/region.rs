@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ptx::interp::Cta;
+use ptx::interp::Cluster;
 use ptx::ir::Kernel;
 use ptx::launch::{AccessError, Control, Exception, GlobalMemory, Launch, Step};
 
@@ -93,10 +93,10 @@ fn run(
     let region = Region::new(base, std::mem::take(bytes));
     let control = AtomicU32::new(control);
     let result = (|| {
-        for index in 0..launch.grid.iter().map(|&side| u64::from(side)).product() {
-            let mut cta = Cta::new(Arc::clone(kernel), Arc::clone(launch), launch.ctaid(index));
+        for index in 0..launch.clusters().iter().map(|&side| u64::from(side)).product() {
+            let mut cluster = Cluster::new(kernel, launch, index);
             let most = MAX_RESUMES[usize::from(control.load(Ordering::Relaxed) != Control::RUN)];
-            let ended = (0..most).map(|_| cta.resume(&region, &control)).find(|step| *step != Step::Preempted);
+            let ended = (0..most).map(|_| cluster.resume(&region, &control)).find(|step| *step != Step::Preempted);
             match ended {
                 Some(Step::Exception(exception)) => return Err(exception),
                 Some(_) => {}

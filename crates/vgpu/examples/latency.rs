@@ -44,7 +44,8 @@ fn measure(name: &str, driver: impl FnOnce() -> Arc<Driver>) {
     gpu.request(Request::LoadModule { id: ModuleId(0), code, placed: vec![] }).unwrap();
     let params = &[];
     let (module, kernel, grid, block) = (ModuleId(0), 0, [1; 3], [1; 3]);
-    let launch = Command::Launch { module, kernel, grid, block, shared_bytes: 0, cooperative: false, params };
+    let launch =
+        Command::Launch { module, kernel, grid, block, shared_bytes: 0, cooperative: false, cluster: [1; 3], params };
     let mut value = 0;
     let mut signal_and_wait = |commands: &mut Vec<Command<'_>>| {
         value += 1;

@@ -136,7 +136,16 @@ fn main() {
     gpu.request(Request::LoadModule { id: ModuleId(0), code, placed: vec![] }).unwrap();
     step("a module");
     let (module, kernel, grid, block) = (ModuleId(0), 0, [1; 3], [1; 3]);
-    let launch = Command::Launch { module, kernel, grid, block, shared_bytes: 0, cooperative: false, params: &[] };
+    let launch = Command::Launch {
+        module,
+        kernel,
+        grid,
+        block,
+        shared_bytes: 0,
+        cooperative: false,
+        cluster: [1; 3],
+        params: &[],
+    };
     for value in 1..=2 {
         gpu.submit(queue, &[launch, Command::Signal { slot, value }]).unwrap();
         gpu.wait(context, slot, value, None).unwrap();

@@ -17,6 +17,8 @@ const SIGNAL: u32 = 5;
 const WAIT: u32 = 6;
 const WRITE_VALUE: u32 = 7;
 const WAIT_VALUE: u32 = 8;
+/// With the feature `CLUSTERS`.
+const LAUNCH_CLUSTERS: u32 = 9;
 
 const CYCLIC_GEQ: u32 = 0;
 const EQUAL: u32 = 1;
@@ -40,6 +42,13 @@ struct LaunchBody {
     block: [U32; 3],
     shared_bytes: U32,
     cooperative: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct ClustersBody {
+    launch: LaunchBody,
+    cluster: [U32; 3],
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -94,7 +103,7 @@ struct WordBody {
 /// `Limit` if its payload is too long.
 pub fn encode_command(command: &Command<'_>, out: &mut Vec<u8>) -> Result<(), WireError> {
     match *command {
-        Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, params } => {
+        Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, cluster, params } => {
             limit(params, MAX_PARAM_BYTES, "kernel parameters")?;
             let body = LaunchBody {
                 module: module.0.into(),
@@ -104,7 +113,12 @@ pub fn encode_command(command: &Command<'_>, out: &mut Vec<u8>) -> Result<(), Wi
                 shared_bytes: shared_bytes.into(),
                 cooperative: u32::from(cooperative).into(),
             };
-            put(out, LAUNCH, body.as_bytes(), params);
+            if cluster == [1; 3] {
+                put(out, LAUNCH, body.as_bytes(), params);
+            } else {
+                let body = ClustersBody { launch: body, cluster: cluster.map(U32::new) };
+                put(out, LAUNCH_CLUSTERS, body.as_bytes(), params);
+            }
         }
         Command::Copy { dst, src, width, height, dst_pitch, src_pitch } => {
             let body = CopyBody {
@@ -168,6 +182,20 @@ fn word(at: DevAddr, value: u64, wide: bool, compare: u32) -> WordBody {
     WordBody { at: at.0.into(), value: value.into(), bytes: bytes.into(), compare: compare.into() }
 }
 
+fn launch<'a>(body: &LaunchBody, cluster: [u32; 3], params: &'a [u8]) -> Result<Command<'a>, WireError> {
+    limit(params, MAX_PARAM_BYTES, "kernel parameters")?;
+    Ok(Command::Launch {
+        module: ModuleId(body.module.get()),
+        kernel: body.kernel.get(),
+        grid: body.grid.map(U32::get),
+        block: body.block.map(U32::get),
+        shared_bytes: body.shared_bytes.get(),
+        cooperative: body.cooperative.get() != 0,
+        cluster,
+        params,
+    })
+}
+
 fn limit(payload: &[u8], limit: usize, what: &'static str) -> Result<(), WireError> {
     if payload.len() > limit { Err(WireError::Limit { what, limit }) } else { Ok(()) }
 }
@@ -228,16 +256,11 @@ fn decode(operation: u32, content: &[u8]) -> Result<Command<'_>, WireError> {
     Ok(match operation {
         LAUNCH => {
             let (body, params) = split::<LaunchBody>(content, "launch")?;
-            limit(params, MAX_PARAM_BYTES, "kernel parameters")?;
-            Command::Launch {
-                module: ModuleId(body.module.get()),
-                kernel: body.kernel.get(),
-                grid: body.grid.map(U32::get),
-                block: body.block.map(U32::get),
-                shared_bytes: body.shared_bytes.get(),
-                cooperative: body.cooperative.get() != 0,
-                params,
-            }
+            launch(body, [1; 3], params)?
+        }
+        LAUNCH_CLUSTERS => {
+            let (body, params) = split::<ClustersBody>(content, "launch")?;
+            launch(&body.launch, body.cluster.map(U32::get), params)?
         }
         COPY => {
             let body = exact::<CopyBody>(content, "copy")?;

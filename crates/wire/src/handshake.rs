@@ -116,10 +116,12 @@ pub mod features {
     /// No session is wanted: how the tenant stands is asked for, and answered with a [`Standing`](crate::Standing). No feature of a
     /// session: a hello has it alone.
     pub const STANDING: u64 = 1 << 9;
+    /// Launches may have clusters of CTAs.
+    pub const CLUSTERS: u64 = 1 << 10;
     /// Those that a session has only if somebody asked for them.
     pub const ON_DEMAND: u64 = MESSAGES | ANSWERED | IMMEDIATE | TIMED;
     /// All of a session's that this crate knows.
-    pub const ALL: u64 = SHARED_MEMORY | APERTURE | DEFERRED | STAGING | SEVERAL_GPUS | ON_DEMAND;
+    pub const ALL: u64 = SHARED_MEMORY | APERTURE | DEFERRED | STAGING | SEVERAL_GPUS | CLUSTERS | ON_DEMAND;
 }
 
 /// The client's first message.

@@ -48,6 +48,7 @@ fn commands() {
             block: [6, 7, 8],
             shared_bytes: 9,
             cooperative: true,
+            cluster: [1; 3],
             params: &[0xaa, 0xbb, 0xcc],
         },
         Command::Copy { dst: DevAddr(1 << 40), src: DevAddr(2), width: 3, height: 4, dst_pitch: 5, src_pitch: 6 },
@@ -60,6 +61,16 @@ fn commands() {
         Command::WaitValue { at: DevAddr(8), value: 1, wide: true, compare: Compare::Equal },
         Command::WaitValue { at: DevAddr(8), value: 1, wide: true, compare: Compare::And },
         Command::WaitValue { at: DevAddr(8), value: 1, wide: true, compare: Compare::Nor },
+        Command::Launch {
+            module: ModuleId(1),
+            kernel: 2,
+            grid: [4, 2, 3],
+            block: [6, 7, 8],
+            shared_bytes: 9,
+            cooperative: false,
+            cluster: [2, 1, 3],
+            params: &[0xaa, 0xbb, 0xcc],
+        },
     ]
     .map(|command| {
         let mut bytes = Vec::new();

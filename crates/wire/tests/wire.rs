@@ -23,6 +23,7 @@ fn command_of(pick: u8, n: [u32; 8], w: [u64; 6], payload: &[u8]) -> Command<'_>
             block: [n[5], n[6], n[7]],
             shared_bytes: n[0] ^ n[1],
             cooperative: n[2].is_multiple_of(2),
+            cluster: if n[3].is_multiple_of(2) { [1; 3] } else { [n[4], n[5], n[6]] },
             params: &payload[..payload.len().min(MAX_PARAM_BYTES)],
         },
         1 => Command::Copy {

@@ -17,7 +17,7 @@ use crate::handle::{Context, Device, Graph, GraphNode, UserObject};
 use crate::memory::allocation::Kind;
 use crate::memory::heap::Memory;
 use crate::values::{AccessFlags, GraphEdge, HostCall, Location, MemoryProps, NodeInfo, NodeParams};
-use crate::work::launch::block;
+use crate::work::launch::{block, cluster_blocks};
 
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
 const COOPERATIVE: u32 = 2;
@@ -439,6 +439,12 @@ impl Driver {
             let (mut config, mut attributes) = (kernel.config, kernel.attributes.clone());
             match attribute {
                 COOPERATIVE => config.cooperative = value[..4] != [0; 4],
+                CLUSTER_DIMENSION => {
+                    for (size, bytes) in config.cluster.iter_mut().zip(value.chunks_exact(4)) {
+                        *size = bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
+                    }
+                    cluster_blocks(&config)?;
+                }
                 kept if KEPT.contains(&kept) => {
                     attributes.retain(|(of, _)| *of != kept);
                     attributes.push((kept, *value));

@@ -9,7 +9,7 @@ use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::handle::Function;
 use crate::values::LaunchConfig;
-use crate::work::launch::all_multiprocessors;
+use crate::work::launch::{MAX_CLUSTER, all_multiprocessors, cluster_blocks};
 
 impl Driver {
     /// Blocks that fit a multiprocessor at once. `flags` may disable the caching override, which changes nothing here.
@@ -82,28 +82,27 @@ impl Driver {
         Ok(left.min(function.max_dynamic().into()))
     }
 
-    /// Largest cluster: one block.
+    /// Largest cluster, in blocks.
     ///
     /// # Errors
     /// `INVALID_HANDLE`.
     pub fn occupancy_max_potential_cluster_size(&self, function: Function) -> Result<i32> {
-        self.function(function).map(|_| 1)
+        self.function(function).map(|_| MAX_CLUSTER as i32)
     }
 
-    /// Clusters that fit the device at once.
+    /// Clusters that fit the device at once: one always does of which a block does.
     ///
     /// # Errors
-    /// `INVALID_CLUSTER_SIZE` for clusters of more than one block, `INVALID_HANDLE`.
+    /// `INVALID_CLUSTER_SIZE` for clusters that are too large, `INVALID_HANDLE`.
     pub fn occupancy_max_active_clusters(&self, function: Function, config: &LaunchConfig) -> Result<i32> {
         let function = self.function(function)?;
-        if config.cluster.iter().any(|&n| n > 1) {
-            return Err(CudaError::INVALID_CLUSTER_SIZE);
-        }
+        let size = cluster_blocks(config)?;
         let threads = config.block.iter().map(|&n| u64::from(n)).fold(1, u64::saturating_mul);
         let threads = u32::try_from(threads).map_err(|_| CudaError::INVALID_VALUE)?;
         let blocks = function.active_blocks(threads, config.shared_bytes.into());
         let all = blocks.saturating_mul(self.multiprocessors_for(&function));
-        Ok(i32::try_from(all).unwrap_or(i32::MAX))
+        let clusters = if all == 0 { 0 } else { (all / size).max(1) };
+        Ok(i32::try_from(clusters).unwrap_or(i32::MAX))
     }
 
     /// How many multiprocessors a function would have now: those of the current context, if it is one of the function's.

@@ -46,15 +46,18 @@ impl Step {
 /// A launch with its parameters.
 pub(crate) fn with_params<'a>(command: &Command<'static>, kernel: &'a KernelWork) -> Command<'a> {
     match *command {
-        Command::Launch { module, kernel: index, grid, block, shared_bytes, cooperative, .. } => Command::Launch {
-            module,
-            kernel: index,
-            grid,
-            block,
-            shared_bytes,
-            cooperative,
-            params: &kernel.params.block,
-        },
+        Command::Launch { module, kernel: index, grid, block, shared_bytes, cooperative, cluster, .. } => {
+            Command::Launch {
+                module,
+                kernel: index,
+                grid,
+                block,
+                shared_bytes,
+                cooperative,
+                cluster,
+                params: &kernel.params.block,
+            }
+        }
         other => other,
     }
 }
@@ -71,8 +74,8 @@ pub(crate) fn encode(memory: &Arc<Memories>, work: &Work) -> Result<Vec<Step>> {
             let all = launch::all_multiprocessors(&kernel.function);
             launch::check_together(&kernel.function, &kernel.config, all)?;
             let command = match launch::command(&kernel.function, &kernel.config, &[])? {
-                Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, .. } => {
-                    Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, params: &[] }
+                Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, cluster, .. } => {
+                    Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, cluster, params: &[] }
                 }
                 _ => return Err(CudaError::UNKNOWN),
             };

@@ -54,7 +54,7 @@ impl KernelWork {
 
     /// The same with the attributes of another.
     pub(crate) fn with_attributes_of(&self, of: &KernelWork) -> Arc<KernelWork> {
-        let config = LaunchConfig { cooperative: of.config.cooperative, ..self.config };
+        let config = LaunchConfig { cooperative: of.config.cooperative, cluster: of.config.cluster, ..self.config };
         self.with(config, of.attributes.clone())
     }
 }

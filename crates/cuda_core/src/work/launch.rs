@@ -70,6 +70,7 @@ pub(crate) fn command<'a>(function: &FunctionState, config: &LaunchConfig, param
         block: config.block,
         shared_bytes: config.shared_bytes,
         cooperative: config.cooperative,
+        cluster: config.cluster,
         params,
     })
 }
@@ -98,6 +99,9 @@ fn gather(function: &FunctionState, params: Params<'_>, block: &mut [u8]) -> Res
     Ok(())
 }
 
+/// Most blocks of a cluster. A cluster runs on one processor of the host, so how many blocks fit a multiprocessor does not matter.
+pub(crate) const MAX_CLUSTER: u32 = 8;
+
 /// Checks the shape of a launch, on so many multiprocessors.
 fn check(function: &FunctionState, config: &LaunchConfig, multiprocessors: u32) -> Result<()> {
     let within = |value: [u32; 3], most: [u32; 3]| value.iter().zip(most).all(|(&v, most)| v >= 1 && v <= most);
@@ -107,9 +111,6 @@ fn check(function: &FunctionState, config: &LaunchConfig, multiprocessors: u32) 
     }
     if function.info.exact_ntid && function.info.max_ntid.is_some_and(|exact| exact != config.block) {
         return Err(CudaError::INVALID_VALUE);
-    }
-    if config.cluster.iter().any(|&n| n > 1) {
-        return Err(CudaError::INVALID_CLUSTER_SIZE);
     }
     // What the kernel was compiled for (`.maxntid`) and what its registers allow are one answer here, as on hardware.
     if threads > u64::from(function.max_threads()) {
@@ -122,16 +123,31 @@ fn check(function: &FunctionState, config: &LaunchConfig, multiprocessors: u32) 
     check_together(function, config, multiprocessors)
 }
 
+/// Blocks of a cluster of such a launch.
+///
+/// # Errors
+/// `INVALID_CLUSTER_SIZE` for more than [`MAX_CLUSTER`], or none.
+pub(crate) fn cluster_blocks(config: &LaunchConfig) -> Result<u32> {
+    let blocks = config.cluster.iter().try_fold(1, |all: u32, n| all.checked_mul(*n));
+    blocks.filter(|blocks| (1..=MAX_CLUSTER).contains(blocks)).ok_or(CudaError::INVALID_CLUSTER_SIZE)
+}
+
 /// All multiprocessors of a function's device.
 pub(crate) fn all_multiprocessors(function: &FunctionState) -> u32 {
     function.core.link().properties().multiprocessors
 }
 
-/// Checks that all blocks of a cooperative launch can run on so many multiprocessors at once, if it is one, and its shape a possible one.
+/// Checks the clusters of a launch, and that all blocks of a cooperative launch can run on so many multiprocessors at once, if it is
+/// one, and its shape a possible one.
 ///
 /// # Errors
+/// `INVALID_CLUSTER_SIZE` for clusters of more than [`MAX_CLUSTER`] blocks, `INVALID_VALUE` for a grid that is no multiple of them,
 /// `COOPERATIVE_LAUNCH_TOO_LARGE`.
 pub(crate) fn check_together(function: &FunctionState, config: &LaunchConfig, multiprocessors: u32) -> Result<()> {
+    cluster_blocks(config)?;
+    if config.grid.iter().zip(config.cluster).any(|(all, of)| !all.is_multiple_of(of)) {
+        return Err(CudaError::INVALID_VALUE);
+    }
     if config.cooperative {
         let fit = function.active_blocks(config.block.iter().product(), u64::from(config.shared_bytes));
         let all = u64::from(fit) * u64::from(multiprocessors);

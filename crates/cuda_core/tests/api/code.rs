@@ -149,8 +149,27 @@ fn shapes_are_checked() {
     shape.grid = [7, 1, 1];
     assert_eq!(launch(&driver, get("nothing"), &shape), Err(CudaError::COOPERATIVE_LAUNCH_TOO_LARGE));
     let mut shape = config([2; 3], [1; 3]);
-    shape.cluster = [2, 1, 1];
-    assert_eq!(launch(&driver, get("nothing"), &shape), Err(CudaError::INVALID_CLUSTER_SIZE));
+    // Clusters: of eight blocks at most, and the grid is a multiple of them.
+    for (cluster, expect) in [
+        ([2, 1, 1], Ok(())),
+        ([2, 2, 2], Ok(())),
+        ([1, 3, 1], Err(CudaError::INVALID_VALUE)),
+        ([4, 1, 1], Err(CudaError::INVALID_VALUE)),
+        ([4, 2, 2], Err(CudaError::INVALID_CLUSTER_SIZE)),
+        ([1, 0, 1], Err(CudaError::INVALID_CLUSTER_SIZE)),
+        ([u32::MAX, u32::MAX, 3], Err(CudaError::INVALID_CLUSTER_SIZE)),
+    ] {
+        shape.cluster = cluster;
+        assert_eq!(launch(&driver, get("nothing"), &shape), expect, "{cluster:?}");
+    }
+    shape.cluster = [2, 1, 2];
+    assert_eq!(driver.occupancy_max_potential_cluster_size(get("nothing")), Ok(8));
+    let alone = LaunchConfig { cluster: [1; 3], ..shape };
+    let blocks = driver.occupancy_max_active_clusters(get("nothing"), &alone).unwrap();
+    assert_eq!(driver.occupancy_max_active_clusters(get("nothing"), &shape), Ok((blocks / 4).max(1)));
+    shape.cluster = [3, 3, 1];
+    let refused = driver.occupancy_max_active_clusters(get("nothing"), &shape);
+    assert_eq!(refused, Err(CudaError::INVALID_CLUSTER_SIZE));
 }
 
 #[test]

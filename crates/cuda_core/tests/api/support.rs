@@ -22,6 +22,7 @@ pub(crate) struct Launched {
     pub(crate) block: [u32; 3],
     pub(crate) shared_bytes: u32,
     pub(crate) cooperative: bool,
+    pub(crate) cluster: [u32; 3],
     pub(crate) params: Vec<u8>,
 }
 
@@ -266,10 +267,10 @@ impl Gpu for FakeGpu {
                 std::thread::yield_now();
             }
             match *command {
-                Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, params } => {
+                Command::Launch { module, kernel, grid, block, shared_bytes, cooperative, cluster, params } => {
                     let name = self.name(module, kernel);
                     let params = params.to_vec();
-                    self.launch(queue, Launched { name, grid, block, shared_bytes, cooperative, params })?;
+                    self.launch(queue, Launched { name, grid, block, shared_bytes, cooperative, cluster, params })?;
                 }
                 other => {
                     self.state.lock().signals += u32::from(matches!(other, Command::Signal { .. }));

@@ -263,6 +263,7 @@ fn every_error_has_its_name() {
         block: [1; 3],
         shared_bytes: 0,
         cooperative: false,
+        cluster: [1; 3],
         params: &[],
     };
     check(
@@ -483,6 +484,7 @@ fn a_long_queue_wraps_its_rings() {
             block: [1; 3],
             shared_bytes: 0,
             cooperative: round % 2 == 0,
+            cluster: [1; 3],
             params: &[],
         };
         tenant.submit(0, &[launch]);

@@ -23,6 +23,10 @@ impl Cta {
     pub(super) fn arrive(&mut self, warp: usize, active: u32, op: &Op) -> Result<(), Exception> {
         let Op::Bar { kind, id, count, pred, .. } = op else { return Err(Exception::Illegal) };
         self.observe_arrival(warp);
+        if matches!(kind, BarKind::ClusterArrive | BarKind::ClusterWait) {
+            self.meet_cluster(warp, active, *kind == BarKind::ClusterWait);
+            return Ok(());
+        }
         let warps = self.spins.len();
         let mut rest = active;
         while rest != 0 {

@@ -59,7 +59,7 @@ impl Cta {
                 self.observe_shared(thread, offset, bytes, touch);
                 Ok(())
             }
-            Place::Local(_) | Place::Param(_) => Ok(()),
+            Place::Peer(..) | Place::Local(_) | Place::Param(_) => Ok(()),
         }
     }
 

@@ -7,8 +7,8 @@ use crate::builtins;
 use crate::children;
 use crate::ir::{Builtin, Op, Operand, Reg, RegTy, SReg, Space, Ty};
 use crate::launch::{
-    Access, AccessError, Exception, GlobalMemory, LOCAL_WINDOW, LOCAL_WINDOW_BYTES, SHARED_WINDOW, SHARED_WINDOW_BYTES,
-    WARP,
+    Access, AccessError, CLUSTER_WINDOW_BYTES, Exception, GlobalMemory, LOCAL_WINDOW, LOCAL_WINDOW_BYTES,
+    SHARED_WINDOW, SHARED_WINDOW_BYTES, WARP,
 };
 use crate::math::{self, Source, int};
 
@@ -104,7 +104,7 @@ impl Cta {
                     Space::Shared => shared,
                     Space::Local => local,
                     Space::Generic => true,
-                    Space::Global => !shared && !local,
+                    Space::Global => !local && !(SHARED_WINDOW..SHARED_WINDOW + CLUSTER_WINDOW_BYTES).contains(&a),
                     Space::Const | Space::Param => false,
                 };
                 self.set(thread, *dst, result.into());
@@ -263,13 +263,20 @@ impl Cta {
         let low = match sreg {
             SReg::Tid(d) => self.tid(thread, d),
             SReg::Ntid(d) => of(self.launch.block, d),
-            SReg::Ctaid(d) | SReg::ClusterId(d) => of(self.ctaid, d),
-            SReg::Nctaid(d) | SReg::NClusterId(d) => of(self.launch.grid, d),
+            SReg::Ctaid(d) => of(self.ctaid, d),
+            SReg::Nctaid(d) => of(self.launch.grid, d),
+            SReg::ClusterId(d) => of([0, 1, 2].map(|i| self.ctaid[i] / self.launch.cluster[i]), d),
+            SReg::NClusterId(d) => of(self.launch.clusters(), d),
+            SReg::ClusterCtaId(d) => of([0, 1, 2].map(|i| self.ctaid[i] % self.launch.cluster[i]), d),
+            SReg::ClusterNCtaId(d) => of(self.launch.cluster, d),
+            SReg::ClusterCtaRank => self.rank,
+            SReg::ClusterNCtaRank => self.launch.cluster_ctas(),
+            SReg::IsExplicitCluster => u32::from(self.launch.cluster_ctas() > 1),
             SReg::LaneId => lane,
             SReg::WarpId => thread as u32 / WARP,
             SReg::NWarpId => self.spins.len() as u32,
-            SReg::SmId | SReg::ClusterCtaId(_) | SReg::ClusterCtaRank => 0,
-            SReg::NSmId | SReg::ClusterNCtaId(_) | SReg::ClusterNCtaRank => 1,
+            SReg::SmId => 0,
+            SReg::NSmId => 1,
             SReg::GridId => return self.launch.grid_id,
             SReg::LanemaskEq => 1 << lane,
             SReg::LanemaskLe => u32::MAX >> (31 - lane),

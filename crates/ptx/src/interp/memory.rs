@@ -3,7 +3,8 @@
 use super::Cta;
 use crate::ir::{Address, Space};
 use crate::launch::{
-    Access, AccessError, Exception, GlobalMemory, LOCAL_WINDOW, LOCAL_WINDOW_BYTES, SHARED_WINDOW, SHARED_WINDOW_BYTES,
+    Access, AccessError, CLUSTER_WINDOW_BYTES, Exception, GlobalMemory, LOCAL_WINDOW, LOCAL_WINDOW_BYTES,
+    SHARED_WINDOW, SHARED_WINDOW_BYTES,
 };
 
 /// Where an access goes.
@@ -13,16 +14,20 @@ pub(super) enum Place {
     Global(u64),
     /// Offset in the CTA's shared memory.
     Shared(u64),
+    /// The rank of another CTA of the cluster, and an offset in its shared memory.
+    Peer(u32, u64),
     /// Offset in the thread's local memory.
     Local(u64),
     /// Offset in the parameter block.
     Param(u64),
 }
 
-/// Splits a generic address by window.
-fn generic(address: u64) -> Place {
-    if (SHARED_WINDOW..SHARED_WINDOW + SHARED_WINDOW_BYTES).contains(&address) {
-        Place::Shared(address - SHARED_WINDOW)
+/// Splits a generic address by window, as the CTA with this rank sees it.
+fn generic(address: u64, rank: u32) -> Place {
+    if (SHARED_WINDOW..SHARED_WINDOW + CLUSTER_WINDOW_BYTES).contains(&address) {
+        let offset = address - SHARED_WINDOW;
+        let (window, offset) = ((offset / SHARED_WINDOW_BYTES) as u32, offset % SHARED_WINDOW_BYTES);
+        if window == 0 || window - 1 == rank { Place::Shared(offset) } else { Place::Peer(window - 1, offset) }
     } else if (LOCAL_WINDOW..LOCAL_WINDOW + LOCAL_WINDOW_BYTES).contains(&address) {
         Place::Local(address - LOCAL_WINDOW)
     } else {
@@ -58,7 +63,7 @@ impl Cta {
         let address = self.operand(thread, at.base).wrapping_add(at.offset.cast_unsigned());
         let offset = u64::from(address as u32);
         let (place, address) = match space {
-            Space::Generic => (generic(address), address),
+            Space::Generic => (generic(address, self.rank), address),
             Space::Global | Space::Const => (Place::Global(address), address),
             Space::Shared => (Place::Shared(offset), offset),
             Space::Local => (Place::Local(offset), offset),
@@ -75,6 +80,15 @@ impl Cta {
         &self.local[thread * bytes..][..bytes]
     }
 
+    /// Shared memory of another CTA of the cluster; empty if there is none, or it has ended.
+    fn peer(&self, rank: u32) -> &[u8] {
+        self.peers.get(rank as usize).map_or(&[], |shared| shared)
+    }
+
+    fn peer_mut(&mut self, rank: u32) -> &mut [u8] {
+        self.peers.get_mut(rank as usize).map_or(&mut [], |shared| shared)
+    }
+
     /// Reads; `address` is for the fault.
     pub(super) fn load(
         &self,
@@ -87,6 +101,7 @@ impl Cta {
         let (space, offset, error) = match place {
             Place::Global(address) => return memory.read(address, out).map_err(refused),
             Place::Shared(offset) => (&self.shared[..], offset, AccessError::Shared),
+            Place::Peer(rank, offset) => (self.peer(rank), offset, AccessError::Shared),
             Place::Local(offset) => (self.local(thread), offset, AccessError::Local),
             Place::Param(offset) => (&self.launch.params[..], offset, AccessError::Param),
         };
@@ -106,6 +121,7 @@ impl Cta {
         let (space, offset, error) = match place {
             Place::Global(address) => return memory.write(address, data).map_err(refused),
             Place::Shared(offset) => (&mut self.shared[..], offset, AccessError::Shared),
+            Place::Peer(rank, offset) => (self.peer_mut(rank), offset, AccessError::Shared),
             Place::Local(offset) => {
                 let bytes = self.kernel.local_bytes as usize;
                 (&mut self.local[thread * bytes..][..bytes], offset, AccessError::Local)
@@ -127,9 +143,13 @@ impl Cta {
         let refused = |error| fault(address, Access::Atomic, error);
         match place {
             Place::Global(address) => memory.update(address, bytes, f).map_err(refused),
-            Place::Shared(offset) => {
-                let slot =
-                    within_mut(&mut self.shared, offset, bytes as usize).ok_or_else(|| refused(AccessError::Shared))?;
+            Place::Shared(_) | Place::Peer(..) => {
+                let (space, offset) = match place {
+                    Place::Peer(rank, offset) => (self.peer_mut(rank), offset),
+                    Place::Shared(offset) => (&mut self.shared[..], offset),
+                    _ => return Err(Exception::Illegal),
+                };
+                let slot = within_mut(space, offset, bytes as usize).ok_or_else(|| refused(AccessError::Shared))?;
                 let mut value = [0; 8];
                 value[..slot.len()].copy_from_slice(slot);
                 let old = u64::from_le_bytes(value);
@@ -151,7 +171,7 @@ pub(super) struct ThreadView<'a> {
 
 impl GlobalMemory for ThreadView<'_> {
     fn read(&self, address: u64, out: &mut [u8]) -> Result<(), AccessError> {
-        self.cta.load(self.memory, self.thread, (generic(address), address), out).map_err(|e| match e {
+        self.cta.load(self.memory, self.thread, (generic(address, self.cta.rank), address), out).map_err(|e| match e {
             Exception::Access { error, .. } => error,
             _ => AccessError::OutOfWindow,
         })

@@ -5,7 +5,7 @@
 //! as soon as they can. Where threads with higher counters wait for long while others loop below them (a spin lock), the
 //! others get a turn, so every thread goes forward in the end.
 //!
-//! - [`Cta`]: one CTA as a plain, resumable value; scheduling of its warps.
+//! - [`Cta`]: one CTA as a plain, resumable value; scheduling of its warps. [`Cluster`]: those that run together.
 //! - `exec`: instructions that concern one thread. `memory`: state spaces. `warp`: shuffles, votes and their kin;
 //!   `matrix`: those on matrices. `image`: textures and surfaces. `barrier`: CTA barriers.
 //! - `checked`: what a checker is told, if there is one ([`Cta::check`]). `races`: who has touched shared memory, for hazards.
@@ -15,6 +15,7 @@
 
 mod barrier;
 mod checked;
+mod cluster;
 mod exec;
 mod image;
 mod matrix;
@@ -31,6 +32,7 @@ use crate::ir::{BlockId, Kernel, Op, Operand, PredRef, Reg, RegTy, Term};
 use crate::launch::{Control, Exception, GlobalMemory, Launch, Step, WARP, shared_bytes};
 use barrier::Barrier;
 use checked::Checking;
+pub use cluster::Cluster;
 
 /// Instructions of a warp between two looks at the control word and the other warps.
 const SLICE: u32 = 256;
@@ -54,6 +56,8 @@ enum State {
     Warp,
     /// At barrier so-and-so.
     Barrier(u8),
+    /// At the cluster's barrier.
+    Cluster,
     Exited,
 }
 
@@ -94,6 +98,11 @@ pub struct Cta {
     /// Who takes what its threads launch.
     launcher: Option<Arc<dyn Launcher>>,
     ended: Option<Step>,
+    /// Its rank in its cluster.
+    rank: u32,
+    /// While it runs, shared memory of its cluster's CTAs by rank; its own is empty there.
+    peers: Vec<Vec<u8>>,
+    meeting: cluster::Meeting,
 }
 
 /// Why a warp stopped before its slice was over.
@@ -140,6 +149,9 @@ impl Cta {
             checking: None,
             launcher: None,
             ended: None,
+            rank: launch.rank(ctaid),
+            peers: Vec::new(),
+            meeting: cluster::Meeting::new(count.div_ceil(WARP as usize)),
             kernel,
             launch,
         }
@@ -175,6 +187,10 @@ impl Cta {
         let mut slices = 0;
         self.sleepy = false;
         while self.threads.iter().any(|t| t.state != State::Exited) {
+            self.cluster_turned();
+            if blocked == warps && self.waits_for_cluster() {
+                return Ok(Step::Preempted);
+            }
             if blocked == warps {
                 // Every thread waits at a barrier that no one will complete.
                 return Err(Exception::Illegal);
@@ -349,6 +365,7 @@ impl Cta {
                 }
             }
             self.release_barriers();
+            self.tell_cluster();
         }
     }
 

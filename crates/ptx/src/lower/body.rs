@@ -46,6 +46,8 @@ pub(super) struct Instance<'a> {
     pub(super) param_bytes: u32,
     /// Function of the kernel that is lowered.
     pub(super) kernel: usize,
+    /// Some kernel of the module may have addresses of other CTAs' shared memory.
+    pub(super) maps_clusters: bool,
 }
 
 impl<'a> Instance<'a> {
@@ -68,6 +70,7 @@ impl<'a> Instance<'a> {
             param_copy: None,
             param_bytes: 0,
             kernel: usize::MAX,
+            maps_clusters: program.text().contains("mapa."),
         }
     }
 }

@@ -484,6 +484,9 @@ impl<'a> Body<'a, '_> {
         let space = m.space().ok_or_else(|| self.invalid("isspacep lacks a state space"))?;
         self.count(2..=2)?;
         let (dst, a) = (self.dst(0, Ty::Pred)?, self.src(1, Ty::U64)?);
+        if m.names_cluster() {
+            return self.is_of_cluster(dst, a);
+        }
         match space {
             // No generic address is a parameter's: they are copied. Constants cannot be told from other globals.
             Space::Param | Space::Const => self.emit(Op::Mov { ty: Ty::Pred, dst, src: Operand::Imm(0) })?,

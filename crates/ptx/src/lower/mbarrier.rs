@@ -69,7 +69,7 @@ impl Body<'_, '_> {
         match action {
             "init" => {
                 self.count(2..=2)?;
-                let (space, address) = self.object(0, space)?;
+                let (space, address) = self.object(m, 0, space)?;
                 let count = self.widened(1)?;
                 let expected = self.int64(IntOp::Shl, count, Operand::Imm(EXPECTED))?;
                 let word = self.int64(IntOp::Or, expected, count)?;
@@ -77,12 +77,12 @@ impl Body<'_, '_> {
             }
             "inval" => {
                 self.count(1..=1)?;
-                self.object(0, space)?;
+                self.object(m, 0, space)?;
             }
             "arrive" => {
                 self.count(2..=3)?;
                 let state = self.dst(0, Ty::B64)?;
-                let (space, address) = self.object(1, space)?;
+                let (space, address) = self.object(m, 1, space)?;
                 let third = if self.args.len() > 2 { Some(self.widened(2)?) } else { None };
                 let delta = match (expect, third) {
                     (true, Some(bytes)) => {
@@ -98,7 +98,7 @@ impl Body<'_, '_> {
             }
             "expect_tx" | "complete_tx" => {
                 self.count(2..=2)?;
-                let (space, address) = self.object(0, space)?;
+                let (space, address) = self.object(m, 0, space)?;
                 let bytes = self.widened(1)?;
                 let mut delta = self.int64(IntOp::Shl, bytes, Operand::Imm(BYTES))?;
                 if action == "complete_tx" {
@@ -106,16 +106,16 @@ impl Body<'_, '_> {
                 }
                 self.update(space, address, delta)?;
             }
-            _ => self.wait(space, parity)?,
+            _ => self.wait(m, space, parity)?,
         }
         Ok(())
     }
 
     /// `test_wait` and `try_wait`, which need not wait: is the phase over?
-    fn wait(&mut self, space: Option<Space>, parity: bool) -> Result<(), PtxError> {
+    fn wait(&mut self, m: &Mods<'_>, space: Option<Space>, parity: bool) -> Result<(), PtxError> {
         self.count(3..=4)?;
         let done = self.dst(0, Ty::Pred)?;
-        let (space, address) = self.object(1, space)?;
+        let (space, address) = self.object(m, 1, space)?;
         let word = self.new_reg(RegTy::B64)?;
         let dsts = vec![Some(word)];
         self.emit(Op::Ld { space, ty: Ty::B64, order: Order::Acquire, dsts, addr: address })?;
@@ -132,13 +132,13 @@ impl Body<'_, '_> {
     }
 
     /// The space and address of the object named by operand `at`.
-    fn object(&mut self, at: usize, space: Option<Space>) -> Result<(Space, Address), PtxError> {
+    fn object(&mut self, m: &Mods<'_>, at: usize, space: Option<Space>) -> Result<(Space, Address), PtxError> {
         let place = self.address(at)?;
         if let Some((slot, _)) = place.slot {
             self.inst.slots.escape(slot);
         }
         match self.access_space(space, &place)? {
-            space @ (Space::Shared | Space::Generic) => Ok((space, place.address)),
+            space @ (Space::Shared | Space::Generic) => self.of_cluster(m, space, place.address),
             _ => Err(self.invalid("an mbarrier object lies in shared memory")),
         }
     }
@@ -220,7 +220,7 @@ impl Body<'_, '_> {
         let space = m.space();
         self.ty_in(m, &[Ty::B64])?;
         self.count(1..=1)?;
-        let (space, address) = self.object(0, space)?;
+        let (space, address) = self.object(m, 0, space)?;
         if counted {
             self.update(space, address, Operand::Imm(u64::MAX))?;
         }
@@ -236,7 +236,7 @@ impl Body<'_, '_> {
             let space = self.access_space(Some(Space::Shared), &to)?;
             let srcs = vec![Operand::Imm(0); 2];
             self.emit(Op::St { space, ty: Ty::B64, order: Order::Weak, srcs, addr: to.address })?;
-            let (space, address) = self.object(1, Some(Space::Shared))?;
+            let (space, address) = self.object(m, 1, Some(Space::Shared))?;
             self.update(space, address, Operand::Imm((16u64 << BYTES).wrapping_neg()))?;
             return Ok(());
         }
@@ -278,21 +278,28 @@ impl Body<'_, '_> {
         let (masked, bounded) = (m.take("cp_mask"), m.take("ignore_oob"));
         let tracked = m.take("mbarrier::complete_tx::bytes");
         let (to, from) = (m.space(), m.space());
-        let into_shared = match (to, from) {
-            (Some(Space::Shared), Some(Space::Global)) if tracked && !masked => true,
-            (Some(Space::Global), Some(Space::Shared)) if m.take("bulk_group") && !tracked && !bounded => false,
+        let mut spaces = match (to, from) {
+            (Some(Space::Shared), Some(Space::Global)) if tracked && !masked => [Space::Shared, Space::Global],
+            // To another CTA of the cluster.
+            (Some(Space::Shared), Some(Space::Shared)) if tracked && !masked && !bounded && m.names_cluster() => {
+                [Space::Shared, Space::Shared]
+            }
+            (Some(Space::Global), Some(Space::Shared)) if m.take("bulk_group") && !tracked && !bounded => {
+                [Space::Global, Space::Shared]
+            }
             _ => return Err(self.unsupported("bulk copies of this kind are not supported")),
         };
         let count = 3 + usize::from(masked) + 2 * usize::from(bounded) + usize::from(tracked) + policy;
         self.count(count..=count)?;
-        let (to, from) = (self.address(0)?, self.address(1)?);
+        let (mut to, from) = (self.address(0)?, self.address(1)?);
+        (spaces[0], to.address) = self.of_cluster(m, spaces[0], to.address)?;
         let size = self.src(2, Ty::U32)?;
         let part = match (bounded, masked) {
             (true, _) => Part::Between(self.src(3, Ty::U32)?, self.src(4, Ty::U32)?),
             (_, true) => Part::Mask(self.src(count - 1, Ty::U16)?),
             _ => Part::All,
         };
-        let object = if tracked { Some(self.object(count - 1 - policy, Some(Space::Shared))?) } else { None };
+        let object = if tracked { Some(self.object(m, count - 1 - policy, Some(Space::Shared))?) } else { None };
         // A guarded copy: branch around it.
         let after = self.inst.graph.target();
         if let Some(p) = self.guard.take() {
@@ -301,7 +308,6 @@ impl Body<'_, '_> {
             self.inst.graph.bind(inside);
         }
         let (to, from) = (self.pointer(&to)?, self.pointer(&from)?);
-        let spaces = if into_shared { [Space::Shared, Space::Global] } else { [Space::Global, Space::Shared] };
         self.copy_loop(spaces, to, from, size, part)?;
         if let Some((space, address)) = object {
             let bytes = match size {

@@ -68,7 +68,8 @@ impl Body<'_, '_> {
                 _ => return Err(self.invalid("the destination is not a register")),
             });
         }
-        let at = self.emit(Op::Ld { space, ty, order, dsts, addr: place.address })?;
+        let (space, addr) = self.of_cluster(m, space, place.address)?;
+        let at = self.emit(Op::Ld { space, ty, order, dsts, addr })?;
         if let Some((slot, offset)) = place.slot {
             self.inst.slots.access(at, slot, offset);
         }
@@ -97,7 +98,8 @@ impl Body<'_, '_> {
         for arg in parts {
             srcs.push(self.wide_source(arg, ty)?);
         }
-        let at = self.emit(Op::St { space, ty, order, srcs, addr: place.address })?;
+        let (space, addr) = self.of_cluster(m, space, place.address)?;
+        let at = self.emit(Op::St { space, ty, order, srcs, addr })?;
         if let Some((slot, offset)) = place.slot {
             self.inst.slots.access(at, slot, offset);
         }
@@ -123,7 +125,7 @@ impl Body<'_, '_> {
         let first = usize::from(!red);
         let operands = first + 2 + usize::from(cas);
         self.count(operands..=operands + policy)?;
-        let place = self.address(first)?;
+        let mut place = self.address(first)?;
         if let Some((slot, _)) = place.slot {
             self.inst.slots.escape(slot);
         }
@@ -131,6 +133,8 @@ impl Body<'_, '_> {
         if !matches!(space, Space::Generic | Space::Global | Space::Shared) {
             return Err(self.unsupported("atomics on this state space are not supported"));
         }
+        let (space, address) = self.of_cluster(m, space, place.address)?;
+        place.address = address;
         if lanes > 1 {
             return self.atom_vector(op, ty, space, order, lanes, red, &place);
         }

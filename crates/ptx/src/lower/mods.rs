@@ -13,6 +13,8 @@ pub(super) struct Mods<'a> {
     len: usize,
     /// The whole opcode word, for messages.
     full: &'a str,
+    /// A state space that was taken is `.shared::cluster`.
+    cluster: bool,
 }
 
 impl<'a> Mods<'a> {
@@ -20,7 +22,7 @@ impl<'a> Mods<'a> {
     pub(super) fn split(full: &'a str) -> Result<(&'a str, Mods<'a>), String> {
         let mut pieces = full.split('.');
         let base = pieces.next().unwrap_or_default();
-        let mut mods = Mods { words: [""; MOST], len: 0, full };
+        let mut mods = Mods { words: [""; MOST], len: 0, full, cluster: false };
         for piece in pieces {
             if mods.len == MOST {
                 return Err(format!("too many modifiers in '{}'", clip(full)));
@@ -99,14 +101,23 @@ impl<'a> Mods<'a> {
 
     /// Takes a state space; `None` is the generic one.
     pub(super) fn space(&mut self) -> Option<Space> {
+        if self.take("shared::cluster") {
+            self.cluster = true;
+            return Some(Space::Shared);
+        }
         self.find(|w| match w {
             "global" => Some(Space::Global),
             "const" => Some(Space::Const),
-            "shared" | "shared::cta" | "shared::cluster" => Some(Space::Shared),
+            "shared" | "shared::cta" => Some(Space::Shared),
             "local" => Some(Space::Local),
             "param" | "param::entry" | "param::func" => Some(Space::Param),
             _ => None,
         })
+    }
+
+    /// Was `.shared::cluster` among the state spaces taken?
+    pub(super) fn names_cluster(&self) -> bool {
+        self.cluster
     }
 
     /// Takes `.vN`; 1 without.

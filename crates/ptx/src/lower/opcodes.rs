@@ -92,6 +92,8 @@ pub(super) enum Form {
     Ldmatrix,
     Stmatrix,
     Movmatrix,
+    Mapa,
+    Getctarank,
     Tex,
     Tld4,
     ImageQuery {
@@ -153,6 +155,7 @@ static FORMS: &[(&str, Form)] = &[
     ("fence", Form::Fence),
     ("fma", Form::Fma),
     ("fns", Form::Fns),
+    ("getctarank", Form::Getctarank),
     ("griddepcontrol", Form::Hint),
     ("isspacep", Form::Isspacep),
     ("istypep", Form::Istypep),
@@ -164,6 +167,7 @@ static FORMS: &[(&str, Form)] = &[
     ("mad", Form::Mad),
     ("mad24", Form::Mad24),
     ("madc", Form::MadCarry),
+    ("mapa", Form::Mapa),
     ("match", Form::Match),
     ("max", Form::MinMax { max: true }),
     ("mbarrier", Form::Mbarrier),
@@ -237,8 +241,6 @@ static FORMS: &[(&str, Form)] = &[
 
 /// PTX's other opcodes, sorted, with the name of what they belong to.
 static UNSUPPORTED: &[(&str, &str)] = &[
-    ("getctarank", "cluster instructions"),
-    ("mapa", "cluster instructions"),
     ("multimem", "multimem instructions"),
     ("tcgen05", "tensor memory instructions"),
     ("tensormap", "tensor maps"),
@@ -350,6 +352,8 @@ impl<'a> Body<'a, '_> {
             Form::Ldmatrix => self.ldmatrix(m),
             Form::Stmatrix => self.stmatrix(m),
             Form::Movmatrix => self.movmatrix(m),
+            Form::Mapa => self.mapa(m),
+            Form::Getctarank => self.getctarank(m),
             Form::Tex => self.tex(m),
             Form::Tld4 => self.tld4(m),
             Form::ImageQuery { surface } => self.image_query(m, surface),

@@ -371,6 +371,11 @@ impl<'a> Body<'a, '_> {
             if let Some(offset) = self.reserved(name) {
                 return self.address_imm(offset, ty);
             }
+            if name == "%is_explicit_cluster" && ty == Ty::Pred {
+                let dst = self.new_reg(RegTy::Pred)?;
+                self.read_explicit_cluster(dst)?;
+                return Ok(Operand::Reg(dst));
+            }
             if let Some((sreg, _)) = special(name) {
                 let dst = self.new_reg(ty.reg())?;
                 self.read_special(sreg, ty, dst)?;

@@ -39,23 +39,6 @@ impl Body<'_, '_> {
         Ok(())
     }
 
-    /// A cluster is one CTA here: its barrier is a barrier of the CTA, passed where it is waited for. Number 15 is the one
-    /// that programs come to last.
-    fn bar_cluster(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
-        m.take("aligned");
-        m.order();
-        self.count(0..=0)?;
-        if m.take("arrive") {
-            self.emit(Op::Fence)?;
-        } else if m.take("wait") {
-            let id = Operand::Imm(15);
-            self.emit(Op::Bar { kind: BarKind::Sync, id, count: None, pred: None, dst: None })?;
-        } else {
-            return Err(self.invalid("a cluster barrier without .arrive or .wait"));
-        }
-        Ok(())
-    }
-
     /// `bar.red.op.type d, a{, b}, {!}c`.
     fn bar_red(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
         let red = m.find(|w| match w {

@@ -78,6 +78,8 @@ pub(crate) struct Context {
     pub(crate) window: *const hostmem::Window,
     /// Local memory of one thread, bytes.
     pub(crate) local_bytes: u64,
+    /// What the CTAs of the cluster share; none if the CTA is one by itself.
+    pub(crate) cluster: *mut crate::run::cluster::Shared,
     /// Textures and surfaces that have been accessed.
     pub(crate) known: super::image::Known,
 }
@@ -90,7 +92,14 @@ pub(crate) const GRID_HI: usize = 7;
 pub(crate) const DYNAMIC_SHARED: usize = 8;
 pub(crate) const TOTAL_SHARED: usize = 9;
 pub(crate) const ENV: usize = 16;
-const FIXED: usize = 48;
+pub(crate) const CLUSTER_ID: usize = 48;
+pub(crate) const NCLUSTER_ID: usize = 51;
+pub(crate) const CLUSTER_CTAID: usize = 54;
+pub(crate) const CLUSTER_NCTAID: usize = 57;
+pub(crate) const CLUSTER_RANK: usize = 60;
+pub(crate) const CLUSTER_RANKS: usize = 61;
+pub(crate) const EXPLICIT_CLUSTER: usize = 62;
+pub(crate) const FIXED: usize = 64;
 
 pub(crate) mod at {
     //! Byte offsets of fields.

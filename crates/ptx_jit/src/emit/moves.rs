@@ -3,7 +3,7 @@
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value, types};
 use ptx::ir::{Operand, Reg, RegTy, SReg, Space, Ty};
-use ptx::launch::{LOCAL_WINDOW, LOCAL_WINDOW_BYTES, SHARED_WINDOW, SHARED_WINDOW_BYTES};
+use ptx::launch::{CLUSTER_WINDOW_BYTES, LOCAL_WINDOW, LOCAL_WINDOW_BYTES, SHARED_WINDOW, SHARED_WINDOW_BYTES};
 
 use super::alu::Parts;
 use super::{Emit, Val, own, trusted};
@@ -42,8 +42,15 @@ impl Emit<'_, '_> {
                 }
             },
             SReg::Ntid(axis) => constant(self, block[usize::from(axis.min(2))]),
-            SReg::Ctaid(axis) | SReg::ClusterId(axis) => fixed(self, context::CTAID + usize::from(axis.min(2))),
-            SReg::Nctaid(axis) | SReg::NClusterId(axis) => fixed(self, context::NCTAID + usize::from(axis.min(2))),
+            SReg::Ctaid(axis) => fixed(self, context::CTAID + usize::from(axis.min(2))),
+            SReg::Nctaid(axis) => fixed(self, context::NCTAID + usize::from(axis.min(2))),
+            SReg::ClusterId(axis) => fixed(self, context::CLUSTER_ID + usize::from(axis.min(2))),
+            SReg::NClusterId(axis) => fixed(self, context::NCLUSTER_ID + usize::from(axis.min(2))),
+            SReg::ClusterCtaId(axis) => fixed(self, context::CLUSTER_CTAID + usize::from(axis.min(2))),
+            SReg::ClusterNCtaId(axis) => fixed(self, context::CLUSTER_NCTAID + usize::from(axis.min(2))),
+            SReg::ClusterCtaRank => fixed(self, context::CLUSTER_RANK),
+            SReg::ClusterNCtaRank => fixed(self, context::CLUSTER_RANKS),
+            SReg::IsExplicitCluster => fixed(self, context::EXPLICIT_CLUSTER),
             SReg::LaneId => {
                 let lanes = i64::from(self.plan.lanes());
                 let sub = self.b.ins().ireduce(types::I32, self.chunk.index);
@@ -83,8 +90,6 @@ impl Emit<'_, '_> {
             SReg::Env(n) => fixed(self, context::ENV + usize::from(n.min(31))),
             SReg::DynamicSmemSize => fixed(self, context::DYNAMIC_SHARED),
             SReg::TotalSmemSize => fixed(self, context::TOTAL_SHARED),
-            SReg::ClusterCtaId(_) | SReg::ClusterCtaRank => constant(self, 0),
-            SReg::ClusterNCtaId(_) | SReg::ClusterNCtaRank => constant(self, 1),
         };
         self.sized(Val::Same(value), ty)
     }
@@ -347,8 +352,7 @@ impl Emit<'_, '_> {
             Space::Shared => (SHARED_WINDOW, SHARED_WINDOW_BYTES),
             _ => (LOCAL_WINDOW, LOCAL_WINDOW_BYTES),
         };
-        let inside = |e: &mut Self, list: &[Value], vector: bool, space: Space| -> Parts {
-            let (base, bytes) = window(space);
+        let inside = |e: &mut Self, list: &[Value], vector: bool, (base, bytes): (u64, u64)| -> Parts {
             list.iter()
                 .map(|&v| {
                     if vector {
@@ -369,10 +373,10 @@ impl Emit<'_, '_> {
         let vector = !matches!(val, Val::Same(_)) || self.class(dst) == Class::Varying;
         let list = if vector { self.lanes(&val, RegTy::B64) } else { vec![self.first(&val, RegTy::B64)] };
         let mut hit = match space {
-            Space::Shared | Space::Local => inside(self, &list, vector, space),
+            Space::Shared | Space::Local => inside(self, &list, vector, window(space)),
             _ => {
-                let shared = inside(self, &list, vector, Space::Shared);
-                let local = inside(self, &list, vector, Space::Local);
+                let shared = inside(self, &list, vector, (SHARED_WINDOW, CLUSTER_WINDOW_BYTES));
+                let local = inside(self, &list, vector, window(Space::Local));
                 let either: Parts = shared.into_iter().zip(local).map(|(a, b)| self.b.ins().bor(a, b)).collect();
                 let not = |e: &mut Self, v: Value| if vector { e.b.ins().bnot(v) } else { e.b.ins().bxor_imm_u(v, 1) };
                 either.into_iter().map(|v| not(self, v)).collect()

@@ -6,16 +6,19 @@
 //! at other heads, or ends them. So diverged lanes meet as soon as they can. Lanes at a barrier are set aside until it is
 //! complete, lanes at a warp operation until those that its mask names have come (`meet`).
 
+mod gather;
 pub(crate) mod meet;
 
 use std::sync::Arc;
 
 use corosensei::stack::Stack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
+use ptx::ir::BarKind;
 use ptx::launch::{AccessError, Exception, GlobalMemory, Step, WARP, shared_bytes};
 
 use super::arena::Arena;
 use super::barrier::{self, BARRIERS, Barrier, Threads};
+use super::cluster::Shared;
 use super::stack::CtaStack;
 use super::trap;
 use crate::abi::context::{self, Context, Suspend};
@@ -57,6 +60,8 @@ struct State {
     barriers: Vec<Barrier>,
     /// Has a thread arrived at one of them for which others wait, or have to?
     arrived: bool,
+    /// Of the cluster's barrier.
+    gathering: gather::Gathering,
     live: Vec<u32>,
     /// Picks of a region whose threads wait.
     waits: u32,
@@ -78,6 +83,8 @@ pub(crate) struct JitBatch {
     code: Arc<Compiled>,
     run: Option<Run>,
     ended: Option<Step>,
+    /// What the CTAs of its cluster share, if it is of one.
+    cluster: *mut Shared,
 }
 
 // SAFETY: between resumes a batch is plain memory and a stack; machine code and helpers keep nothing in thread-locals over
@@ -92,7 +99,23 @@ impl std::fmt::Debug for JitBatch {
 
 impl JitBatch {
     pub(crate) fn new(grid: Arc<Grid>, code: Arc<Compiled>) -> JitBatch {
-        JitBatch { grid, code, run: None, ended: None }
+        JitBatch::of_cluster(grid, code, std::ptr::null_mut())
+    }
+
+    /// For a CTA of a cluster; what its CTAs share outlives it.
+    pub(crate) fn of_cluster(grid: Arc<Grid>, code: Arc<Compiled>, cluster: *mut Shared) -> JitBatch {
+        JitBatch { grid, code, run: None, ended: None, cluster }
+    }
+
+    /// Has memory and stack ready for CTAs from linear index `first` on, before the first resume; where the shared memory begins,
+    /// and its bytes.
+    pub(crate) fn prepare(&mut self, first: u64) -> std::io::Result<(u64, u64)> {
+        let run = self.start(first)?;
+        let shared = (run.0.context.shared, run.0.context.shared_bytes);
+        // Not when the CTA begins: others may have written there by then.
+        clear(shared.0, shared.1 as usize);
+        self.run = Some(run);
+        Ok(shared)
     }
 
     pub(crate) fn resume(&mut self, progress: &mut Progress) -> Step {
@@ -201,13 +224,17 @@ impl JitBatch {
         unsafe { params_to.write_bytes(0, local_at - params_at) };
         // SAFETY: inside the arena, which overlaps nothing.
         unsafe { params_to.copy_from_nonoverlapping(launch.params.as_ptr(), params) };
-        let mut fixed_registers = [0; 48];
+        let mut fixed_registers = [0; context::FIXED];
         fixed_registers[context::NCTAID..][..3].copy_from_slice(&launch.grid);
         fixed_registers[context::GRID_LO] = launch.grid_id as u32;
         fixed_registers[context::GRID_HI] = (launch.grid_id >> 32) as u32;
         fixed_registers[context::DYNAMIC_SHARED] = launch.dynamic_shared;
         fixed_registers[context::TOTAL_SHARED] = shared_bytes as u32;
-        fixed_registers[context::ENV..].copy_from_slice(&launch.envregs);
+        fixed_registers[context::ENV..][..32].copy_from_slice(&launch.envregs);
+        fixed_registers[context::NCLUSTER_ID..][..3].copy_from_slice(&launch.clusters());
+        fixed_registers[context::CLUSTER_NCTAID..][..3].copy_from_slice(&launch.cluster);
+        fixed_registers[context::CLUSTER_RANKS] = launch.cluster_ctas();
+        fixed_registers[context::EXPLICIT_CLUSTER] = u32::from(launch.cluster_ctas() > 1);
         let host = base.expose_provenance() as u64;
         let context = Context {
             elements: [0; 2 * WARP as usize],
@@ -236,6 +263,7 @@ impl JitBatch {
             attached: &raw const code.attached,
             window: Arc::as_ptr(&grid.window),
             local_bytes: kernel.local_bytes.into(),
+            cluster: self.cluster,
             known: crate::abi::image::Known::default(),
         };
         let has_barriers = code.regions.iter().any(|region| region.barrier.is_some());
@@ -254,6 +282,7 @@ impl JitBatch {
             released: Vec::new(),
             barriers: if has_barriers { (0..BARRIERS).map(|_| Barrier::default()).collect() } else { Vec::new() },
             arrived: false,
+            gathering: gather::Gathering::new(warps),
             live: vec![0; warps],
             waits: 0,
             turn: 0,
@@ -316,7 +345,16 @@ impl State {
         self.clear_in_parts(self.context.local, threads * self.context.local_bytes as usize);
         let State { code, context, .. } = self;
         context.fixed[context::CTAID..][..3].copy_from_slice(&self.next);
-        clear(context.shared, context.shared_bytes as usize);
+        let cluster = self.grid.launch.cluster;
+        for (axis, (at, side)) in self.next.iter().zip(cluster).enumerate() {
+            context.fixed[context::CLUSTER_ID + axis] = at / side;
+            context.fixed[context::CLUSTER_CTAID + axis] = at % side;
+        }
+        context.fixed[context::CLUSTER_RANK] = self.grid.launch.rank(self.next);
+        self.gathering.clear();
+        if context.cluster.is_null() {
+            clear(context.shared, context.shared_bytes as usize);
+        }
         for &(offset, bytes) in &code.zeroed {
             for warp in 0..self.warps as u64 {
                 let frame = context.frames + warp * u64::from(code.frame_bytes);
@@ -448,7 +486,9 @@ impl State {
         loop {
             if self.grid.stops() || self.waits_this_resume > WAITS_PER_RESUME {
                 self.waits_this_resume = 0;
+                self.tell_cluster();
                 self.context.suspend.suspend();
+                self.cluster_turned();
             }
             if let Some(waiting) = self.released.pop() {
                 // Past the barrier, or what they have met at. Nothing may be left on the stack while lanes run.
@@ -465,16 +505,23 @@ impl State {
                 if self.arrived && self.release_barriers() {
                     continue;
                 }
+                self.tell_cluster();
+                if self.cluster_turned() {
+                    continue;
+                }
+                if self.gathering.waits() {
+                    // For other CTAs.
+                    self.context.suspend.suspend();
+                    self.cluster_turned();
+                    continue;
+                }
                 // At warp operations, for lanes that cannot come: the first go on without them.
                 if let Some(region) = self.next_of(0, |s, word| s.ready[word]) {
                     self.take(region);
                     self.run(region);
                     continue;
                 }
-                if !self.arrived {
-                    return Step::Done;
-                }
-                if self.barriers.iter().all(|b| b.waiting.is_empty()) {
+                if self.gathering.is_empty() && (!self.arrived || self.barriers.iter().all(|b| b.waiting.is_empty())) {
                     return Step::Done;
                 }
                 return Step::Exception(Exception::Illegal);
@@ -529,7 +576,10 @@ impl State {
     /// Would the scheduler take these lanes on at once, and in `region` all of them? Where no others are left but those
     /// that have ended, a barrier for all is complete, and a warp operation has all that can come.
     fn is_next(&self, region: usize) -> bool {
-        let alone = self.ready.iter().all(|&w| w == 0) && self.released.is_empty() && !self.arrived;
+        let alone = self.ready.iter().all(|&w| w == 0)
+            && self.released.is_empty()
+            && !self.arrived
+            && self.gathering.is_empty();
         let next = &self.code.regions[region];
         let passes = next.barrier.as_deref().is_none_or(|site| self.is_for_all(site));
         alone && passes && !next.waits && self.context.met == 0 && !self.grid.stops()
@@ -537,7 +587,7 @@ impl State {
 
     /// Is this a barrier at which all threads arrive, and one that there is?
     fn is_for_all(&self, site: &Site) -> bool {
-        let whole = matches!(site.op, ptx::ir::Op::Bar { kind: ptx::ir::BarKind::Sync, count: None, .. });
+        let whole = matches!(site.op, ptx::ir::Op::Bar { kind: BarKind::Sync, count: None, .. });
         whole && matches!(site.a, Slot::Imm(id) if id < BARRIERS as u64)
     }
 
@@ -555,8 +605,11 @@ impl State {
     fn arrive(&mut self, region: usize, site: *const Site) -> Result<bool, Exception> {
         // SAFETY: sites live as long as the code.
         let site = unsafe { &*site };
+        if let ptx::ir::Op::Bar { kind: kind @ (BarKind::ClusterArrive | BarKind::ClusterWait), .. } = site.op {
+            return Ok(self.gather(region, kind == BarKind::ClusterWait));
+        }
         // All threads at once at a barrier for all, which is the rule: nothing to keep.
-        if self.is_for_all(site) && self.ready.iter().all(|&w| w == 0) && !self.arrived {
+        if self.is_for_all(site) && self.ready.iter().all(|&w| w == 0) && !self.arrived && self.gathering.is_empty() {
             return Ok(true);
         }
         self.arrived = true;
@@ -586,7 +639,7 @@ impl State {
             add(self.pending(region));
             from = region + 1;
         }
-        for waiting in self.barriers.iter().flat_map(|barrier| &barrier.waiting) {
+        for waiting in self.barriers.iter().flat_map(|barrier| &barrier.waiting).chain(&self.gathering.waiting) {
             add(&waiting.lanes);
         }
         self.live = live;

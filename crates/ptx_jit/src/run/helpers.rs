@@ -10,11 +10,12 @@ use ptx::builtins;
 use ptx::children;
 use ptx::ir::{AtomOp, Builtin, Op, Space, Ty};
 use ptx::launch::{
-    Access, AccessError, Exception, GlobalMemory, LOCAL_WINDOW, LOCAL_WINDOW_BYTES, SHARED_WINDOW, SHARED_WINDOW_BYTES,
+    Access, AccessError, CLUSTER_WINDOW_BYTES, Exception, GlobalMemory, LOCAL_WINDOW, LOCAL_WINDOW_BYTES,
+    SHARED_WINDOW, SHARED_WINDOW_BYTES,
 };
 use ptx::math::{self, int};
 
-use crate::abi::context::Context;
+use crate::abi::context::{self, Context};
 use crate::abi::{Attached, Helper, Key, Run, Site};
 
 /// Where machine code finds a helper.
@@ -133,8 +134,12 @@ fn locate(context: &Context, space: Space, address: u64, size: u64, thread: u64)
             }
             context.params + address
         }
-        Space::Generic if address.wrapping_sub(SHARED_WINDOW) < SHARED_WINDOW_BYTES => {
-            return locate(context, Space::Shared, address - SHARED_WINDOW, size, thread);
+        Space::Generic if address.wrapping_sub(SHARED_WINDOW) < CLUSTER_WINDOW_BYTES => {
+            let ((start, offset), bytes) = shared_window(context, address)?;
+            if !inside(offset, bytes) {
+                return Err(AccessError::Shared);
+            }
+            start + offset
         }
         Space::Generic if address.wrapping_sub(LOCAL_WINDOW) < LOCAL_WINDOW_BYTES => {
             return locate(context, Space::Local, address - LOCAL_WINDOW, size, thread);
@@ -147,6 +152,21 @@ fn locate(context: &Context, space: Space, address: u64, size: u64, thread: u64)
         }
     };
     Ok(std::ptr::with_exposed_provenance_mut(host as usize))
+}
+
+/// Whose shared memory a generic address in one of the windows is in: where that begins, the offset in it, and its bytes.
+fn shared_window(context: &Context, address: u64) -> Result<((u64, u64), u64), AccessError> {
+    let offset = address - SHARED_WINDOW;
+    let (window, offset) = (offset / SHARED_WINDOW_BYTES, offset % SHARED_WINDOW_BYTES);
+    let own = window == 0 || window == 1 + u64::from(context.fixed[context::CLUSTER_RANK]);
+    let (start, bytes) = if own {
+        (context.shared, context.shared_bytes)
+    } else {
+        // SAFETY: what a cluster's CTAs share outlives them, and none of the others runs meanwhile.
+        let cluster = unsafe { context.cluster.as_ref() }.ok_or(AccessError::Shared)?;
+        cluster.memory(window - 1).ok_or(AccessError::Shared)?
+    };
+    Ok(((start, offset), bytes))
 }
 
 /// As [`locate`], but raises.
@@ -456,12 +476,12 @@ impl ThreadMemory<'_> {
     /// The offset in the window, or the host address of shared or local memory.
     fn place(&self, address: u64, bytes: u64) -> Result<Result<u64, *mut u8>, AccessError> {
         let window = |lo: u64, size: u64| address.wrapping_sub(lo) < size;
-        if window(SHARED_WINDOW, SHARED_WINDOW_BYTES) {
-            let offset = address - SHARED_WINDOW;
-            if bytes > self.context.shared_bytes || offset > self.context.shared_bytes - bytes {
+        if window(SHARED_WINDOW, CLUSTER_WINDOW_BYTES) {
+            let ((start, offset), there) = shared_window(self.context, address)?;
+            if bytes > there || offset > there - bytes {
                 return Err(AccessError::Shared);
             }
-            return Ok(Err(std::ptr::with_exposed_provenance_mut((self.context.shared + offset) as usize)));
+            return Ok(Err(std::ptr::with_exposed_provenance_mut((start + offset) as usize)));
         }
         if window(LOCAL_WINDOW, LOCAL_WINDOW_BYTES) {
             let offset = address - LOCAL_WINDOW;

@@ -2,6 +2,7 @@
 
 pub(crate) mod arena;
 pub(crate) mod barrier;
+pub(crate) mod cluster;
 pub(crate) mod cta;
 pub(crate) mod helpers;
 pub(crate) mod image;

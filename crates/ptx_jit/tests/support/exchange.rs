@@ -45,6 +45,7 @@ pub(crate) fn run(body: &str, block: [u32; 3], padding: usize) -> Vec<u32> {
         driver: DriverArea::default(),
         grid_id: 1,
         envregs: [0; 32],
+        cluster: [1; 3],
     });
     let memory: Vec<u8> = (0..BYTES as u32 / 4).flat_map(|i| input(i).to_le_bytes()).collect();
     let mut reference = memory.clone();

@@ -50,7 +50,7 @@ pub(crate) fn run_in(
         checked: None,
         launcher: None,
     });
-    let mut all = 0..launch.grid.iter().map(|&side| u64::from(side)).product();
+    let mut all = 0..launch.clusters().iter().map(|&side| u64::from(side)).product();
     let mut result = Ok(());
     // CTAs one by one, several on the memory of one another, and half a batch taken back.
     for size in [1, 3, 2, 5, 4].into_iter().cycle() {

@@ -49,6 +49,7 @@ fn endless() -> Vec<u8> {
         block: [1; 3],
         shared_bytes: 0,
         cooperative: false,
+        cluster: [1; 3],
         params: &[],
     };
     submission(&[launch])

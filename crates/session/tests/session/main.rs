@@ -52,7 +52,16 @@ fn memory(bytes: usize) -> Mapping {
 }
 
 fn launch(kernel: u32, params: &[u8]) -> Command<'_> {
-    Command::Launch { module: MODULE, kernel, grid: [1; 3], block: [1; 3], shared_bytes: 0, cooperative: false, params }
+    Command::Launch {
+        module: MODULE,
+        kernel,
+        grid: [1; 3],
+        block: [1; 3],
+        shared_bytes: 0,
+        cooperative: false,
+        cluster: [1; 3],
+        params,
+    }
 }
 
 #[test]
@@ -210,6 +219,7 @@ fn faults_and_refusals_are_errors_of_their_context() {
             block: [1; 3],
             shared_bytes: 0,
             cooperative: false,
+            cluster: [1; 3],
             params: &[],
         }],
     )

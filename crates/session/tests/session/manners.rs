@@ -19,10 +19,10 @@ const MANNERS: [u64; 4] =
     [0, features::MESSAGES, features::ANSWERED, features::MESSAGES | features::ANSWERED | features::IMMEDIATE];
 
 fn unknown_module() -> Command<'static> {
-    let Command::Launch { kernel, grid, block, shared_bytes, cooperative, params, .. } = launch(0, &[]) else {
+    let Command::Launch { kernel, grid, block, shared_bytes, cooperative, cluster, params, .. } = launch(0, &[]) else {
         unreachable!()
     };
-    Command::Launch { module: ModuleId(99), kernel, grid, block, shared_bytes, cooperative, params }
+    Command::Launch { module: ModuleId(99), kernel, grid, block, shared_bytes, cooperative, cluster, params }
 }
 
 #[test]

@@ -237,5 +237,14 @@ pub(crate) fn prepare_on(gpu: &dyn Gpu, ptx: &str) {
 
 pub(crate) fn launch(kernel: u32, params: &[u8]) -> GpuCommand<'_> {
     let (grid, block) = ([1; 3], [64, 1, 1]);
-    GpuCommand::Launch { module: ModuleId(1), kernel, grid, block, shared_bytes: 0, cooperative: false, params }
+    GpuCommand::Launch {
+        module: ModuleId(1),
+        kernel,
+        grid,
+        block,
+        shared_bytes: 0,
+        cooperative: false,
+        cluster: [1; 3],
+        params,
+    }
 }

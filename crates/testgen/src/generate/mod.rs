@@ -148,6 +148,7 @@ pub fn generate(bytes: &[u8]) -> Generated {
         driver: DriverArea::default(),
         grid_id: 1,
         envregs: [0; 32],
+        cluster: [1; 3],
     };
     let mut memory = inputs(seed);
     memory.resize(((slots - BASE) as usize + (total * SLOT_BYTES) as usize).next_multiple_of(64 << 10), 0);

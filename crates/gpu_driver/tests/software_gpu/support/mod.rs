@@ -140,6 +140,7 @@ impl Tenant {
             block: [block, 1, 1],
             shared_bytes: 0,
             cooperative: false,
+            cluster: [1; 3],
             params: &params,
         };
         self.client.submit(QueueId(queue), &[launch])
