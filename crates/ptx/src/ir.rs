@@ -629,8 +629,8 @@ pub enum Op {
     Activemask { dst: Reg },
     /// `elect.sync`: one leader among the lanes of `mask` (the lowest).
     Elect { dst: Option<Reg>, pred: Reg, mask: Operand },
-    /// Product of matrices that the lanes of a warp hold, as [`crate::matrix`] says; `srcs` are the registers of A, B and C.
-    /// What a lane holds that does not execute this is zero. Rule: [`Product::check`] and [`Product::registers`] hold.
+    /// Product of matrices that the lanes of a warp hold, as [`crate::matrix`] says; `srcs` are the registers of A, B and C,
+    /// and the metadata of a sparse one. What a lane holds that does not execute this is zero. Rule: [`Product::check`] and [`Product::registers`] hold.
     Mma { product: Product, dsts: Vec<Reg>, srcs: Vec<Operand> },
     /// `ldmatrix`: lane 8 i + j has the address of line j of matrix i, 16 bytes; `dsts[i]` is its tile, transposed with
     /// `trans` (as 8 × 8 elements of 16 bits). A line whose lane does not execute this is zero.

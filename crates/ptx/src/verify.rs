@@ -558,11 +558,15 @@ impl Checker<'_> {
             Op::Mma { product, dsts, srcs } => {
                 product.check()?;
                 let [a, b, c, d] = product.registers();
-                when(dsts.len() == d && srcs.len() == a + b + c, "the registers of a matrix product")?;
-                let (factors, sums) = srcs.split_at(a + b);
+                let metadata = usize::from(product.sparse.is_some());
+                let count = a + b + c + metadata;
+                when(dsts.len() == d && srcs.len() == count, "the registers of a matrix product")?;
+                let (factors, rest) = srcs.split_at(a + b);
+                let (sums, metadata) = rest.split_at(c);
                 dsts.iter().try_for_each(|r| self.is(*r, product.d.reg()))?;
                 self.srcs(factors, words(product.a))?;
-                self.srcs(sums, words(product.c))
+                self.srcs(sums, words(product.c))?;
+                self.srcs(metadata, Ty::B32)
             }
             Op::LdMatrix { space, dsts, addr, .. } => {
                 when(matches!(dsts.len(), 1 | 2 | 4), "a load of so many matrices")?;

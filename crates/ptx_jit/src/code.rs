@@ -43,6 +43,8 @@ pub(crate) struct Region {
     pub(crate) function: RegionFn,
     /// Regions that its exits lead to.
     pub(crate) exits: Vec<u32>,
+    /// All its lanes go to the only one, and its function leaves them active.
+    pub(crate) sole: bool,
     /// The innermost loop that its head lies in.
     pub(crate) around: Option<u32>,
     /// Its head is a loop in which threads may wait for others.
@@ -69,9 +71,9 @@ impl Compiled {
             let function = text.address(region.begin);
             // SAFETY: the compiler has put a function with the signature that `RegionFn` states there.
             let function = unsafe { std::mem::transmute::<*const u8, RegionFn>(function) };
-            let crate::image::Region { exits, around, waits, barrier, meeting, .. } = region;
+            let crate::image::Region { exits, sole, around, waits, barrier, meeting, .. } = region;
             let (barrier, meeting) = (barrier.map(Box::new), meeting.map(Box::new));
-            regions.push(Region { function, exits, around, waits, barrier, meeting });
+            regions.push(Region { function, exits, sole, around, waits, barrier, meeting });
             attached.push(region.attached);
         }
         Ok(Compiled {

@@ -9,11 +9,12 @@ use cranelift_codegen::Context;
 use cranelift_codegen::isa::{OwnedTargetIsa, TargetIsa};
 use cranelift_codegen::settings::{self, Configurable, Flags};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
-use ptx::ir::{Kernel, Op, RegTy, Ty};
+use ptx::ir::{Kernel, Op};
 
 use crate::abi::Attached;
+use crate::analysis::floats::Floats;
 use crate::analysis::graph::NodeId;
-use crate::analysis::{self, Plan, operands, width};
+use crate::analysis::{self, Plan, width};
 use crate::compiler::Watch;
 use crate::emit::{self, joint};
 use crate::image::{Form, Loop, Machine, Region};
@@ -23,38 +24,6 @@ use divide::divide;
 
 fn unsupported(what: impl std::fmt::Display) -> CompileError {
     CompileError::Unsupported { line: 0, what: what.to_string() }
-}
-
-/// Rounds of following registers from readers to writers; a kernel that needs more is taken to need none of it.
-const MAX_ROUNDS: usize = 64;
-
-/// Registers all of whose readers are floating-point operations, which take a NaN of any kind, or hand it on to such
-/// registers.
-fn float_only(kernel: &Kernel) -> Vec<bool> {
-    let mut only: Vec<bool> = kernel.regs.iter().map(|ty| matches!(ty, RegTy::B32 | RegTy::B64)).collect();
-    let float = |ty: Ty| matches!(ty, Ty::F32 | Ty::F64);
-    for _ in 0..MAX_ROUNDS {
-        let mut changed = false;
-        // Backwards, so that straight-line code takes one round.
-        for inst in kernel.blocks.iter().rev().flat_map(|block| block.insts.iter().rev()) {
-            let indifferent = match &inst.op {
-                Op::Float { op, ty, .. } => float(*ty) && !matches!(op, ptx::ir::FloatOp::Copysign),
-                Op::Fma { ty, .. } | Op::FloatUn { ty, .. } | Op::Setp { ty, .. } | Op::Testp { ty, .. } => float(*ty),
-                Op::Cvt { src_ty, .. } => float(*src_ty),
-                Op::Mov { ty, dst, .. } | Op::Selp { ty, dst, .. } => {
-                    kernel.regs[dst.0 as usize] == ty.reg() && only[dst.0 as usize]
-                }
-                _ => false,
-            };
-            if !indifferent {
-                operands::inst_reads(inst, &mut |r| changed |= std::mem::take(&mut only[r.0 as usize]));
-            }
-        }
-        if !changed {
-            return only;
-        }
-    }
-    vec![false; kernel.regs.len()]
 }
 
 /// How values are given registers, which is most of what compiling costs.
@@ -155,13 +124,13 @@ impl<E: Into<CompileError>> From<E> for Failure {
 fn in_regions(kernel: &Kernel, block: [u32; 3], region: usize, alone: bool, watch: &Watch) -> Result<Machine, Failure> {
     let entries = isa(Allocation::Thorough)?;
     let plan = width::plan_widest(kernel, block, region, alone).map_err(unsupported)?;
-    let float_only = float_only(kernel);
+    let floats = Floats::of(kernel);
     let instructions = kernel.blocks.iter().map(|block| block.insts.len()).sum();
     let pieces = divide(plan.regions.len(), watch.threads(instructions), watch, |scratch: &mut Scratch, index| {
         watch.check().map_err(CompileError::from)?;
         let quick = region < usize::MAX && is_short(&plan, index);
         let isa = isa(if quick { Allocation::Quick } else { Allocation::Thorough })?;
-        let (piece, attached) = self::region(isa, kernel, &plan, index, &float_only, scratch, watch)?;
+        let (piece, attached) = self::region(isa, kernel, &plan, index, &floats, scratch, watch)?;
         match piece.frame_bytes {
             bytes if bytes > MAX_STACK_BYTES => Err(Failure::Stack(unsupported(format!("{bytes} bytes of stack")))),
             _ => Ok((piece, attached)),
@@ -199,7 +168,9 @@ fn is_short(plan: &Plan, index: usize) -> bool {
         let back = |s: &NodeId| position(*s) <= position(n) && region.nodes.contains(s);
         plan.nodes[n].successors().iter().any(back)
     };
-    (instructions + region.nodes.len()) * plan.lanes() as usize / 4 <= SHORT && !region.nodes.iter().any(goes_back)
+    region.masked
+        && (instructions + region.nodes.len()) * plan.lanes() as usize / 4 <= SHORT
+        && !region.nodes.iter().any(goes_back)
 }
 
 /// The loops that regions lie in, from the first to the last region whose head is inside.
@@ -241,7 +212,7 @@ fn region(
     kernel: &Kernel,
     plan: &Plan,
     index: usize,
-    float_only: &[bool],
+    floats: &Floats,
     Scratch { context, builder: builder_context }: &mut Scratch,
     watch: &Watch,
 ) -> Result<(Piece, Attached), CompileError> {
@@ -250,7 +221,7 @@ fn region(
     let mut attached = Attached::default();
     let builder = FunctionBuilder::new(&mut context.func, builder_context);
     let config = isa.frontend_config();
-    let emitted = emit::emit_region(kernel, plan, index, &mut attached, builder, config, float_only);
+    let emitted = emit::emit_region(kernel, plan, index, &mut attached, builder, config, floats);
     emitted.map_err(|u| CompileError::Unsupported { line: u.line, what: u.what })?;
     watch.check()?;
     Ok((Piece::compile(isa, context)?, attached))
@@ -266,6 +237,7 @@ fn describe(kernel: &Kernel, plan: &Plan, index: usize, attached: Attached, begi
         stack_bytes,
         exits,
         around: None,
+        sole: emit::only_exit(plan, region).is_some(),
         waits: region.waits,
         barrier: joint.filter(|op| matches!(op, Op::Bar { .. })).map(|op| joint::site(op, kernel, plan)),
         meeting: joint::meeting(region.head, kernel, plan),

@@ -110,6 +110,8 @@ pub(crate) struct Region {
     pub(crate) stack_bytes: u32,
     /// Regions that its exits lead to.
     pub(crate) exits: Vec<u32>,
+    /// All its lanes go to the only one, and its function leaves them where they are.
+    pub(crate) sole: bool,
     /// The innermost loop that its head lies in.
     pub(crate) around: Option<u32>,
     /// Its head is a loop in which threads may wait for others.

@@ -3,6 +3,7 @@
 pub(crate) mod classes;
 pub(crate) mod dead;
 mod dominators;
+pub(crate) mod floats;
 pub(crate) mod graph;
 pub(crate) mod liveness;
 pub(crate) mod lockstep;
@@ -16,7 +17,7 @@ pub(crate) mod width;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use ptx::ir::{Kernel, Op, Reg};
+use ptx::ir::{Kernel, Op, Operand, Reg};
 use ptx::launch::WARP;
 
 use crate::abi::lane_bytes;
@@ -43,6 +44,8 @@ pub(crate) struct Region {
     pub(crate) exits: Vec<NodeId>,
     /// Its head is a loop in which threads may wait for others.
     pub(crate) waits: bool,
+    /// Can a chunk have some of its lanes active only?
+    pub(crate) masked: bool,
 }
 
 /// Bytes of a warp's frame from which on registers share places in it.
@@ -67,8 +70,6 @@ pub(crate) struct Plan {
     pub(crate) classes: Vec<Class>,
     /// Nodes at whose end lanes of a chunk may part.
     pub(crate) divergent: Vec<bool>,
-    /// Can a chunk have some of its lanes active only?
-    pub(crate) masked: bool,
     /// Lanes of a chunk may run in any order, whatever region others are in.
     pub(crate) strict: bool,
     pub(crate) meetings: Meetings,
@@ -114,7 +115,8 @@ pub(crate) fn plan(kernel: &Kernel, shape: Shape, limit: usize) -> Result<Plan, 
             *c = if shape.lanes == 1 { Class::Same } else { Class::Varying };
         }
     }
-    let masked = divergent.iter().any(|&d| d) || !shape.threads().is_multiple_of(shape.lanes);
+    let uneven = strict || !shape.threads().is_multiple_of(shape.lanes) || waits_for_some(kernel);
+    let apart = if uneven { vec![true; nodes.len()] } else { apart(&successors, &divergent, &post) };
 
     let graph = Graph {
         nodes: &nodes,
@@ -125,7 +127,11 @@ pub(crate) fn plan(kernel: &Kernel, shape: Shape, limit: usize) -> Result<Plan, 
         post: &post,
         limit,
     };
-    let (regions, region_of_head) = graph.regions();
+    let (mut regions, region_of_head) = graph.regions();
+    for region in &mut regions {
+        let leaves = |n: NodeId| successors[n].iter().all(|&s| region_of_head[s].is_some());
+        region.masked = region.nodes.iter().any(|&n| apart[n] || divergent[n] && !leaves(n));
+    }
     let mut plan = Plan {
         shape,
         nodes,
@@ -133,7 +139,6 @@ pub(crate) fn plan(kernel: &Kernel, shape: Shape, limit: usize) -> Result<Plan, 
         live,
         classes,
         divergent,
-        masked,
         strict,
         meetings,
         regions,
@@ -144,6 +149,38 @@ pub(crate) fn plan(kernel: &Kernel, shape: Shape, limit: usize) -> Result<Plan, 
     };
     plan.place(kernel);
     Ok(plan)
+}
+
+/// Nodes at which some lanes of a chunk may be without the others: between a branch that parts them and the place where its sides meet.
+fn apart(successors: &[Vec<NodeId>], divergent: &[bool], post: &[Option<NodeId>]) -> Vec<bool> {
+    let mut apart = vec![false; successors.len()];
+    let mut seen = vec![0_usize; successors.len()];
+    let mut left = PATIENCE;
+    for branch in (0..successors.len()).filter(|&n| divergent[n]) {
+        let mut work = successors[branch].clone();
+        while let Some(n) = work.pop() {
+            if Some(n) == post[branch] || std::mem::replace(&mut seen[n], branch + 1) == branch + 1 {
+                continue;
+            }
+            left = left.saturating_sub(1);
+            if left == 0 {
+                return vec![true; successors.len()];
+            }
+            apart[n] = true;
+            work.extend(&successors[n]);
+        }
+    }
+    apart
+}
+
+/// Are there operations at which some lanes of a chunk may have to wait while others go on: of warps, with masks that do not name all
+/// lanes, or are not known; barriers that are not for all threads, or not known?
+fn waits_for_some(kernel: &Kernel) -> bool {
+    let some = |op: &Op| match op {
+        Op::Bar { id, count, .. } => count.is_some() || matches!(id, Operand::Reg(_)),
+        op => !matches!(ptx::warp::mask(op), None | Some(Operand::Imm(0xffff_ffff))),
+    };
+    kernel.blocks.iter().flat_map(|block| &block.insts).any(|inst| some(&inst.op))
 }
 
 /// Is a node at which lanes are held back between a divergent branch and the place where its sides meet (other than the
@@ -190,8 +227,12 @@ impl Plan {
     /// Gives every register that outlives a node a home in the frame.
     fn place(&mut self, kernel: &Kernel) {
         let mut need = RegSet::default();
+        let mut masked = vec![false; self.nodes.len()];
+        for &n in self.regions.iter().filter(|region| region.masked).flat_map(|region| &region.nodes) {
+            masked[n] = true;
+        }
         for n in 0..self.nodes.len() {
-            if n != 0 && (self.masked || self.is_head(n)) {
+            if n != 0 && (masked[n] || self.is_head(n)) {
                 need.add(&self.live.live_in[n]);
             }
             if self.nodes[n].joints > 0 {

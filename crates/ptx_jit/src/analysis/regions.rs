@@ -188,7 +188,13 @@ impl Graph<'_> {
         for &n in &self.ordering.nodes {
             if head[n] {
                 region_of_head[n] = Some(regions.len());
-                regions.push(Region { head: n, nodes: vec![n], exits: Vec::new(), waits: self.waiting[n] });
+                regions.push(Region {
+                    head: n,
+                    nodes: vec![n],
+                    exits: Vec::new(),
+                    waits: self.waiting[n],
+                    masked: true,
+                });
             }
         }
         let mut exits: HashSet<(usize, NodeId)> = HashSet::new();

@@ -133,7 +133,7 @@ fn params(helper: Helper) -> Result<&'static [Type], CompileError> {
     Ok(match helper {
         Helper::Preempt => &[LONG],
         Helper::Resolve => &[LONG, WORD, LONG, LONG],
-        Helper::Load | Helper::Store | Helper::Atomic => &[LONG, WORD, WORD, WORD, LONG, LONG],
+        Helper::Load | Helper::Store | Helper::Atomic | Helper::Service => &[LONG, WORD, WORD, WORD, LONG, LONG],
         Helper::Collect | Helper::Scatter => &[LONG, WORD, WORD, WORD, WORD, LONG],
         _ => return Err(unsupported(format!("{helper:?} called from where calls are rare"))),
     })

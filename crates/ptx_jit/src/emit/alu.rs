@@ -292,7 +292,7 @@ impl Emit<'_, '_> {
                     }
                     (Val::Wide { b, c, k, .. }, Class::Affine { stride }) => {
                         let c = self.b.ins().ireduce(types::I32, c);
-                        let scaled = self.b.ins().imul_imm_s(b, i64::from(k as i32));
+                        let scaled = self.times(b, i64::from(k as i32));
                         Some(Val::Affine { base: self.b.ins().iadd(c, scaled), stride })
                     }
                     (same, _) => Some(same),
@@ -329,15 +329,11 @@ impl Emit<'_, '_> {
     pub(super) fn affine_scaled(&mut self, a: &Val, by: i64, class: Class) -> Val {
         match (a, class) {
             (Val::Affine { base, .. }, Class::Affine { stride }) => {
-                Val::Affine { base: self.b.ins().imul_imm_s(*base, i64::from(by as i32)), stride }
+                Val::Affine { base: self.times(*base, i64::from(by as i32)), stride }
             }
-            (Val::Wide { b, c, stride, k, signed }, _) => Val::Wide {
-                b: *b,
-                c: self.b.ins().imul_imm_s(*c, by),
-                stride: *stride,
-                k: k.wrapping_mul(by),
-                signed: *signed,
-            },
+            (Val::Wide { b, c, stride, k, signed }, _) => {
+                Val::Wide { b: *b, c: self.times(*c, by), stride: *stride, k: k.wrapping_mul(by), signed: *signed }
+            }
             (other, _) => other.clone(),
         }
     }

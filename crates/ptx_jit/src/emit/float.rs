@@ -10,6 +10,7 @@ use ptx::math::{NAN_F32, NAN_F64, approx};
 use super::Emit;
 use super::alu::Parts;
 use super::directed::Directed;
+use crate::analysis::floats::Nans;
 
 /// The approximations' machine: one scalar or one vector at a time.
 struct Machine<'e, 'a, 'f> {
@@ -225,7 +226,7 @@ impl Emit<'_, '_> {
     }
 
     pub(super) fn native_float(&mut self, op: &Op, v: &[Parts], vector: bool) -> Option<Vec<Parts>> {
-        let quiet = |e: &Self, dst: ptx::ir::Reg| e.float_only[dst.0 as usize];
+        let quiet = |e: &Self, dst: ptx::ir::Reg| e.floats.nans[dst.0 as usize] != Nans::Canonical;
         match *op {
             Op::Float { op, ty: ty @ (Ty::F32 | Ty::F64), round, ftz, sat, dst, .. } => {
                 let quiet = quiet(self, dst);

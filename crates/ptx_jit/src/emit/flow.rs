@@ -12,17 +12,21 @@ use std::collections::{HashMap, HashSet};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, StackSlot, Value, types};
 use cranelift_frontend::{FunctionBuilder, Switch};
-use ptx::ir::{Cmp, Kernel, Operand, PredRef, Reg, RegTy};
+use ptx::ir::{Cmp, Kernel, Op, Operand, PredRef, Reg, RegTy};
 use ptx::launch::WARP;
 
 use super::{Chunk, Emit, Mask, Unsupported, Val, int, invariants, own, slot, trusted};
 use crate::abi::context::at;
 use crate::abi::{Attached, Helper};
 use crate::analysis::classes::{self, Class};
+use crate::analysis::floats::Floats;
 use crate::analysis::graph::{NodeId, NodeTerm};
 use crate::analysis::operands;
 use crate::analysis::regset::RegSet;
 use crate::analysis::{Plan, Region};
+
+/// Vector instructions of a loop for which there is code of its own while lanes leave it one by one.
+const THIN: usize = 256;
 
 /// The blocks of a region's code.
 struct Blocks {
@@ -82,8 +86,8 @@ fn meetings(plan: &Plan, nodes: &[NodeId]) -> HashSet<NodeId> {
     meetings
 }
 
-/// The head to which all lanes of the region go, if they go nowhere else.
-fn only_exit(plan: &Plan, region: &Region) -> Option<NodeId> {
+/// The head to which all lanes of the region go, if they go nowhere else. The scheduler, which is told so, moves them.
+pub(crate) fn only_exit(plan: &Plan, region: &Region) -> Option<NodeId> {
     let ends = region.nodes.iter().any(|&n| matches!(plan.nodes[n].term, NodeTerm::Exit));
     match region.exits[..] {
         [to] if !ends => Some(to),
@@ -99,7 +103,7 @@ pub(crate) fn emit_region(
     attached: &mut Attached,
     mut b: FunctionBuilder<'_>,
     config: cranelift_codegen::isa::TargetFrontendConfig,
-    float_only: &[bool],
+    floats: &Floats,
 ) -> Result<(), Unsupported> {
     let region = &plan.regions[index];
     let entry = b.create_block();
@@ -110,7 +114,7 @@ pub(crate) fn emit_region(
     let inv = invariants(&mut b, ctx);
     let scratch = slot(&mut b, super::SCRATCH_BYTES);
     let pending = slot(&mut b, 4 * region.nodes.len() as u32);
-    if plan.masked {
+    if region.masked {
         let zero = b.ins().iconst(types::I32, 0);
         for i in 0..region.nodes.len() {
             b.ins().stack_store(types::I64, zero, pending, 4 * i as i32);
@@ -174,7 +178,7 @@ pub(crate) fn emit_region(
         checked: Vec::new(),
         upcoming: &[],
         skippable: false,
-        float_only,
+        floats,
         written: RegSet::default(),
         touched: RegSet::default(),
     };
@@ -203,15 +207,15 @@ pub(crate) fn emit_region(
         full: HashMap::new(),
         masked: HashMap::new(),
         after: HashMap::new(),
-        meetings: if plan.masked { meetings(plan, &nodes) } else { HashSet::new() },
+        meetings: if region.masked { meetings(plan, &nodes) } else { HashSet::new() },
         next_chunk,
         pending,
         index: nodes.iter().enumerate().map(|(i, &n)| (n, i as i32)).collect(),
-        loops: if plan.masked { loops_by_end(plan, &nodes) } else { HashMap::new() },
+        loops: if region.masked { loops_by_end(plan, &nodes) } else { HashMap::new() },
     };
     for &n in &nodes {
         blocks.full.insert(n, e.b.create_block());
-        if plan.masked {
+        if region.masked {
             blocks.masked.insert(n, e.b.create_block());
             blocks.after.insert(n, e.b.create_block());
         }
@@ -220,7 +224,7 @@ pub(crate) fn emit_region(
     for &n in &nodes {
         e.full_node(n, &blocks);
     }
-    if plan.masked {
+    if region.masked {
         for (i, &n) in nodes.iter().enumerate() {
             let next = nodes.get(i + 1).copied();
             e.masked_node(n, next, &nodes, &mut blocks);
@@ -230,11 +234,12 @@ pub(crate) fn emit_region(
     e.b.switch_to_block(next_chunk);
     let following = e.b.ins().iadd_imm_s(sub, 1);
     let more = e.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, following, i64::from(WARP / plan.lanes()));
-    e.b.ins().brif(more, chunk_loop, &[super::arg(following)], warp_end, &[]);
-    e.b.switch_to_block(warp_end);
-    if let Some(to) = only_exit {
-        e.note_pending(to, bits);
+    if plan.lanes() == WARP {
+        e.b.ins().jump(warp_end, &[]);
+    } else {
+        e.b.ins().brif(more, chunk_loop, &[super::arg(following)], warp_end, &[]);
     }
+    e.b.switch_to_block(warp_end);
     e.b.ins().jump(next_warp, &[]);
     e.b.switch_to_block(next_warp);
     let following = e.b.ins().iadd_imm_s(warp, 1);
@@ -252,6 +257,14 @@ impl Emit<'_, '_> {
     /// Addresses and active lanes of a chunk.
     fn chunk_prologue(&mut self, warp: Value, frame: Value, sub: Value, bits: Value) {
         let lanes = i64::from(self.plan.lanes());
+        let first = self.b.ins().imul_imm_s(warp, i64::from(WARP));
+        if self.plan.lanes() == WARP {
+            // The only one.
+            let thread = self.b.ins().ireduce(types::I32, first);
+            self.chunk =
+                Chunk { warp, frame, index: sub, base4: frame, base8: frame, scalars: frame, thread, entry: bits };
+            return;
+        }
         let shift = self.b.ins().imul_imm_s(sub, lanes);
         let shift32 = self.b.ins().ireduce(types::I32, shift);
         let mine = self.b.ins().ushr(bits, shift32);
@@ -263,10 +276,17 @@ impl Emit<'_, '_> {
         let base4 = self.b.ins().iadd(frame, by4);
         let base8 = self.b.ins().iadd(frame, by8);
         let scalars = self.b.ins().iadd(frame, by16);
-        let first = self.b.ins().imul_imm_s(warp, i64::from(WARP));
         let thread = self.b.ins().iadd(first, shift);
         let thread = self.b.ins().ireduce(types::I32, thread);
         self.chunk = Chunk { warp, frame, index: sub, base4, base8, scalars, thread, entry };
+    }
+
+    /// Ends the kernel, from where nobody comes.
+    fn trap(&mut self) {
+        let site = self.op_key(&Op::Trap);
+        let (bits, lanes) = (self.i32(self.full_bits()), self.i64(self.lanes_per_chunk() as i64));
+        let rows = self.scratch_address(0);
+        self.call_rarely(Helper::Service, &[self.inv.ctx, site, bits, self.chunk.thread, rows, lanes]);
     }
 
     /// Registers that have a value at the node's beginning and are of concern to the region.
@@ -279,19 +299,21 @@ impl Emit<'_, '_> {
         let head = self.region.head;
         let (entry, full_bits) = (self.chunk.entry, self.full_bits());
         let full = self.b.create_block();
-        if self.plan.masked {
-            let (other, part) = (self.b.create_block(), self.b.create_block());
-            let all = self.b.ins().icmp_imm_u(IntCC::Equal, entry, full_bits);
-            self.b.ins().brif(all, full, &[], other, &[]);
-            self.b.switch_to_block(other);
-            self.b.set_cold_block(other);
-            self.b.ins().brif(entry, part, &[], blocks.next_chunk, &[]);
-            self.b.switch_to_block(part);
-            self.b.set_cold_block(part);
+        let (other, part) = (self.b.create_block(), self.b.create_block());
+        let all = self.b.ins().icmp_imm_u(IntCC::Equal, entry, full_bits);
+        self.b.ins().brif(all, full, &[], other, &[]);
+        self.b.switch_to_block(other);
+        self.b.set_cold_block(other);
+        self.b.ins().brif(entry, part, &[], blocks.next_chunk, &[]);
+        self.b.switch_to_block(part);
+        self.b.set_cold_block(part);
+        if self.region.masked {
             self.b.ins().stack_store(types::I64, entry, blocks.pending, 4 * blocks.index[&head]);
             self.b.ins().jump(blocks.masked[&head], &[]);
         } else {
-            self.b.ins().brif(entry, full, &[], blocks.next_chunk, &[]);
+            // Nobody comes here, or the analysis is wrong; then the kernel ends.
+            self.trap();
+            self.b.ins().jump(blocks.next_chunk, &[]);
         }
         self.b.switch_to_block(full);
         for r in self.live_in(head) {
@@ -332,8 +354,12 @@ impl Emit<'_, '_> {
                         self.b.switch_to_block(some);
                         self.b.ins().brif(bits, mixed, &[], to[1], &[]);
                         self.b.switch_to_block(mixed);
-                        let others = self.b.ins().bxor_imm_u(bits, full);
-                        self.split(n, &[(then, bits), (els, others)], blocks);
+                        if self.thins(n, [then, els]) {
+                            self.thin(n, p, [then, els], &mask, blocks);
+                        } else {
+                            let others = self.b.ins().bxor_imm_u(bits, full);
+                            self.split(n, &[(then, bits), (els, others)], blocks);
+                        }
                     }
                     val => {
                         let p_value = self.first(&val, RegTy::Pred);
@@ -363,6 +389,58 @@ impl Emit<'_, '_> {
                 }
             }
         }
+    }
+
+    /// Is the node a loop of its own, of a few instructions, that lanes leave one by one?
+    fn thins(&self, n: NodeId, targets: [NodeId; 2]) -> bool {
+        let node = &self.plan.nodes[n];
+        let alone = targets[0] != targets[1] && targets.contains(&n) && !self.plan.is_head(n) && node.joints == 0;
+        alone && (node.end - node.begin) * self.vectors <= THIN
+    }
+
+    /// Code for the loop of node `n` from where the first lanes have left a full chunk until the last one has. All have the same
+    /// registers, in which those that have left keep what they leave with, and then they are full again.
+    fn thin(&mut self, n: NodeId, p: PredRef, targets: [NodeId; 2], leaving: &[Value], blocks: &Blocks) {
+        let [head, again, done] = [(); 3].map(|()| self.b.create_block());
+        let stays = targets[0] == n;
+        let out = targets[usize::from(stays)];
+        // Do lanes stay where the register says no?
+        let inverse = stays == p.negate;
+        let lanes: Vec<Value> = (0..self.vectors).map(|_| self.b.append_block_param(head, types::I32X4)).collect();
+        let bits = self.b.append_block_param(head, types::I32);
+        let first: Vec<Value> = leaving.iter().map(|&m| if inverse { self.b.ins().bnot(m) } else { m }).collect();
+        let first_bits = self.mask_bits(&first);
+        let args: Vec<_> = first.into_iter().chain([first_bits]).map(super::arg).collect();
+        self.b.ins().jump(head, &args);
+
+        self.b.switch_to_block(head);
+        let kept: Vec<Reg> = self.plan.live.defined[n].and(&self.plan.live.live_in[out]).iter().collect();
+        let kept: Vec<Reg> = kept.into_iter().filter(|&r| self.class(r) == Class::Varying).collect();
+        let old: Vec<Val> = kept.iter().map(|&r| self.get(r)).collect();
+        self.exec = Some(Mask { bits, lanes: lanes.clone() });
+        self.body(n);
+        self.exec = None;
+        for (r, old) in kept.into_iter().zip(old) {
+            let ty = self.reg_ty(r);
+            let (new, old) = (self.get(r), self.lanes(&old, ty));
+            let new = self.lanes(&new, ty);
+            let parts = self.blend(&lanes, &new, &old, ty);
+            self.set(r, Val::Lanes(parts));
+        }
+        let said = self.get(p.reg);
+        let said = self.lanes(&said, RegTy::Pred);
+        let both = |e: &mut Self, (&lane, said)| {
+            if inverse { e.b.ins().band_not(lane, said) } else { e.b.ins().band(lane, said) }
+        };
+        let left: Vec<Value> = lanes.iter().zip(said).map(|lane| both(self, lane)).collect();
+        let left_bits = self.mask_bits(&left);
+        self.b.ins().brif(left_bits, again, &[], done, &[]);
+        self.b.switch_to_block(again);
+        self.poll();
+        let args: Vec<_> = left.into_iter().chain([left_bits]).map(super::arg).collect();
+        self.b.ins().jump(head, &args);
+        self.b.switch_to_block(done);
+        self.full_edge(n, out, blocks);
     }
 
     /// Goes to `to[0]` if the predicate at the end of node `n` holds in all lanes, and to `to[1]` if in none, where that can
@@ -496,7 +574,7 @@ impl Emit<'_, '_> {
     /// Notes lanes as pending at the head of another region.
     fn leave(&mut self, to: NodeId, bits: Value) {
         if self.only_exit.is_some() {
-            // All lanes of a warp are noted at once, when its last chunk is done.
+            // All lanes go there: the scheduler knows.
             return;
         }
         let shift = self.b.ins().imul_imm_s(self.chunk.index, i64::from(self.plan.lanes()));

@@ -369,8 +369,33 @@ impl Emit<'_, '_> {
         if ty.bits() < 64 { self.b.ins().ireduce(types::I32, result) } else { result }
     }
 
+    /// How often the other factor is doubled, if `b` is such a number, and one that can be seen to be.
+    fn doublings(&self, part: MulPart, ty: Ty, b: &Parts) -> Option<i64> {
+        let known = self.known(*b.first()?)?;
+        let by = match (part, ty.bits()) {
+            (MulPart::Lo | MulPart::Wide, 32) => known & u64::from(u32::MAX),
+            (MulPart::Lo, 64) => known,
+            _ => return None,
+        };
+        let positive = !ty.is_signed() || part == MulPart::Lo || by <= i32::MAX as u64;
+        (by.is_power_of_two() && positive).then_some(by.trailing_zeros().into())
+    }
+
     pub(super) fn product(&mut self, part: MulPart, ty: Ty, a: &Parts, b: &Parts, vector: bool) -> Option<Parts> {
         let signed = ty.is_signed();
+        if let Some(n) = self.doublings(part, ty, b) {
+            return Some(match part {
+                MulPart::Lo => self.map1(a, |e, a| e.b.ins().ishl_imm_u(a, n)),
+                _ if vector => {
+                    let wide: Parts = a.iter().flat_map(|&a| self.widen(a, signed)).collect();
+                    self.map1(&wide, |e, a| e.b.ins().ishl_imm_u(a, n))
+                }
+                _ => self.map1(a, |e, a| {
+                    let a = e.extend(a, ty);
+                    e.b.ins().ishl_imm_u(a, n)
+                }),
+            });
+        }
         Some(match (part, ty.bits()) {
             (MulPart::Lo, 32 | 64) => self.map2(a, b, |e, a, b| e.b.ins().imul(a, b)),
             (_, 16) => self.map2(a, b, |e, a, b| {

@@ -16,6 +16,7 @@ use super::{Emit, Mask, Val, arg, trusted};
 use crate::abi::Helper;
 use crate::abi::Site;
 use crate::abi::context::at;
+use crate::analysis::floats::Nans;
 
 /// Flags of an access to tenant memory: it may fault, and is aligned only as elements are.
 pub(super) fn tenant() -> MemFlagsData {
@@ -34,7 +35,7 @@ pub(super) struct Checked {
     /// Offsets from the base that are covered: from `low` to below `high`, for one lane.
     low: i64,
     high: i64,
-    /// Host address of offset `low`.
+    /// Host address of offset `low`; less the base that [`Emit::space_base`] gives, for one access for all.
     host: Value,
     /// What must hold.
     fine: Checks,
@@ -84,7 +85,8 @@ impl Emit<'_, '_> {
         Some((base, low, high))
     }
 
-    /// Host address of an access and what must hold for it, by a check that covers its neighbours too.
+    /// Host address of an access and what must hold for it, by a check that covers its neighbours too; unless elements are spaced, less
+    /// the space's base.
     fn covered(&mut self, space: Space, addr: Address, size: i64, spaced: bool) -> Option<(Value, Checks)> {
         let (base, low, high) = self.reach(space, addr, size)?;
         let found = self.checked.iter().find(|c| {
@@ -141,7 +143,7 @@ impl Emit<'_, '_> {
                 Val::Same(v) => Val::Same(self.b.ins().ireduce(types::I32, v)),
                 Val::Wide { b, c, stride, k, .. } => {
                     let c = self.b.ins().ireduce(types::I32, c);
-                    let scaled = self.b.ins().imul_imm_s(b, i64::from(k as i32));
+                    let scaled = self.times(b, i64::from(k as i32));
                     Val::Affine { base: self.b.ins().iadd(c, scaled), stride: stride.wrapping_mul(k as i32) }
                 }
                 other => {
@@ -189,22 +191,28 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// Host address of `bytes` at a scalar address, and whether they may be accessed, aligned to `align`, a power of two.
+    /// What is added to addresses of a space to give host addresses.
+    fn space_base(&self, space: Space) -> Value {
+        match space {
+            Space::Shared => self.inv.shared,
+            Space::Param => self.inv.params,
+            _ => self.inv.delta,
+        }
+    }
+
+    /// Address of `bytes` at a scalar address, less the space's base, and whether they may be accessed, aligned to `align`, a power of two.
     fn resolve(&mut self, space: Space, v: Value, bytes: i64, align: i64) -> (Value, Checks) {
         let (host, index, limit) = match space {
             Space::Shared => {
                 let wide = self.b.ins().uextend(types::I64, v);
-                (self.b.ins().iadd(self.inv.shared, wide), wide, self.inv.shared_bytes)
+                (wide, wide, self.inv.shared_bytes)
             }
             Space::Param => {
                 let wide = self.b.ins().uextend(types::I64, v);
                 let limit = self.i64(i64::from(self.k.param_bytes));
-                (self.b.ins().iadd(self.inv.params, wide), wide, limit)
+                (wide, wide, limit)
             }
-            _ => {
-                let index = self.b.ins().isub(v, self.inv.window_lo);
-                (self.b.ins().iadd(v, self.inv.delta), index, self.inv.window_bytes)
-            }
+            _ => (v, self.b.ins().iadd(v, self.inv.below_window), self.inv.window_bytes),
         };
         // One comparison for both: the low bits, rotated to the top, make an index that is not aligned larger than any count
         // of aligned places.
@@ -272,13 +280,32 @@ impl Emit<'_, '_> {
         let below = distance.min(0) * others;
         let lowest = self.moved(first, below);
         let (host, mut ok) = self.resolve(space, lowest, distance.abs() * others + size + more, size);
+        let base = self.space_base(space);
+        let host = self.b.ins().iadd(host, base);
         let host = self.moved(host, -below);
         ok.extend(wraps);
-        if let Some(mask) = self.mask() {
-            let full = self.full_bits();
-            ok.push(self.b.ins().icmp_imm_u(IntCC::Equal, mask.bits, full));
-        }
         Some((host, ok))
+    }
+
+    /// What must hold besides for all lanes to load at once from `host` on where not all are active: what the others load, nobody looks
+    /// at, but it must be there. Shared memory is; of the window, the page is on which an active lane's elements lie.
+    fn loads_too(&mut self, space: Space, host: Value, bytes: i64) -> Checks {
+        if self.guard.is_some() {
+            return self.all_active();
+        }
+        if self.exec.is_none() || space == Space::Shared {
+            return Checks::new();
+        }
+        let page = hostmem::PAGE as i64;
+        let at = self.b.ins().band_imm_u(host, page - 1);
+        vec![self.b.ins().icmp_imm_u(IntCC::UnsignedLessThanOrEqual, at, page - bytes)]
+    }
+
+    /// That all lanes are active, where that may not be so.
+    fn all_active(&mut self) -> Checks {
+        let Some(mask) = self.mask() else { return Checks::new() };
+        let full = self.full_bits();
+        vec![self.b.ins().icmp_imm_u(IntCC::Equal, mask.bits, full)]
     }
 
     /// A scalar and a constant.
@@ -334,9 +361,12 @@ impl Emit<'_, '_> {
         let args = [self.inv.ctx, site, wide, write];
         self.call_rarely(Helper::Resolve, &args);
         let host = self.b.ins().load(types::I64, trusted(), self.inv.ctx, at::RESOLVED);
+        let base = self.space_base(space);
+        let host = self.b.ins().isub(host, base);
         self.b.ins().jump(on, &[arg(host)]);
         self.b.switch_to_block(on);
-        result
+        // Here, and not before: instructions of the processor add a base to an address at no cost.
+        self.b.ins().iadd(result, base)
     }
 
     fn load(&mut self, space: Space, ty: Ty, dsts: &[Option<Reg>], addr: Address) {
@@ -352,16 +382,23 @@ impl Emit<'_, '_> {
             let host = self.scalar_host(space, ty, dsts.len(), *v, addr, false);
             for (i, dst) in dsts.iter().enumerate() {
                 let Some(dst) = *dst else { continue };
-                let v = self.scalar_load(ty, self.reg_ty(dst), tenant(), host, i as i32 * ty.bytes() as i32);
+                let offset = i as i32 * ty.bytes() as i32;
+                let v = match self.component_types(dst)[..] {
+                    [float @ (types::F32 | types::F64)] if float.bytes() == ty.bytes() => {
+                        self.b.ins().load(float, tenant(), host, offset)
+                    }
+                    _ => self.scalar_load(ty, self.reg_ty(dst), tenant(), host, offset),
+                };
                 self.set(dst, Val::Same(v));
             }
             return;
         }
         let size = i64::from(ty.bytes()) * dsts.len() as i64;
         if vectorable(ty, dsts.len())
-            && let Some((host, ok)) = self.run_of(space, &val, addr, size)
+            && let Some((host, mut ok)) = self.run_of(space, &val, addr, size)
         {
             let site = Site { space, ty, count: dsts.len() as u32 };
+            ok.extend(self.loads_too(space, host, size * self.lanes_per_chunk() as i64));
             self.load_run(site, dsts, &val, host, &ok);
             return;
         }
@@ -486,19 +523,24 @@ impl Emit<'_, '_> {
                         self.extract(&list, reg, self.lanes_per_chunk() - 1)
                     }
                 };
+                let v = self.settled(src, v);
                 let v = self.fitted(v, ty);
+                let v = self.cast_from(v).filter(|&v| !self.is_vector(v)).unwrap_or(v);
                 self.b.ins().store(tenant(), v, host, i as i32 * ty.bytes() as i32);
             }
             return;
         }
         let size = i64::from(ty.bytes()) * srcs.len() as i64;
         let parts: Vec<Parts> = srcs.iter().zip(&tys).map(|(&s, &t)| self.operand_lanes(s, t)).collect();
+        let settled = |e: &mut Self, (parts, &src): (Parts, &Operand)| e.map1(&parts, |e, v| e.settled(src, v));
+        let parts: Vec<Parts> = parts.into_iter().zip(srcs).map(|both| settled(self, both)).collect();
         let fits = tys.iter().all(|&t| (t == RegTy::B64) == (ty.bytes() == 8));
         if vectorable(ty, srcs.len())
             && fits
-            && let Some((host, ok)) = self.run_of(space, &val, addr, size)
+            && let Some((host, mut ok)) = self.run_of(space, &val, addr, size)
         {
             let site = Site { space, ty, count: srcs.len() as u32 };
+            ok.extend(self.all_active());
             self.store_run(site, &parts, &val, host, &ok);
             return;
         }
@@ -542,6 +584,18 @@ impl Emit<'_, '_> {
         self.call_rarely(Helper::Store, &args);
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(done);
+    }
+
+    /// Bits of an operand as they are stored: if it may still be any NaN, they are the canonical one's.
+    fn settled(&mut self, o: Operand, v: Value) -> Value {
+        match o {
+            Operand::Reg(r) if self.floats.nans[r.0 as usize] == Nans::Late => {
+                let v = self.floating(v);
+                let v = self.canonical(v);
+                self.integer_bits(v)
+            }
+            _ => v,
+        }
     }
 
     /// A scalar of the width of `ty`.

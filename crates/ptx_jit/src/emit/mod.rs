@@ -19,8 +19,8 @@ mod value;
 use std::collections::HashMap;
 
 use cranelift_codegen::ir::{
-    AbiParam, Block, BlockArg, Endianness, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, MemFlagsData,
-    Signature, StackSlot, StackSlotData, StackSlotKind, Type, UserExternalName, Value, types,
+    AbiParam, Block, BlockArg, Endianness, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, InstructionData,
+    MemFlagsData, Opcode, Signature, StackSlot, StackSlotData, StackSlotKind, Type, UserExternalName, Value, types,
 };
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
@@ -29,6 +29,7 @@ use ptx::ir::{Kernel, Reg, RegTy};
 use crate::abi::context::at;
 use crate::abi::{Attached, Helper, Key, MAX_ELEMENTS};
 use crate::analysis::classes::Class;
+use crate::analysis::floats::Floats;
 use crate::analysis::graph::NodeId;
 use crate::analysis::regset::RegSet;
 use crate::analysis::{Plan, Region};
@@ -48,6 +49,8 @@ struct Invariants {
     ctx: Value,
     delta: Value,
     window_lo: Value,
+    /// The same, negative: to add it takes one instruction.
+    below_window: Value,
     window_bytes: Value,
     shared: Value,
     shared_bytes: Value,
@@ -118,8 +121,7 @@ pub(crate) struct Emit<'a, 'f> {
     upcoming: &'a [ptx::ir::Inst],
     /// Inside code that a scalar guard may skip.
     skippable: bool,
-    /// Registers all of whose readers are floating-point operations: their NaNs need not be canonical.
-    float_only: &'a [bool],
+    floats: &'a Floats,
     /// Registers that the region may write.
     written: RegSet,
     /// These, and registers that it reads before it writes them.
@@ -190,6 +192,9 @@ impl Emit<'_, '_> {
     fn component_types(&self, r: Reg) -> Vec<Type> {
         let ty = self.reg_ty(r);
         match self.class(r) {
+            Class::Same | Class::Unknown if self.is_float(r) => {
+                vec![if ty == RegTy::B64 { types::F64 } else { types::F32 }]
+            }
             Class::Same | Class::Unknown => vec![match ty {
                 RegTy::Pred => types::I8,
                 RegTy::B16 | RegTy::B32 => types::I32,
@@ -199,6 +204,12 @@ impl Emit<'_, '_> {
             Class::Wide { .. } => vec![types::I32, types::I64],
             Class::Varying => vec![Self::vector_ty(ty); self.vector_count(ty)],
         }
+    }
+
+    /// Is the register kept where floating-point operations have their operands? Where lanes run one after another, and all that is
+    /// written to it are such numbers.
+    fn is_float(&self, r: Reg) -> bool {
+        self.plan.lanes() == 1 && self.floats.numbers[r.0 as usize]
     }
 
     fn variables(&mut self, r: Reg) -> Vec<Variable> {
@@ -215,7 +226,7 @@ impl Emit<'_, '_> {
         let vars = self.variables(r);
         let values: Vec<Value> = vars.into_iter().map(|v| self.b.use_var(v)).collect();
         match self.class(r) {
-            Class::Same | Class::Unknown => Val::Same(values[0]),
+            Class::Same | Class::Unknown => Val::Same(self.integer_bits(values[0])),
             Class::Affine { stride } => Val::Affine { base: values[0], stride },
             Class::Wide { stride, k, signed } => Val::Wide { b: values[0], c: values[1], stride, k, signed },
             Class::Varying => Val::Lanes(values),
@@ -230,6 +241,9 @@ impl Emit<'_, '_> {
             let old = self.get(r);
             let old = self.lanes(&old, ty);
             parts = self.blend(&guard, &parts, &old, ty);
+        }
+        if self.is_float(r) {
+            parts[0] = self.floating(parts[0]);
         }
         let vars = self.variables(r);
         for (var, part) in vars.into_iter().zip(parts) {
@@ -311,7 +325,31 @@ impl Emit<'_, '_> {
         if self.b.func.dfg.value_type(v) == ty {
             return v;
         }
+        if let Some(from) = self.cast_from(v)
+            && self.b.func.dfg.value_type(from) == ty
+        {
+            return from;
+        }
         self.b.ins().bitcast(ty, little(), v)
+    }
+
+    /// The value of which this one is the bits, of another type.
+    fn cast_from(&self, v: Value) -> Option<Value> {
+        let dfg = &self.b.func.dfg;
+        match dfg.insts[dfg.value_def(dfg.resolve_aliases(v)).inst()?] {
+            InstructionData::LoadNoOffset { opcode: Opcode::Bitcast, arg, .. } => Some(arg),
+            _ => None,
+        }
+    }
+
+    /// The number that a scalar is, or all lanes of a vector are, where that is plain to see.
+    fn known(&self, v: Value) -> Option<u64> {
+        let dfg = &self.b.func.dfg;
+        match dfg.insts[dfg.value_def(dfg.resolve_aliases(v)).inst()?] {
+            InstructionData::UnaryImm { opcode: Opcode::Iconst, imm } => Some(imm.bits().cast_unsigned()),
+            InstructionData::Unary { opcode: Opcode::Splat, arg } => self.known(arg),
+            _ => None,
+        }
     }
 
     // The frame.
@@ -395,7 +433,7 @@ impl Emit<'_, '_> {
     /// Calls a Rust function that returns nothing, from where it is rarely called: all registers stay as they are. But
     /// where registers keep their values for long, a large kernel takes longer to compile.
     fn call_rarely(&mut self, helper: Helper, args: &[Value]) {
-        let function = self.function(helper, self.vectors > 1, args, &[]);
+        let function = self.function(helper, self.vectors > 1 || self.plan.lanes() == 1, args, &[]);
         self.b.ins().call(function, args);
     }
 
@@ -454,17 +492,19 @@ pub(crate) fn region_signature() -> Signature {
     signature
 }
 
-pub(crate) use flow::emit_region;
+pub(crate) use flow::{emit_region, only_exit};
 
 fn context_load(b: &mut FunctionBuilder<'_>, ctx: Value, offset: i32) -> Value {
     b.ins().load(types::I64, trusted().with_readonly().with_can_move(), ctx, offset)
 }
 
 fn invariants(b: &mut FunctionBuilder<'_>, ctx: Value) -> Invariants {
+    let window_lo = context_load(b, ctx, at::WINDOW_LO);
     Invariants {
         ctx,
         delta: context_load(b, ctx, at::DELTA),
-        window_lo: context_load(b, ctx, at::WINDOW_LO),
+        window_lo,
+        below_window: b.ins().ineg(window_lo),
         window_bytes: context_load(b, ctx, at::WINDOW_BYTES),
         shared: context_load(b, ctx, at::SHARED),
         shared_bytes: context_load(b, ctx, at::SHARED_BYTES),

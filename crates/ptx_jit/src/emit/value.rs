@@ -163,8 +163,16 @@ impl Emit<'_, '_> {
     /// `c + k * extend(b)`.
     pub(super) fn wide_scalar(&mut self, b: Value, c: Value, k: i64, signed: bool) -> Value {
         let wide = if signed { self.b.ins().sextend(types::I64, b) } else { self.b.ins().uextend(types::I64, b) };
-        let scaled = if k == 1 { wide } else { self.b.ins().imul_imm_s(wide, k) };
+        let scaled = self.times(wide, k);
         self.b.ins().iadd(c, scaled)
+    }
+
+    /// The product of a scalar and a constant.
+    pub(super) fn times(&mut self, v: Value, by: i64) -> Value {
+        if by > 0 && by.cast_unsigned().is_power_of_two() {
+            return if by == 1 { v } else { self.b.ins().ishl_imm_u(v, i64::from(by.trailing_zeros())) };
+        }
+        self.b.ins().imul_imm_s(v, by)
     }
 
     /// One lane as a scalar.

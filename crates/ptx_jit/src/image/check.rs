@@ -53,6 +53,7 @@ pub(super) fn machine(machine: &Machine) -> Checked {
         fits((region.begin as usize) < code.len(), "a region outside the code")?;
         fits(region.stack_bytes <= MAX_STACK_BYTES, "a region that needs too much stack")?;
         fits(region.exits.iter().all(|&to| (to as usize) < regions.len()), "an exit to no region")?;
+        fits(!region.sole || region.exits.len() == 1, "a region with an only exit, and others")?;
         fits(region.around.is_none_or(|l| (l as usize) < loops.len()), "a region in no loop")?;
         attachments(region, *lanes, *frame_bytes)?;
     }
@@ -128,7 +129,7 @@ fn matrix(site: &Matrix, lanes: u32, frame: u32) -> Checked {
         Op::Mma { product, .. } => {
             fits(product.check().is_ok(), "a matrix product that is none")?;
             let [a, b, c, d] = product.registers();
-            (a + b + c, d, product.d.reg())
+            (a + b + c + usize::from(product.sparse.is_some()), d, product.d.reg())
         }
         Op::LdMatrix { dsts, .. } => (1, dsts.len(), RegTy::B32),
         Op::StMatrix { srcs, .. } => (srcs.len() + 1, 0, RegTy::B32),

@@ -492,17 +492,56 @@ impl State {
         }
     }
 
-    /// Runs a region for the active lanes.
-    fn run(&mut self, region: usize) {
+    /// Runs a region for the active lanes, and those behind it that are next for all of them.
+    fn run(&mut self, mut region: usize) {
         let active = self.active();
         let first = active.iter().position(|&b| b != 0).unwrap_or(0);
         let end = active.iter().rposition(|&b| b != 0).map_or(0, |p| p + 1);
-        self.last = region;
-        let function = self.code.regions[region].function;
-        let exits = function(&raw mut self.context, first as u64, end as u64);
-        if std::mem::take(&mut self.holds) {
-            self.held.fill(0);
+        loop {
+            self.last = region;
+            let function = self.code.regions[region].function;
+            let exits = function(&raw mut self.context, first as u64, end as u64);
+            if std::mem::take(&mut self.holds) {
+                self.held.fill(0);
+            }
+            if !self.code.regions[region].sole {
+                self.distribute(region, exits);
+                return;
+            }
+            let target = self.code.regions[region].exits[0] as usize;
+            if self.is_next(target) {
+                region = target;
+                continue;
+            }
+            let from: *const u32 = self.active().as_ptr();
+            for (warp, to) in self.pending(target).iter_mut().enumerate() {
+                // SAFETY: both rows have a word per warp, and do not overlap.
+                let from = unsafe { from.add(warp) };
+                // SAFETY: as above.
+                *to |= unsafe { from.read() };
+            }
+            self.ready[target / 64] |= 1 << (target % 64);
+            return;
         }
+    }
+
+    /// Would the scheduler take these lanes on at once, and in `region` all of them? Where no others are left but those
+    /// that have ended, a barrier for all is complete, and a warp operation has all that can come.
+    fn is_next(&self, region: usize) -> bool {
+        let alone = self.ready.iter().all(|&w| w == 0) && self.released.is_empty() && !self.arrived;
+        let next = &self.code.regions[region];
+        let passes = next.barrier.as_deref().is_none_or(|site| self.is_for_all(site));
+        alone && passes && !next.waits && self.context.met == 0 && !self.grid.stops()
+    }
+
+    /// Is this a barrier at which all threads arrive, and one that there is?
+    fn is_for_all(&self, site: &Site) -> bool {
+        let whole = matches!(site.op, ptx::ir::Op::Bar { kind: ptx::ir::BarKind::Sync, count: None, .. });
+        whole && matches!(site.a, Slot::Imm(id) if id < BARRIERS as u64)
+    }
+
+    /// Marks the regions as ready to which lanes have gone through the `exits` of one.
+    fn distribute(&mut self, region: usize, exits: u64) {
         for slot in 0..self.code.regions[region].exits.len() {
             let target = self.code.regions[region].exits[slot] as usize;
             if exits >> slot.min(63) & 1 != 0 && self.pending(target).iter().any(|&b| b != 0) {
@@ -516,12 +555,7 @@ impl State {
         // SAFETY: sites live as long as the code.
         let site = unsafe { &*site };
         // All threads at once at a barrier for all, which is the rule: nothing to keep.
-        let whole = matches!(site.op, ptx::ir::Op::Bar { kind: ptx::ir::BarKind::Sync, count: None, .. });
-        if whole
-            && self.ready.iter().all(|&w| w == 0)
-            && matches!(site.a, Slot::Imm(id) if id < BARRIERS as u64)
-            && !self.arrived
-        {
+        if self.is_for_all(site) && self.ready.iter().all(|&w| w == 0) && !self.arrived {
             return Ok(true);
         }
         self.arrived = true;
