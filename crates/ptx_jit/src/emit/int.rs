@@ -134,7 +134,7 @@ impl Emit<'_, '_> {
                 let kept = if bits == 64 { u64::from(u32::MAX) } else { 0xff };
                 let (pos, len) = (*pos & kept, *len & kept);
                 if len == 0 || pos + len > bits {
-                    return None;
+                    return self.native_fields(op, v, vector).map(|parts| vec![parts]);
                 }
                 let (up, down) = ((bits - pos - len) as i64, (bits - len) as i64);
                 let signed = ty.is_signed();
@@ -201,7 +201,10 @@ impl Emit<'_, '_> {
                     e.pick(hit, a, b)
                 }))
             }
-            _ => self.native_float(op, v, vector),
+            _ => match self.native_fields(op, v, vector) {
+                Some(parts) => one(parts),
+                None => self.native_float(op, v, vector),
+            },
         }
     }
 

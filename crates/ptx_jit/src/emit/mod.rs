@@ -5,6 +5,7 @@ mod atomic;
 mod consecutive;
 mod convert;
 mod directed;
+mod fields;
 mod float;
 mod flow;
 mod image;
