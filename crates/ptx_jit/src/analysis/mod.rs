@@ -231,8 +231,8 @@ impl Plan {
         for &n in self.regions.iter().filter(|region| region.masked).flat_map(|region| &region.nodes) {
             masked[n] = true;
         }
-        for n in 0..self.nodes.len() {
-            if n != 0 && (masked[n] || self.is_head(n)) {
+        for (n, masked) in masked.into_iter().enumerate() {
+            if n != 0 && (masked || self.is_head(n)) {
                 need.add(&self.live.live_in[n]);
             }
             if self.nodes[n].joints > 0 {

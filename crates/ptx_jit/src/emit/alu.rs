@@ -331,13 +331,9 @@ impl Emit<'_, '_> {
             (Val::Affine { base, .. }, Class::Affine { stride }) => {
                 Val::Affine { base: self.times(*base, i64::from(by as i32)), stride }
             }
-            (Val::Wide { b, c, stride, k, signed }, _) => Val::Wide {
-                b: *b,
-                c: self.times(*c, by),
-                stride: *stride,
-                k: k.wrapping_mul(by),
-                signed: *signed,
-            },
+            (Val::Wide { b, c, stride, k, signed }, _) => {
+                Val::Wide { b: *b, c: self.times(*c, by), stride: *stride, k: k.wrapping_mul(by), signed: *signed }
+            }
             (other, _) => other.clone(),
         }
     }
