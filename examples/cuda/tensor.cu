@@ -1,5 +1,5 @@
-// Matrices multiplied by the tensor cores' instructions: nvcuda::wmma in all shapes, types and layouts, and mma.sync with
-// ldmatrix, as libraries use them. Rows, columns and depth differ, and so do all elements near one another, so that nothing can
+// Matrices multiplied by the tensor cores' instructions: nvcuda::wmma in all shapes, types and layouts, mma.sync with
+// ldmatrix, and mma.sp.sync, as libraries use them. Rows, columns and depth differ, and so do all elements near one another, so that nothing can
 // be swapped unnoticed. Integers are small enough for every sum to be exact.
 #include "check.h"
 
@@ -250,9 +250,82 @@ static double products() {
     return relative_error(got, want);
 }
 
+// C = A x B where of each four elements of A's rows two are zero: those that are not, one behind another, and where they are, two
+// bits each, 16 columns (of f16) or 32 (of 8-bit integers) to a word. B is in columns.
+__global__ void sparse(const half* a, const unsigned short* where, const half* b, float* c, int depth) {
+    int lane = threadIdx.x, group = lane / 4, t = lane % 4;
+    float sums[4] = {};
+    for (int k = 0; k < depth; k += 32) {
+        auto held = [&](int row, int at) { return *(const unsigned*)&a[row * depth / 2 + k / 2 + at + t * 2]; };
+        auto right = [&](int i) { return *(const unsigned*)&b[group * depth + k + i * 8 + t * 2]; };
+        // Lanes 2 and 3 of each four have the metadata, of two rows each.
+        unsigned e = 0xdeadbeef;
+        if (t >= 2) e = where[group * depth / 16 + k / 16 + t - 2] | where[(group + 8) * depth / 16 + k / 16 + t - 2] << 16;
+        asm volatile("mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 "
+                     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9,%10,%11}, {%0,%1,%2,%3}, %12, 0x1;"
+                     : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                     : "r"(held(group, 0)), "r"(held(group + 8, 0)), "r"(held(group, 8)), "r"(held(group + 8, 8)),
+                       "r"(right(0)), "r"(right(1)), "r"(right(2)), "r"(right(3)), "r"(e));
+    }
+    for (int i = 0; i < 4; ++i) c[(group + i / 2 * 8) * 8 + t * 2 + i % 2] = sums[i];
+}
+
+__global__ void sparse(const signed char* a, const unsigned* where, const signed char* b, int* c, int depth) {
+    int lane = threadIdx.x, group = lane / 4, t = lane % 4, sums[4] = {};
+    for (int k = 0; k < depth; k += 64) {
+        auto held = [&](int row, int at) { return *(const unsigned*)&a[row * depth / 2 + k / 2 + at + t * 4]; };
+        auto right = [&](int i) { return *(const unsigned*)&b[group * depth + k + i * 16 + t * 4]; };
+        unsigned e = where[(group + t % 2 * 8) * depth / 32 + k / 32 + t / 2];
+        asm volatile("mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s8.s8.s32 "
+                     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9,%10,%11}, {%0,%1,%2,%3}, %12, 0x0;"
+                     : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+                     : "r"(held(group, 0)), "r"(held(group + 8, 0)), "r"(held(group, 16)), "r"(held(group + 8, 16)),
+                       "r"(right(0)), "r"(right(1)), "r"(right(2)), "r"(right(3)), "r"(e));
+    }
+    for (int i = 0; i < 4; ++i) c[(group + i / 2 * 8) * 8 + t * 2 + i % 2] = sums[i];
+}
+
+template <typename T, typename S, typename Word>
+static bool sparse_products(Random& random, int depth) {
+    std::vector<int> a(16 * depth), b(8 * depth);
+    std::vector<T> held, right;
+    std::vector<Word> where(16 * depth / 2 / (sizeof(Word) * 4));
+    for (int& x : b) right.push_back(T(float(x = int(random.bits() >> 16) % 9 - 4)));
+    for (int chunk = 0; chunk < 16 * depth / 4; ++chunk) {
+        int first = random.bits() >> 16 & 3, second = first, at[2];
+        while (second == first) second = random.bits() >> 16 & 3;
+        at[0] = first < second ? first : second, at[1] = first + second - at[0];
+        for (int i = 0; i < 2; ++i) {
+            int value = int(random.bits() >> 16) % 9 - 4, bits = chunk * 4 + i * 2;
+            a[chunk * 4 + at[i]] = value;
+            held.push_back(T(float(value)));
+            where[bits / (sizeof(Word) * 8)] |= Word(at[i]) << bits % (sizeof(Word) * 8);
+        }
+    }
+    T *da = to_device(held), *db = to_device(right);
+    Word* de = to_device(where);
+    S* dc = on_device<S>(16 * 8);
+    sparse<<<1, 32>>>(da, de, db, dc, depth);
+    CHECK(cudaGetLastError());
+    std::vector<S> got = to_host(dc, 16 * 8);
+    for (int i = 0; i < 16; ++i)
+        for (int j = 0; j < 8; ++j) {
+            int sum = 0;
+            for (int k = 0; k < depth; ++k) sum += a[i * depth + k] * b[j * depth + k];
+            if (got[i * 8 + j] != S(sum)) {
+                std::fprintf(stderr, "sparse product of %zu bytes: [%d][%d] is %g, not %d\n", sizeof(T), i, j,
+                             double(got[i * 8 + j]), sum);
+                return false;
+            }
+        }
+    return true;
+}
+
 int main(int argc, char** argv) {
     Options options = parse_options(argc, argv);
     double error = 0;
+    bool sparse_fine = true;
+    Random random;
     for (int r = 0; r < options.repeat; ++r) {
         shapes<half, float>("f16, sums in f32");
         shapes<half, half>("f16");
@@ -262,8 +335,11 @@ int main(int argc, char** argv) {
         layouts<16, 16, 8, wmma::precision::tf32, float>("tf32");
         layouts<8, 8, 4, double, double>("f64");
         error = products();
+        sparse_fine &= sparse_products<half, float, unsigned short>(random, 128);
+        sparse_fine &= sparse_products<signed char, int, unsigned>(random, 192);
     }
-    char detail[80];
-    std::snprintf(detail, sizeof detail, "%d of %d products by wmma are exact, relative error by mma %.1e", checks - failures, checks, error);
-    return verdict("tensor", failures == 0 && error < 1e-5, detail);
+    char detail[120];
+    std::snprintf(detail, sizeof detail, "%d of %d products by wmma are exact, %s, relative error by mma %.1e", checks - failures,
+                  checks, sparse_fine ? "so are sparse ones" : "sparse ones are not", error);
+    return verdict("tensor", failures == 0 && sparse_fine && error < 1e-5, detail);
 }

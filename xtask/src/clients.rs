@@ -1,13 +1,16 @@
-//! Packages from PyPI that run on the product as they are: set up, checked, told of in docs/compatibility.md.
+//! Packages from PyPI, crates.io and Debian that run on the product as they are: set up, checked, told of in docs/compatibility.md.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::run::{checked, say, target};
+use crate::apt::{self, Apt};
+use crate::run::{cargo, checked, say, target};
 use crate::{own_tests, toolkit};
 
 /// A virtual environment, which several clients may share.
@@ -19,10 +22,23 @@ pub(crate) struct Environment {
     size: &'static str,
 }
 
-/// A client and what is checked of it, by `xtask/clients/check_NAME.py`.
+/// What a client is, and what checks it.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Packages for Python, by `xtask/clients/check_NAME.py`.
+    Python(&'static Environment),
+    /// Crates, by the program in `xtask/clients/NAME`, which has versions of its own and is no part of the workspace. They find CUDA's
+    /// headers by CUDA_PATH, and NVRTC as any library.
+    Crates,
+    /// A program of this name in Debian, with its package's, by `xtask/clients/check_NAME.py` with these packages. It looks at what other
+    /// programs of its tenant do.
+    Debian(&'static Environment, &'static str),
+}
+
+/// A client and what is checked of it.
 struct Client {
     name: &'static str,
-    environment: &'static Environment,
+    kind: Kind,
     /// Packages whose versions are told.
     packages: &'static [&'static str],
     /// What was not checked, because it is known.
@@ -99,44 +115,70 @@ const TORCH: Environment = Environment {
     ],
     size: "6.5 GB",
 };
+/// A terminal, to look at what programs draw in one.
+const TERMINAL: Environment =
+    Environment { name: "terminal", steps: &[&["pyte==0.8.2", "wcwidth==0.9.4"]], size: "15 MB" };
 
-const CLIENTS: [Client; 9] = [
+const CLIENTS: [Client; 11] = [
     Client {
         name: "cuda_core",
-        environment: &CORE,
+        kind: Kind::Python(&CORE),
         packages: &["cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-nvjitlink"],
         note: "",
     },
     Client {
         name: "numba",
-        environment: &NUMBA,
+        kind: Kind::Python(&NUMBA),
         packages: &["numba-cuda", "numba", "nvidia-cuda-nvrtc", "nvidia-nvjitlink"],
         note: "",
     },
     Client {
         name: "cupy",
-        environment: &CUPY,
+        kind: Kind::Python(&CUPY),
         packages: &["cupy-cuda13x", "nvidia-cuda-nvrtc"],
         note: "What CuPy leaves to cuBLAS, cuFFT, cuRAND, cuSOLVER and cuSPARSE is not checked.",
     },
-    Client { name: "warp", environment: &LIGHT, packages: &["warp-lang"], note: "" },
-    Client { name: "taichi", environment: &LIGHT, packages: &["taichi"], note: "" },
-    Client { name: "tinygrad", environment: &LIGHT, packages: &["tinygrad", "nvidia-cuda-nvrtc"], note: "" },
-    Client { name: "triton", environment: &TORCH, packages: &["triton", "torch"], note: "" },
+    Client { name: "warp", kind: Kind::Python(&LIGHT), packages: &["warp-lang"], note: "" },
+    Client { name: "taichi", kind: Kind::Python(&LIGHT), packages: &["taichi"], note: "" },
+    Client { name: "tinygrad", kind: Kind::Python(&LIGHT), packages: &["tinygrad", "nvidia-cuda-nvrtc"], note: "" },
+    Client { name: "triton", kind: Kind::Python(&TORCH), packages: &["triton", "torch"], note: "" },
     Client {
         name: "torch_compile",
-        environment: &TORCH,
+        kind: Kind::Python(&TORCH),
         packages: &["torch", "triton"],
         note: "PyTorch's own kernels, of which its wheels have machine code only, do not run: eager operations, and what a compiled function leaves \
                to them.",
     },
     Client {
         name: "jax",
-        environment: &TORCH,
+        kind: Kind::Python(&TORCH),
         packages: &["jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt"],
         note: "It asks NVML (`libnvidia-ml.so.1`) which GPUs there are, before the driver. Of matrix products XLA tries many kernels first.",
     },
+    Client {
+        name: "rust",
+        kind: Kind::Crates,
+        packages: &["cubecl", "cubecl-cuda", "burn", "burn-cuda", "cudarc"],
+        note: "CubeCL writes C++ of kernels in Rust and has NVRTC make PTX of that. CubeCL 0.11 and Burn 0.22, with an LLVM of their own that their \
+               build fetches from the network, were not tried; nor were Burn's fusion and autotuning.",
+    },
+    Client {
+        name: "nvtop",
+        kind: Kind::Debian(&TERMINAL, "nvtop"),
+        packages: &["nvtop"],
+        note: "Debian's package; its program, beside one that uses the tenant's GPU. Natively each program has a GPU of its own, and there is \
+               nothing to see of others'.",
+    },
 ];
+
+/// Memory of the tenant that a program in Debian looks at, MiB.
+const SEEN_MIB: u32 = 256;
+
+/// The release of Debian that programs are taken from.
+const RELEASE: &[&str] = &["trixie"];
+
+/// How long its packages may take.
+const DEBIAN_WITHIN: Duration = Duration::from_secs(300);
 
 /// Seconds for one client's checks.
 const CHECKS_WITHIN: u32 = 900;
@@ -162,21 +204,26 @@ pub(crate) fn all(root: &Path, names: &[String]) -> Result<()> {
         chosen.push(client.with_context(|| format!("there is no client {name}; there are: {}", known()))?);
     }
     if names.is_empty() {
-        chosen = CLIENTS.iter().filter(|client| client.environment.name != TORCH.name).collect();
+        let huge = |kind| matches!(kind, Kind::Crates) || matches!(kind, Kind::Python(of) if of.name == TORCH.name);
+        chosen = CLIENTS.iter().filter(|client| !huge(client.kind)).collect();
         say(&format!("left out, unless named: those that need {} of packages: triton, torch_compile, jax", TORCH.size));
+        say("left out, unless named: rust, which is built for many minutes");
     }
     let mut sections = Vec::new();
     let mut failed = Vec::new();
     for client in chosen {
-        let python = set_up(root, client.environment, None)?;
-        say(&format!("{}, native", client.name));
-        let native = check(root, client, &python, &["--native"])?;
+        let checks = checks(root, client, None)?;
+        let mut native = Outcomes::new();
+        if !matches!(client.kind, Kind::Debian(..)) {
+            say(&format!("{}, native", client.name));
+            native = checks.run(root, client, &["--native"])?;
+        }
         say(&format!("{}, as a tenant", client.name));
-        let tenant = check(root, client, &python, &[])?;
+        let tenant = checks.run(root, client, &[])?;
         if native.iter().chain(&tenant).any(|(_, outcome)| outcome.is_err()) {
             failed.push(client.name);
         }
-        sections.push((client.name.to_owned(), section(client, &python, &native, &tenant)?));
+        sections.push((client.name.to_owned(), section(client, &checks.versions, &native, &tenant)?));
     }
     write(&root.join("docs/compatibility.md"), sections)?;
     if !failed.is_empty() {
@@ -191,8 +238,8 @@ pub(crate) fn all(root: &Path, names: &[String]) -> Result<()> {
 /// A check that failed.
 pub(crate) fn quick(root: &Path) -> Result<()> {
     let client = &CLIENTS[0];
-    let python = match set_up(root, client.environment, Some(TESTS_WAIT)) {
-        Ok(python) => python,
+    let checks = match checks(root, client, Some(TESTS_WAIT)) {
+        Ok(checks) => checks,
         Err(error) => {
             say(&format!("skipped: packages from PyPI as clients: {error:#}"));
             return Ok(());
@@ -200,7 +247,7 @@ pub(crate) fn quick(root: &Path) -> Result<()> {
     };
     for mode in [&["--native"][..], &[]] {
         say(&format!("{} {}", client.name, mode.join(" ")));
-        for (name, outcome) in check(root, client, &python, mode)? {
+        for (name, outcome) in checks.run(root, client, mode)? {
             if let Err(error) = outcome {
                 bail!("{}: {name}: {error}", client.name);
             }
@@ -246,43 +293,166 @@ pub(crate) fn add_packages(python: &Path, packages: &[&str]) -> Result<()> {
         .context("the packages cannot be had from PyPI")
 }
 
-/// Runs a client's checks with the product as it is, nothing set.
-fn check(root: &Path, client: &Client, python: &Path, mode: &[&str]) -> Result<Outcomes> {
-    let home = target(root).join("clients/home");
-    // What clients and we keep of earlier runs would be checked instead.
-    if home.exists() {
-        fs::remove_dir_all(&home)?;
-    }
-    let runtime = home.join("run");
-    fs::create_dir_all(&runtime)?;
-    let script = root.join("xtask/clients").join(format!("check_{}.py", client.name));
-    let output = Command::new(product(root).join("sundial"))
-        .arg("run")
-        .args(mode)
-        .args(["--", "timeout", &CHECKS_WITHIN.to_string()])
-        .arg(python)
-        .arg("-B")
-        .arg(script)
-        .env("HOME", &home)
-        .env("SUNDIAL_RUNTIME_DIR", &runtime)
-        .env_remove("XDG_CACHE_HOME")
-        .env_remove("XDG_STATE_HOME")
-        .stderr(fs::File::create(home.join("stderr"))?)
-        .output()
-        .context("cannot start sundial")?;
-    let mut outcomes = read(&String::from_utf8_lossy(&output.stdout));
-    if outcomes.is_empty() {
-        outcomes.push(("start".into(), Err(last_line(&home.join("stderr")))));
-    } else if outcomes.iter().all(|(_, outcome)| outcome.is_ok()) && !output.status.success() {
-        outcomes.push(("end".into(), Err(output.status.to_string())));
-    }
-    for (name, outcome) in &outcomes {
-        match outcome {
-            Ok(()) => say(&format!("  passed: {name}")),
-            Err(error) => say(&format!("  FAILED: {name}: {error}")),
+/// What runs a client's checks.
+struct Checks {
+    /// A program with its arguments.
+    command: Vec<OsString>,
+    /// What a program of this kind finds in its environment wherever it is installed.
+    environment: Vec<(&'static str, OsString)>,
+    /// What `sundial run` is told as well.
+    options: Vec<String>,
+    /// Packages with their versions.
+    versions: BTreeMap<String, String>,
+}
+
+/// Sets a client up, within so many seconds, if any are given and it has a bound.
+fn checks(root: &Path, client: &Client, within: Option<u32>) -> Result<Checks> {
+    let script = || root.join("xtask/clients").join(format!("check_{}.py", client.name)).into_os_string();
+    match client.kind {
+        Kind::Python(environment) => {
+            let python = set_up(root, environment, within)?;
+            let versions = python_versions(&python)?;
+            let command = vec![python.into_os_string(), "-B".into(), script()];
+            Ok(Checks { command, environment: Vec::new(), options: Vec::new(), versions })
+        }
+        Kind::Crates => {
+            let cuda = toolkit::cuda_home(root)?;
+            let sources = root.join("xtask/clients").join(client.name);
+            let built = target(root).join("clients").join(client.name);
+            say(&format!(
+                "building {} in {} (1.2 GB, many minutes at the first time)",
+                sources.display(),
+                built.display()
+            ));
+            checked(cargo(root).current_dir(&sources).args(["build", "--locked"]).env("CARGO_TARGET_DIR", &built))?;
+            let locked = fs::read_to_string(sources.join("Cargo.lock"))?;
+            Ok(Checks {
+                command: vec![built.join("debug").join(format!("{}-client", client.name)).into_os_string()],
+                environment: vec![
+                    ("LD_LIBRARY_PATH", cuda.join("lib").into_os_string()),
+                    ("CUDA_PATH", cuda.into_os_string()),
+                ],
+                options: Vec::new(),
+                versions: locked_versions(&locked),
+            })
+        }
+        Kind::Debian(environment, name) => {
+            let python = set_up(root, environment, within)?;
+            let home = target(root).join("clients").join(name);
+            let versions = from_debian(&home, name)?;
+            Ok(Checks {
+                command: vec![python.into_os_string(), "-B".into(), script()],
+                environment: vec![
+                    ("PROGRAM", home.join(name).into_os_string()),
+                    ("TENANT", product(root).join("sundial-tenant").into_os_string()),
+                    ("MEMORY", SEEN_MIB.to_string().into()),
+                ],
+                options: vec!["--mem".into(), format!("{SEEN_MIB}m")],
+                versions,
+            })
         }
     }
-    Ok(outcomes)
+}
+
+impl Checks {
+    /// Runs them with the product as it is, nothing else set.
+    fn run(&self, root: &Path, client: &Client, mode: &[&str]) -> Result<Outcomes> {
+        let home = target(root).join("clients/home");
+        // What clients and we keep of earlier runs would be checked instead.
+        if home.exists() {
+            fs::remove_dir_all(&home)?;
+        }
+        let runtime = home.join("run");
+        fs::create_dir_all(&runtime)?;
+        let output = Command::new(product(root).join("sundial"))
+            .arg("run")
+            .args(mode)
+            .args(&self.options)
+            .args(["--", "timeout", &CHECKS_WITHIN.to_string()])
+            .args(&self.command)
+            .env("HOME", &home)
+            .env("SUNDIAL_RUNTIME_DIR", &runtime)
+            .envs(self.environment.iter().cloned())
+            .env_remove("XDG_CACHE_HOME")
+            .env_remove("XDG_STATE_HOME")
+            .stderr(fs::File::create(home.join("stderr"))?)
+            .output()
+            .context("cannot start sundial")?;
+        let mut outcomes = read(&String::from_utf8_lossy(&output.stdout));
+        if outcomes.is_empty() {
+            outcomes.push(("start".into(), Err(last_line(&home.join("stderr")))));
+        } else if outcomes.iter().all(|(_, outcome)| outcome.is_ok()) && !output.status.success() {
+            outcomes.push(("end".into(), Err(output.status.to_string())));
+        }
+        for (name, outcome) in &outcomes {
+            match outcome {
+                Ok(()) => say(&format!("  passed: {name}")),
+                Err(error) => say(&format!(
+                    "  FAILED: {name}: {error} ({} has more, for {})",
+                    home.join("stderr").display(),
+                    client.name
+                )),
+            }
+        }
+        Ok(outcomes)
+    }
+}
+
+/// What pip has installed for a python.
+fn python_versions(python: &Path) -> Result<BTreeMap<String, String>> {
+    let list = Command::new(python).args(["-m", "pip", "list", "--format=freeze"]).output()?;
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    Ok(list
+        .lines()
+        .filter_map(|line| line.split_once("=="))
+        .map(|(name, version)| (name.into(), version.into()))
+        .collect())
+}
+
+/// What a Cargo.lock says.
+fn locked_versions(lock: &str) -> BTreeMap<String, String> {
+    let quoted = |line: &str, key: &str| Some(line.strip_prefix(key)?.trim_matches('"').to_owned());
+    let mut versions = BTreeMap::new();
+    let mut package = None;
+    for line in lock.lines() {
+        if let Some(name) = quoted(line, "name = ") {
+            package = Some(name);
+        } else if let (Some(version), Some(name)) = (quoted(line, "version = "), package.take()) {
+            versions.insert(name, version);
+        }
+    }
+    versions
+}
+
+/// Fetches a program of Debian with its libraries into a folder, if it is not there; tells the packages' versions.
+fn from_debian(home: &Path, name: &str) -> Result<BTreeMap<String, String>> {
+    let complete = home.join("complete");
+    if !complete.exists() {
+        if home.exists() {
+            fs::remove_dir_all(home)?;
+        }
+        say(&format!("fetching {name} from Debian's archive into {}", home.display()));
+        let apt = Apt::new(&home.join("apt"), Instant::now() + DEBIAN_WITHIN, RELEASE)?;
+        apt.download(&[name])?;
+        let mut names = String::new();
+        for package in apt.packages()? {
+            checked(Command::new("dpkg-deb").arg("-x").arg(&package).arg(home.join("root")))?;
+            names = names + &package.file_name().unwrap_or_default().to_string_lossy() + "\n";
+        }
+        apt::launcher(home, name, "")?;
+        fs::remove_dir_all(home.join("apt"))?;
+        fs::write(&complete, names)?;
+    }
+    Ok(debian_versions(&fs::read_to_string(complete)?))
+}
+
+/// What names of packages' files say: `NAME_VERSION_ARCHITECTURE.deb`, with colons as `%3a`.
+fn debian_versions(files: &str) -> BTreeMap<String, String> {
+    let split = |file: &str| {
+        let (name, rest) = file.split_once('_')?;
+        Some((name.to_owned(), rest.split('_').next()?.replace("%3a", ":")))
+    };
+    files.lines().filter_map(split).collect()
 }
 
 /// The folder with the product: `$SUNDIAL_BIN_DIR`, or what was built last.
@@ -318,13 +488,15 @@ fn read(said: &str) -> Outcomes {
 }
 
 /// What docs/compatibility.md says of a client, below its heading.
-fn section(client: &Client, python: &Path, native: &Outcomes, tenant: &Outcomes) -> Result<String> {
-    let list = Command::new(python).args(["-m", "pip", "list", "--format=freeze"]).output()?;
-    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+fn section(
+    client: &Client,
+    versions: &BTreeMap<String, String>,
+    native: &Outcomes,
+    tenant: &Outcomes,
+) -> Result<String> {
     let version = |package: &&str| {
-        let prefix = format!("{package}==");
-        let version = list.lines().find_map(|line| line.strip_prefix(&prefix));
-        format!("{package} {}", version.unwrap_or("(not installed)"))
+        let version = versions.get(*package).map_or("(not installed)", String::as_str);
+        format!("{package} {version}")
     };
     let versions = client.packages.iter().map(version).collect::<Vec<_>>().join(", ");
     let date = Command::new("date").args(["-u", "+%F"]).output()?;
@@ -350,8 +522,8 @@ fn section(client: &Client, python: &Path, native: &Outcomes, tenant: &Outcomes)
 const PAGE: &str = "\
 # Compatibility
 
-Packages from PyPI as they are, checked by `cargo xtask clients [NAME…]` with `sundial run -- python …`, native and as a tenant, nothing else
-set; the checks are in `xtask/clients`. Packages' own tests, of some, are run by `cargo xtask clients --own-tests [NAME…]`. Made by those
+Packages from PyPI, crates.io and Debian as they are, checked by `cargo xtask clients [NAME…]` with `sundial run -- …`, native and as a tenant,
+nothing else set; the checks are in `xtask/clients`. Packages' own tests, of some, are run by `cargo xtask clients --own-tests [NAME…]`. Made by those
 commands; what they are not run for stays as it was.
 ";
 
@@ -378,6 +550,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn versions_are_read() {
+        let lock =
+            "version = 4\n\n[[package]]\nname = \"burn\"\nversion = \"0.21.0\"\ndependencies = [\n \"burn\",\n]\n";
+        assert_eq!(locked_versions(lock), BTreeMap::from([("burn".to_owned(), "0.21.0".to_owned())]));
+        let files = "nvtop_3.2.0-1_amd64.deb\nlibcap2_1%3a2.75-10+b3_amd64.deb\n";
+        let of = |name: &str| debian_versions(files).remove(name).unwrap();
+        assert_eq!((of("nvtop"), of("libcap2")), ("3.2.0-1".to_owned(), "1:2.75-10+b3".to_owned()));
+    }
+
+    #[test]
     fn what_scripts_say_is_read() {
         let said = "noise\ncheck a\npassed\ncheck b c\nnoise\nfailed ValueError: x\ncheck d\n";
         let expected = [
@@ -402,7 +584,11 @@ mod tests {
     fn each_client_has_its_checks() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
         for client in &CLIENTS {
-            assert!(folder.join(format!("check_{}.py", client.name)).exists(), "{}", client.name);
+            let checks = match client.kind {
+                Kind::Python(_) | Kind::Debian(..) => format!("check_{}.py", client.name),
+                Kind::Crates => format!("{}/Cargo.lock", client.name),
+            };
+            assert!(folder.join(checks).exists(), "{}", client.name);
         }
     }
 }

@@ -3,6 +3,7 @@
 //! One entry for everything that is done with the sources: building the product, the demonstration, all tests, the checks
 //! of structure and generated files. CI runs the same words.
 
+mod apt;
 mod clients;
 mod examples;
 mod generate;
@@ -61,10 +62,11 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Sets up packages from PyPI under target/clients, runs them on the product (which it builds, unless $SUNDIAL_BIN_DIR has one), writes
-    /// docs/compatibility.md.
+    /// Sets up packages from PyPI, crates.io and Debian under target/clients, runs them on the product (which it builds, unless
+    /// $SUNDIAL_BIN_DIR has one), writes docs/compatibility.md.
     Clients {
-        /// Which: cuda_core, numba, cupy, warp, taichi, tinygrad; and triton, torch_compile, jax, which need 6.5 GB [default: the first six].
+        /// Which: cuda_core, numba, cupy, warp, taichi, tinygrad, nvtop; triton, torch_compile, jax, which need 6.5 GB; rust, which is built for
+        /// many minutes [default: the first seven].
         names: Vec<String>,
         /// Runs the packages' own tests instead, or samples of them: of numba, cuda_bindings, cuda_core, cupy [default: all].
         #[arg(long)]

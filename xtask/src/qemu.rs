@@ -12,15 +12,14 @@
 //! target/qemu/busybox               makes such archives: busybox cpio -o -H newc
 //! ```
 
-use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::apt::{Apt, LIBRARY_FOLDER, LOADER, launcher, write_program};
 use crate::run::{checked, say, target};
 
 /// What packages are taken from: the release with its kernel, and where a QEMU is that is new enough (10.1 or later).
@@ -36,9 +35,9 @@ const MODULES: [&str; 2] = ["uio", "uio_pci_generic"];
 const PROGRAMS: [&str; 1] = ["lspci"];
 const LIBRARIES: [&str; 7] =
     ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1", "libstdc++.so.6"];
-/// Where the packages have their libraries, and the loader that programs name.
-const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
-const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
+/// Where QEMU looks for firmware.
+const FIRMWARE: &str = r#" \
+    -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" -L "$root/usr/lib/ipxe/qemu""#;
 /// The first process of a guest.
 const INIT: &str = include_str!("../guest/init");
 /// Changes when what is made of the packages changes.
@@ -57,15 +56,16 @@ pub(crate) fn fetch(root: &Path, bound: Duration) -> Result<PathBuf> {
         fs::remove_dir_all(&home)?;
     }
     say(&format!("fetching QEMU and a kernel for its guests into {} (90 MB, once)", home.display()));
-    let apt = Apt::new(&home.join("apt"), Instant::now() + bound)?;
-    apt.update()?;
-    let packages = apt.download()?;
+    let apt = Apt::new(&home.join("apt"), Instant::now() + bound, &[RELEASE, BACKPORTS])?;
+    apt.download(&PACKAGES)?;
+    checked(apt.command("apt-get", RELEASE).arg("download").arg(image(&apt)?))?;
+    let packages = apt.packages()?;
     say(&format!("unpacking {} packages", packages.len()));
     let tree = home.join("root");
     for package in packages {
         checked(Command::new("dpkg-deb").arg("-x").arg(package).arg(&tree))?;
     }
-    launcher(&home)?;
+    launcher(&home, "qemu-system-x86_64", FIRMWARE)?;
     kernel(&home)?;
     initramfs(&home)?;
     for unused in ["apt", "initramfs", "root/boot", "root/usr/lib/modules", "root/usr/share/doc", "root/usr/share/man"]
@@ -88,140 +88,14 @@ fn wanted() -> String {
     format!("{LAYOUT}\n{}\n{KERNEL}\n{INIT}", PACKAGES.join(" "))
 }
 
-/// apt with lists, sources and a status of its own, in which nothing is installed.
-struct Apt {
-    folder: PathBuf,
-    until: Instant,
-}
-
-impl Apt {
-    fn new(folder: &Path, until: Instant) -> Result<Apt> {
-        for program in ["apt-get", "dpkg-deb"] {
-            let there = Command::new(program).arg("--version").stdout(Stdio::null()).status();
-            ensure!(there.is_ok_and(|status| status.success()), "{program} is not there: this needs a Debian machine");
-        }
-        for part in ["lists/partial", "archives/partial"] {
-            fs::create_dir_all(folder.join(part))?;
-        }
-        let apt = Apt { folder: folder.to_owned(), until };
-        fs::write(folder.join("status"), "")?;
-        fs::write(folder.join("apt.conf"), apt.settings())?;
-        Ok(apt)
-    }
-
-    /// What differs from the machine's own settings; how the archive is reached, and whom it is trusted from, does not.
-    fn settings(&self) -> String {
-        let folder = self.folder.display();
-        format!(
-            r#"Dir::State "{folder}";
-Dir::State::status "{folder}/status";
-Dir::State::lists "{folder}/lists";
-Dir::Cache "{folder}";
-Dir::Cache::archives "{folder}/archives";
-Dir::Etc::sourcelist "{folder}/sources.list";
-Dir::Etc::sourceparts "/dev/null";
-Dir::Etc::preferences "/dev/null";
-Dir::Etc::preferencesparts "/dev/null";
-APT::Architecture "amd64";
-#clear APT::Architectures;
-APT::Architectures {{ "amd64"; }};
-APT::Default-Release "{BACKPORTS}";
-APT::Install-Recommends "false";
-APT::Sandbox::User "root";
-APT::Update::Error-Mode "any";
-Acquire::Languages "none";
-Acquire::Retries "1";
-Acquire::http::Timeout "20";
-Acquire::https::Timeout "20";
-#clear Acquire::IndexTargets::deb::DEP-11;
-#clear APT::Update::Pre-Invoke;
-#clear APT::Update::Post-Invoke;
-#clear APT::Update::Post-Invoke-Success;
-#clear DPkg::Post-Invoke;
-"#
-        )
-    }
-
-    /// One of apt's programs with these settings, ended when the time is over.
-    fn command(&self, program: &str, release: &str) -> Command {
-        let left = self.until.saturating_duration_since(Instant::now()).as_secs().max(1);
-        let mut command = Command::new("timeout");
-        command.arg(left.to_string()).arg(program).arg("-c").arg(self.folder.join("apt.conf"));
-        command.args(["-q", "-o", "APT::Get::Assume-Yes=true", "-o", &format!("APT::Default-Release={release}")]);
-        command.current_dir(self.folder.join("archives"));
-        command
-    }
-
-    /// Reads the lists of the first archive known to this machine that has both suites.
-    fn update(&self) -> Result<()> {
-        let archives = archives()?;
-        ensure!(!archives.is_empty(), "apt knows no archive on this machine");
-        for archive in &archives {
-            say(&format!("looking for {RELEASE} and {BACKPORTS} in {archive}"));
-            fs::write(self.folder.join("sources.list"), sources(archive)?)?;
-            if checked(self.command("apt-get", BACKPORTS).arg("update")).is_ok() {
-                return Ok(());
-            }
-        }
-        bail!("no archive that apt knows on this machine can be reached and has {RELEASE} and {BACKPORTS}")
-    }
-
-    /// The packages, as files; apt has checked them.
-    fn download(&self) -> Result<Vec<PathBuf>> {
-        checked(self.command("apt-get", BACKPORTS).args(["install", "--download-only"]).args(PACKAGES))?;
-        let image = self.kernel()?;
-        checked(self.command("apt-get", RELEASE).arg("download").arg(image))?;
-        let files = fs::read_dir(self.folder.join("archives"))?.collect::<Result<Vec<_>, _>>()?;
-        let files = files.iter().map(fs::DirEntry::path);
-        Ok(files.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect())
-    }
-
-    /// Name of the package that [`KERNEL`] stands for.
-    fn kernel(&self) -> Result<String> {
-        let mut depends = self.command("apt-cache", RELEASE);
-        let output = depends.args(["depends", KERNEL]).stderr(Stdio::inherit()).output()?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let mut names = said.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-        let name = names.find(|name| name.starts_with("linux-image-"));
-        Ok(name.with_context(|| format!("{KERNEL} stands for no kernel:\n{said}"))?.to_owned())
-    }
-}
-
-/// Addresses of the archives that this machine's apt is set up with, each once.
-fn archives() -> Result<Vec<String>> {
-    let mut command = Command::new("apt-get");
-    command.args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]);
-    let output = command.output().context("cannot start apt-get")?;
-    let mut archives = Vec::<String>::new();
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        if !archives.iter().any(|there| there == line) {
-            archives.push(line.to_owned());
-        }
-    }
-    Ok(archives)
-}
-
-/// A sources.list. Debian's own key, where it has a place of its own; else any that apt trusts.
-fn sources(archive: &str) -> Result<String> {
-    const KEY: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-    let signed = if Path::new(KEY).exists() { format!("[signed-by={KEY}] ") } else { String::new() };
-    let mut list = String::new();
-    for suite in [RELEASE, BACKPORTS] {
-        writeln!(list, "deb {signed}{archive} {suite} main")?;
-    }
-    Ok(list)
-}
-
-/// A script that starts QEMU with the libraries and the firmware it came with, wherever the folder is.
-fn launcher(home: &Path) -> Result<()> {
-    let script = format!(
-        r#"#!/bin/sh
-root=$(dirname "$(realpath "$0")")/root
-exec "$root/usr/{LOADER}" --library-path "$root/{LIBRARY_FOLDER}" "$root/usr/bin/qemu-system-x86_64" \
-    -L "$root/usr/share/qemu" -L "$root/usr/share/seabios" -L "$root/usr/lib/ipxe/qemu" "$@"
-"#
-    );
-    write_program(&home.join("qemu-system-x86_64"), &script)
+/// Name of the package that [`KERNEL`] stands for.
+fn image(apt: &Apt) -> Result<String> {
+    let mut depends = apt.command("apt-cache", RELEASE);
+    let output = depends.args(["depends", KERNEL]).stderr(Stdio::inherit()).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let mut names = said.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    let name = names.find(|name| name.starts_with("linux-image-"));
+    Ok(name.with_context(|| format!("{KERNEL} stands for no kernel:\n{said}"))?.to_owned())
 }
 
 /// The kernel, and busybox, under names without versions.
@@ -292,9 +166,4 @@ fn only(folder: &Path, prefix: &str) -> Result<PathBuf> {
         (Some(entry), None) => Ok(entry.path()),
         _ => bail!("{} should hold one {prefix}*", folder.display()),
     }
-}
-
-fn write_program(path: &Path, script: &str) -> Result<()> {
-    fs::write(path, script)?;
-    Ok(fs::set_permissions(path, PermissionsExt::from_mode(0o755))?)
 }

@@ -40,6 +40,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
             "tensor",
             "textures",
             "linked",
+            "children",
         ],
     ),
     (

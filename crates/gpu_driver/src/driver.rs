@@ -277,6 +277,7 @@ impl Device {
 
     /// The interrupt thread.
     fn serve_interrupts(&self) {
+        hostmem::prefer_short_slices();
         let mut suspects: Vec<(Instant, Fault)> = Vec::new();
         let mut ended = false;
         let mut left = Left::More;

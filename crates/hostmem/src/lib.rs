@@ -15,7 +15,8 @@
 //!   its threads use them; forked children get copies.
 //! - [`Chain`]: a handler of faults among others; [`is_writable`], for faults that may be over.
 //! - [`strangers`]: descriptors that somebody else has sent, of which closing may take for ever.
-//! - [`Spin`]: how long who waits for a word of shared memory looks at it before it sleeps.
+//! - [`Spin`]: how long who waits for a word of shared memory looks at it before it sleeps; and [`prefer_short_slices`], so that who slept is
+//!   not late.
 //!
 //! The only crate, besides the engines and the C edges, with unsafe code. It knows nothing of GPUs.
 
@@ -30,6 +31,7 @@ mod pin;
 mod program;
 mod range;
 mod shown;
+mod slices;
 mod spin;
 pub mod strangers;
 mod window;
@@ -42,6 +44,7 @@ pub use memfd::{Memfd, MemfdName};
 pub use pin::Pinned;
 pub use program::{PagesKind, ProgramPages};
 pub use range::HostRange;
+pub use slices::prefer_short_slices;
 pub use spin::Spin;
 pub use window::{Protection, Window, WindowError};
 

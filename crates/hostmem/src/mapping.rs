@@ -10,6 +10,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::slices::in_short_slices;
 use crate::{HostRange, Memfd, PAGE};
 
 /// A shared, writable mapping of a [`Memfd`], or of a part of one; other files may take the place of some of its pages.
@@ -171,7 +172,8 @@ impl Mapping {
     pub fn wait(&self, offset: usize, expected: u32, timeout: Option<Duration>) {
         let timeout = timeout.and_then(|t| futex::Timespec::try_from(t).ok());
         // Every outcome (woken, value differs, interrupted, timed out) means the same to the caller: look again.
-        let _ = futex::wait(self.u32_at(offset), futex::Flags::empty(), expected, timeout.as_ref());
+        let word = self.u32_at(offset);
+        let _ = in_short_slices(|| futex::wait(word, futex::Flags::empty(), expected, timeout.as_ref()));
     }
 
     /// As [`Mapping::wait`], and only while a word of another mapping's equals what is expected of it, too. Where the system
@@ -193,7 +195,8 @@ impl Mapping {
         let words = [word(self.u32_at(offset), expected), word(other.u32_at(at), of_other)];
         let now = clock_gettime(ClockId::Monotonic);
         let until = futex::Timespec::try_from(timeout).ok().and_then(|timeout| now.checked_add(timeout));
-        let waited = futex::waitv(&words, futex::WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic);
+        let sleep = || futex::waitv(&words, futex::WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic);
+        let waited = in_short_slices(sleep);
         if matches!(waited, Err(Errno::NOSYS | Errno::PERM)) {
             self.wait(offset, expected, Some(timeout));
         }

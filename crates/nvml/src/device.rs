@@ -39,7 +39,6 @@ exports! {
     fn nvmlDeviceGetDisplayMode(device: Device, display: Out<u32>) = zero;
     fn nvmlDeviceGetDisplayActive(device: Device, active: Out<u32>) = zero;
     fn nvmlDeviceGetMultiGpuBoard(device: Device, several: Out<u32>) = zero;
-    fn nvmlDeviceGetMigMode(device: Device, current: Out<u32>, pending: Out<u32>) = mig_mode;
     fn nvmlDeviceIsMigDeviceHandle(device: Device, is_mig: Out<u32>) = zero;
     fn nvmlDeviceGetMaxMigDeviceCount(device: Device, count: Out<u32>) = zero;
     fn nvmlDeviceGetMigDeviceHandleByIndex(device: Device, index: u32, mig: Out<Device>) = mig_device;
@@ -252,15 +251,6 @@ fn utilization(device: Device, out: Out<nvmlUtilization_t>) -> Answer {
     let now = library.now()?;
     // Nobody measures how often memory is used.
     out.set(nvmlUtilization_t { gpu: (now.gpu(at)?.received + 50) / 100, memory: 0 })
-}
-
-fn mig_mode(device: Device, current: Out<u32>, pending: Out<u32>) -> Answer {
-    on(device)?;
-    if current.is_null() || pending.is_null() {
-        return Err(NVML_ERROR_INVALID_ARGUMENT);
-    }
-    current.set(0)?;
-    pending.set(0)
 }
 
 fn mig_device(device: Device, _index: u32, _mig: Out<Device>) -> Answer {

@@ -139,6 +139,7 @@ unsupported! {
     nvmlDeviceGetMemoryBusWidth
     nvmlDeviceGetMemoryErrorCounter
     nvmlDeviceGetMemoryLimits_v1
+    nvmlDeviceGetMigMode
     nvmlDeviceGetMinMaxClockOfPState
     nvmlDeviceGetMinMaxFanSpeed
     nvmlDeviceGetMinorNumber

@@ -414,6 +414,12 @@ pub enum Builtin {
     Malloc,
     /// `free(pointer: u64)`.
     Free,
+    /// `cudaLaunchDeviceV2(buffer: u64, stream: u64) -> u32`: see [`crate::children`], also of the next two.
+    Launch,
+    /// `cudaMemcpyAsync(dst: u64, src: u64, bytes: u64, kind: u32, stream: u64) -> u32`.
+    Copy,
+    /// `cudaMemsetAsync(dst: u64, value: u32, bytes: u64, stream: u64) -> u32`.
+    Fill,
 }
 
 /// A floating-point format of 8 bits.
@@ -629,8 +635,8 @@ pub enum Op {
     Activemask { dst: Reg },
     /// `elect.sync`: one leader among the lanes of `mask` (the lowest).
     Elect { dst: Option<Reg>, pred: Reg, mask: Operand },
-    /// Product of matrices that the lanes of a warp hold, as [`crate::matrix`] says; `srcs` are the registers of A, B and C.
-    /// What a lane holds that does not execute this is zero. Rule: [`Product::check`] and [`Product::registers`] hold.
+    /// Product of matrices that the lanes of a warp hold, as [`crate::matrix`] says; `srcs` are the registers of A, B and C,
+    /// and the metadata of a sparse one. What a lane holds that does not execute this is zero. Rule: [`Product::check`] and [`Product::registers`] hold.
     Mma { product: Product, dsts: Vec<Reg>, srcs: Vec<Operand> },
     /// `ldmatrix`: lane 8 i + j has the address of line j of matrix i, 16 bytes; `dsts[i]` is its tile, transposed with
     /// `trans` (as 8 × 8 elements of 16 bits). A line whose lane does not execute this is zero.

@@ -41,6 +41,7 @@
 
 pub mod builtins;
 pub mod check;
+pub mod children;
 mod constant;
 mod decl;
 mod error;

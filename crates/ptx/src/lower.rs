@@ -7,6 +7,7 @@
 //!   emits operations;
 //! - `image`: textures and surfaces;
 //! - `layout`: shared memory of a kernel, known before its body is parsed;
+//! - `device_runtime`: calls of the device runtime, by which kernels launch kernels;
 //! - `calls`: which functions are inlined; `units`: those that are not; `frames`: what a recursive one keeps on the stack;
 //! - `stack`: what functions take from the thread's stack while they run;
 //! - `slots`: `.param` variables of calls, turned into registers where no address is taken;
@@ -20,6 +21,7 @@ mod calls;
 mod contract;
 mod control;
 mod convert;
+mod device_runtime;
 mod frames;
 mod graph;
 mod image;

@@ -6,6 +6,9 @@
 //! tile's eight: in two registers, or in the halves of one if elements are f16. PTX says so for `mma.sync`
 //! (but for `m8n8k4` in f16, see [`Arithmetic::Quads`]); for `wmma`, which leaves it open, a matrix is as the `mma.sync`
 //! tiles that make it up, two tiles of lines before the next of k.
+//!
+//! Of a **sparse** product (`mma.sp`) A is held as a matrix of half as many columns, and the lanes hold in one register more,
+//! the metadata, where these are in each **chunk** of a row: [`Product::column`].
 
 use serde::{Deserialize, Serialize};
 
@@ -108,6 +111,8 @@ pub struct Product {
     pub d: Element,
     /// How it is computed.
     pub arithmetic: Arithmetic,
+    /// Half of each chunk of A is zero and not held: which of its lanes each four have the metadata (the sparsity selector).
+    pub sparse: Option<u8>,
 }
 
 /// Most registers of a matrix.
@@ -120,7 +125,51 @@ impl Product {
         u32::from(self.k) >> (2 + self.a.per().trailing_zeros())
     }
 
-    /// Registers of A, B, C and D in a lane.
+    /// The same of A, as it is held.
+    #[must_use]
+    pub fn k_tiles_of_a(&self) -> u32 {
+        if self.sparse.is_some() { self.k_tiles() / 2 } else { self.k_tiles() }
+    }
+
+    /// Elements of a chunk of A, of which a sparse product has half: 2 of tf32, 8 of four bits, else 4.
+    fn chunk(&self) -> u32 {
+        match self.a {
+            Element::TF32 => 2,
+            Element::S4 | Element::U4 => 8,
+            _ => 4,
+        }
+    }
+
+    /// How many of each four lanes have metadata that count; so selectors are below 4 over that.
+    #[must_use]
+    pub fn metadata_lanes(&self) -> u32 {
+        u32::from(self.k) / self.chunk() / 4
+    }
+
+    /// The column in A of element `at` of those that are held of a row, of a sparse product. A chunk's metadata are four bits:
+    /// where its elements are, two bits each; of elements of four bits, where its two pairs are; of tf32, `1110` or `0100` for the
+    /// second or first. Others are undefined: here of tf32 the second of these bits says which, and elements may be twice in one place.
+    #[must_use]
+    pub fn column(&self, metadata: &[u64; 32], row: u32, at: u32) -> u32 {
+        let held = self.chunk() / 2;
+        let (chunk, part) = (at / held, at % held);
+        // A lane has 4 chunks of two rows if elements are wide, else 8 of one, those of the lower rows before those of the upper.
+        let (word, bit) = match self.a.bits() {
+            16.. => (chunk / 4, row / 8 * 16 + chunk % 4 * 4),
+            _ => (chunk / 8 * 2 + row / 8, chunk % 8 * 4),
+        };
+        let lane = row % 8 * 4 + u32::from(self.sparse.unwrap_or(0)) * self.metadata_lanes() + word;
+        let bits = metadata[lane as usize] >> bit;
+        let index = |of: u32| (bits >> (2 * of)) as u32 & 3;
+        let inside = match held {
+            1 => index(0) >> 1,
+            2 => index(part),
+            _ => 2 * index(part / 2) + part % 2,
+        };
+        chunk * self.chunk() + inside
+    }
+
+    /// Registers of A, B, C and D in a lane; the metadata of a sparse product are one more.
     #[must_use]
     pub fn registers(&self) -> [usize; 4] {
         if let Arithmetic::Quads { .. } = self.arithmetic {
@@ -129,7 +178,7 @@ impl Product {
         }
         let (m, n, k) = (u32::from(self.m / 8), u32::from(self.n / 8), self.k_tiles());
         let sums = |of: Element| m * n * 2 / of.per();
-        [m * k, n * k, sums(self.c), sums(self.d)].map(|count| count as usize)
+        [m * self.k_tiles_of_a(), n * k, sums(self.c), sums(self.d)].map(|count| count as usize)
     }
 
     /// Is this a product that [`crate::math::matrix::product`] computes?
@@ -161,6 +210,16 @@ impl Product {
         let whole = quads || (1..=4).contains(&self.k_tiles()) && u32::from(self.k).is_multiple_of(4 * self.a.per());
         if !known || !tiled(self.m) || !tiled(self.n) || !whole {
             return Err("a matrix product of these types and this shape".into());
+        }
+        if let Some(selector) = self.sparse {
+            let known = !quads && !matches!(self.a, F64 | B1) && self.m == 16 && self.k_tiles().is_multiple_of(2);
+            if !known {
+                return Err("a sparse matrix product of these types and this shape".into());
+            }
+            let most = 4 / self.metadata_lanes();
+            if u32::from(selector) >= most {
+                return Err(format!("a sparsity selector of {selector}, where it is below {most}"));
+            }
         }
         if self.registers().into_iter().any(|count| !(1..=MAX_REGISTERS).contains(&count)) {
             return Err("a matrix of more registers than there may be".into());

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
+use crate::children;
 use crate::decl::{Linkage, Opaque};
 use crate::error::PtxError;
 use crate::index;
@@ -261,7 +262,7 @@ impl Program {
     pub fn function_handle(&self, name: &str) -> Option<u64> {
         match self.names.get(name)? {
             Item::Function(index) => Some(handle(*index)),
-            Item::Entry(index) => Some(handle(self.entries[*index].function)),
+            Item::Entry(index) => Some(children::handle(*index)),
             Item::Variable(_) => None,
         }
     }

@@ -558,11 +558,15 @@ impl Checker<'_> {
             Op::Mma { product, dsts, srcs } => {
                 product.check()?;
                 let [a, b, c, d] = product.registers();
-                when(dsts.len() == d && srcs.len() == a + b + c, "the registers of a matrix product")?;
-                let (factors, sums) = srcs.split_at(a + b);
+                let metadata = usize::from(product.sparse.is_some());
+                let count = a + b + c + metadata;
+                when(dsts.len() == d && srcs.len() == count, "the registers of a matrix product")?;
+                let (factors, rest) = srcs.split_at(a + b);
+                let (sums, metadata) = rest.split_at(c);
                 dsts.iter().try_for_each(|r| self.is(*r, product.d.reg()))?;
                 self.srcs(factors, words(product.a))?;
-                self.srcs(sums, words(product.c))
+                self.srcs(sums, words(product.c))?;
+                self.srcs(metadata, Ty::B32)
             }
             Op::LdMatrix { space, dsts, addr, .. } => {
                 when(matches!(dsts.len(), 1 | 2 | 4), "a load of so many matrices")?;
@@ -592,6 +596,9 @@ impl Checker<'_> {
             Builtin::AssertFail => (&[Ty::B64, Ty::B64, Ty::B32, Ty::B64, Ty::B64], None),
             Builtin::Malloc => (&[Ty::B64], Some(Ty::B64)),
             Builtin::Free => (&[Ty::B64], None),
+            Builtin::Launch => (&[Ty::B64, Ty::B64], Some(Ty::B32)),
+            Builtin::Copy => (&[Ty::B64, Ty::B64, Ty::B64, Ty::B32, Ty::B64], Some(Ty::B32)),
+            Builtin::Fill => (&[Ty::B64, Ty::B32, Ty::B64, Ty::B64], Some(Ty::B32)),
         };
         when(args.len() == params.len(), "a call's arguments")?;
         when(dst.is_none() || result.is_some(), "a call's result")?;

@@ -70,19 +70,46 @@ fn at([row, column]: [usize; 2], q: usize, of: Element, salt: usize) -> i64 {
     }
 }
 
+/// The metadata of a chunk: any of the six pairs of places, or of tf32 either of the two.
+fn metadata(form: &Form, row: usize, chunk: usize) -> u32 {
+    let mixed = (row * 29 + chunk * 17 + row * chunk * 5 + 3) * 2_654_435_761 >> 9;
+    match form.chunk() {
+        2 => [0b0100, 0b1110][mixed % 2],
+        _ => [0b0100, 0b1000, 0b1001, 0b1100, 0b1101, 0b1110][mixed % 6],
+    }
+}
+
+/// Which of the elements of A's row that are held is in a column; none if that is zero.
+fn held_at(form: &Form, row: usize, column: usize) -> Option<usize> {
+    let (chunk, inside) = (column / form.chunk(), column % form.chunk());
+    let metadata = metadata(form, row, chunk) as usize;
+    let places = [metadata & 3, metadata >> 2];
+    match form.chunk() {
+        // Of tf32 both places are halves of the one element.
+        2 => (places[0] / 2 == inside).then_some(chunk),
+        4 => places.iter().position(|&place| place == inside).map(|at| chunk * 2 + at),
+        _ => places.iter().position(|&place| place == inside / 2).map(|at| chunk * 4 + at * 2 + inside % 2),
+    }
+}
+
 fn check(form: &Form) {
     let mut memory = vec![0; 64 << 10];
     let value = |role: Role, place, q| at(place, q, form.element(role), role as usize);
     for role in [Role::A, Role::B, Role::C] {
         form.put(role, &mut memory, &mut |place, q| bits(form.element(role), value(role, place, q)));
     }
+    form.put_metadata(&mut memory, 0x1b1b_e4e4, &mut |[row, column]| metadata(form, row, column / form.chunk()));
     run(&form.text(), &mut memory);
     let results = form.results(&memory[OUT..]);
     let [m, n, k] = form.sides;
     assert_eq!(results.len(), m * n * if form.quads() { 4 } else { 1 });
     for ([i, j], q, got) in results {
         let products = (0..k).map(|l| {
-            let (a, b) = (value(Role::A, [i, l], q), value(Role::B, [l, j], q));
+            let a = match form.sparse {
+                None => value(Role::A, [i, l], q),
+                Some(_) => held_at(form, i, l).map_or(0, |held| value(Role::A, [i, held], q)),
+            };
+            let b = value(Role::B, [l, j], q);
             if form.modifier == ".xor.popc" { a ^ b } else { a * b }
         });
         let want = value(Role::C, [i, j], q) + products.sum::<i64>();
@@ -100,7 +127,7 @@ fn products_are_of_the_elements_that_the_manual_says() {
 /// Numbers whose sums tell in which order and how they were rounded.
 #[test]
 fn sums_are_rounded_as_documented() {
-    let form = |sides, elements| Form { sides, elements, layout: [true, false], modifier: "" };
+    let form = |sides, elements| Form { sides, elements, layout: [true, false], modifier: "", sparse: None };
     use Element::{BF16, F16, F32, TF32};
     // 1 + 2^-24 + 2^-24 + …: each rounded to even, so they are lost; the other way round they are not.
     let small = f64::from(f32::EPSILON) / 2.0;

@@ -62,6 +62,7 @@ impl Bench {
             window_lo: LO,
             control: Arc::new(AtomicU32::new(0)),
             checked: None,
+            launcher: None,
         });
         let start = cpu_time();
         let mut batch = Batch::new(grid, 0..case.grid.iter().map(|&side| u64::from(side)).product());

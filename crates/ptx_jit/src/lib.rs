@@ -60,6 +60,7 @@ use hostmem::Window;
 use image::Body;
 use ptx::PtxErrorKind;
 use ptx::check::Checked;
+use ptx::children::Launcher;
 use ptx::ir::Kernel;
 use ptx::launch::{Control, Launch, Step, shared_bytes};
 
@@ -252,6 +253,8 @@ pub struct Grid {
     pub control: Arc<AtomicU32>,
     /// Who checks what the kernel does: the interpreter asks him, machine code does not.
     pub checked: Option<Checked>,
+    /// Who takes what its threads launch; without, that is an error of theirs.
+    pub launcher: Option<Arc<dyn Launcher>>,
 }
 
 impl Grid {

@@ -40,6 +40,9 @@ impl InterpretedBatch {
                 if let Some(checked) = &self.grid.checked {
                     cta.check(checked.clone());
                 }
+                if let Some(launcher) = &self.grid.launcher {
+                    cta.launcher(Arc::clone(launcher));
+                }
                 self.cta = Some(cta);
             }
             match self.cta.as_mut().map_or(Step::Done, |cta| cta.resume(&memory, &self.grid.control)) {

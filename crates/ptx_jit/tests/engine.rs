@@ -63,6 +63,7 @@ impl Machine {
             window_lo: LO,
             control: Arc::clone(&self.control),
             checked: None,
+            launcher: None,
         })
     }
 

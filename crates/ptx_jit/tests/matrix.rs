@@ -97,6 +97,10 @@ fn products_agree_for_any_bits_and_any_lanes() {
         for (i, role) in (0..TRIES).flat_map(|i| [Role::A, Role::B, Role::C].map(|role| (i, role))) {
             form.put(role, &mut memory[i * STRIDE..], &mut |_, _| random.element(form.element(role)));
         }
+        for i in 0..TRIES {
+            // Of sparse products, of any bits whatever.
+            form.put_metadata(&mut memory[i * STRIDE..], 0x1b1b_e4e4, &mut |_| random.next() as u32 >> 7);
+        }
         let after = agreed(&text, 32, TRIES, &memory);
         let is_nan = |bits: u64| form.element(Role::D) == Element::F32 && f32::from_bits(bits as u32).is_nan();
         for i in 0..TRIES {

@@ -286,6 +286,7 @@ const DEVICE: &[c_long] = &[
     libc::SYS_pidfd_send_signal,
     libc::SYS_pipe2,
     libc::SYS_preadv2,
+    libc::SYS_sched_getattr,
     libc::SYS_sched_setaffinity,
     libc::SYS_setpriority,
     libc::SYS_setsockopt,
@@ -298,6 +299,8 @@ const DEVICE: &[c_long] = &[
 /// Watching what guests store into memory of theirs, with descriptors that they have sent: numbers of `linux/userfaultfd.h` and
 /// `linux/fs.h`. To make such descriptors is not for this process.
 const DEVICE_IF: &[(c_long, u8, Test)] = &[
+    // Slices of processor time: the calling thread's.
+    (libc::SYS_sched_setattr, 0, Test::Is(0)),
     // UFFDIO_WRITEPROTECT
     (libc::SYS_ioctl, 1, Test::Is(0xc018_aa06)),
     // UFFDIO_WAKE

@@ -9,6 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::budget::{Budgets, Dropping};
 use crate::channel::Channel;
+use crate::children::Family;
 use crate::chip::Chip;
 use crate::job::{Active, Resident};
 use crate::program::{Forgotten, Kernel, Load, LoadError};
@@ -21,6 +22,7 @@ pub(crate) enum Trash {
     Job(Active),
     Cta(Box<Resident>),
     Channel(Box<Channel>),
+    Family(Family),
     Programs(Forgotten),
     Space(Arc<Space>),
 }
@@ -31,7 +33,7 @@ impl Trash {
         match self {
             Trash::Job(active) => active.is_heavy(),
             Trash::Space(space) => Arc::strong_count(space) == 1,
-            Trash::Cta(_) | Trash::Channel(_) | Trash::Programs(_) => true,
+            Trash::Cta(_) | Trash::Channel(_) | Trash::Family(_) | Trash::Programs(_) => true,
         }
     }
 }

@@ -32,6 +32,7 @@ use gpu_spec::ramfc::{CONFIG, CONFIG_PRIVILEGED, InstanceBlock, SIGNATURE, SIGNA
 use gpu_spec::userd;
 use zerocopy::{FromZeros, IntoBytes};
 
+use crate::children::Family;
 use crate::chip::Chip;
 use crate::compute::Compute;
 use crate::copy::CopyEngine;
@@ -65,6 +66,8 @@ pub(crate) struct Channel {
     pub(crate) notifier: Option<PhysAddr>,
     /// Work that was started and is not done.
     pub(crate) job: Option<Active>,
+    /// Grids that wait for what they launched, of which the job is one, if there are any.
+    pub(crate) family: Family,
     /// What its kernels took.
     pub(crate) pace: Pace,
     /// The acquire that holds the channel.
@@ -191,6 +194,7 @@ impl Channel {
             budget,
             notifier: block.notifier(),
             job: None,
+            family: Family::default(),
             pace: Pace::default(),
             waiting: None,
             stopped: false,

@@ -249,6 +249,28 @@ impl CopyEngine {
 }
 
 impl Transfer {
+    /// A copy in an address space, from byte to byte.
+    pub(crate) fn copying(space: &Arc<Space>, dst: u64, src: u64, bytes: u64) -> Transfer {
+        Transfer {
+            space: Arc::clone(space),
+            source: Place::Virtual(src),
+            destination: Place::Virtual(dst),
+            source_pitch: 0,
+            destination_pitch: 0,
+            line: bytes,
+            total: bytes,
+            remap: None,
+            finish: Finish::default(),
+        }
+    }
+
+    /// One that makes every byte the same.
+    pub(crate) fn filling(space: &Arc<Space>, dst: u64, value: u8, bytes: u64) -> Transfer {
+        let components = vec![Component::Constant(value.into())];
+        let remap = Remap { component_bytes: 1, source_components: 1, components };
+        Transfer { remap: Some(remap), ..Transfer::copying(space, dst, dst, bytes) }
+    }
+
     /// Units of all lines.
     pub(crate) fn total(&self) -> u64 {
         self.total

@@ -13,6 +13,7 @@ use ptx::launch::{Control, Exception, Launch, MAX_SHARED_BYTES, Step};
 use ptx_jit::{Batch, Code, EngineKind, Grid, compiler};
 
 use crate::budget::{Budgets, Charge, Compilation, Need};
+use crate::children::{Family, Launched, Parent};
 use crate::chip::Chip;
 use crate::copy::Transfer;
 use crate::error::ChannelError;
@@ -210,6 +211,11 @@ pub(crate) struct GridJob {
     pub(crate) release: Option<Release>,
     /// Address >> 8 of the descriptor that is launched at the end.
     pub(crate) dependent: Option<u32>,
+    /// What its threads launch.
+    pub(crate) launched: Arc<Launched>,
+    /// Address of its program's entry.
+    program: u64,
+    stack_bytes: u32,
 }
 
 impl Active {
@@ -273,6 +279,11 @@ impl Active {
             }
     }
 
+    /// A grid of which nothing is under way makes room for what it has launched.
+    pub(crate) fn steps_aside(&self) -> bool {
+        self.in_flight == 0 && matches!(&self.job, Job::Grid(grid) if grid.steps_aside())
+    }
+
     /// True if the work may be started anew: nothing of it was begun, or it may be done twice.
     pub(crate) fn may_begin_again(&self) -> bool {
         match &self.job {
@@ -309,6 +320,7 @@ impl GridJob {
         prepared: Arc<Prepared>,
         request: LaunchRequest,
         space: &Space,
+        family: &Family,
     ) -> Result<GridJob, ChannelError> {
         let code = Arc::clone(&prepared.code);
         let mut launch = request.launch;
@@ -331,6 +343,7 @@ impl GridJob {
             checker: Arc::clone(checker),
             text: space.programs.kernel(request.program).map(|kernel| Arc::clone(&kernel.module.source.text)),
         });
+        let launched = Arc::new(Launched::new(&chip.budgets, budget, family));
         let grid = Arc::new(Grid {
             code,
             launch,
@@ -338,6 +351,7 @@ impl GridJob {
             window_lo: space.window_lo(),
             control: Arc::new(AtomicU32::new(Control::RUN)),
             checked,
+            launcher: Some(Arc::clone(&launched) as Arc<_>),
         });
         Ok(GridJob {
             grid,
@@ -354,11 +368,27 @@ impl GridJob {
             batch: 1,
             release: request.release,
             dependent: request.dependent,
+            launched,
+            program: request.program,
+            stack_bytes: request.stack_bytes,
         })
     }
 
     fn has_work(&self) -> bool {
-        !(self.unstarted.is_empty() && self.preempted.is_empty() && self.yielded.is_empty())
+        let begun = !(self.preempted.is_empty() && self.yielded.is_empty());
+        begun || !self.unstarted.is_empty() && (self.cooperative || !self.launched.is_crowded())
+    }
+
+    /// No CTA of it is with anybody but a worker, and some have not begun. All those of a cooperative grid are under way together.
+    pub(crate) fn has_only_unstarted(&self) -> bool {
+        let begun = !(self.preempted.is_empty() && self.yielded.is_empty());
+        !begun && !self.unstarted.is_empty() && !self.cooperative
+    }
+
+    /// What its launches take from it.
+    pub(crate) fn parent(&self) -> Parent {
+        let (program, stack_bytes) = (self.program, self.stack_bytes);
+        Parent { program, stack_bytes, driver: self.grid.launch.driver }
     }
 
     /// CTAs wait for each other: those that run should give way now and then.
@@ -381,7 +411,7 @@ impl GridJob {
                 return work(&self.grid, cta);
             }
         }
-        if self.unstarted.is_empty() {
+        if self.unstarted.is_empty() || !self.cooperative && self.launched.is_crowded() {
             return Take::Nothing;
         }
         let Ok(charge) = self.charge(budgets, budget) else {
@@ -394,7 +424,8 @@ impl GridJob {
         let Some(range) = self.unstarted.last_mut() else { return Take::Nothing };
         let left: u64 = range.end - range.start;
         let share = left.div_ceil(2 * workers);
-        let count = self.batch.min(share).max(1);
+        // Of those that launch one at a time: what waits is to be seen in time.
+        let count = if self.launched.is_quiet() { self.batch.min(share).max(1) } else { 1 };
         let part = range.start..range.start + count;
         range.start += count;
         if range.start == range.end {

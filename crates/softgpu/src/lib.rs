@@ -14,6 +14,7 @@
 //! - `channel`, `host`, `copy`, `compute`: a channel's GPFIFO and pushbuffer, and the methods of its engines.
 //! - `program`: containers in GPU memory become code (crates `ptx` and `ptx_jit`), kept per address space.
 //! - `job`: what methods start: grids, transfers, invalidates, in units for workers.
+//! - `children`: what grids launch themselves.
 //! - `front`: channels, TSGs and runlists, and the choice of the next unit. `schedule`: the shares of TSGs. `occupancy`: time
 //!   that no TSG has.
 //! - `budget`: what all of it costs the host's memory, and how much of that there may be.
@@ -58,6 +59,7 @@ mod background;
 mod bar0;
 mod budget;
 mod channel;
+mod children;
 mod chip;
 mod clock;
 mod compute;

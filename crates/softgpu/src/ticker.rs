@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use hostmem::prefer_short_slices;
 use parking_lot::MutexGuard;
 
 use crate::device::{Device, Guard};
@@ -17,6 +18,7 @@ impl Device {
     /// The life of the ticker.
     pub(crate) fn tick(&self) {
         let _guard = Guard(self);
+        prefer_short_slices();
         let bells = &self.chip.doorbells;
         let mut front = self.front.lock();
         let mut room_at = Instant::now();

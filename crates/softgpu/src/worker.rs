@@ -24,6 +24,7 @@ impl Device {
     /// The life of a worker.
     pub(crate) fn work(self: &Arc<Device>, worker: usize) {
         let _guard = Guard(self);
+        hostmem::prefer_short_slices();
         let mut front = self.front.lock();
         let mut spin = Spin::default();
         let mut idle: Option<Instant> = None;

@@ -2,19 +2,21 @@
 //!
 //! Every link is begun with the real library, which says what is wrong with its options, and whose handle the program gets. What is to be linked is kept
 //! here instead, until the link is completed: intermediate code (LTO-IR) is made one PTX by the real library, by a link of its own with
-//! `-ptx`; that and all PTX that was added is linked to one text ([`ptx::link`]). Who asks for the machine code gets that text, with its
-//! NUL. Who asks for linked intermediate code gets what the real library makes of that alone. Links to PTX (`-ptx`), and functions that are
+//! `-ptx`; that and all PTX that was added, or is in fat binaries, object files and libraries that were, is linked to one text ([`ptx::link`]).
+//! Who asks for the machine code gets that text, with its NUL. Who asks for linked intermediate code gets what the real library makes of that alone. Links to PTX (`-ptx`), and functions that are
 //! not named here, are the real library's.
 //!
 //! # Limits
 //! The real library makes PTX of what kernels in intermediate code use: kernels in PTX find no functions there. Machine code cannot be
-//! linked, and is refused when it is added.
+//! linked, and is refused when it is added; in a library it is passed over, and named when something is undefined. Intermediate code in
+//! fat binaries, object files and libraries is not looked for.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ptx::link::Module;
+use cuda_core::{CudaError, fatbin, objects};
+use ptx::link::{LinkError, Module};
 use ptx::{JitOptions, Program};
 
 use crate::image::{self, Kind};
@@ -36,6 +38,9 @@ const INVALID_INPUT: c_int = 3;
 const PTX_COMPILE: c_int = 4;
 /// `NVJITLINK_ERROR_INTERNAL`: what the real library says of symbols that nobody defines.
 const INTERNAL: c_int = 6;
+
+/// Compute capability of the software GPU, as `major * 10 + minor`: PTX for higher ones is passed over.
+const CAPABILITY: u32 = 120;
 
 /// The name that every version's file begins with.
 const FILES: &str = "libnvJitLink.so";
@@ -112,6 +117,10 @@ struct Link {
     lto: Vec<(CString, Vec<u8>)>,
     /// PTX, by name.
     ptx: Vec<(String, Program)>,
+    /// PTX of members of libraries, by name: linked where it is needed.
+    members: Vec<(String, Program)>,
+    /// Members of libraries that have machine code only.
+    without: Vec<String>,
     /// For the error log.
     errors: String,
     /// The linked text with its NUL.
@@ -175,11 +184,44 @@ impl Link {
                 text: format!("{shown}: machine code, which the software GPU cannot execute: add PTX or LTO-IR"),
             }))),
             Kind::Other if kind == INPUT_PTX || kind == INPUT_LTOIR => None,
-            Kind::Other => Some(self.note(Err(Failure {
-                result: INVALID_INPUT,
-                text: format!("{shown}: the software GPU's linker does not know such input: add PTX or LTO-IR"),
-            }))),
+            Kind::Other => {
+                let added = self.add_container(bytes, &shown);
+                Some(self.note(added))
+            }
         }
+    }
+
+    /// Takes the PTX of a fat binary, an object file or a library. A library may have none: who knows whether it is needed.
+    fn add_container(&mut self, bytes: &[u8], name: &str) -> Result<(), Failure> {
+        let members = if objects::is_object(bytes) {
+            objects::members(bytes, CAPABILITY)
+        } else {
+            fatbin::texts(&bytes, CAPABILITY).map(|found| vec![objects::Member { name: None, found }])
+        };
+        let members = members.map_err(|error| Failure {
+            result: INVALID_INPUT,
+            text: match error {
+                CudaError::NO_BINARY_FOR_GPU => {
+                    format!("{name}: no PTX, and the software GPU cannot execute machine code")
+                }
+                _ => format!(
+                    "{name}: neither PTX nor LTO-IR, nor a fat binary, an object file or a library, or it is damaged"
+                ),
+            },
+        })?;
+        for objects::Member { name: member, found } in members {
+            let of_library = member.is_some();
+            let name = member.map_or_else(|| name.to_owned(), |member| format!("{name}({member})"));
+            for text in &found.texts {
+                let program = parse(text, &name)?;
+                let texts = if of_library { &mut self.members } else { &mut self.ptx };
+                texts.push((name.clone(), program));
+            }
+            if found.without > 0 {
+                self.without.push(name);
+            }
+        }
+        Ok(())
     }
 
     /// Links what was added.
@@ -200,20 +242,37 @@ impl Link {
 
     fn link(&self, library: usize) -> Result<Vec<u8>, Failure> {
         let lto = if self.lto.is_empty() { None } else { Some(("LTO-IR".to_owned(), lower(library, self)?)) };
-        let all = self.ptx.iter().chain(&lto);
-        let modules: Vec<Module<'_>> = all.map(|(name, program)| Module { name, program }).collect();
-        let text = if modules.is_empty() {
-            // As the real library makes machine code of nothing.
-            let target = self.value("-arch").unwrap_or("sm_75");
-            format!(".version 8.0\n.target {target}\n.address_size 64\n")
+        fn module((name, program): &(String, Program)) -> Module<'_> {
+            Module { name, program }
+        }
+        let modules: Vec<Module<'_>> = self.ptx.iter().chain(&lto).map(module).collect();
+        let members: Vec<Module<'_>> = self.members.iter().map(module).collect();
+        let text = if modules.is_empty() && members.is_empty() {
+            self.nothing()
         } else {
-            let failed = |error: ptx::link::LinkError| Failure {
-                result: INTERNAL,
-                text: error.to_string().lines().map(|line| format!("error   : {line}\n")).collect(),
+            let failed = |error: LinkError| {
+                let mut text: String = error.to_string().lines().map(|line| format!("error   : {line}\n")).collect();
+                if matches!(error, LinkError::Undefined { .. }) && !self.without.is_empty() {
+                    text += &format!(
+                        "{}: machine code only, which the software GPU cannot execute\n",
+                        self.without.join(", ")
+                    );
+                }
+                Failure { result: INTERNAL, text }
             };
-            ptx::link::link(&modules).map_err(failed)?
+            match ptx::link::link_with(&modules, &members) {
+                // A library of which nothing was needed.
+                Err(LinkError::Nothing) => self.nothing(),
+                linked => linked.map_err(failed)?,
+            }
         };
         Ok([text, self.jit_options().pragma().unwrap_or_default(), "\0".into()].concat().into_bytes())
+    }
+
+    /// What is linked of nothing, as the real library makes machine code of it.
+    fn nothing(&self) -> String {
+        let target = self.value("-arch").unwrap_or("sm_75");
+        format!(".version 8.0\n.target {target}\n.address_size 64\n")
     }
 
     /// Puts an error into the log; the result to return.
@@ -514,6 +573,80 @@ mod tests {
         assert_eq!(link.add(INPUT_PTX, b".version 8.0\n.target sm_75\n.what", c"bad"), Some(PTX_COMPILE));
         assert!(link.errors.contains("ptxas bad, line 3; error   : "), "{}", link.errors);
         assert_eq!(link.add(1, b"\x7fELF\x02\x01\x01A\x08\0\0\0\0\0\0\0\x02\0\xbe\0", c"x"), Some(INVALID_INPUT));
+    }
+
+    /// An `ar` archive of one member.
+    fn library(name: &str, member: &[u8]) -> Vec<u8> {
+        let head = format!("{:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`\n", format!("{name}/"), 0, 0, 0, 644, member.len());
+        [b"!<arch>\n", head.as_bytes(), member].concat()
+    }
+
+    /// An object file with a fat binary of one entry: PTX, or machine code.
+    fn object(ptx: bool, code: &[u8]) -> Vec<u8> {
+        let padded = code.len().next_multiple_of(8);
+        let mut fat = [0x50, 0xED, 0x55, 0xBA, 1, 0, 16, 0].to_vec();
+        fat.extend((0x40 + padded as u64).to_le_bytes());
+        let mut entry = [0; 0x40];
+        entry[0] = if ptx { 1 } else { 2 };
+        entry[4] = 0x40;
+        entry[8..12].copy_from_slice(&(padded as u32).to_le_bytes());
+        entry[28] = 75;
+        fat.extend(entry);
+        fat.extend(code);
+        fat.resize(16 + 0x40 + padded, 0);
+        let names = b"\0__nv_relfatbin\0.shstrtab\0";
+        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+        file.resize(64, 0);
+        (file[16], file[18], file[20], file[52], file[58], file[60], file[62]) = (1, 62, 1, 64, 64, 3, 2);
+        file[40..48].copy_from_slice(&((64 + fat.len() + names.len()) as u64).to_le_bytes());
+        let section = |name: u32, kind: u32, at: usize, bytes: usize| {
+            let mut header = [0; 64];
+            header[..4].copy_from_slice(&name.to_le_bytes());
+            header[4..8].copy_from_slice(&kind.to_le_bytes());
+            header[24..32].copy_from_slice(&(at as u64).to_le_bytes());
+            header[32..40].copy_from_slice(&(bytes as u64).to_le_bytes());
+            header
+        };
+        file.extend(&fat);
+        file.extend(names);
+        file.extend([0; 64]);
+        file.extend(section(1, 1, 64, fat.len()));
+        file.extend(section(16, 3, 64 + fat.len(), names.len()));
+        file
+    }
+
+    /// As `libcudadevrt.a` is, which programs add to every link.
+    #[test]
+    fn a_library_without_ptx_is_named_where_something_is_missing() {
+        let mut link = link(&[c"-arch=sm_120"]);
+        let devrt = library("runtime.o", &object(false, b"\x7fELFcode"));
+        assert_eq!(link.add(6, &devrt, c"libcudadevrt.a"), Some(SUCCESS), "{}", link.errors);
+        assert_eq!(link.complete(library::MOST), SUCCESS, "{}", link.errors);
+        assert_eq!(link.add(INPUT_PTX, CALLED, c"b"), Some(SUCCESS));
+        assert_eq!(link.complete(library::MOST), SUCCESS, "{}", link.errors);
+        let text = String::from_utf8(link.linked.clone().unwrap()).unwrap();
+        assert!(text.contains(".visible .func f"), "{text}");
+
+        let mut lacking = Link { without: link.without.clone(), ..Link::default() };
+        assert_eq!(lacking.add(INPUT_PTX, CALLER, c"caller"), Some(SUCCESS));
+        assert_eq!(lacking.complete(library::MOST), INTERNAL);
+        let expected = "undefined symbol 'f', wanted by caller\nlibcudadevrt.a(runtime.o): machine code only";
+        assert!(lacking.errors.contains(expected), "{}", lacking.errors);
+    }
+
+    #[test]
+    fn ptx_in_objects_and_libraries_is_linked() {
+        for (input, bytes) in [(5, object(true, CALLED)), (6, library("f.o", &object(true, CALLED)))] {
+            let mut link = link(&[]);
+            assert_eq!(link.add(input, &bytes, c"f"), Some(SUCCESS), "{}", link.errors);
+            assert_eq!(link.add(INPUT_PTX, CALLER, c"caller"), Some(SUCCESS));
+            assert_eq!(link.complete(library::MOST), SUCCESS, "{}", link.errors);
+        }
+        let mut link = link(&[]);
+        assert_eq!(link.add(5, &object(false, b"\x7fELFcode"), c"machine.o"), Some(INVALID_INPUT));
+        assert!(link.errors.contains("machine.o: no PTX"), "{}", link.errors);
+        assert_eq!(link.add(6, b"!<arch>\nnothing such", c"lib.a"), Some(INVALID_INPUT));
+        assert!(link.errors.contains("lib.a: neither PTX nor"), "{}", link.errors);
     }
 
     #[test]

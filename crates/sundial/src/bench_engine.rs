@@ -228,6 +228,7 @@ impl Memory<'_> {
             window_lo: LO,
             control: Arc::new(AtomicU32::new(Control::RUN)),
             checked: None,
+            launcher: None,
         }))
     }
 }

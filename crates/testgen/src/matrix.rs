@@ -18,6 +18,8 @@ pub struct Form {
     pub layout: [bool; 2],
     /// Behind the types: `.xor.popc`, or before them: `.satfinite`.
     pub modifier: &'static str,
+    /// The selector of a sparse product, of which A's columns here are those that are held.
+    pub sparse: Option<u8>,
 }
 
 /// Bytes from one CTA's input to the next one's, and so for outputs: more than either has.
@@ -57,7 +59,7 @@ pub fn forms() -> Vec<Form> {
     use Element::{B1, BF16, E4M3, E5M2, F16, F32, F64, S4, S8, S32, TF32, U4, U8};
     let mut forms = Vec::new();
     let mut add = |sides, elements, modifier| {
-        forms.push(Form { sides, elements, layout: [true, false], modifier });
+        forms.push(Form { sides, elements, layout: [true, false], modifier, sparse: None });
     };
     for k in [8, 16] {
         add([16, 8, k], [F16, F16, F32, F32], "");
@@ -92,8 +94,39 @@ pub fn forms() -> Vec<Form> {
     }
     for layout in [[true, true], [true, false], [false, true], [false, false]] {
         for (c, d) in [(F16, F16), (F32, F32), (F16, F32), (F32, F16)] {
-            forms.push(Form { sides: [8, 8, 4], elements: [F16, F16, c, d], layout, modifier: "" });
+            forms.push(Form { sides: [8, 8, 4], elements: [F16, F16, c, d], layout, modifier: "", sparse: None });
         }
+    }
+    forms.append(&mut sparse_forms());
+    forms
+}
+
+/// Those by `mma.sp.sync`.
+fn sparse_forms() -> Vec<Form> {
+    use Element::{BF16, E4M3, E5M2, F16, F32, S4, S8, S32, TF32, U4, U8};
+    let mut forms = Vec::new();
+    let mut add = |k, [a, b]: [Element; 2], sums, modifier, selectors| {
+        for selector in 0..selectors {
+            let (sides, elements, layout) = ([16, 8, k], [a, b, sums, sums], [true, false]);
+            forms.push(Form { sides, elements, layout, modifier, sparse: Some(selector) });
+        }
+    };
+    for (k, selectors) in [(16, 4), (32, 2)] {
+        add(k, [F16; 2], F32, "", selectors);
+        add(k, [F16; 2], F16, "", selectors);
+        add(k, [BF16; 2], F32, "", selectors);
+        add(k / 2, [TF32; 2], F32, "", selectors);
+    }
+    for (types, sides) in [([S8, U8], [32, 64]), ([S4, U4], [64, 128])] {
+        for (a, b) in types.into_iter().flat_map(|a| types.map(|b| (a, b))) {
+            for modifier in ["", ".satfinite"] {
+                add(sides[0], [a, b], S32, modifier, 2);
+                add(sides[1], [a, b], S32, modifier, 1);
+            }
+        }
+    }
+    for (a, b) in [E4M3, E5M2].into_iter().flat_map(|a| [E4M3, E5M2].map(|b| (a, b))) {
+        add(64, [a, b], F32, "", 1);
     }
     forms
 }
@@ -106,7 +139,13 @@ impl Form {
         let [a, b, c, d] = self.elements.map(name);
         let [left, right] = self.layout.map(|row| if row { "row" } else { "col" });
         let (before, behind) = if self.modifier == ".satfinite" { (self.modifier, "") } else { ("", self.modifier) };
-        format!("mma.sync.aligned.m{m}n{n}k{k}.{left}.{right}{before}.{d}.{a}.{b}.{c}{behind}")
+        let sp = match self.sparse {
+            None => "",
+            // Both names of the same.
+            Some(_) if self.element(Role::D) == Element::F32 => ".sp::ordered_metadata",
+            Some(_) => ".sp",
+        };
+        format!("mma{sp}.sync.aligned.m{m}n{n}k{k}.{left}.{right}{before}.{d}.{a}.{b}.{c}{behind}")
     }
 
     /// Four products by eight lanes each?
@@ -126,6 +165,7 @@ impl Form {
     pub fn size(&self, role: Role) -> [usize; 2] {
         let [m, n, k] = self.sides;
         match role {
+            Role::A if self.sparse.is_some() => [m, k / 2],
             Role::A => [m, k],
             Role::B => [k, n],
             Role::C | Role::D => [m, n],
@@ -161,7 +201,12 @@ impl Form {
         let (group, t) = (lane >> 2, lane % 4);
         let lower = |first: bool| if first { group } else { group + 8 };
         let bits = self.element(role).bits();
-        let at = match (role, self.sides, bits) {
+        let mut sides = self.sides;
+        if self.sparse.is_some() && role == Role::A {
+            // As held, A is that of a product of half the length.
+            sides[2] /= 2;
+        }
+        let at = match (role, sides, bits) {
             (Role::A, [8, 8, 4], 64) => [group, t],
             (Role::A, [8, 8, 16], 8) => [group, t * 4 + i],
             (Role::A, [8, 8, 32], 4) => [group, t * 8 + i],
@@ -196,6 +241,11 @@ impl Form {
             (Role::B, [16, 8, 32], 8) => [t * 4 + (i & 3) + if i >= 4 { 16 } else { 0 }, group],
             (Role::B, [16, 8, 64], 4) => [t * 8 + (i & 7) + if i >= 8 { 32 } else { 0 }, group],
             (Role::B, [16, 8, 256], 1) => [t * 32 + (i & 31) + if i >= 32 { 128 } else { 0 }, group],
+            // Of sparse products only.
+            (Role::B, [16, 8, 32], 16) => [t * 2 + (i & 1) + 8 * (i / 2), group],
+            (Role::B, [16, 8, 16], 32) => [t + 4 * i, group],
+            (Role::B, [16, 8, 64], 8) => [t * 4 + (i & 3) + 16 * (i / 4), group],
+            (Role::B, [16, 8, 128], 4) => [t * 8 + (i & 7) + 32 * (i / 8), group],
             (Role::C | Role::D, [8, 8, _], _) => [group, t * 2 + i],
             (Role::C | Role::D, [16, 8, _], _) => [lower(i < 2), t * 2 + (i & 1)],
             _ => panic!("no such matrix: {self:?}, {role:?}"),
@@ -225,10 +275,57 @@ impl Form {
         before + 256 * register + 8 * lane
     }
 
+    /// Elements of a chunk of A, of which half are held.
+    #[must_use]
+    pub fn chunk(&self) -> usize {
+        match self.element(Role::A).bits() {
+            32 => 2,
+            4 => 8,
+            _ => 4,
+        }
+    }
+
+    /// What each of the lanes that have metadata has from its lowest bits on: of rows 0 and 8 those of the chunks from a column on
+    /// (in the manual's pictures "metadata layout"). Row r and 8 + r are in the lanes 4 r further.
+    fn metadata_words(&self) -> &'static [&'static [(usize, usize)]] {
+        match (self.sides[2], self.element(Role::A).bits()) {
+            (16, 16) | (8, 32) => &[&[(0, 0), (8, 0)]],
+            (32, 16) => &[&[(0, 0), (8, 0)], &[(0, 16), (8, 16)]],
+            (16, 32) => &[&[(0, 0), (8, 0)], &[(0, 8), (8, 8)]],
+            (32, 8) | (64, 4) => &[&[(0, 0)], &[(8, 0)]],
+            (64, 8) => &[&[(0, 0)], &[(8, 0)], &[(0, 32)], &[(8, 32)]],
+            (128, 4) => &[&[(0, 0)], &[(8, 0)], &[(0, 64)], &[(8, 64)]],
+            _ => panic!("no such product: {self:?}"),
+        }
+    }
+
+    /// Puts the metadata of a sparse product into the kernel's input, and other bits where there are none; `value` gives the four of
+    /// the chunk of a row that begins at a column.
+    pub fn put_metadata(&self, input: &mut [u8], other: u32, value: &mut dyn FnMut([usize; 2]) -> u32) {
+        let Some(selector) = self.sparse else { return };
+        let words = self.metadata_words();
+        for lane in 0..32 {
+            let mut bits = other;
+            let contributes = (lane % 4_usize).checked_sub(usize::from(selector) * words.len());
+            if let Some(word) = contributes.and_then(|w| words.get(w)) {
+                bits = 0;
+                let per_row = 8 / word.len();
+                for (i, &(row, column)) in word.iter().enumerate() {
+                    for chunk in 0..per_row {
+                        let at = [row + lane / 4, column + chunk * self.chunk()];
+                        bits |= (value(at) & 15) << (4 * (i * per_row + chunk));
+                    }
+                }
+            }
+            input[self.bytes()[0] - 256 + 8 * lane..][..4].copy_from_slice(&bits.to_le_bytes());
+        }
+    }
+
     /// Bytes of the kernel's input, and of its output.
     #[must_use]
     pub fn bytes(&self) -> [usize; 2] {
         let count = [Role::A, Role::B, Role::C].map(|role| self.registers(role)).iter().sum::<usize>();
+        let count = count + usize::from(self.sparse.is_some());
         [256 * count, 256 * self.registers(Role::D)]
     }
 
@@ -263,7 +360,13 @@ impl Form {
             }
         }
         let [a, b, c, d] = all.map(|(letter, role)| list(letter, role));
-        writeln!(text, "{} {d}, {a}, {b}, {c};", self.opcode()).unwrap_or_default();
+        let mut behind = String::new();
+        if let Some(selector) = self.sparse {
+            let at = self.bytes()[0] - 256;
+            writeln!(text, ".reg .b32 %e; ld.global.b32 %e, [%in+{at}];").unwrap_or_default();
+            behind = format!(", %e, {selector}");
+        }
+        writeln!(text, "{} {d}, {a}, {b}, {c}{behind};", self.opcode()).unwrap_or_default();
         for i in 0..self.registers(Role::D) {
             let (class, at) = (class(Role::D), self.offset(Role::D, i, 0));
             writeln!(text, "st.global.{class} [%out+{at}], %d{i};").unwrap_or_default();

@@ -83,6 +83,7 @@ impl Bell {
     }
 
     fn run(&self) {
+        hostmem::prefer_short_slices();
         let mut queue = self.queue.lock();
         while !queue.over {
             let Some(eventfd) = queue.waiting.pop_front() else {

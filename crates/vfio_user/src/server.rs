@@ -83,6 +83,7 @@ impl Server {
 
     /// Serves on the calling thread until the client leaves, sends what is no message, or is made to leave; says why.
     pub fn serve(self, device: &dyn Device) -> Ended {
+        hostmem::prefer_short_slices();
         let mut reader = Reader::new(self.options.spin).wary();
         let ended = match self.greet(&mut reader, device) {
             Ok((description, agreed)) => self.commands(&mut reader, device, description, agreed),

@@ -38,6 +38,7 @@ impl Vgpu {
     /// The mediator's own thread for a guest: tells it what the device has said, and goes on with what did not fit. Returns
     /// after [`Vgpu::end`].
     pub fn attend(&self) {
+        hostmem::prefer_short_slices();
         let mut again = None;
         let mut looked = Instant::now();
         loop {

@@ -33,7 +33,7 @@ impl Driver {
         let layout = shape.layout(1)?;
         let memory = self.array_memory(&context, &layout)?;
         let array = self.memory.arrays.add(&memory, &shape, &layout);
-        self.keep_in(&context, &memory).inspect_err(|_| self.memory.arrays.forget_context(context.core.id))?;
+        self.keep_in(&context, &memory).inspect_err(|_| drop(self.memory.arrays.remove(array)))?;
         Ok(array)
     }
 
@@ -49,7 +49,7 @@ impl Driver {
         let layout = shape.layout(u8::try_from(levels.max(1)).map_or(most, |levels| levels.min(most)))?;
         let memory = self.array_memory(&context, &layout)?;
         let array = self.memory.arrays.add_mipmapped(&memory, &shape, &layout);
-        self.keep_in(&context, &memory).inspect_err(|_| self.memory.arrays.forget_context(context.core.id))?;
+        self.keep_in(&context, &memory).inspect_err(|_| drop(self.memory.arrays.remove_mipmapped(array)))?;
         Ok(array)
     }
 

@@ -254,8 +254,11 @@ impl Driver {
         context.queues.reap();
         let stream = StreamState::created(&context.queues, flags, priority.clamp(GREATEST_PRIORITY, 0));
         let handle = stream.handle;
-        self.streams.insert(handle.0, stream);
-        context.alive_or(|| drop(self.streams.remove(handle.0)))?;
+        self.streams.insert(handle.0, Arc::clone(&stream));
+        context.alive_or(|| {
+            let _ = self.streams.remove(handle.0);
+            stream.retire();
+        })?;
         Ok(handle)
     }
 

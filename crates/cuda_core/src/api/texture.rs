@@ -90,7 +90,7 @@ impl Driver {
     ) -> Result<u64> {
         let at = context.descriptors.put(&context.core, &context.queues, descriptor)?.0;
         self.objects.insert(ObjectState { at, context: Arc::clone(context), resource: *resource, texture, view });
-        context.alive_or(|| self.objects.forget_context(context.core.id))?;
+        context.alive_or(|| self.objects.forget(at))?;
         Ok(at)
     }
 

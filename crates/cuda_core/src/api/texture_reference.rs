@@ -53,7 +53,7 @@ impl Driver {
     pub fn tex_ref_create(&self) -> Result<TexRef> {
         let context = self.current()?;
         let made = self.references.make(Kind::Texture, &context, None);
-        context.alive_or(|| self.references.forget_context(context.core.id))?;
+        context.alive_or(|| drop(self.references.remove(made)))?;
         Ok(TexRef(made))
     }
 

@@ -27,7 +27,8 @@ pub struct Member {
 }
 
 /// Is this an object file or a library?
-pub(crate) fn is_object(bytes: &[u8]) -> bool {
+#[must_use]
+pub fn is_object(bytes: &[u8]) -> bool {
     [ELF_MAGIC, ARCHIVE_MAGIC, THIN_MAGIC].iter().any(|magic| bytes.starts_with(magic))
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct ContextState {
     pub(crate) queues: Arc<Queues>,
     pub(crate) legacy: Arc<StreamState>,
     /// Those of its textures and surfaces.
-    pub(crate) descriptors: Descriptors,
+    pub(crate) descriptors: Arc<Descriptors>,
     /// It is a primary context, or a part of one: nobody destroys it.
     pub(crate) primary: bool,
     pub(crate) flags: AtomicU32,
@@ -43,20 +43,21 @@ impl ContextState {
     pub(crate) fn new(gpu: &Arc<GpuCore>, handle: Context, primary: bool, flags: u32) -> Arc<ContextState> {
         let core = ContextCore::new(gpu, handle);
         let queues = Queues::new(&core);
-        ContextState::with(handle, core, queues, primary, flags)
+        ContextState::with(handle, core, (queues, Arc::default()), primary, flags)
     }
 
     /// A green context: a part of a primary one.
     pub(crate) fn part_of(primary: &ContextState, part: Part) -> Arc<ContextState> {
         let flags = primary.flags.load(Ordering::Relaxed);
         let queues = Queues::part_of(&primary.queues, part);
-        ContextState::with(part.context, Arc::clone(&primary.core), queues, true, flags)
+        let descriptors = Arc::clone(&primary.descriptors);
+        ContextState::with(part.context, Arc::clone(&primary.core), (queues, descriptors), true, flags)
     }
 
     fn with(
         handle: Context,
         core: Arc<ContextCore>,
-        queues: Arc<Queues>,
+        (queues, descriptors): (Arc<Queues>, Arc<Descriptors>),
         primary: bool,
         flags: u32,
     ) -> Arc<ContextState> {
@@ -65,7 +66,7 @@ impl ContextState {
             legacy: StreamState::legacy(&queues),
             core,
             queues,
-            descriptors: Descriptors::default(),
+            descriptors,
             primary,
             flags: AtomicU32::new(flags),
             uses: AtomicU32::new(1),

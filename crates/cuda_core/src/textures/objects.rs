@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cuda_abi::{CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC};
-use gpu::ContextId;
+use gpu::{ContextId, DevAddr};
 
 use crate::context::state::ContextState;
 use crate::error::{CudaError, Result};
@@ -53,11 +53,17 @@ impl ObjectTable {
         self.0.remove(handle).map_err(|_| CudaError::INVALID_VALUE)
     }
 
+    /// Forgets an object, and gives its place back.
+    pub(crate) fn forget(&self, at: u64) {
+        // Another thread may be destroying it.
+        if let Ok(object) = self.0.remove(at) {
+            object.context.descriptors.give_back(DevAddr(at));
+        }
+    }
+
     /// Forgets the objects of a context.
     pub(crate) fn forget_context(&self, context: ContextId) {
-        for object in self.0.all().iter().filter(|object| object.context.core.id == context) {
-            // Another thread may be destroying it.
-            let _ = self.0.remove(object.at);
-        }
+        let all = self.0.all();
+        all.iter().filter(|object| object.context.core.id == context).for_each(|object| self.forget(object.at));
     }
 }

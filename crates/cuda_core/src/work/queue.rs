@@ -37,6 +37,9 @@ pub(crate) struct Queue {
     progress: Mutex<Progress>,
     /// Submissions so far.
     pub(crate) submissions: AtomicU64,
+    /// So many of them are done, as somebody here knows who waited for the work among them: the GPU may still have to come through
+    /// waits that are over.
+    over: AtomicU64,
     /// Submissions of the other side of the legacy rule that this queue has waited for.
     pub(crate) waited_for: AtomicU64,
     gone: AtomicBool,
@@ -63,6 +66,7 @@ impl Queue {
             order: Mutex::default(),
             progress: Mutex::default(),
             submissions: AtomicU64::new(0),
+            over: AtomicU64::new(0),
             waited_for: AtomicU64::new(0),
             gone: AtomicBool::new(false),
             host: Arc::default(),
@@ -133,10 +137,29 @@ impl Queue {
         Ok(Some(Mark { context: self.core.id, slot, value: progress.value }))
     }
 
+    /// The first `submissions` are done, and the GPU has nothing to do of them but to notice.
+    pub(crate) fn note_over(&self, submissions: u64) {
+        self.over.fetch_max(submissions, Ordering::AcqRel);
+    }
+
+    /// The point to wait for before what was submitted is done; `None` if there is nothing to wait for.
+    pub(crate) fn to_come(&self) -> Result<Option<Mark>> {
+        if self.is_over() { Ok(None) } else { self.tail() }
+    }
+
+    fn is_over(&self) -> bool {
+        // In this order: what is submitted meanwhile is not over.
+        let over = self.over.load(Ordering::Acquire);
+        over == self.submissions.load(Ordering::Acquire)
+    }
+
     /// Whether the work of this queue has completed. However often a program asks, one signal at most is under way for it:
     /// until the last one has arrived, what came behind it has not completed either.
     pub(crate) fn completed(&self) -> Result<bool> {
         let slots = self.core.slots();
+        if self.is_over() {
+            return Ok(true);
+        }
         let behind = {
             let progress = self.progress.lock();
             progress.slot.filter(|slot| slots.payload(*slot) < progress.value).map(|_| progress.dirty)
@@ -154,6 +177,9 @@ impl Queue {
 
     /// True if nothing is under way, as far as can be seen without asking the GPU.
     pub(crate) fn idle(&self) -> bool {
+        if self.is_over() {
+            return true;
+        }
         let progress = self.progress.lock();
         match progress.slot {
             None => true,

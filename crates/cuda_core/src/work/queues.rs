@@ -38,9 +38,8 @@ pub(crate) enum Length {
 }
 
 impl Length {
-    /// Most bytes that are copied in about the time that a gate costs: who copies next waits until the GPU has come through it, 30 to
-    /// 100 µs where its thread sleeps.
-    const SHORT: usize = 2 << 20;
+    /// Most bytes that are copied in about the time that a gate costs.
+    const SHORT: usize = 64 << 10;
 
     pub(crate) fn of_copy(bytes: usize) -> Length {
         if bytes <= Length::SHORT { Length::Short } else { Length::Long }
@@ -63,6 +62,8 @@ enum Turn<R> {
         mark: Option<Mark>,
         gate: SlotId,
         open: u64,
+        /// Those of the queue, the gate's among them.
+        submissions: u64,
     },
 }
 
@@ -309,7 +310,7 @@ impl Queues {
                 let _order = queue.lock_order();
                 let submissions = self.legacy.submissions.load(Ordering::Acquire);
                 if submissions != queue.waited_for.load(Ordering::Relaxed) {
-                    if let Some(mark) = self.legacy.tail()? {
+                    if let Some(mark) = self.legacy.to_come()? {
                         queue.push_wait(mark)?;
                     }
                     queue.waited_for.store(submissions, Ordering::Relaxed);
@@ -321,7 +322,7 @@ impl Queues {
                 let submissions = self.blocking_submissions.load(Ordering::Acquire);
                 if submissions != queue.waited_for.load(Ordering::Relaxed) {
                     for other in self.blocking() {
-                        if let Some(mark) = other.tail()? {
+                        if let Some(mark) = other.to_come()? {
                             queue.push_wait(mark)?;
                         }
                     }
@@ -382,7 +383,7 @@ impl Queues {
 
     /// The point behind all that new work would have to wait for.
     pub(crate) fn point(&self, queue: &Queue) -> Result<Option<Mark>> {
-        self.in_order(queue, || queue.tail())
+        self.in_order(queue, || queue.to_come())
     }
 
     /// Calls `f` in place of a command of the queue: after all that new work would have to wait for, and before all work that
@@ -392,7 +393,7 @@ impl Queues {
         let mut f = Some(f);
         let mut run = || f.take().map_or(Err(CudaError::UNKNOWN), |f| f());
         let turn = self.in_order(queue, || {
-            let mark = queue.tail()?;
+            let mark = queue.to_come()?;
             if length == Length::Short {
                 match mark.as_ref().map_or(Ok(()), |mark| core.wait(mark, Some(MOMENT))) {
                     Ok(()) => return run().map(Turn::Over),
@@ -405,12 +406,13 @@ impl Queues {
             let open = last + 1;
             let closed = self.push(queue, &[Command::Wait { slot: gate, value: open }]);
             closed.inspect_err(|_| slots.give(gate, last))?;
-            Ok(Turn::Gated { mark, gate, open })
+            Ok(Turn::Gated { mark, gate, open, submissions: queue.submissions.load(Ordering::Acquire) })
         })?;
         match turn {
             Turn::Over(result) => Ok(result),
-            Turn::Gated { mark, gate, open } => {
+            Turn::Gated { mark, gate, open, submissions } => {
                 let ready = mark.map_or(Ok(()), |mark| core.wait(&mark, None));
+                let is_ready = ready.is_ok();
                 let result = ready.and_then(|()| {
                     // Behind the closed gate this queue does nothing.
                     core.print(|| self.idle_but(queue));
@@ -418,6 +420,10 @@ impl Queues {
                 });
                 slots.release(gate, open);
                 slots.give(gate, open);
+                if is_ready {
+                    // Who comes next need not wait until the GPU has come through the gate.
+                    queue.note_over(submissions);
+                }
                 result
             }
         }
@@ -485,7 +491,7 @@ impl Queues {
 
     /// Waits for the work of every queue, though one fails; gives the first error.
     pub(crate) fn wait_for_all(&self) -> Result<()> {
-        let wait = |queue: Arc<Queue>| match queue.tail()? {
+        let wait = |queue: Arc<Queue>| match queue.to_come()? {
             Some(mark) => self.core.wait(&mark, None),
             None => Ok(()),
         };

@@ -170,7 +170,7 @@ impl StreamState {
         let mark = match self.queue.rule {
             // The legacy stream stands for the blocking streams too.
             LegacyRule::Legacy => self.point(),
-            _ => self.tail(),
+            _ => self.queue.to_come(),
         };
         let result = mark.and_then(|mark| mark.map_or(Ok(()), |mark| self.core.wait(&mark, None)));
         self.print();
@@ -190,7 +190,7 @@ impl StreamState {
 
     /// Waits for all work of the whole context.
     pub(crate) fn synchronize_context(&self) -> Result<()> {
-        self.queues.synchronize()
+        self.queues.whole().synchronize()
     }
 
     /// True if no work of the whole context is under way, as far as can be seen without asking the GPU.

@@ -3,10 +3,13 @@
 use std::sync::{Arc, mpsc};
 
 use crate::support::{ENDED, FakeGpu, wide};
+use crate::textures::plain;
+use cuda_abi::CUarray_format;
 use cuda_core::{
-    Context, CudaError, DevResource, Device, Driver, GreenContext, JitLog, LaunchConfig, Params, SmGroup, SmResource,
-    Stream,
+    Context, CudaError, DevResource, Device, Driver, GreenContext, JitLog, LaunchConfig, Params, Resource, SmGroup,
+    SmResource, Stream,
 };
+use gpu::DevAddr;
 
 const DEVICE: Device = Device(0);
 const SM: u32 = 1;
@@ -310,4 +313,81 @@ fn the_primary_context_takes_it_along() {
     driver.green_ctx_destroy(green).unwrap();
     driver.green_ctx_destroy(other).unwrap();
     assert_eq!(driver.device_primary_ctx_release(DEVICE), Err(CudaError::INVALID_CONTEXT), "nobody retains it");
+}
+
+/// A texture of 16 floats.
+fn texture(driver: &Driver, at: DevAddr) -> cuda_core::Result<u64> {
+    let floats = Resource::Linear { at, format: CUarray_format::CU_AD_FORMAT_FLOAT, channels: 1, bytes: 64 };
+    driver.tex_object_create(&floats, &plain(), None)
+}
+
+#[test]
+fn what_it_makes_lies_where_the_primary_contexts_does() {
+    let (driver, fake) = driver();
+    let memory = driver.mem_alloc(64).unwrap();
+    let turn = || {
+        let [green, other] = two(&driver);
+        let before = driver.ctx_get_current().unwrap();
+        driver.ctx_set_current(driver.ctx_from_green_ctx(green).unwrap()).unwrap();
+        let made = texture(&driver, memory).unwrap();
+        driver.tex_object_destroy(made).unwrap();
+        driver.ctx_set_current(before).unwrap();
+        [green, other].into_iter().for_each(|green| driver.green_ctx_destroy(green).unwrap());
+    };
+    turn();
+    let left = fake.free();
+    (0..100).for_each(|_| turn());
+    assert_eq!(fake.free(), left);
+}
+
+#[test]
+fn memory_that_another_part_gives_back_is_waited_for() {
+    let (driver, fake) = driver();
+    let [green, _other] = two(&driver);
+    let here = driver.stream_create(1).unwrap();
+    let there = driver.green_ctx_stream_create(green, NON_BLOCKING, 0).unwrap();
+    let pool = driver.device_get_default_mem_pool(DEVICE).unwrap();
+    let most = fake.free() / 10 * 6 / (2 << 20) * (2 << 20);
+    let first = driver.mem_alloc_from_pool_async(most, pool, here).unwrap();
+    let work = held(&driver, here);
+    driver.mem_free_async(first, here).unwrap();
+    let primary = driver.ctx_get_current().unwrap();
+    waits_for(work, || {
+        driver.ctx_set_current(primary).unwrap();
+        let second = driver.mem_alloc_from_pool_async(most, pool, there).unwrap();
+        driver.mem_free_async(second, there).unwrap();
+    });
+    driver.ctx_synchronize().unwrap();
+}
+
+#[test]
+fn what_is_made_in_one_that_goes_takes_nothing_else_along() {
+    let (driver, _) = driver();
+    let memory = driver.mem_alloc(64).unwrap();
+    let kept = texture(&driver, memory).unwrap();
+    let reference = driver.tex_ref_create().unwrap();
+    for _ in 0..100 {
+        let [green, other] = two(&driver);
+        let current = driver.ctx_from_green_ctx(green).unwrap();
+        std::thread::scope(|scope| {
+            let making = scope.spawn(|| {
+                if driver.ctx_set_current(current).is_err() {
+                    return;
+                }
+                while let Ok(made) = texture(&driver, memory)
+                    && driver.tex_ref_create().is_ok_and(|made| driver.tex_ref_destroy(made).is_ok())
+                    && driver.stream_create(NON_BLOCKING).is_ok_and(|made| driver.stream_destroy(made).is_ok())
+                {
+                    if driver.tex_object_destroy(made).is_err() {
+                        break;
+                    }
+                }
+            });
+            std::thread::yield_now();
+            driver.green_ctx_destroy(green).unwrap();
+            making.join().unwrap();
+        });
+        driver.green_ctx_destroy(other).unwrap();
+        assert!(driver.tex_object_get_resource(kept).is_ok() && driver.tex_ref_get(reference).is_ok());
+    }
 }

@@ -256,6 +256,34 @@ fn a_copy_of_lines_has_its_place_too_and_delays_no_other_streams() {
 }
 
 #[test]
+fn who_copies_on_waits_for_work_only() {
+    const BYTES: usize = 3 << 20;
+    let (driver, fake) = driver();
+    let (stream, blocking) = (driver.stream_create(1).unwrap(), driver.stream_create(0).unwrap());
+    let memory = driver.mem_alloc(BYTES as u64).unwrap();
+    let host = Host::with(&vec![7; BYTES]);
+    for stream in [stream, blocking, Stream::LEGACY] {
+        driver.memset_async(memory, 1, 1, 16, stream).unwrap();
+        // This waits for the work, and the others for nothing that the GPU would have to tell of.
+        driver.memcpy_htod_async(memory, host.range(0, BYTES), stream).unwrap();
+        fake.signals();
+        for _ in 0..10 {
+            driver.memcpy_htod_async(memory, host.range(0, BYTES), stream).unwrap();
+            driver.stream_synchronize(stream).unwrap();
+            driver.stream_query(stream).unwrap();
+        }
+        assert_eq!(fake.signals(), 0);
+    }
+    // Work that came after one is waited for.
+    let release = hold(&driver, stream);
+    assert_eq!(driver.stream_query(stream), Err(CudaError::NOT_READY));
+    drop(release);
+    driver.memset_async(memory, 9, 1, 16, stream).unwrap();
+    driver.memcpy_htod_async(memory, host.range(0, BYTES), stream).unwrap();
+    assert_eq!(word(&driver, memory, stream), 0x0707_0707);
+}
+
+#[test]
 fn a_destroyed_stream_still_does_its_work() {
     let (driver, fake) = driver();
     let memory = driver.mem_alloc(4).unwrap();

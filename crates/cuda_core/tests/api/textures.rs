@@ -33,7 +33,7 @@ fn mipmapped(driver: &Driver, extent: [usize; 3], format: Given, levels: u32, fl
     driver.mipmapped_array_create(&descriptor, levels).unwrap()
 }
 
-fn plain() -> CUDA_TEXTURE_DESC {
+pub(crate) fn plain() -> CUDA_TEXTURE_DESC {
     CUDA_TEXTURE_DESC {
         address_mode: [Address(0); 3],
         filter_mode: CUfilter_mode(0),

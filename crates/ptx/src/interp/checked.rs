@@ -5,7 +5,7 @@ use super::races::{By, Races, Touch};
 use super::{Cta, State};
 use crate::check::{Checked, Site};
 use crate::ir::Op;
-use crate::launch::{Exception, WARP, WORKSPACE_BYTES};
+use crate::launch::{Access, Exception, WARP, WORKSPACE_BYTES};
 
 /// A checker, and what is kept for it.
 #[derive(Debug)]
@@ -60,6 +60,17 @@ impl Cta {
                 Ok(())
             }
             Place::Local(_) | Place::Param(_) => Ok(()),
+        }
+    }
+
+    /// A thread launches what will write so much memory; more than one access can be is not looked at.
+    pub(super) fn observe_transfer(&mut self, thread: usize, to: u64, bytes: u64) -> Result<(), Exception> {
+        match u32::try_from(bytes) {
+            Ok(bytes @ 1..) => {
+                let touch = Touch::plain(Access::Write, None);
+                self.observe(thread, (Place::Global(to), to), bytes as usize, touch)
+            }
+            _ => Ok(()),
         }
     }
 

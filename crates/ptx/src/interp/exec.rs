@@ -4,6 +4,7 @@ use super::Cta;
 use super::memory::ThreadView;
 use super::races::Touch;
 use crate::builtins;
+use crate::children;
 use crate::ir::{Builtin, Op, Operand, Reg, RegTy, SReg, Space, Ty};
 use crate::launch::{
     Access, AccessError, Exception, GlobalMemory, LOCAL_WINDOW, LOCAL_WINDOW_BYTES, SHARED_WINDOW, SHARED_WINDOW_BYTES,
@@ -216,7 +217,7 @@ impl Cta {
         memory: &dyn GlobalMemory,
         thread: usize,
         builtin: Builtin,
-        [a, b, c, d, _]: [u64; 5],
+        [a, b, c, d, e]: [u64; 5],
     ) -> Result<u64, Exception> {
         let view = ThreadView { cta: self, memory, thread };
         let area = self.launch.driver;
@@ -233,6 +234,15 @@ impl Cta {
             Builtin::Free => {
                 builtins::free(memory, area, a);
                 0
+            }
+            Builtin::Launch => children::launch(&view, self.launcher.as_deref(), a, b).map_err(unreadable)?.into(),
+            Builtin::Copy => {
+                self.observe_transfer(thread, a, c)?;
+                children::copy(self.launcher.as_deref(), [a, b, c, d, e]).into()
+            }
+            Builtin::Fill => {
+                self.observe_transfer(thread, a, c)?;
+                children::fill(self.launcher.as_deref(), [a, b, c, d]).into()
             }
         })
     }

@@ -17,9 +17,8 @@ impl Cta {
         match op {
             Op::Mma { product: p, dsts, srcs } => {
                 let srcs: Vec<Row> = srcs.iter().map(|&src| self.row(first, lanes, src)).collect();
-                let [a, b, ..] = p.registers();
                 let mut results = vec![[0; WARP as usize]; dsts.len()];
-                product(p, &srcs[..a], &srcs[a..a + b], &srcs[a + b..], &mut results);
+                product(p, &srcs, &mut results);
                 for (&dst, row) in dsts.iter().zip(&results) {
                     self.set_row(first, lanes, dst, row);
                 }

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::check::Checked;
+use crate::children::Launcher;
 use crate::ir::{BlockId, Kernel, Op, Operand, PredRef, Reg, RegTy, Term};
 use crate::launch::{Control, Exception, GlobalMemory, Launch, Step, WARP, shared_bytes};
 use barrier::Barrier;
@@ -90,6 +91,8 @@ pub struct Cta {
     /// Line of the instruction that is executed.
     line: u32,
     checking: Option<Box<Checking>>,
+    /// Who takes what its threads launch.
+    launcher: Option<Arc<dyn Launcher>>,
     ended: Option<Step>,
 }
 
@@ -135,6 +138,7 @@ impl Cta {
             sleepy: false,
             line: 0,
             checking: None,
+            launcher: None,
             ended: None,
             kernel,
             launch,
@@ -144,6 +148,11 @@ impl Cta {
     /// Has everything checked from now on.
     pub fn check(&mut self, checked: Checked) {
         self.checking = Some(Box::new(Checking::new(checked, self.shared.len(), self.spins.len())));
+    }
+
+    /// Has somebody take what its threads launch; without, that is an error of theirs.
+    pub fn launcher(&mut self, launcher: Arc<dyn Launcher>) {
+        self.launcher = Some(launcher);
     }
 
     /// Runs until it is done, preempted (by `control`, a sleep, or a long loop), or fails. After its end it says the same

@@ -44,6 +44,8 @@ pub(super) struct Instance<'a> {
     /// Local offset of the copy of the parameter block, if the kernel takes a parameter's generic address.
     pub(super) param_copy: Option<u64>,
     pub(super) param_bytes: u32,
+    /// Function of the kernel that is lowered.
+    pub(super) kernel: usize,
 }
 
 impl<'a> Instance<'a> {
@@ -65,6 +67,7 @@ impl<'a> Instance<'a> {
             statements: MAX_STATEMENTS,
             param_copy: None,
             param_bytes: 0,
+            kernel: usize::MAX,
         }
     }
 }
@@ -128,6 +131,7 @@ impl<'a, 'i> Body<'a, 'i> {
     /// The body of a kernel.
     pub(super) fn kernel(inst: &'i mut Instance<'a>, entry: &Entry) -> Result<Body<'a, 'i>, PtxError> {
         inst.param_bytes = entry.param_bytes;
+        inst.kernel = entry.function;
         let mut body = Body::function(inst, entry.function, None)?;
         let program = body.inst.program;
         for formal in &program.functions[entry.function].params {

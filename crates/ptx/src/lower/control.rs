@@ -337,6 +337,7 @@ impl<'a> Body<'a, '_> {
             "__assertfail" => (Some(Builtin::AssertFail), &[Ty::B64, Ty::B64, Ty::B32, Ty::B64, Ty::B64], None),
             // The handle of a condition is the address of its value.
             "cudaGraphSetConditional" => (None, &[Ty::B64, Ty::B32], None),
+            _ if self.device_runtime(function, rets, args)? => return Ok(()),
             name => return Err(self.unsupported(format!("the external function '{}' is not provided", clip(name)))),
         };
         let fits = |formal: &Formal, ty: &Ty| formal.size == ty.bytes();
@@ -345,7 +346,7 @@ impl<'a> Body<'a, '_> {
             && function.rets.len() == usize::from(result.is_some())
             && function.rets.iter().zip(result).all(|(f, ty)| fits(f, &ty));
         if !right {
-            return Err(self.invalid(format!("'{}' is declared with another signature", clip(&function.name))));
+            return Err(self.other_signature(function));
         }
         let mut operands = Vec::with_capacity(args.len());
         for ((actual, ty), formal) in args.iter().zip(params).zip(&function.params) {
@@ -362,23 +363,33 @@ impl<'a> Body<'a, '_> {
             None => None,
         };
         self.emit(Op::Call { builtin, args: operands, dst })?;
-        let (Some(dst), Some(ty), [actual]) = (dst, result, rets) else { return Ok(()) };
+        let (Some(dst), Some(ty)) = (dst, result) else { return Ok(()) };
+        self.give_result(rets, Operand::Reg(dst), ty)
+    }
+
+    pub(super) fn other_signature(&self, function: &Function) -> PtxError {
+        self.invalid(format!("'{}' is declared with another signature", clip(&function.name)))
+    }
+
+    /// What a call of a function that the driver provides gives.
+    pub(super) fn give_result(&mut self, rets: &[Actual<'a>], value: Operand, ty: Ty) -> Result<(), PtxError> {
+        let [actual] = rets else { return Ok(()) };
         match *actual {
             Actual::Slot(slot) if self.inst.slots.size(slot) >= u64::from(ty.bytes()) => {
                 let addr = self.slot_address(slot);
-                let srcs = vec![Operand::Reg(dst)];
+                let srcs = vec![value];
                 let at = self.emit(Op::St { space: Space::Local, ty, order: Order::Weak, srcs, addr })?;
                 self.inst.slots.access(at, slot, 0);
             }
             Actual::Reg(reg) if self.inst.graph.ty(reg) == ty.reg() => {
-                self.emit(Op::Mov { ty, dst: reg, src: Operand::Reg(dst) })?;
+                self.emit(Op::Mov { ty, dst: reg, src: value })?;
             }
             _ => return Err(self.invalid("the result of the call does not match")),
         }
         Ok(())
     }
 
-    fn argument(&mut self, actual: Actual<'a>, ty: Ty, formal: &Formal) -> Result<Operand, PtxError> {
+    pub(super) fn argument(&mut self, actual: Actual<'a>, ty: Ty, formal: &Formal) -> Result<Operand, PtxError> {
         match actual {
             Actual::Slot(slot) if self.inst.slots.size(slot) >= u64::from(ty.bytes()) => {
                 let value = self.new_reg(ty.reg())?;

@@ -336,11 +336,15 @@ impl<'a> Body<'a, '_> {
                 || w.starts_with("e2m")
                 || w.starts_with("e3m2")
                 || w == "rs"
+                || w == "s2f6x2"
                 || w == "scaled::n2::ue8m0")
                 .then_some(())
         });
         if narrow.is_some() {
-            return Err(self.unsupported("conversions of these narrow floats are not supported"));
+            let what = "conversions of fp6 and fp4 numbers, of four at once, scaled, or rounded by .rs";
+            return Err(
+                self.unsupported(format!("{what}, which are of sm_100a, sm_120a and their kin, are not supported"))
+            );
         }
         if m.take("tf32") {
             return self.cvt_tf32(m, round, relu);

@@ -11,7 +11,7 @@ use crate::decl::{DeclSpace, Declarator, Elem, Head, Linkage, MAX_VARIABLE_BYTES
 use crate::error::PtxError;
 use crate::launch::{MAX_SHARED_BYTES, MAX_THREADS_PER_CTA, WARP};
 use crate::lexer::{Lexer, Token, clip};
-use crate::program::{Entry, Item, Program, Resources, VarSpace};
+use crate::program::{Entry, Function, Item, Program, Resources, VarSpace};
 
 /// Bytes at each of `%reserved_smem_offset_0` and `_1`.
 pub(super) const RESERVED_BYTES: u32 = 1024;
@@ -132,6 +132,11 @@ impl Layout {
     pub(super) fn plan(&self, kernel: usize) -> Plan {
         let facts = self.functions.iter().map(|(function, facts)| (*function, &**facts)).collect();
         Plan::of(kernel, &facts, &self.pointees)
+    }
+
+    /// All functions that the kernel reaches.
+    pub(super) fn functions<'p>(&self, program: &'p Program) -> impl Iterator<Item = &'p Function> {
+        self.functions.iter().filter_map(|(function, _)| program.functions.get(*function))
     }
 
     /// Offset of the shared variable declared at this position.

@@ -94,9 +94,7 @@ impl<'a> Body<'a, '_> {
 
     /// `mma.sync`.
     pub(super) fn mma(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
-        if m.take("sp") || m.take("sp::ordered_metadata") {
-            return Err(self.unsupported("mma.sp (sparse matrix products) is not supported"));
-        }
+        let sparse = m.take("sp") || m.take("sp::ordered_metadata");
         self.warp_wide(m)?;
         if m.find(|w| w.starts_with("kind::").then_some(())).is_some() {
             return Err(self.unsupported("mma with .kind, which is of sm_120a, is not supported"));
@@ -113,7 +111,10 @@ impl<'a> Body<'a, '_> {
         if matches!(arithmetic, Arithmetic::Float { sat: true, .. }) {
             return Err(self.invalid("mma saturates in integers only"));
         }
-        let product = Product { m: rows, n: columns, k, a, b, c, d, arithmetic };
+        let product = Product { m: rows, n: columns, k, a, b, c, d, arithmetic, sparse: None };
+        if sparse {
+            return self.sparse_mma(product);
+        }
         let times = k / least_k(a);
         let wide = rows == 16 && columns == 8 && matches!((times, a), (1 | 2, _) | (4, Element::F64));
         let low = !matches!(a, Element::F16 | Element::BF16 | Element::TF32 | Element::E4M3 | Element::E5M2);
@@ -127,6 +128,32 @@ impl<'a> Body<'a, '_> {
         let mut srcs = self.fragment(1, a, of_a)?;
         srcs.extend(self.fragment(2, b, of_b)?);
         srcs.extend(self.fragment(3, c, of_c)?);
+        self.emit(Op::Mma { product, dsts, srcs })?;
+        Ok(())
+    }
+
+    /// `mma.sp.sync`: the product is that of the instruction but for the selector, its last operand.
+    fn sparse_mma(&mut self, mut product: Product) -> Result<(), PtxError> {
+        self.count(6..=6)?;
+        let Operand::Imm(selector) = self.src(5, Ty::U32)? else {
+            return Err(self.invalid("the sparsity selector of mma.sp is a constant"));
+        };
+        product.sparse = Some(u8::try_from(selector).unwrap_or(u8::MAX));
+        let Product { m, n, k, a, b: _, c, d, .. } = product;
+        // As held, A is one of the two longest shapes of a product that is not sparse; of 8-bit numbers only the longer.
+        let eight = matches!(a, Element::E4M3 | Element::E5M2);
+        let times = k / 2 / least_k(a);
+        let long = times == 2 || times == 1 && !eight;
+        if (m, n) != (16, 8) || !long || !k.is_multiple_of(2 * least_k(a)) || c != d || eight && d != Element::F32 {
+            return Err(self.invalid("no sparse matrix product has these types and this shape"));
+        }
+        product.check().map_err(|what| self.invalid(format!("mma.sp: {what}")))?;
+        let [of_a, of_b, of_c, of_d] = product.registers();
+        let dsts = self.fragment_dsts(0, d, of_d)?;
+        let mut srcs = self.fragment(1, a, of_a)?;
+        srcs.extend(self.fragment(2, a, of_b)?);
+        srcs.extend(self.fragment(3, c, of_c)?);
+        srcs.push(self.src(4, Ty::B32)?);
         self.emit(Op::Mma { product, dsts, srcs })?;
         Ok(())
     }
@@ -315,7 +342,7 @@ impl<'a> Body<'a, '_> {
             B1 => Arithmetic::Bits { and: false },
             _ => Arithmetic::Float { round: Round::Rn, sat: false },
         };
-        let product = Product { m, n, k, a, b, c, d, arithmetic };
+        let product = Product { m, n, k, a, b, c, d, arithmetic, sparse: None };
         (known && product.check().is_ok()).then_some(product)
     }
 

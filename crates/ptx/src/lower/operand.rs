@@ -3,6 +3,7 @@
 use super::body::{Body, Name};
 use super::layout::RESERVED_BYTES;
 use super::slots::Slot;
+use crate::children;
 use crate::constant::{self, Constant};
 use crate::error::PtxError;
 use crate::ir::{Address, IntOp, Op, Operand, PredRef, Reg, RegTy, SReg, Space, Ty};
@@ -466,7 +467,7 @@ impl<'a> Body<'a, '_> {
         let variable = match program.names.get(name) {
             Some(Item::Variable(at)) => &program.variables[*at],
             Some(Item::Function(at)) => return Ok((handle(*at), Space::Generic)),
-            Some(Item::Entry(at)) => return Ok((handle(program.entries[*at].function), Space::Generic)),
+            Some(Item::Entry(at)) => return Ok((children::handle(*at), Space::Generic)),
             None => return Err(self.invalid(format!("unknown symbol '{}'", clip(name)))),
         };
         if variable.opaque.is_some() {

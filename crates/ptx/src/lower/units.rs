@@ -19,6 +19,7 @@ use std::collections::HashMap;
 
 use super::body::{Body, Instance, Name};
 use super::control::Actual;
+use super::device_runtime;
 use super::frames;
 use super::graph::{Graph, Target};
 use super::slots::Slot;
@@ -111,6 +112,11 @@ pub(super) fn lower(inst: &mut Instance<'_>, entry: &Entry) -> Result<(), PtxErr
     request(inst, entry.function)?;
     inst.graph.owner = 0;
     inst.slots.open_frame(None);
+    // At the beginning of local memory, wherever a function that is called finds its own.
+    let area = device_runtime::area_bytes(inst.program, inst.layout.functions(inst.program));
+    if area > 0 {
+        inst.slots.local(area, 16, entry.line)?;
+    }
     Body::kernel(inst, entry)?.run()?;
     let mut at = 1;
     while at < inst.units.list.len() {

@@ -8,26 +8,32 @@ use crate::matrix::{self, Arithmetic, Element, Product};
 /// A register of all lanes.
 pub type Row = [u64; WARP as usize];
 
-/// Computes `d` from the registers of A, B and C: as many as [`Product::registers`] says, in its order.
-pub fn product(p: &Product, a: &[Row], b: &[Row], c: &[Row], d: &mut [Row]) {
+/// Computes `d` from the registers of A, B and C: as many as [`Product::registers`] says, in its order; those of a sparse
+/// product have its metadata behind them.
+pub fn product(p: &Product, sources: &[Row], d: &mut [Row]) {
+    let [of_a, of_b, of_c, _] = p.registers();
+    let (a, rest) = sources.split_at(of_a);
+    let (b, rest) = rest.split_at(of_b);
+    let (c, metadata) = rest.split_at(of_c);
+    let columns = &columns(p, metadata);
     match p.arithmetic {
         Arithmetic::Quads { a_row, b_row } => quads(p, a_row, b_row, a, b, c, d),
         Arithmetic::Float { round, .. } if p.a == Element::F64 => {
             let f64s = |bits: u64| bits;
             let (a, b) = (left(p, a, f64s), right(p, b, f64s));
-            each(p, c, d, |i, j, c| sum_f64(round, row(p, &a, i), row(p, &b, j), c));
+            each(p, c, d, |i, j, c| sum_f64(round, terms(p, &a, &b, columns, i, j), c));
         }
         Arithmetic::Float { sat, .. } => {
             let (a, b) = (left(p, a, |bits| single(p.a, bits)), right(p, b, |bits| single(p.b, bits)));
             each(p, c, d, |i, j, c| {
-                let sum = row(p, &a, i).iter().zip(row(p, &b, j)).fold(single(p.c, c), |s, (a, b)| a.mul_add(*b, s));
+                let sum = terms(p, &a, &b, columns, i, j).fold(single(p.c, c), |s, (a, b)| a.mul_add(b, s));
                 result(p.d, sat, sum)
             });
         }
         Arithmetic::Integer { sat } => {
             let (a, b) = (left(p, a, |bits| integer(p.a, bits)), right(p, b, |bits| integer(p.b, bits)));
             each(p, c, d, |i, j, c| {
-                let products = row(p, &a, i).iter().zip(row(p, &b, j)).map(|(a, b)| a * b);
+                let products = terms(p, &a, &b, columns, i, j).map(|(a, b)| a * b);
                 let sum = i64::from((c as u32).cast_signed()) + products.sum::<i64>();
                 let sum = if sat { sum.clamp(i32::MIN.into(), i32::MAX.into()) } else { sum };
                 u64::from(sum as u32)
@@ -36,7 +42,7 @@ pub fn product(p: &Product, a: &[Row], b: &[Row], c: &[Row], d: &mut [Row]) {
         Arithmetic::Bits { and } => {
             let (a, b) = (left(p, a, |bits| bits as u32), right(p, b, |bits| bits as u32));
             each(p, c, d, |i, j, c| {
-                let ones = row(p, &a, i).iter().zip(row(p, &b, j)).map(|(a, b)| if and { a & b } else { a ^ b });
+                let ones = terms(p, &a, &b, columns, i, j).map(|(a, b)| if and { a & b } else { a ^ b });
                 u64::from(ones.fold(c as u32, |sum, bits| sum.wrapping_add(bits.count_ones())))
             });
         }
@@ -48,32 +54,50 @@ fn units(of: Element) -> (u32, u32) {
     if of == Element::B1 { (1, 32) } else { (of.per(), of.bits()) }
 }
 
-/// Elements of a line of A or B.
-fn length(p: &Product) -> usize {
-    (4 * p.k_tiles() * units(p.a).0) as usize
+/// Elements of a line of so many tiles of A or B.
+fn length(p: &Product, tiles: u32) -> usize {
+    (4 * tiles * units(p.a).0) as usize
 }
 
-fn row<'a, T>(p: &Product, of: &'a [T], line: u32) -> &'a [T] {
-    let length = length(p);
-    &of[line as usize * length..][..length]
+/// Of a sparse product, the columns of the elements that are held, row after row.
+fn columns(p: &Product, metadata: &[Row]) -> Option<Vec<u32>> {
+    let metadata = metadata.first().filter(|_| p.sparse.is_some())?;
+    let held = length(p, p.k_tiles_of_a()) as u32;
+    Some((0..u32::from(p.m)).flat_map(|i| (0..held).map(move |at| p.column(metadata, i, at))).collect())
+}
+
+/// What is multiplied for row `i` and column `j` of D, in the order in which A's row is held.
+fn terms<'a, T: Copy>(
+    p: &Product,
+    a: &'a [T],
+    b: &'a [T],
+    columns: &'a Option<Vec<u32>>,
+    i: u32,
+    j: u32,
+) -> impl Iterator<Item = (T, T)> + use<'a, T> {
+    let (held, length) = (length(p, p.k_tiles_of_a()), length(p, p.k_tiles()));
+    let first = i as usize * held;
+    let b = &b[j as usize * length..][..length];
+    let at = move |l: usize| columns.as_ref().map_or(l, |columns| columns[first + l] as usize);
+    a[first..][..held].iter().enumerate().map(move |(l, &a)| (a, b[at(l)]))
 }
 
 fn left<T>(p: &Product, registers: &[Row], decode: impl Fn(u64) -> T) -> Vec<T> {
-    lines(p, p.a, p.m, matrix::paired(p.m), registers, decode)
+    lines(p.a, p.m, matrix::paired(p.m), p.k_tiles_of_a(), registers, decode)
 }
 
 fn right<T>(p: &Product, registers: &[Row], decode: impl Fn(u64) -> T) -> Vec<T> {
-    lines(p, p.b, p.n, 1, registers, decode)
+    lines(p.b, p.n, 1, p.k_tiles(), registers, decode)
 }
 
-/// The elements of A or B, line after line.
-fn lines<T>(p: &Product, of: Element, count: u16, paired: u32, rows: &[Row], decode: impl Fn(u64) -> T) -> Vec<T> {
+/// The elements of A or B, which has so many tiles along k, line after line.
+fn lines<T>(of: Element, count: u16, paired: u32, tiles: u32, rows: &[Row], decode: impl Fn(u64) -> T) -> Vec<T> {
     let (per, bits) = units(of);
     let mask = u64::MAX >> (64 - bits);
-    let mut out = Vec::with_capacity(usize::from(count) * length(p));
+    let mut out = Vec::with_capacity(usize::from(count) * (4 * tiles * per) as usize);
     for line in 0..u32::from(count) {
-        for k in 0..4 * p.k_tiles() {
-            let register = matrix::factor_register(paired, p.k_tiles(), line / 8, k / 4);
+        for k in 0..4 * tiles {
+            let register = matrix::factor_register(paired, tiles, line / 8, k / 4);
             let word = rows[register][(line % 8 * 4 + k % 4) as usize];
             out.extend((0..per).map(|part| decode(word >> (part * bits) & mask)));
         }
@@ -131,13 +155,12 @@ fn result(of: Element, sat: bool, sum: f32) -> u64 {
     }
 }
 
-fn sum_f64(round: Round, a: &[u64], b: &[u64], c: u64) -> u64 {
-    let pairs = a.iter().zip(b);
+fn sum_f64(round: Round, terms: impl Iterator<Item = (u64, u64)>, c: u64) -> u64 {
     if round == Round::Rn {
-        let sum = pairs.fold(f64::from_bits(c), |s, (a, b)| f64::from_bits(*a).mul_add(f64::from_bits(*b), s));
+        let sum = terms.fold(f64::from_bits(c), |s, (a, b)| f64::from_bits(a).mul_add(f64::from_bits(b), s));
         return soft::F64.canonical(sum.to_bits());
     }
-    soft::F64.canonical(pairs.fold(c, |s, (a, b)| soft::F64.fma(*a, *b, s, round)))
+    soft::F64.canonical(terms.fold(c, |s, (a, b)| soft::F64.fma(a, b, s, round)))
 }
 
 fn integer(of: Element, bits: u64) -> i64 {

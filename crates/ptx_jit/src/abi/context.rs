@@ -1,8 +1,10 @@
 //! What machine code and its helpers know of the CTA they run: one structure, laid out for both.
 
 use std::mem::offset_of;
+use std::sync::Arc;
 
 use corosensei::Yielder;
+use ptx::children::Launcher;
 use ptx::launch::{Exception, Launch, WARP};
 
 use super::Attached;
@@ -66,6 +68,8 @@ pub(crate) struct Context {
     pub(crate) exception: Option<Exception>,
     /// The launch.
     pub(crate) launch: *const Launch,
+    /// Who takes what threads launch.
+    pub(crate) launcher: *const Option<Arc<dyn Launcher>>,
     /// Bytes of the parameter block.
     pub(crate) param_bytes: u64,
     /// What the code's regions hand to helpers, by region.

@@ -434,7 +434,7 @@ fn accesses(op: &Op, addresses: &mut Addresses<'_>) -> impl Iterator<Item = Acce
             access(Space::Global, *src, (*bytes).into(), Effect::Read);
             access(Space::Shared, *dst, (*bytes).into(), Effect::Write);
         }
-        Op::Call { builtin: Builtin::Vprintf, .. } => {
+        Op::Call { builtin: Builtin::Vprintf | Builtin::Launch | Builtin::Copy | Builtin::Fill, .. } => {
             list.push(Access { area: Area::Print, place: None, effect: Effect::Write });
         }
         // What textures show does not change while a kernel runs, or else it is not known when they see it.

@@ -133,8 +133,9 @@ fn stays_together(kernel: &Kernel, plan: &Plan) -> bool {
 /// Lanes that part for at most one instruction of so many stay together.
 const SHORT_PART: usize = 8;
 
+/// Instructions of a node, with the one that ends it: no way through a kernel is for nothing, here either.
 fn length(node: &Node) -> usize {
-    node.end - node.begin
+    node.end - node.begin + 1
 }
 
 /// Instructions that lanes which part at the end of `branch` run until they meet at `meeting`, if these are `most` at most, and if

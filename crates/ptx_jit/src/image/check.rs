@@ -129,7 +129,7 @@ fn matrix(site: &Matrix, lanes: u32, frame: u32) -> Checked {
         Op::Mma { product, .. } => {
             fits(product.check().is_ok(), "a matrix product that is none")?;
             let [a, b, c, d] = product.registers();
-            (a + b + c, d, product.d.reg())
+            (a + b + c + usize::from(product.sparse.is_some()), d, product.d.reg())
         }
         Op::LdMatrix { dsts, .. } => (1, dsts.len(), RegTy::B32),
         Op::StMatrix { srcs, .. } => (srcs.len() + 1, 0, RegTy::B32),

@@ -231,6 +231,7 @@ impl JitBatch {
             suspend: Suspend(std::ptr::null()),
             exception: None,
             launch: &raw const grid.launch,
+            launcher: &raw const grid.launcher,
             param_bytes: kernel.param_bytes.into(),
             attached: &raw const code.attached,
             window: Arc::as_ptr(&grid.window),

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ptx::builtins;
+use ptx::children;
 use ptx::ir::{AtomOp, Builtin, Op, Space, Ty};
 use ptx::launch::{
     Access, AccessError, Exception, GlobalMemory, LOCAL_WINDOW, LOCAL_WINDOW_BYTES, SHARED_WINDOW, SHARED_WINDOW_BYTES,
@@ -542,11 +543,19 @@ pub(crate) extern "C" fn service(ctx: *mut Context, op: u32, bits: u32, thread: 
             let context = unsafe { &*ctx };
             // SAFETY: the launch outlives its CTAs.
             let driver = unsafe { &*context.launch }.driver;
+            // SAFETY: the grid outlives its CTAs.
+            let launcher = unsafe { &*context.launcher }.as_deref();
             let memory = ThreadMemory { context, thread: u64::from(thread) + lane as u64 };
+            let unreadable = |(address, error)| Exception::Access { address, access: Access::Read, error };
             match builtin {
                 Builtin::Vprintf => builtins::vprintf(&memory, driver, arg(0), arg(1))
                     .map(|n| u64::from(n.cast_unsigned()))
-                    .map_err(|(address, error)| Exception::Access { address, access: Access::Read, error }),
+                    .map_err(unreadable),
+                Builtin::Launch => {
+                    children::launch(&memory, launcher, arg(0), arg(1)).map(u64::from).map_err(unreadable)
+                }
+                Builtin::Copy => Ok(children::copy(launcher, [0, 1, 2, 3, 4].map(arg)).into()),
+                Builtin::Fill => Ok(children::fill(launcher, [0, 1, 2, 3].map(arg)).into()),
                 Builtin::Malloc => Ok(builtins::malloc(&memory, driver, arg(0))),
                 Builtin::Free => {
                     builtins::free(&memory, driver, arg(0));

@@ -21,6 +21,8 @@ type Words = [u32; LANES];
 /// Bytes of a line of a tile, and words.
 const LINE: usize = 16;
 const LINE_WORDS: usize = 4;
+/// Most sources of a product: three matrices, and the metadata of a sparse one.
+const MAX_SOURCES: usize = 3 * MAX_REGISTERS + 1;
 
 /// Performs an operation on matrices for the lanes `bits` of the warp whose frame is given. Called by machine code.
 pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, frame: *mut u8, bits: u32) {
@@ -151,13 +153,12 @@ fn turned(tile: &Words) -> Words {
 
 /// Any product, element by element.
 fn multiply(p: &Product, site: &Matrix, frame: *mut u8, bits: u32) {
-    let mut srcs: [Row; 3 * MAX_REGISTERS] = [[0; LANES]; 3 * MAX_REGISTERS];
+    let mut srcs: [Row; MAX_SOURCES] = [[0; LANES]; MAX_SOURCES];
     for (row, src) in srcs.iter_mut().zip(&site.srcs) {
         lanes(bits).for_each(|lane| row[lane] = src.lane(frame, lane));
     }
     let mut dsts: [Row; MAX_REGISTERS] = [[0; LANES]; MAX_REGISTERS];
-    let [a, b, c, d] = p.registers();
-    product(p, &srcs[..a], &srcs[a..][..b], &srcs[a + b..][..c], &mut dsts[..d]);
+    product(p, &srcs[..site.srcs.len()], &mut dsts[..site.dsts.len()]);
     for (&dst, row) in site.dsts.iter().zip(&dsts) {
         if let Some((_, RegTy::B64)) = dst {
             lanes(bits).for_each(|lane| write_lane(frame, dst, lane, row[lane]));

@@ -48,6 +48,7 @@ pub(crate) fn run_in(
         window_lo: base,
         control: Arc::new(AtomicU32::new(control)),
         checked: None,
+        launcher: None,
     });
     let mut all = 0..launch.grid.iter().map(|&side| u64::from(side)).product();
     let mut result = Ok(());

@@ -61,7 +61,8 @@ impl Channel {
             | ramfc::SUBDEVICE_STORED_MASK.of(self.subdevices)
             | ramfc::SUBDEVICE_STATUS.of(self.active.into())
             | ramfc::SUBDEVICE_CHANNEL_DMA.of(1);
-        let again = self.waiting.is_some() || self.job.as_ref().is_some_and(Active::may_begin_again);
+        let again =
+            self.waiting.is_some() || self.family.is_empty() && self.job.as_ref().is_some_and(Active::may_begin_again);
         let method = self.pending.or(again.then_some(self.holding));
         words[ramfc::METHOD0] = method.map_or(0, |held| {
             ramfc::METHOD_VALID.of(1)

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 
 use super::{Front, Origin};
 use crate::background::Trash;
+use crate::children::{End, Next};
 use crate::chip::Chip;
 use crate::error::{ChannelError, Unit};
-use crate::job::{Ctas, Job, Outcome};
+use crate::job::{Active, Ctas, Job, Outcome};
 
 impl Front {
     /// Takes back what a worker did.
@@ -68,38 +69,58 @@ impl Front {
     fn finish(&mut self, chip: &Chip, id: u32, tsg: usize, now: u64) {
         let port = &mut self.ports[id as usize];
         let Some(channel) = port.channel.as_mut() else { return };
-        let Some(active) = channel.job.take_if(|active| active.is_done()) else {
+        let Some(active) = channel.job.take_if(|active| active.is_done() || active.steps_aside()) else {
             self.enqueue_if_work(id);
             return;
         };
         port.ready = Some(now);
         let totals = &chip.totals[tsg];
-        let mut dependent = None;
-        let (release, interrupt, unit) = match &active.job {
-            Job::Grid(grid) => {
-                totals.grids.fetch_add(1, Ordering::Relaxed);
-                dependent = grid.dependent;
-                (grid.release, false, Unit::Compute)
+        let (mut interrupt, mut unit) = (false, Unit::Host);
+        let (active, mut end) = match &active.job {
+            Job::Grid(_) => {
+                let ended = active.is_done();
+                totals.grids.fetch_add(ended.into(), Ordering::Relaxed);
+                unit = Unit::Compute;
+                channel.family.push(active, ended)
             }
             Job::Copy(transfer) => {
                 totals.copies.fetch_add(1, Ordering::Relaxed);
                 totals.moved(transfer.moved(&chip.memory));
-                (transfer.finish.release, transfer.finish.interrupt, Unit::Copy)
+                (interrupt, unit) = (transfer.finish.interrupt, Unit::Copy);
+                let release = transfer.finish.release;
+                (Some(active), End { release, dependent: None })
             }
-            Job::Prepare(_) | Job::Invalidate(_) => (None, false, Unit::Host),
+            Job::Prepare(_) | Job::Invalidate(_) => (Some(active), End::default()),
         };
         let space = Arc::clone(&channel.space);
-        let result = release.map(|release| release.run(chip, &space, unit));
-        if let (Some(descriptor), None | Some(Ok(()))) = (dependent, &result) {
-            channel.launch_next(descriptor);
-        }
-        self.trash.push(Trash::Job(active));
+        let mut released = Vec::new();
+        let result = loop {
+            if let Some(release) = end.release {
+                if let Err(error) = release.run(chip, &space, unit) {
+                    break Err(error);
+                }
+                released.push(release.va);
+            }
+            if let Some(descriptor) = end.dependent {
+                channel.launch_next(descriptor);
+            }
+            match channel.family.next(chip, &space) {
+                Next::End(next) => (end, unit) = (next, Unit::Compute),
+                Next::Job(job) => channel.job = Some(Active::new(job, chip.next_job())),
+                Next::Aside(active) => channel.job = Some(active),
+                Next::Nothing => break Ok(()),
+            }
+            if channel.job.is_some() {
+                break Ok(());
+            }
+        };
+        self.trash.extend(active.map(Trash::Job));
         chip.interrupt(tsg, interrupt.into());
-        match (release, result) {
-            (Some(_), Some(Err(error))) => self.fail(chip, id, &error),
-            (release, _) => {
-                if let Some(release) = release {
-                    self.released(chip, &space, &[release.va]);
+        match result {
+            Err(error) => self.fail(chip, id, &error),
+            Ok(()) => {
+                if !released.is_empty() {
+                    self.released(chip, &space, &released);
                 }
                 self.enqueue(id);
             }

@@ -191,7 +191,7 @@ impl Front {
         else {
             return false;
         };
-        match GridJob::new(chip, channel.budget, prepared, preparation.request, &channel.space) {
+        match GridJob::new(chip, channel.budget, prepared, preparation.request, &channel.space, &channel.family) {
             Ok(grid) => {
                 channel.job = Some(Active::new(Job::Grid(Box::new(grid)), job));
                 true
@@ -226,14 +226,16 @@ impl Front {
         self.preparation_ended(tsg);
     }
 
-    /// Drops a channel's job, whatever it is.
+    /// Drops a channel's job, whatever it is, and what waits for it.
     pub(super) fn drop_job(&mut self, chip: &Chip, id: u32) {
         self.give_up_preparation(chip, id);
         self.residency.remove(&chip.budgets, id);
-        if let Some(active) = self.ports[id as usize].channel.as_mut().and_then(|channel| channel.job.take()) {
+        let Some(channel) = self.ports[id as usize].channel.as_mut() else { return };
+        if let Some(active) = channel.job.take() {
             active.preempt();
             self.trash.push(Trash::Job(active));
         }
+        self.trash.extend(channel.family.take().map(Trash::Family));
     }
 
     /// Charges what compilations used since the last time.

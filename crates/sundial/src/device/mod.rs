@@ -432,6 +432,7 @@ impl Device {
 
     /// The thread that steers shares: never ends.
     fn steer(&self) {
+        hostmem::prefer_short_slices();
         let mut turns = Turns::default();
         let mut competing = false;
         loop {

@@ -23,21 +23,25 @@ impl Builder<'_> {
         use Element::{B1, BF16, F16, F32, F64, S4, S8, S32, TF32, U8};
         let float = Arithmetic::Float { round: Round::Rn, sat: false };
         let integer = Arithmetic::Integer { sat: self.chance(2) };
-        let (m, n, k, a, b, c, arithmetic) = self.pick(&[
-            (16, 8, 16, F16, F16, F32, float),
-            (16, 8, 8, F16, F16, F16, float),
-            (16, 8, 8, BF16, BF16, F32, float),
-            (16, 8, 8, TF32, TF32, F32, float),
-            (16, 16, 16, F16, F16, F32, float),
-            (8, 32, 16, BF16, BF16, F32, float),
-            (8, 8, 4, F64, F64, F64, float),
-            (16, 8, 32, S8, U8, S32, integer),
-            (32, 8, 16, U8, U8, S32, integer),
-            (8, 8, 32, S4, S4, S32, integer),
-            (16, 8, 128, B1, B1, S32, Arithmetic::Bits { and: true }),
-            (8, 8, 4, F16, F16, F32, Arithmetic::Quads { a_row: true, b_row: false }),
+        let (m, n, k, a, b, c, arithmetic, sparse) = self.pick(&[
+            (16, 8, 16, F16, F16, F32, float, None),
+            (16, 8, 8, F16, F16, F16, float, None),
+            (16, 8, 8, BF16, BF16, F32, float, None),
+            (16, 8, 8, TF32, TF32, F32, float, None),
+            (16, 16, 16, F16, F16, F32, float, None),
+            (8, 32, 16, BF16, BF16, F32, float, None),
+            (8, 8, 4, F64, F64, F64, float, None),
+            (16, 8, 32, S8, U8, S32, integer, None),
+            (32, 8, 16, U8, U8, S32, integer, None),
+            (8, 8, 32, S4, S4, S32, integer, None),
+            (16, 8, 128, B1, B1, S32, Arithmetic::Bits { and: true }, None),
+            (8, 8, 4, F16, F16, F32, Arithmetic::Quads { a_row: true, b_row: false }, None),
+            (16, 8, 32, F16, F16, F32, float, Some(1)),
+            (16, 8, 16, TF32, TF32, F32, float, Some(0)),
+            (16, 8, 64, S8, U8, S32, integer, Some(0)),
+            (16, 8, 64, S4, S4, S32, integer, Some(1)),
         ]);
-        let product = Product { m, n, k, a, b, c, d: c, arithmetic };
+        let product = Product { m, n, k, a, b, c, d: c, arithmetic, sparse };
         let pool = |of: Element| match of {
             F64 => Pool::F64,
             F32 => Pool::F32,
@@ -46,6 +50,7 @@ impl Builder<'_> {
         let [of_a, of_b, of_c, of_d] = product.registers();
         let mut srcs: Vec<Operand> = (0..of_a + of_b).map(|_| reg(self.any(pool(a)))).collect();
         srcs.extend((0..of_c).map(|_| reg(self.any(pool(c)))));
+        srcs.extend(sparse.map(|_| reg(self.any(Pool::I32))));
         let dsts = (0..of_d).map(|_| self.any(pool(c))).collect();
         self.emit(Op::Mma { product, dsts, srcs });
     }

@@ -53,7 +53,7 @@ pub(crate) fn is_there(p: &Product) -> bool {
         _ => false,
     };
     let kind = if p.a == Element::TF32 { TENSOR } else { HALF };
-    factors && *AVAILABLE && p.k_tiles() as usize * steps(kind) <= STEPS
+    factors && p.sparse.is_none() && *AVAILABLE && p.k_tiles() as usize * steps(kind) <= STEPS
 }
 
 /// Computes the product for a whole warp, if there is a way here.
