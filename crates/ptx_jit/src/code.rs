@@ -9,6 +9,7 @@ use crate::abi::context::Context;
 use crate::abi::joint::{Meeting, Site};
 use crate::image::{Facts, Loop, Machine};
 use crate::run::arena::Spare;
+use crate::run::barrier;
 use text::Text;
 
 /// The function of a region: context, first warp, end of warps; gives the exits taken, as bits.
@@ -43,8 +44,10 @@ pub(crate) struct Region {
     pub(crate) function: RegionFn,
     /// Regions that its exits lead to.
     pub(crate) exits: Vec<u32>,
-    /// All its lanes go to the only one, and its function leaves them active.
-    pub(crate) sole: bool,
+    /// The only one: all its lanes go there, and its function leaves them active.
+    pub(crate) sole: Option<usize>,
+    /// Where no other lanes are left, the one to which all go can be run at once: threads do not wait there, but at a barrier for all.
+    pub(crate) straight: bool,
     /// The innermost loop that its head lies in.
     pub(crate) around: Option<u32>,
     /// Its head is a loop in which threads may wait for others.
@@ -73,9 +76,13 @@ impl Compiled {
             let function = unsafe { std::mem::transmute::<*const u8, RegionFn>(function) };
             let crate::image::Region { exits, sole, around, waits, barrier, meeting, .. } = region;
             let (barrier, meeting) = (barrier.map(Box::new), meeting.map(Box::new));
-            regions.push(Region { function, exits, sole, around, waits, barrier, meeting });
+            let sole = exits.first().filter(|_| sole).map(|&to| to as usize);
+            regions.push(Region { function, exits, sole, straight: false, around, waits, barrier, meeting });
             attached.push(region.attached);
         }
+        let passes = |region: &Region| !region.waits && region.barrier.as_deref().is_none_or(barrier::is_for_all);
+        let straight: Vec<bool> = regions.iter().map(|r| r.sole.is_some_and(|to| passes(&regions[to]))).collect();
+        regions.iter_mut().zip(straight).for_each(|(region, straight)| region.straight = straight);
         Ok(Compiled {
             facts,
             threads: block.iter().product(),

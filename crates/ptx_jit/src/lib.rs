@@ -11,15 +11,16 @@
 //!   number, or varying.
 //! - `emit`: one function per region, which runs chunk after chunk. Same and affine values are scalars; varying ones are
 //!   128-bit vectors in registers. A chunk all of whose lanes are there runs plain code; one that a branch has split runs
-//!   masked code on its part of the warp's frame, until its lanes meet again. Contiguous accesses are vector accesses
+//!   masked code on its part of the warp's frame, until its lanes meet again, or, in a loop of one block that lanes leave one by
+//!   one, code that keeps registers where they are. Regions that only whole chunks can come to have plain code alone. Contiguous accesses are vector accesses
 //!   after one bounds check; rare operations are evaluated lane by lane by [`ptx::math::eval()`]. What fast paths call
 //!   rarely changes no register (`emit::transparent`), so that they keep theirs.
 //! - `compile` drives both, several regions side by side where a large kernel may have several threads, and gives an [`Image`]: machine code that can lie anywhere, with what it takes to run it, as a
 //!   plain value. `code` installs images. `abi` is what emitted and running code agree on.
 //! - `run`: a batch of CTAs is a coroutine that runs one after another on its stack. A CTA's scheduler always runs the next
 //!   region in program order with pending lanes, for all of these, and stays in a loop until nothing is left in it;
-//!   registers that live across regions lie in the frames of the warps. Of a launch with clusters a batch is of clusters, whose CTAs
-//!   take turns (`run::cluster`).
+//!   registers that live across regions lie in the frames of the warps. Lanes that all go to one region, with nobody
+//!   else left, go on there at once. Of a launch with clusters a batch is of clusters, whose CTAs take turns (`run::cluster`).
 //!
 //! # What holds
 //!

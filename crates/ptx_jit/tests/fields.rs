@@ -136,6 +136,7 @@ fn fields_of_words_agree_with_the_interpreter() {
         params: BASE.to_le_bytes().to_vec(),
         driver: DriverArea::default(),
         grid_id: 0,
+        cluster: [1; 3],
         envregs: [0; 32],
     });
     let mut memory: Vec<u8> = operands().into_iter().flat_map(u32::to_le_bytes).collect();

@@ -356,15 +356,6 @@ pub(crate) fn bound(inst: &Inst, p: Reg, classes: &[Class]) -> Option<Bound> {
     fine.then_some(Bound { cmp: *cmp, signed: ty.is_signed(), a: *a, b: *b })
 }
 
-/// The comparison that gives `p` its value in `node`, if it is a bound whose operands are still there at the end.
-pub(crate) fn bound_at_end(kernel: &Kernel, node: &Node, p: Reg, classes: &[Class]) -> Option<Bound> {
-    let body = node.body(kernel);
-    let at = body.iter().rposition(|inst| operands::writes(&inst.op).contains(&p))?;
-    let bound = bound(&body[at], p, classes)?;
-    let changes = |o: Operand| matches!(o, Operand::Reg(r) if body[at..].iter().any(|inst| operands::writes(&inst.op).contains(&r)));
-    (!changes(bound.a) && !changes(bound.b)).then_some(bound)
-}
-
 /// Class of an operand.
 pub(crate) fn operand(classes: &[Class], o: Operand) -> Class {
     match o {

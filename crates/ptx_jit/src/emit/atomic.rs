@@ -88,7 +88,8 @@ impl Emit<'_, '_> {
             self.note_atomic(1);
         }
         let mut old = Vec::new();
-        for (lane, host) in hosts.into_iter().enumerate() {
+        for lane in 0..self.lanes_per_chunk() {
+            let host = self.lane_host(&hosts, lane);
             let b = self.extract(&parts[0], ty.reg(), lane);
             let c = parts.get(1).map(|c| self.extract(c, ty.reg(), lane));
             old.push(if private {

@@ -12,13 +12,13 @@ use std::collections::{HashMap, HashSet};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, StackSlot, Value, types};
 use cranelift_frontend::{FunctionBuilder, Switch};
-use ptx::ir::{Cmp, Kernel, Op, Operand, PredRef, Reg, RegTy};
+use ptx::ir::{Kernel, Op, Operand, PredRef, Reg, RegTy};
 use ptx::launch::WARP;
 
-use super::{Chunk, Emit, Mask, Unsupported, Val, int, invariants, own, slot, trusted};
+use super::{Chunk, Emit, Mask, Unsupported, Val, invariants, own, slot, trusted};
 use crate::abi::context::at;
 use crate::abi::{Attached, Helper};
-use crate::analysis::classes::{self, Class};
+use crate::analysis::classes::Class;
 use crate::analysis::floats::Floats;
 use crate::analysis::graph::{NodeId, NodeTerm};
 use crate::analysis::operands;
@@ -333,7 +333,8 @@ impl Emit<'_, '_> {
     fn full_node(&mut self, n: NodeId, blocks: &Blocks) {
         self.b.switch_to_block(blocks.full[&n]);
         self.exec = None;
-        self.body(n);
+        let ends = self.ends(n);
+        self.body(n, ends.as_ref().map_or(&[], |ends| ends.late()));
         let full = self.full_bits();
         match self.plan.nodes[n].term.clone() {
             NodeTerm::Exit => {
@@ -345,7 +346,10 @@ impl Emit<'_, '_> {
                 let targets = [then, els];
                 match self.get(p.reg) {
                     Val::Lanes(mask) => {
-                        self.branch_by_ends(n, p, to);
+                        let mask = match ends {
+                            Some(ends) => self.branch_by_ends(n, p, &ends, to),
+                            None => mask,
+                        };
                         let bits = self.mask_bits(&mask);
                         let bits = if p.negate { self.b.ins().bxor_imm_u(bits, full) } else { bits };
                         let (some, mixed) = (self.b.create_block(), self.b.create_block());
@@ -418,7 +422,7 @@ impl Emit<'_, '_> {
         let kept: Vec<Reg> = kept.into_iter().filter(|&r| self.class(r) == Class::Varying).collect();
         let old: Vec<Val> = kept.iter().map(|&r| self.get(r)).collect();
         self.exec = Some(Mask { bits, lanes: lanes.clone() });
-        self.body(n);
+        self.body(n, &[]);
         self.exec = None;
         for (r, old) in kept.into_iter().zip(old) {
             let ty = self.reg_ty(r);
@@ -441,48 +445,6 @@ impl Emit<'_, '_> {
         self.b.ins().jump(head, &args);
         self.b.switch_to_block(done);
         self.full_edge(n, out, blocks);
-    }
-
-    /// Goes to `to[0]` if the predicate at the end of node `n` holds in all lanes, and to `to[1]` if in none, where that can
-    /// be told from the first lane and the last: if it compares an index that grows steadily over them. Code goes on here
-    /// for the rest.
-    fn branch_by_ends(&mut self, n: NodeId, p: PredRef, to: [Block; 2]) {
-        let bound = classes::bound_at_end(self.k, &self.plan.nodes[n], p.reg, &self.plan.classes);
-        let Some(bound) = bound else { return };
-        let (a, b) = (self.operand(bound.a, RegTy::B32), self.operand(bound.b, RegTy::B32));
-        let ((Val::Affine { base, stride }, Val::Same(v)) | (Val::Same(v), Val::Affine { base, stride })) = (&a, &b)
-        else {
-            return;
-        };
-        let (base, stride, v) = (*base, *stride, *v);
-        let condition = |cmp| int::condition(cmp, bound.signed).unwrap_or(IntCC::Equal);
-        let end = self.b.ins().iadd_imm_s(base, i64::from(stride) * i64::from(self.plan.lanes() - 1));
-        let (low, high) = if stride > 0 { (base, end) } else { (end, base) };
-        let to = if p.negate { [to[1], to[0]] } else { to };
-        let [steady, other, mixed] = [(); 3].map(|()| self.b.create_block());
-        let grows = self.b.ins().icmp(condition(Cmp::Le), low, high);
-        self.b.ins().brif(grows, steady, &[], mixed, &[]);
-        self.b.switch_to_block(steady);
-        if let equal @ (Cmp::Eq | Cmp::Ne) = bound.cmp {
-            let away = to[usize::from(equal == Cmp::Eq)];
-            let below = self.b.ins().icmp(condition(Cmp::Lt), v, low);
-            self.b.ins().brif(below, away, &[], other, &[]);
-            self.b.switch_to_block(other);
-            let above = self.b.ins().icmp(condition(Cmp::Gt), v, high);
-            self.b.ins().brif(above, away, &[], mixed, &[]);
-        } else {
-            let [first, last] = [base, end].map(|x| {
-                let (x, y) = if matches!(a, Val::Same(_)) { (v, x) } else { (x, v) };
-                self.b.ins().icmp(condition(bound.cmp), x, y)
-            });
-            let yes = self.b.create_block();
-            self.b.ins().brif(first, yes, &[], other, &[]);
-            self.b.switch_to_block(yes);
-            self.b.ins().brif(last, to[0], &[], mixed, &[]);
-            self.b.switch_to_block(other);
-            self.b.ins().brif(last, mixed, &[], to[1], &[]);
-        }
-        self.b.switch_to_block(mixed);
     }
 
     /// Branches on a scalar index; `edge` emits what happens in each case.
@@ -673,7 +635,7 @@ impl Emit<'_, '_> {
             }
         }
         self.exec = Some(Mask { bits, lanes });
-        self.body(n);
+        self.body(n, &[]);
         let mut out = RegSet::default();
         for s in self.plan.nodes[n].successors() {
             out.add(&self.plan.live.live_in[s]);
@@ -753,14 +715,17 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(on);
     }
 
-    /// The instructions of a node that lanes run by themselves.
-    fn body(&mut self, n: NodeId) {
+    /// The instructions of a node that lanes run by themselves, but for those `late`.
+    fn body(&mut self, n: NodeId, late: &[usize]) {
         let k = self.k;
         let insts = self.plan.nodes[n].body(k);
         self.checked.clear();
         for (i, inst) in insts.iter().enumerate() {
             self.upcoming = &insts[i..];
             self.line = inst.line;
+            if late.contains(&i) {
+                continue;
+            }
             let Some(p) = inst.guard else {
                 self.op(&inst.op);
                 continue;

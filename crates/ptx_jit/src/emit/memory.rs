@@ -41,6 +41,20 @@ pub(super) struct Checked {
     fine: Checks,
 }
 
+/// Most elements of a lane that are accessed one by one, at addresses of each lane's own.
+const FEW: usize = 2;
+
+/// Host addresses of lanes, one by one.
+pub(super) struct Hosts {
+    /// Offsets, or host addresses.
+    lanes: Parts,
+    /// For offsets: where they begin, and how far apart that is for one lane and the next.
+    offsets: Option<(Value, i64, Spare)>,
+}
+
+/// Unless all lanes are active: which are, and where the others access what nobody looks at.
+type Spare = Option<(Value, Value)>;
+
 /// A space's bytes, and bytes and alignment of an access: what [`Emit::places`] depends on.
 pub(super) type Room = (Value, i64, i64);
 
@@ -416,18 +430,27 @@ impl Emit<'_, '_> {
             let count = self.vector_count(self.reg_ty(dst));
             results.push((dst, (0..count).map(|_| self.b.append_block_param(merge, part)).collect()));
         }
-        if (vector || dsts.len() == 1)
-            && let (Some((hosts, ok)), Some(&first)) = (self.lane_hosts(space, size, &val), dsts.first())
+        if (vector || dsts.len() <= FEW)
+            && let Some((hosts, ok)) = self.lane_hosts(space, size, &val)
         {
             let (fast, slow) = (self.b.create_block(), self.b.create_block());
             self.b.ins().brif(ok, fast, &[], slow, &[]);
             self.b.switch_to_block(fast);
+            let lanes = 0..self.lanes_per_chunk();
             let elements = if vector {
+                let hosts: Vec<Value> = lanes.map(|lane| self.lane_host(&hosts, lane)).collect();
                 self.vector_load(ty, dsts, &At::Lanes(&hosts))
             } else {
-                let reg = first.map_or(ty.reg(), |dst| self.reg_ty(dst));
-                let loaded = hosts.iter().map(|&host| self.scalar_load(ty, reg, tenant(), host, 0)).collect::<Vec<_>>();
-                if first.is_some() { self.gather(&loaded, reg) } else { Vec::new() }
+                let regs: Vec<RegTy> = dsts.iter().map(|dst| dst.map_or(ty.reg(), |dst| self.reg_ty(dst))).collect();
+                let mut loaded = vec![Vec::new(); dsts.len()];
+                for lane in lanes {
+                    let host = self.lane_host(&hosts, lane);
+                    for (i, (&reg, row)) in regs.iter().zip(&mut loaded).enumerate() {
+                        row.push(self.scalar_load(ty, reg, tenant(), host, i as i32 * ty.bytes() as i32));
+                    }
+                }
+                let wanted = dsts.iter().zip(&regs).zip(&loaded).filter(|((dst, _), _)| dst.is_some());
+                wanted.flat_map(|((_, &reg), row)| self.gather(row, reg)).collect()
             };
             self.jump_with(merge, &elements);
             self.b.switch_to_block(slow);
@@ -553,19 +576,25 @@ impl Emit<'_, '_> {
         }
         let done = self.b.create_block();
         let vector = fits && whole_vector(ty, parts.len());
-        if (vector || parts.len() == 1)
+        if (vector || parts.len() <= FEW)
             && let Some((hosts, ok)) = self.lane_hosts(space, size, &val)
         {
             let (fast, slow) = (self.b.create_block(), self.b.create_block());
             self.b.ins().brif(ok, fast, &[], slow, &[]);
             self.b.switch_to_block(fast);
+            let lanes = 0..self.lanes_per_chunk();
             if vector {
+                let hosts: Vec<Value> = lanes.map(|lane| self.lane_host(&hosts, lane)).collect();
                 self.vector_store(ty, &parts, &At::Lanes(&hosts));
-            }
-            for (lane, host) in hosts.into_iter().enumerate().filter(|_| !vector) {
-                let v = self.extract(&parts[0], tys[0], lane);
-                let v = self.fitted(v, ty);
-                self.b.ins().store(tenant(), v, host, 0);
+            } else {
+                for lane in lanes {
+                    let host = self.lane_host(&hosts, lane);
+                    for (i, (part, &reg)) in parts.iter().zip(&tys).enumerate() {
+                        let v = self.extract(part, reg, lane);
+                        let v = self.fitted(v, ty);
+                        self.b.ins().store(tenant(), v, host, i as i32 * ty.bytes() as i32);
+                    }
+                }
             }
             self.b.ins().jump(done, &[]);
             self.b.switch_to_block(slow);
@@ -636,40 +665,77 @@ impl Emit<'_, '_> {
         Some((host, distance as i32, ok))
     }
 
-    /// Host addresses of so many bytes at unrelated addresses, and whether all active lanes may access theirs. Lanes
-    /// that are not active access a spare place.
-    pub(super) fn lane_hosts(&mut self, space: Space, size: i64, val: &Val) -> Option<(Vec<Value>, Value)> {
+    /// Where so many bytes at unrelated addresses lie, and whether all active lanes may access theirs.
+    pub(super) fn lane_hosts(&mut self, space: Space, size: i64, val: &Val) -> Option<(Hosts, Value)> {
         let mask = self.mask();
-        let (hosts, bad) = match space {
-            Space::Param => return None,
-            Space::Shared | Space::Local => self.offset_hosts(space, size, val, mask.as_ref()),
-            _ => self.window_hosts(size, val, mask.as_ref()),
-        };
-        let bad = self.mask_bits(&bad);
-        let bad = match &mask {
-            Some(mask) => self.b.ins().band(bad, mask.bits),
-            None => bad,
-        };
-        let ok = self.b.ins().icmp_imm_u(IntCC::Equal, bad, 0);
-        Some((hosts, ok))
+        match space {
+            Space::Param => None,
+            Space::Shared | Space::Local => Some(self.offset_hosts(space, size, val, mask)),
+            _ => Some(self.window_hosts(size, val, mask)),
+        }
     }
 
-    /// Lanes whose top bit says that `index` lies above `last`, is negative, or is not aligned.
-    fn out_of_range(&mut self, index: Value, last: Value, size: i64) -> Value {
-        let above = self.b.ins().icmp(IntCC::SignedGreaterThan, index, last);
-        let bad = self.b.ins().bor(above, index);
-        if size == 1 {
-            return bad;
+    /// The host address of a lane. Lanes that are not active access a spare place.
+    pub(super) fn lane_host(&mut self, hosts: &Hosts, lane: usize) -> Value {
+        let Some((base, step, spare)) = hosts.offsets else { return self.extract(&hosts.lanes, RegTy::B64, lane) };
+        let offset = self.extract(&hosts.lanes, RegTy::B32, lane);
+        let offset = self.b.ins().uextend(types::I64, offset);
+        let host = self.b.ins().iadd(base, offset);
+        let host = self.moved(host, step * lane as i64);
+        match spare {
+            Some((bits, spare)) => {
+                let here = self.b.ins().band_imm_u(bits, 1 << lane);
+                self.b.ins().select(here, host, spare)
+            }
+            None => host,
         }
-        let low = self.constant(index, size as u64 - 1);
-        let low = self.b.ins().band(index, low);
-        let zero = self.constant(index, 0);
-        let odd = self.b.ins().icmp(IntCC::NotEqual, low, zero);
-        self.b.ins().bor(bad, odd)
+    }
+
+    /// Are the indices of all lanes of the mask from 0 to `last`, and multiples of `size`? It is found out for all of them together.
+    fn in_range(&mut self, indices: &Parts, last: Value, size: i64, mask: Option<&[Value]>) -> Value {
+        let indices = match mask {
+            // Zero is in range, if anything is.
+            Some(mask) => {
+                let pairs = indices.iter().zip(mask);
+                pairs.map(|(&index, &mask)| self.b.ins().band(index, mask)).collect()
+            }
+            None => indices.clone(),
+        };
+        // A negative number among them makes their union negative.
+        let (mut union, mut most, mut above) = (indices[0], indices[0], None);
+        for &index in &indices[1..] {
+            union = self.b.ins().bor(union, index);
+        }
+        let wide = self.b.func.dfg.value_type(union) == types::I64X2;
+        if wide {
+            // There is no maximum of these.
+            for &index in &indices {
+                let one = self.b.ins().icmp(IntCC::SignedGreaterThan, index, last);
+                above = Some(above.map_or(one, |above| self.b.ins().bor(above, one)));
+            }
+        } else {
+            for &index in &indices[1..] {
+                most = self.b.ins().smax(most, index);
+            }
+        }
+        let above = match above {
+            Some(above) => above,
+            None => self.b.ins().icmp(IntCC::SignedGreaterThan, most, last),
+        };
+        let mut bad = self.b.ins().bor(above, union);
+        if size > 1 {
+            let low = self.constant(union, size as u64 - 1);
+            let low = self.b.ins().band(union, low);
+            let zero = self.constant(union, 0);
+            let odd = self.b.ins().icmp(IntCC::NotEqual, low, zero);
+            bad = self.b.ins().bor(bad, odd);
+        }
+        let bad = self.b.ins().vhigh_bits(types::I32, bad);
+        self.b.ins().icmp_imm_u(IntCC::Equal, bad, 0)
     }
 
     /// [`Self::lane_hosts`] in a space of 32-bit offsets.
-    fn offset_hosts(&mut self, space: Space, size: i64, val: &Val, mask: Option<&Mask>) -> (Vec<Value>, Parts) {
+    fn offset_hosts(&mut self, space: Space, size: i64, val: &Val, mask: Option<Mask>) -> (Hosts, Value) {
         let offsets = self.lanes(val, RegTy::B32);
         let local = i64::from(self.k.local_bytes);
         let (base, limit, step) = if space == Space::Local {
@@ -685,45 +751,28 @@ impl Emit<'_, '_> {
         let last = self.b.ins().iadd_imm_s(limit, -size);
         let last = self.b.ins().ireduce(types::I32, last);
         let last = self.b.ins().splat(types::I32X4, last);
-        let bad = self.map1(&offsets, |e, offset| e.out_of_range(offset, last, size));
-        let spare = self.scratch_address(0);
-        let mut hosts = Vec::new();
-        for lane in 0..self.lanes_per_chunk() {
-            let offset = self.extract(&offsets, RegTy::B32, lane);
-            let offset = self.b.ins().uextend(types::I64, offset);
-            let host = self.b.ins().iadd(base, offset);
-            let host = self.moved(host, step * lane as i64);
-            hosts.push(match mask {
-                Some(mask) => {
-                    let here = self.b.ins().band_imm_u(mask.bits, 1 << lane);
-                    self.b.ins().select(here, host, spare)
-                }
-                None => host,
-            });
-        }
-        (hosts, bad)
+        let ok = self.in_range(&offsets, last, size, mask.as_ref().map(|mask| &*mask.lanes));
+        let spare = mask.map(|mask| (mask.bits, self.scratch_address(0)));
+        (Hosts { lanes: offsets, offsets: Some((base, step, spare)) }, ok)
     }
 
     /// [`Self::lane_hosts`] in the window.
-    fn window_hosts(&mut self, size: i64, val: &Val, mask: Option<&Mask>) -> (Vec<Value>, Parts) {
+    fn window_hosts(&mut self, size: i64, val: &Val, mask: Option<Mask>) -> (Hosts, Value) {
         let addresses = self.lanes(val, RegTy::B64);
         let last = self.b.ins().iadd_imm_s(self.inv.window_bytes, -size);
         let splat = |e: &mut Self, v: Value| e.b.ins().splat(types::I64X2, v);
         let (last, lo, delta) = (splat(self, last), splat(self, self.inv.window_lo), splat(self, self.inv.delta));
-        let bad = self.map1(&addresses, |e, address| {
-            let index = e.b.ins().isub(address, lo);
-            e.out_of_range(index, last, size)
-        });
-        let bad = bad.chunks(2).map(|two| self.narrow(two[0], two[1], true)).collect();
-        let mut hosts = self.map1(&addresses, |e, address| e.b.ins().iadd(address, delta));
+        let indices = self.map1(&addresses, |e, address| e.b.ins().isub(address, lo));
+        let active = mask.as_ref().map(|mask| self.mask_for(&mask.lanes, RegTy::B64));
+        let ok = self.in_range(&indices, last, size, active.as_deref());
+        let mut lanes = self.map1(&addresses, |e, address| e.b.ins().iadd(address, delta));
         if let Some(mask) = mask {
             let spare = self.scratch_address(0);
             let spare = splat(self, spare);
-            let spare = vec![spare; hosts.len()];
-            hosts = self.blend(&mask.lanes, &hosts, &spare, RegTy::B64);
+            let spare = vec![spare; lanes.len()];
+            lanes = self.blend(&mask.lanes, &lanes, &spare, RegTy::B64);
         }
-        let lanes = 0..self.lanes_per_chunk();
-        (lanes.map(|lane| self.extract(&hosts, RegTy::B64, lane)).collect(), bad)
+        (Hosts { lanes, offsets: None }, ok)
     }
 
     /// Attaches an operation for a helper.

@@ -2,6 +2,7 @@
 
 mod alu;
 mod atomic;
+mod bounds;
 mod consecutive;
 mod convert;
 mod directed;

@@ -60,7 +60,10 @@ impl Emit<'_, '_> {
                         vec![v; self.vectors]
                     }
                     RegTy::B16 | RegTy::B32 => {
-                        let v = self.b.ins().splat(types::I32X4, s);
+                        let v = match self.known(s) {
+                            Some(n) => self.vector_const([n as u32; 4]),
+                            None => self.b.ins().splat(types::I32X4, s),
+                        };
                         vec![v; self.vectors]
                     }
                     RegTy::B64 => {

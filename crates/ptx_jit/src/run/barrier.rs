@@ -4,7 +4,7 @@ use ptx::ir::{BarKind, BarRed, Op};
 use ptx::launch::{Exception, WARP};
 
 use super::joint::write_lane;
-use crate::abi::joint::Site;
+use crate::abi::joint::{Site, Slot};
 
 /// Barriers of a CTA, as PTX numbers them.
 pub(crate) const BARRIERS: usize = 16;
@@ -39,6 +39,12 @@ impl Threads {
         // SAFETY: there is a frame for every warp.
         unsafe { self.frames.add(warp * self.frame_bytes) }
     }
+}
+
+/// Is this a barrier at which all threads arrive, and one that there is?
+pub(crate) fn is_for_all(site: &Site) -> bool {
+    let whole = matches!(site.op, Op::Bar { kind: BarKind::Sync, count: None, .. });
+    whole && matches!(site.a, Slot::Imm(id) if id < BARRIERS as u64)
 }
 
 /// Lanes `lanes` (by warp) arrive at the barrier operation of `site`, at the head of `region`. True if they go on at once.

@@ -22,7 +22,7 @@ use super::cluster::Shared;
 use super::stack::CtaStack;
 use super::trap;
 use crate::abi::context::{self, Context, Suspend};
-use crate::abi::joint::{Site, Slot};
+use crate::abi::joint::Site;
 use crate::code::Compiled;
 use crate::{Grid, Progress};
 
@@ -552,12 +552,12 @@ impl State {
             if std::mem::take(&mut self.holds) {
                 self.held.fill(0);
             }
-            if !self.code.regions[region].sole {
+            let (sole, straight) = (self.code.regions[region].sole, self.code.regions[region].straight);
+            let Some(target) = sole else {
                 self.distribute(region, exits);
                 return;
-            }
-            let target = self.code.regions[region].exits[0] as usize;
-            if self.is_next(target) {
+            };
+            if straight && self.nobody_else() {
                 region = target;
                 continue;
             }
@@ -573,22 +573,11 @@ impl State {
         }
     }
 
-    /// Would the scheduler take these lanes on at once, and in `region` all of them? Where no others are left but those
-    /// that have ended, a barrier for all is complete, and a warp operation has all that can come.
-    fn is_next(&self, region: usize) -> bool {
-        let alone = self.ready.iter().all(|&w| w == 0)
-            && self.released.is_empty()
-            && !self.arrived
-            && self.gathering.is_empty();
-        let next = &self.code.regions[region];
-        let passes = next.barrier.as_deref().is_none_or(|site| self.is_for_all(site));
-        alone && passes && !next.waits && self.context.met == 0 && !self.grid.stops()
-    }
-
-    /// Is this a barrier at which all threads arrive, and one that there is?
-    fn is_for_all(&self, site: &Site) -> bool {
-        let whole = matches!(site.op, ptx::ir::Op::Bar { kind: BarKind::Sync, count: None, .. });
-        whole && matches!(site.a, Slot::Imm(id) if id < BARRIERS as u64)
+    /// Are the active lanes all that have not ended, and may they go on? Then a barrier for all is complete, and a warp operation has all
+    /// that can come.
+    fn nobody_else(&self) -> bool {
+        let alone = self.ready.iter().all(|&w| w == 0) && self.released.is_empty();
+        alone && !self.arrived && self.gathering.is_empty() && self.context.met == 0 && !self.grid.stops()
     }
 
     /// Marks the regions as ready to which lanes have gone through the `exits` of one.
@@ -609,7 +598,8 @@ impl State {
             return Ok(self.gather(region, kind == BarKind::ClusterWait));
         }
         // All threads at once at a barrier for all, which is the rule: nothing to keep.
-        if self.is_for_all(site) && self.ready.iter().all(|&w| w == 0) && !self.arrived && self.gathering.is_empty() {
+        if barrier::is_for_all(site) && self.ready.iter().all(|&w| w == 0) && !self.arrived && self.gathering.is_empty()
+        {
             return Ok(true);
         }
         self.arrived = true;

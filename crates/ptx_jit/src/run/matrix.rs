@@ -38,7 +38,7 @@ pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, frame: *mut u8, bits:
             let lines = Lines::new(ctx, *space, site.srcs[0], addr.offset, frame);
             for (i, &dst) in site.dsts.iter().enumerate() {
                 let mut tile = [0; LANES];
-                for lane in lanes(bits & (0xff << (8 * i))) {
+                for lane in eight(bits, i) {
                     let at = lines.find(ctx, lane, Access::Read);
                     // SAFETY: a line of shared memory is there, which the CTA's thread alone accesses.
                     let line = unsafe { at.cast::<[u32; LINE_WORDS]>().read_unaligned() };
@@ -53,7 +53,7 @@ pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, frame: *mut u8, bits:
             for (i, src) in srcs.iter().enumerate() {
                 let tile = masked(src.words(frame), bits);
                 let tile = if *trans { transposed(&tile) } else { tile };
-                for lane in lanes(bits & (0xff << (8 * i))) {
+                for lane in eight(bits, i) {
                     let at = lines.find(ctx, lane, Access::Write);
                     let mut line = [0; LINE_WORDS];
                     line.copy_from_slice(&tile[lane % 8 * LINE_WORDS..][..LINE_WORDS]);
@@ -64,6 +64,11 @@ pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, frame: *mut u8, bits:
         }
         _ => {}
     }
+}
+
+/// The lanes of `bits` that name the lines of tile `tile`.
+fn eight(bits: u32, tile: usize) -> impl Iterator<Item = usize> {
+    (8 * tile..8 * tile + 8).filter(move |lane| bits >> lane & 1 != 0)
 }
 
 /// The lines of shared memory that lanes name.
@@ -93,6 +98,7 @@ impl Lines {
     }
 
     /// The line of a lane; raises if there is none.
+    #[inline]
     fn find(&self, ctx: *mut Context, lane: usize, access: Access) -> *mut u8 {
         let address = self.addresses[lane];
         let offset = if self.space == Space::Shared { address } else { address.wrapping_sub(SHARED_WINDOW) };

@@ -18,6 +18,7 @@ use std::arch::x86_64::{
 use std::mem::MaybeUninit;
 use std::sync::LazyLock;
 
+use ptx::ir::RegTy;
 use ptx::math::NAN_F32;
 use ptx::matrix::{Arithmetic, Element, MAX_REGISTERS, Product, factor_register, paired, sum_register};
 
@@ -129,14 +130,29 @@ fn load_word(tile: Tile, at: usize) -> u32 {
     unsafe { at.cast::<u32>().read_unaligned() }
 }
 
+/// Where a register of all lanes goes.
+#[derive(Clone, Copy)]
+struct Target(*mut u8);
+
 #[inline]
 #[target_feature(enable = "avx2")]
-fn store_line(tile: &mut Words, line: usize, value: __m128i) {
-    let words: &mut [[u32; LINE_WORDS]] = tile.as_chunks_mut().0;
-    if let Some(words) = words.get_mut(line) {
-        // SAFETY: there are 16 bytes.
-        unsafe { _mm_storeu_si128(words.as_mut_ptr().cast(), value) }
-    }
+fn store_line(tile: Target, line: usize, value: __m128i) {
+    // SAFETY: a tile has eight lines.
+    let at = unsafe { tile.0.add(LINE * (line % LINES)) };
+    // SAFETY: of 16 bytes each.
+    unsafe { _mm_storeu_si128(at.cast(), value) }
+}
+
+/// May results be written to the frame before all that a product works on has been read? If each is only written where the same part of
+/// the sums has been.
+fn goes_straight(p: &Product, site: &Matrix) -> bool {
+    let sums = site.srcs.len() - site.dsts.len().min(site.srcs.len());
+    let free = |(at, dst): (usize, &Option<(u32, RegTy)>)| {
+        let Some((to, RegTy::B32)) = *dst else { return false };
+        let others = site.srcs.iter().enumerate().filter(|&(i, _)| i != sums + at);
+        others.into_iter().all(|(_, src)| !matches!(*src, Slot::Lanes32(from) if from == to))
+    };
+    p.c == p.d && site.dsts.iter().enumerate().all(free)
 }
 
 /// The words of a line of factors.
@@ -235,7 +251,16 @@ fn tiles<const A: u8, const B: u8, const N: usize>(p: &Product, site: &Matrix, f
     }
     let count = k_tiles as usize * steps(A);
     let mut left = [[0; STEPS]; LINES];
-    let mut d = [[0; LANES]; MAX_REGISTERS];
+    let mut results = [const { MaybeUninit::<Words>::uninit() }; MAX_REGISTERS];
+    let straight = goes_straight(p, site);
+    let mut d = [Target(frame); MAX_REGISTERS];
+    for ((target, dst), words) in d.iter_mut().zip(&site.dsts).zip(&mut results) {
+        *target = match *dst {
+            // SAFETY: as above.
+            Some((offset, _)) if straight => Target(unsafe { frame.add(offset as usize) }),
+            _ => Target(words.write([0; LANES]).as_mut_ptr().cast()),
+        };
+    }
     for row in 0..rows_of_tiles {
         for k in 0..k_tiles {
             rows::<A>(a[factor_register(paired(p.m), k_tiles, row, k)], k as usize, &mut left);
@@ -267,13 +292,17 @@ fn tiles<const A: u8, const B: u8, const N: usize>(p: &Product, site: &Matrix, f
                 } else {
                     added(old(p.c, &c[from..], line), sum, sat)
                 };
-                new(p.d, &mut d[to..], line, sum);
+                new(p.d, &d[to..], line, sum);
             }
         }
     }
+    if straight {
+        return;
+    }
     // Only now: results may replace what was read.
-    for (words, &dst) in d.iter().zip(&site.dsts) {
-        write_words(frame, dst, u32::MAX, words);
+    for (words, &dst) in results.iter().zip(&site.dsts) {
+        // SAFETY: it was written above.
+        write_words(frame, dst, u32::MAX, unsafe { words.assume_init_ref() });
     }
 }
 
@@ -291,15 +320,15 @@ fn old(of: Element, c: &[Tile], line: usize) -> __m256i {
 /// A line of D from its eight words.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn new(of: Element, d: &mut [Words], line: usize, value: __m256i) {
+fn new(of: Element, d: &[Target], line: usize, value: __m256i) {
     if of == Element::F16 {
         let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_castsi256_ps(value));
-        return store_line(&mut d[0], line, halves);
+        return store_line(d[0], line, halves);
     }
     let low = _mm256_castps256_ps128(_mm256_castsi256_ps(value));
     let high = _mm_castsi128_ps(_mm256_extracti128_si256::<1>(value));
-    store_line(&mut d[0], line, _mm_castps_si128(_mm_shuffle_ps::<0b10_00_10_00>(low, high)));
-    store_line(&mut d[1], line, _mm_castps_si128(_mm_shuffle_ps::<0b11_01_11_01>(low, high)));
+    store_line(d[0], line, _mm_castps_si128(_mm_shuffle_ps::<0b10_00_10_00>(low, high)));
+    store_line(d[1], line, _mm_castps_si128(_mm_shuffle_ps::<0b11_01_11_01>(low, high)));
 }
 
 /// The only NaN there is.

@@ -1,0 +1,190 @@
+//! Branches by bounds: predicates made of comparisons of an index that grows steadily over the lanes with what they share. In most chunks
+//! they are the same in all lanes, which the first lane and the last one tell.
+
+use std::collections::HashMap;
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{Block, InstBuilder, Value, types};
+use ptx::ir::{Cmp, Inst, IntOp, IntUnOp, Op, Operand, PredRef, Reg, RegTy, Ty};
+
+use super::{Emit, Val, int};
+use crate::analysis::classes::{self, Bound, Class};
+use crate::analysis::graph::{NodeId, NodeTerm};
+use crate::analysis::operands;
+use crate::analysis::regset::RegSet;
+
+/// The instructions of a node that make the predicate at its end of bounds, and of predicates that lanes share.
+pub(super) struct Ends {
+    /// In the order of the node.
+    made: Vec<usize>,
+    /// Nobody else reads what they write: they can be left to where lanes part.
+    late: bool,
+}
+
+impl Ends {
+    /// Instructions that the node's code leaves out.
+    pub(super) fn late(&self) -> &[usize] {
+        if self.late { &self.made } else { &[] }
+    }
+}
+
+/// Is a predicate the same in all lanes? Two numbers of 8 bits, that are 1 if it holds in all, and if it holds in none.
+#[derive(Clone, Copy)]
+struct Everywhere {
+    all: Value,
+    none: Value,
+}
+
+impl Emit<'_, '_> {
+    /// How the predicate at the end of a node comes about, if by bounds.
+    pub(super) fn ends(&self, n: NodeId) -> Option<Ends> {
+        let node = &self.plan.nodes[n];
+        let NodeTerm::Cond { p, .. } = node.term else { return None };
+        if self.class(p.reg) != Class::Varying {
+            return None;
+        }
+        let body = node.body(self.k);
+        let mut live = RegSet::default();
+        for s in node.successors() {
+            live.add(&self.plan.live.live_in[s]);
+        }
+        let mut ends = Ends { made: Vec::new(), late: !live.contains(p.reg) };
+        // Backwards: what is still to be found, and what instructions between here and the end write and read.
+        let (mut wanted, mut written, mut read) = (RegSet::default(), RegSet::default(), RegSet::default());
+        wanted.insert(p.reg);
+        for (i, inst) in body.iter().enumerate().rev() {
+            let writes = operands::writes(&inst.op);
+            let made = match writes.first() {
+                Some(&r) if wanted.contains(r) => self.makes(inst, r).then_some(r)?,
+                _ => {
+                    writes.into_iter().for_each(|r| _ = written.insert(r));
+                    operands::inst_reads(inst, &mut |r| _ = read.insert(r));
+                    continue;
+                }
+            };
+            wanted.remove(made);
+            ends.late &= !read.contains(made) && !live.contains(made);
+            let mut fine = !written.contains(made);
+            operands::inst_reads(inst, &mut |r| {
+                fine &= !written.contains(r);
+                if self.k.regs[r.0 as usize] == RegTy::Pred && self.class(r) == Class::Varying {
+                    wanted.insert(r);
+                }
+            });
+            if !fine {
+                return None;
+            }
+            ends.made.push(i);
+        }
+        ends.made.reverse();
+        (wanted.iter().next().is_none()).then_some(ends)
+    }
+
+    /// Is the instruction one of those that make such predicates?
+    fn makes(&self, inst: &Inst, r: Reg) -> bool {
+        let plain = match &inst.op {
+            Op::Int { op: IntOp::And | IntOp::Or, ty: Ty::Pred, a: Operand::Reg(_), b: Operand::Reg(_), .. }
+            | Op::IntUn { op: IntUnOp::Not, ty: Ty::Pred, a: Operand::Reg(_), .. }
+            | Op::Mov { ty: Ty::Pred, src: Operand::Reg(_), .. } => true,
+            _ => classes::bound(inst, r, &self.plan.classes).is_some(),
+        };
+        plain && inst.guard.is_none()
+    }
+
+    /// Goes to `to[0]` if the predicate at the end of node `n` holds in all lanes, and to `to[1]` if in none, where `ends` tell. Code goes
+    /// on here for the rest, with the lanes in which the register says yes.
+    pub(super) fn branch_by_ends(&mut self, n: NodeId, p: PredRef, ends: &Ends, to: [Block; 2]) -> Vec<Value> {
+        let body = self.plan.nodes[n].body(self.k);
+        let mut known: HashMap<Reg, Everywhere> = HashMap::new();
+        for &i in &ends.made {
+            let Some(&r) = operands::writes(&body[i].op).first() else { continue };
+            let everywhere = self.everywhere(&body[i], r, &known);
+            known.insert(r, everywhere);
+        }
+        if let Some(&Everywhere { all, none }) = known.get(&p.reg) {
+            let to = if p.negate { [to[1], to[0]] } else { to };
+            let (some, mixed) = (self.b.create_block(), self.b.create_block());
+            self.b.ins().brif(none, to[1], &[], some, &[]);
+            self.b.switch_to_block(some);
+            self.b.ins().brif(all, to[0], &[], mixed, &[]);
+            self.b.switch_to_block(mixed);
+        }
+        for &i in ends.late() {
+            self.line = body[i].line;
+            self.op(&body[i].op);
+        }
+        let val = self.get(p.reg);
+        self.lanes(&val, RegTy::Pred)
+    }
+
+    fn everywhere(&mut self, inst: &Inst, r: Reg, known: &HashMap<Reg, Everywhere>) -> Everywhere {
+        if let Some(bound) = classes::bound(inst, r, &self.plan.classes) {
+            return self.bound_everywhere(&bound);
+        }
+        let of = |e: &mut Self, o: Operand| match o {
+            Operand::Reg(r) if known.contains_key(&r) => known[&r],
+            o => {
+                let val = e.operand(o, RegTy::Pred);
+                let all = e.first(&val, RegTy::Pred);
+                Everywhere { all, none: e.b.ins().bxor_imm_u(all, 1) }
+            }
+        };
+        match inst.op {
+            Op::Int { op, a, b, .. } => {
+                let (a, b) = (of(self, a), of(self, b));
+                let (both, either) = if op == IntOp::And {
+                    ((a.all, b.all), (a.none, b.none))
+                } else {
+                    ((a.none, b.none), (a.all, b.all))
+                };
+                let (both, either) = (self.b.ins().band(both.0, both.1), self.b.ins().bor(either.0, either.1));
+                if op == IntOp::And {
+                    Everywhere { all: both, none: either }
+                } else {
+                    Everywhere { all: either, none: both }
+                }
+            }
+            Op::IntUn { a, .. } => {
+                let Everywhere { all, none } = of(self, a);
+                Everywhere { all: none, none: all }
+            }
+            Op::Mov { src, .. } => of(self, src),
+            _ => {
+                let no = self.b.ins().iconst(types::I8, 0);
+                Everywhere { all: no, none: no }
+            }
+        }
+    }
+
+    fn bound_everywhere(&mut self, bound: &Bound) -> Everywhere {
+        let (a, b) = (self.operand(bound.a, RegTy::B32), self.operand(bound.b, RegTy::B32));
+        let no = self.b.ins().iconst(types::I8, 0);
+        let (base, stride, v, swapped) = match (&a, &b) {
+            (Val::Affine { base, stride }, Val::Same(v)) => (*base, *stride, *v, false),
+            (Val::Same(v), Val::Affine { base, stride }) => (*base, *stride, *v, true),
+            _ => return Everywhere { all: no, none: no },
+        };
+        let condition = |cmp| int::condition(cmp, bound.signed).unwrap_or(IntCC::Equal);
+        let end = self.b.ins().iadd_imm_s(base, i64::from(stride) * i64::from(self.plan.lanes() - 1));
+        let (low, high) = if stride > 0 { (base, end) } else { (end, base) };
+        // Else the index has wrapped.
+        let grows = self.b.ins().icmp(condition(Cmp::Le), low, high);
+        let (all, none) = if let Cmp::Eq | Cmp::Ne = bound.cmp {
+            let below = self.b.ins().icmp(condition(Cmp::Lt), v, low);
+            let above = self.b.ins().icmp(condition(Cmp::Gt), v, high);
+            let away = self.b.ins().bor(below, above);
+            if bound.cmp == Cmp::Eq { (no, away) } else { (away, no) }
+        } else {
+            let holds = |e: &mut Self, x| {
+                let (x, y) = if swapped { (v, x) } else { (x, v) };
+                e.b.ins().icmp(condition(bound.cmp), x, y)
+            };
+            // If it holds for the one, it does for all; if not for the other, for none.
+            let less = matches!(bound.cmp, Cmp::Lt | Cmp::Le) != swapped;
+            let (last, first) = if less { (high, low) } else { (low, high) };
+            let (all, some) = (holds(self, last), holds(self, first));
+            (all, self.b.ins().bxor_imm_u(some, 1))
+        };
+        Everywhere { all: self.b.ins().band(all, grows), none: self.b.ins().band(none, grows) }
+    }
+}
