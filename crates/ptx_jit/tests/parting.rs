@@ -40,6 +40,7 @@ fn launch(threads: u32) -> Arc<Launch> {
         params: BASE.to_le_bytes().to_vec(),
         driver: DriverArea::default(),
         grid_id: 0,
+        cluster: [1; 3],
         envregs: [0; 32],
     })
 }
