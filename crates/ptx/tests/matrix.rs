@@ -73,7 +73,7 @@ fn at([row, column]: [usize; 2], q: usize, of: Element, salt: usize) -> i64 {
 
 /// The metadata of a chunk: any of the six pairs of places, or of tf32 either of the two.
 fn metadata(form: &Form, row: usize, chunk: usize) -> u32 {
-    let mixed = (row * 29 + chunk * 17 + row * chunk * 5 + 3) * 2_654_435_761 >> 9;
+    let mixed = ((row * 29 + chunk * 17 + row * chunk * 5 + 3) * 2_654_435_761) >> 9;
     match form.chunk() {
         2 => [0b0100, 0b1110][mixed % 2],
         _ => [0b0100, 0b1000, 0b1001, 0b1100, 0b1101, 0b1110][mixed % 6],
