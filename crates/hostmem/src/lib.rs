@@ -44,7 +44,7 @@ pub use memfd::{Memfd, MemfdName};
 pub use pin::Pinned;
 pub use program::{PagesKind, ProgramPages};
 pub use range::HostRange;
-pub use slices::prefer_short_slices;
+pub use slices::{allow_short_slices, prefer_short_slices};
 pub use spin::Spin;
 pub use window::{Protection, Window, WindowError};
 

@@ -7,9 +7,12 @@
 //! runs goes first, and who runs does not stay for long.
 //!
 //! Threads of our own ask once ([`prefer_short_slices`]), and those that they start are as any other. A program's thread has short
-//! slices while it sleeps for us, and then its own again.
+//! slices while it sleeps for us, and then its own again; what others give it meanwhile it keeps. (A child that it forks in a signal
+//! handler meanwhile keeps the short ones.) A program that filters its system calls may die of one that it does not expect: nothing is
+//! asked for where there is a filter, but by the process that says that its own allows it ([`allow_short_slices`]).
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The shortest that Linux grants, ns.
 const SHORTEST_NS: u64 = 100_000;
@@ -32,6 +35,20 @@ struct Attributes {
 }
 
 const SIZE: u32 = size_of::<Attributes>() as u32;
+
+/// This process has a filter of system calls of which it knows that it allows these.
+static ALLOWED: AtomicBool = AtomicBool::new(false);
+
+/// Says that what filters this process's system calls, or will, allows `sched_getattr` and `sched_setattr`.
+pub fn allow_short_slices() {
+    ALLOWED.store(true, Ordering::Relaxed);
+}
+
+/// Whether nothing can go wrong but that it is refused.
+fn is_safe() -> bool {
+    // SAFETY: it only asks. Who is not allowed to ask that could not have slept, or named a thread.
+    ALLOWED.load(Ordering::Relaxed) || unsafe { libc::prctl(libc::PR_GET_SECCOMP) == 0 }
+}
 
 /// What is known of a thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,14 +87,19 @@ pub(crate) fn in_short_slices<R>(sleep: impl FnOnce() -> R) -> R {
         return sleep();
     }
     let result = sleep();
-    own.set();
+    // Others may have changed what is left.
+    if let Some(now) = Attributes::get()
+        && now.runtime == SHORTEST_NS
+    {
+        Attributes { runtime: own.runtime, ..now }.set();
+    }
     result
 }
 
 impl Attributes {
     /// Those of the calling thread, if it has the usual policy, on a system that knows slices.
     fn usual() -> Option<Attributes> {
-        let own = Attributes::get()?;
+        let own = is_safe().then(Attributes::get)??;
         (own.policy == libc::SCHED_OTHER as u32 && own.runtime != 0).then_some(own)
     }
 
@@ -144,6 +166,21 @@ mod tests {
         in_a_thread(|| {
             assert!(Attributes { runtime: 5_000_000, ..Attributes::get().unwrap() }.set());
             assert_eq!((in_short_slices(slice), slice()), (SHORTEST_NS, 5_000_000));
+        });
+    }
+
+    #[test]
+    fn what_others_change_meanwhile_stays() {
+        if !knows_slices() {
+            return;
+        }
+        let usual = slice();
+        in_a_thread(move || {
+            in_short_slices(|| assert!(Attributes { nice: 3, ..Attributes::get().unwrap() }.set()));
+            let after = Attributes::get().unwrap();
+            assert_eq!((after.nice, after.runtime), (3, usual));
+            in_short_slices(|| assert!(Attributes { runtime: 5_000_000, ..Attributes::get().unwrap() }.set()));
+            assert_eq!(slice(), 5_000_000);
         });
     }
 

@@ -57,6 +57,8 @@ impl Driver {
         core.die();
         // Those of what was made meanwhile. Who makes something from here on sees that the context is dead, and undoes it.
         modules.extend(self.forget_handles(core));
+        // What is submitted comes before the context's end, or not at all.
+        state.queues.close();
         core.leave_gpu();
         modules.iter().for_each(|module| module.unload());
         state.queues.abandon();

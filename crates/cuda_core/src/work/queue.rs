@@ -42,6 +42,7 @@ pub(crate) struct Queue {
     over: AtomicU64,
     /// Submissions of the other side of the legacy rule that this queue has waited for.
     pub(crate) waited_for: AtomicU64,
+    /// Set before the GPU's queue goes; looked at with `progress` locked.
     gone: AtomicBool,
     pub(crate) host: Arc<HostQueue>,
 }
@@ -82,6 +83,9 @@ impl Queue {
     pub(crate) fn push(&self, commands: &[Command<'_>]) -> Result<()> {
         let link = self.core.link();
         let mut progress = self.progress.lock();
+        if self.gone.load(Ordering::Acquire) {
+            return Err(self.core.explain(CudaError::INVALID_HANDLE));
+        }
         if progress.slot.is_none() {
             self.create(&mut progress)?;
         }
@@ -102,7 +106,8 @@ impl Queue {
 
     /// Creates the queue on the GPU.
     fn create(&self, progress: &mut Progress) -> Result<()> {
-        if self.gone.load(Ordering::Acquire) {
+        // Who ends a context closes the queues that are listed then.
+        if self.core.dead() {
             return Err(self.core.explain(CudaError::INVALID_HANDLE));
         }
         self.core.ensure_on_gpu()?;
@@ -127,6 +132,9 @@ impl Queue {
         let mut progress = self.progress.lock();
         let Some(slot) = progress.slot else { return Ok(None) };
         if progress.dirty {
+            if self.gone.load(Ordering::Acquire) {
+                return Err(self.core.explain(CudaError::INVALID_HANDLE));
+            }
             link.usable()?;
             let value = progress.value + 1;
             let signal = Command::Signal { slot, value };
@@ -193,6 +201,13 @@ impl Queue {
             Ok(None) => true,
             Ok(Some(mark)) if !self.core.slots().reached(&mark) => false,
             Ok(Some(_)) => {
+                {
+                    let progress = self.progress.lock();
+                    if progress.dirty {
+                        return false;
+                    }
+                    self.gone.store(true, Ordering::Release);
+                }
                 self.core.link().give_back(Request::DestroyQueue { id: self.id });
                 self.abandon();
                 true
@@ -200,6 +215,13 @@ impl Queue {
             // The context is dying; it takes its queues with it.
             Err(_) => false,
         }
+    }
+
+    /// Submits nothing from now on: the GPU would not know the queue any more.
+    pub(crate) fn close(&self) {
+        self.gone.store(true, Ordering::Release);
+        // Who is submitting just now comes before.
+        drop(self.progress.lock());
     }
 
     /// Forgets a queue that does not exist any more, and lets go whoever waits for its work.

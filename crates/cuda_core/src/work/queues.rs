@@ -535,6 +535,11 @@ impl Queues {
         }
     }
 
+    /// The context goes: nothing comes to its queues any more.
+    pub(crate) fn close(&self) {
+        self.all().iter().for_each(|queue| queue.close());
+    }
+
     /// The context is over: nothing waits for its queues any more.
     pub(crate) fn abandon(&self) {
         let parts = std::mem::take(&mut *self.parts.lock());

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::support::{Host, Submitted, driver};
-use cuda_core::{Copy3D, CopyEnd, CopyMemory, CudaError, Driver, JitLog, LaunchConfig, MemOp, Params, Stream};
+use cuda_core::{Copy3D, CopyEnd, CopyMemory, CudaError, Device, Driver, JitLog, LaunchConfig, MemOp, Params, Stream};
 use gpu::DevAddr;
 use parking_lot::Mutex;
 
@@ -281,6 +281,37 @@ fn who_copies_on_waits_for_work_only() {
     driver.memset_async(memory, 9, 1, 16, stream).unwrap();
     driver.memcpy_htod_async(memory, host.range(0, BYTES), stream).unwrap();
     assert_eq!(word(&driver, memory, stream), 0x0707_0707);
+}
+
+#[test]
+fn what_is_submitted_while_its_context_or_stream_goes_comes_before_or_not_at_all() {
+    let (driver, fake) = driver();
+    let kept = driver.ctx_get_current().unwrap();
+    let memory = driver.mem_alloc(16).unwrap();
+    for round in 0..200 {
+        let context = driver.ctx_create(0, Device(0)).unwrap();
+        let stream = driver.stream_create(1).unwrap();
+        std::thread::scope(|scope| {
+            for stream in [Stream::NULL, stream] {
+                let driver = &driver;
+                scope.spawn(move || {
+                    if driver.ctx_set_current(context).is_ok() {
+                        while driver.memset_async(memory, 1, 1, 16, stream).is_ok()
+                            && driver.stream_query(stream) != Err(CudaError::INVALID_HANDLE)
+                        {}
+                    }
+                });
+            }
+            std::thread::yield_now();
+            if round % 2 == 0 {
+                driver.stream_destroy(stream).unwrap();
+            }
+            driver.ctx_destroy(context).unwrap();
+        });
+        driver.ctx_set_current(kept).unwrap();
+    }
+    assert_eq!(fake.astray(), 0);
+    driver.ctx_synchronize().unwrap();
 }
 
 #[test]

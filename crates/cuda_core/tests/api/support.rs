@@ -40,6 +40,7 @@ struct State {
     text: String,
     stack: u32,
     waits: u32,
+    astray: u32,
     refuses_contexts: bool,
     refuses_imports: Option<GpuError>,
     refuses_launch: Option<GpuError>,
@@ -81,6 +82,11 @@ impl FakeGpu {
     /// Waits for marks so far.
     pub(crate) fn waits(&self) -> u32 {
         self.state.lock().waits
+    }
+
+    /// Commands for queues that there are not.
+    pub(crate) fn astray(&self) -> u32 {
+        self.state.lock().astray
     }
 
     /// It is lost, with all that it was doing.
@@ -274,7 +280,9 @@ impl Gpu for FakeGpu {
                 }
                 other => {
                     self.state.lock().signals += u32::from(matches!(other, Command::Signal { .. }));
-                    self.toy.submit(queue, &[other])?;
+                    let submitted = self.toy.submit(queue, &[other]);
+                    self.state.lock().astray += u32::from(matches!(submitted, Err(GpuError::InvalidId { .. })));
+                    submitted?;
                 }
             }
         }
