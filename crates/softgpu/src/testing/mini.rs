@@ -426,10 +426,12 @@ impl Mini {
         Some(packet.decode().unwrap())
     }
 
-    /// Stores a word at an address of a space, if it is mapped.
+    /// Stores a word at an address of a space, if it is mapped to memory that there is: what the device has written may be tables.
     pub fn store(&self, space: &Space, va: u64, value: u32) {
         let found = gmmu::translate(&self.vram, space.tables.root(), va & !3, gmmu::Access::WRITE);
-        if let Ok(gmmu::Translation { target: gmmu::Target::Memory(at), .. }) = found {
+        if let Ok(gmmu::Translation { target: gmmu::Target::Memory(at), .. }) = found
+            && at.address < self.gpu.vram().len() as u64
+        {
             self.gpu.vram().write(at.address as usize, &value.to_le_bytes());
         }
     }
