@@ -229,7 +229,7 @@ fn present(address: u64, bytes: u64, access: Access, memory: &dyn GlobalMemory) 
     shared(address, bytes, access)?;
     match bytes {
         0 => Ok(()),
-        _ => memory.read(address + bytes - 1, &mut [0]).map_err(|error| fault(address, access, error)),
+        _ => read(memory, address + bytes - 1, &mut [0]),
     }
 }
 
@@ -321,10 +321,10 @@ impl Row {
         let first = coordinates[0].wrapping_mul(map.element.bytes().into()).cast_unsigned();
         let mut global = map.base.wrapping_add(first);
         let mut there = true;
-        for at in 1..rank {
-            let coordinate = coordinates[at];
-            there &= u64::try_from(coordinate).is_ok_and(|c| c < map.sizes[at]);
-            global = global.wrapping_add(map.strides[at - 1].wrapping_mul(coordinate.cast_unsigned()));
+        let others = coordinates[1..rank].iter().zip(&map.sizes[1..]).zip(map.strides);
+        for ((&coordinate, &size), stride) in others {
+            there &= u64::try_from(coordinate).is_ok_and(|c| c < size);
+            global = global.wrapping_add(stride.wrapping_mul(coordinate.cast_unsigned()));
         }
         let most = i64::from(map.row());
         let begin = (-coordinates[0]).clamp(0, most);
