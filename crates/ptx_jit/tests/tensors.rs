@@ -335,9 +335,9 @@ fn case(random: &mut Random, rank: usize, element: TensorElement, images: bool) 
         } else {
             let mut sides = [1; 5];
             sides[0] = row as u16;
-            for at in 1..rank {
-                sides[at] = 1 + random.below(7) as u16;
-                total *= u64::from(sides[at].div_ceil(map.steps[at].into()));
+            for (side, step) in sides.iter_mut().zip(map.steps).take(rank).skip(1) {
+                *side = 1 + random.below(7) as u16;
+                total *= u64::from(side.div_ceil(step.into()));
             }
             for at in 0..rank {
                 coordinates.push(random.below(map.sizes[at] + 6) as i32 - 4);

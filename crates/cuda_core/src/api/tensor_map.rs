@@ -46,10 +46,7 @@ pub struct TensorMapDesc {
 }
 
 /// So many values, or fewer and behind them `rest`.
-fn padded<T: Copy, U: TryFrom<T>, const N: usize>(values: &[T], rest: U) -> Result<[U; N]>
-where
-    U: Copy,
-{
+fn padded<T: Copy, U: TryFrom<T> + Copy, const N: usize>(values: &[T], rest: U) -> Result<[U; N]> {
     let mut all = [rest; N];
     if values.len() > N {
         return Err(CudaError::INVALID_VALUE);
