@@ -37,6 +37,11 @@ impl Cta {
     pub(super) fn meet_cluster(&mut self, warp: usize, active: u32, wait: bool) {
         self.cluster_turned();
         let arrived = self.meeting.arrived[warp];
+        if !wait {
+            self.observe_arrival(warp);
+        } else if active & !arrived != 0 {
+            self.observe_passing(warp);
+        }
         for lane in (0..WARP).filter(|lane| active >> lane & 1 != 0) {
             let thread = &mut self.threads[warp * WARP as usize + lane as usize];
             // Who has not arrived for this phase has for the one before, which is over.
@@ -61,6 +66,12 @@ impl Cta {
         let missing = |(warp, lanes): (usize, &u32)| self.lanes(warp, |t| t.state != State::Exited) & !lanes;
         if arrived.iter().enumerate().all(|w| missing(w) == 0) {
             self.meeting.told = true;
+            // Who has ended has arrived.
+            for warp in 0..self.meeting.arrived.len() {
+                if self.meeting.arrived[warp] == 0 {
+                    self.observe_arrival(warp);
+                }
+            }
             self.meeting.barrier.arrive(self.rank);
             self.cluster_turned();
         }
@@ -74,6 +85,7 @@ impl Cta {
         self.meeting.phase = self.meeting.barrier.phase();
         self.meeting.told = false;
         self.meeting.arrived.fill(0);
+        self.observe_release(State::Cluster, true);
         for thread in self.threads.iter_mut().filter(|thread| thread.state == State::Cluster) {
             thread.state = State::Ready;
             thread.pc.inst += 1;
