@@ -147,10 +147,7 @@ fn a_clusters_barrier_orders_too() {
     use HazardKind::{ReadAfterWrite, WriteAfterRead};
     let (arrive, wait) = ("barrier.cluster.arrive;", "barrier.cluster.wait;");
     assert_eq!(hazards(&format!("{STORE} {arrive} {wait} {LOAD}")), []);
-    assert_eq!(
-        hazards(&format!("{STORE} {arrive} {wait} {LOAD} {arrive} {wait} add.u32 %r1, %r1, 1; {STORE}")),
-        []
-    );
+    assert_eq!(hazards(&format!("{STORE} {arrive} {wait} {LOAD} {arrive} {wait} add.u32 %r1, %r1, 1; {STORE}")), []);
     // Who has ended is waited for no more.
     assert_eq!(hazards(&format!("{STORE} @%p1 exit; {arrive} {wait} {LOAD}")), []);
     // It has arrived, but not waited.

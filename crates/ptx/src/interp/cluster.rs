@@ -102,6 +102,8 @@ impl Cta {
 #[derive(Debug)]
 pub struct Cluster {
     ctas: Vec<Cta>,
+    /// Whose turn it is: who has had a whole slice comes last.
+    next: usize,
     barrier: ClusterBarrier,
 }
 
@@ -111,7 +113,7 @@ impl Cluster {
     pub fn new(kernel: &Arc<Kernel>, launch: &Arc<Launch>, index: u64) -> Cluster {
         let ranks = launch.cluster_ctas();
         let cta = |rank| Cta::new(Arc::clone(kernel), Arc::clone(launch), launch.member(index, rank));
-        Cluster { ctas: (0..ranks).map(cta).collect(), barrier: ClusterBarrier::new(ranks) }
+        Cluster { ctas: (0..ranks).map(cta).collect(), next: 0, barrier: ClusterBarrier::new(ranks) }
     }
 
     /// Has everything checked from now on.
@@ -126,18 +128,14 @@ impl Cluster {
 
     /// Runs its CTAs in turn until all are done, or one is preempted (by `control`), or fails; or until each has had several turns.
     pub fn resume(&mut self, memory: &dyn GlobalMemory, control: &AtomicU32) -> Step {
-        for _ in 0..ROUNDS {
-            for rank in 0..self.ctas.len() {
-                match self.turn(rank, memory, control) {
-                    step @ Step::Exception(_) => return step,
-                    Step::Done | Step::Preempted => {}
-                }
-            }
-            if self.ctas.iter().all(|cta| cta.ended.is_some()) {
-                return Step::Done;
-            }
-            if control.load(Ordering::Relaxed) != Control::RUN {
-                break;
+        for _ in 0..ROUNDS as usize * self.ctas.len() {
+            let rank = self.next;
+            self.next = (rank + 1) % self.ctas.len();
+            match self.turn(rank, memory, control) {
+                step @ Step::Exception(_) => return step,
+                Step::Done if self.ctas.iter().all(|cta| cta.ended.is_some()) => return Step::Done,
+                Step::Preempted if control.load(Ordering::Relaxed) != Control::RUN => break,
+                Step::Done | Step::Preempted => {}
             }
         }
         Step::Preempted
