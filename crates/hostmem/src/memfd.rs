@@ -82,6 +82,14 @@ impl Memfd {
         Mapping::new(self, 0, self.bytes, MapFlags::NORESERVE)
     }
 
+    /// As [`Memfd::map`], with inaccessible pages on both sides: for memory that a program's own buffers are copied to and from.
+    ///
+    /// # Errors
+    /// As [`Memfd::map`].
+    pub fn map_guarded(&self) -> io::Result<Mapping> {
+        Mapping::guarded(self, MapFlags::NORESERVE)
+    }
+
     /// As [`Memfd::map`]; all pages exist when this returns, and are never swapped out. They follow each other in the machine's
     /// memory for 2 MiB at a time, if the machine has huge pages for memory files and the file is so large.
     ///

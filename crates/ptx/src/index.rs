@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry as Slot;
 use std::sync::{Arc, OnceLock};
 
 use crate::constant::{self, Constant};
+use crate::cooperative;
 use crate::decl::{DeclSpace, Declarator, Elem, Head, Linkage, MAX_VARIABLE_BYTES};
 use crate::error::PtxError;
 use crate::ir::Param;
@@ -22,6 +23,14 @@ pub(crate) const MAX_TEXT: usize = 1 << 30;
 const MAX_IMAGE_RATIO: usize = 32;
 
 pub(crate) fn index(text: Arc<str>) -> Result<Program, PtxError> {
+    let program = index_alone(text)?;
+    match cooperative::with_functions(&program) {
+        Some(text) => index_alone(text.into()),
+        None => Ok(program),
+    }
+}
+
+fn index_alone(text: Arc<str>) -> Result<Program, PtxError> {
     if text.len() > MAX_TEXT {
         return Err(PtxError::invalid(0, format!("the module is longer than {MAX_TEXT} bytes")));
     }

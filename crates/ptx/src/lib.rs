@@ -45,6 +45,7 @@ pub mod check;
 pub mod children;
 pub mod cluster;
 mod constant;
+mod cooperative;
 mod decl;
 mod error;
 pub mod image;

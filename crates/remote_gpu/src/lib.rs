@@ -320,7 +320,7 @@ impl RemoteGpu {
         if place.file != HostPlace::APERTURE {
             return Err(self.lose("the daemon sent no file that shows VRAM"));
         }
-        let map = |file: Memfd| file.map().map(|mapping| (Arc::new(file), mapping));
+        let map = |file: Memfd| file.map_guarded().map(|mapping| (Arc::new(file), mapping));
         let mapping = file.map(map).transpose().unwrap_or_else(|error| {
             tracing::info!(%error, "there is no room for VRAM in this process: copies go through the daemon");
             None

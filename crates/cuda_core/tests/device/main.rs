@@ -40,6 +40,34 @@ fn vectors_are_added_device() {
     driver.device_primary_ctx_release(Device(0)).unwrap();
 }
 
+/// As compilers without CUDA's headers do it: by functions of the device runtime.
+#[test]
+fn ctas_of_a_cooperative_launch_wait_for_each_other_device() {
+    const CTAS: u32 = 4;
+    const ROUNDS: u32 = 50;
+    let (driver, _) = start();
+    let module =
+        driver.module_load_data(&include_bytes!("cooperative.ptx").as_slice(), &mut JitLog::default()).unwrap();
+    let sums = driver.module_get_function(module, "sums").unwrap();
+    let bytes = 4 * (CTAS as usize + 1);
+    let words_at = driver.mem_alloc(bytes as u64).unwrap();
+    let run = |cooperative, rounds: u32| {
+        driver.memset(words_at, 0, 4, u64::from(CTAS) + 1, Stream::NULL).unwrap();
+        let mut config = shape(CTAS, 64, Stream::NULL);
+        config.cooperative = cooperative;
+        launch(&driver, sums, &config, &[&words_at.0.to_le_bytes(), &rounds.to_le_bytes()]).unwrap();
+        let out = memory(&vec![0; bytes]);
+        driver.memcpy_dtoh(out.range(0, bytes), words_at, Stream::NULL).unwrap();
+        let mut got = vec![0; bytes];
+        out.read(0, &mut got);
+        got
+    };
+    let sum = (0..CTAS).map(|cta| cta + ROUNDS - 1).sum();
+    assert_eq!(run(true, ROUNDS), words([sum; CTAS as usize].into_iter().chain([0])));
+    // Nobody waits in a grid that is none, and each thread is told so, twice.
+    assert_eq!(run(false, 1)[bytes - 4..], (CTAS * 64 * 2).to_le_bytes());
+}
+
 #[test]
 fn shared_memory_is_shared_device() {
     let (driver, module) = start();

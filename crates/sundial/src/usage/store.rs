@@ -19,6 +19,8 @@ use tenancy::metering::{GpuTime, Meters, WAIT_RANGES, Waits};
 pub(crate) const HOUR: u64 = 3600;
 /// The database's file, in the folder of usage.
 const FILE: &str = "usage.redb";
+/// Its name while it is being made.
+const NEW_FILE: &str = "usage.redb.new";
 /// Memory that the database may keep of its file.
 const CACHE_BYTES: usize = 4 << 20;
 
@@ -137,6 +139,9 @@ impl Store {
     pub(crate) fn open(folder: &Path) -> Result<(Store, Option<String>), StoreError> {
         let place = |reason| StoreError::Place { path: folder.display().to_string(), reason };
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(place)?;
+        if !folder.join(FILE).exists() {
+            return Ok((Store::create(folder)?, None));
+        }
         match Store::open_file(&folder.join(FILE)).and_then(Store::with_tables) {
             Err(StoreError::Damaged(reason)) => {
                 Store::begin_anew(folder, &reason).map(|(store, damage)| (store, Some(damage)))
@@ -147,11 +152,22 @@ impl Store {
 
     /// Puts the file aside that is damaged, and begins another; says where the old one is.
     pub(crate) fn begin_anew(folder: &Path, reason: &str) -> Result<(Store, String), StoreError> {
-        let file = folder.join(FILE);
-        let aside =
-            put_aside(&file).map_err(|reason| StoreError::Place { path: folder.display().to_string(), reason })?;
-        let store = Store::open_file(&file)?.with_tables()?;
-        Ok((store, format!("{reason}; it is kept as {}", aside.display())))
+        let aside = put_aside(&folder.join(FILE))
+            .map_err(|reason| StoreError::Place { path: folder.display().to_string(), reason })?;
+        Ok((Store::create(folder)?, format!("{reason}; it is kept as {}", aside.display())))
+    }
+
+    /// Makes one where none is. Until it is whole it has another name: what a full disk leaves of it is not taken for damaged.
+    fn create(folder: &Path) -> Result<Store, StoreError> {
+        let new = folder.join(NEW_FILE);
+        let whole = Store::open_file(&new).and_then(Store::with_tables);
+        if whole.as_ref().is_err_and(|error| !matches!(error, StoreError::Taken)) {
+            let _ = std::fs::remove_file(&new);
+        }
+        let store = whole?;
+        std::fs::rename(&new, folder.join(FILE))
+            .map_err(|reason| StoreError::Place { path: folder.display().to_string(), reason })?;
+        Ok(store)
     }
 
     /// Itself, with all of its tables: they can be opened, and are what they should be.
@@ -425,10 +441,26 @@ mod tests {
         std::fs::write(&folder.0, b"a file").unwrap();
         assert!(matches!(Store::open(&folder.0), Err(StoreError::Place { .. })));
         std::fs::remove_file(&folder.0).unwrap();
-        // A disk that is full, as far as this can be had without one.
+        // A disk that is full, as far as this can be had without one: nothing is left, and once there is room it can be made.
         std::fs::create_dir_all(&folder.0).unwrap();
-        std::os::unix::fs::symlink("/dev/full", folder.0.join(FILE)).unwrap();
+        std::os::unix::fs::symlink("/dev/full", folder.0.join(NEW_FILE)).unwrap();
         assert!(Store::open(&folder.0).is_err());
+        assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0);
+        let (store, damage) = Store::open(&folder.0).unwrap();
+        assert_eq!(damage, None);
+        store.add((1, 1), &rows(&[(1, 2, "a", 3)]), None).unwrap();
+    }
+
+    #[test]
+    fn one_that_somebody_else_is_making_is_left_alone() {
+        let folder = Folder::new("making");
+        std::fs::create_dir_all(&folder.0).unwrap();
+        let making = Database::create(folder.0.join(NEW_FILE)).unwrap();
+        assert!(Store::open(&folder.0).is_err_and(|error| matches!(error, StoreError::Taken)));
+        assert!(folder.0.join(NEW_FILE).exists() && !folder.0.join(FILE).exists());
+        drop(making);
+        // Who made it has ended before it was done.
+        assert_eq!(Store::open(&folder.0).unwrap().1, None);
     }
 
     proptest! {

@@ -46,7 +46,8 @@ pub(super) fn table(report: &Report) -> String {
         ));
     }
     let Report { idle_seconds, overhead_seconds, wall_seconds, .. } = report;
-    let used: f64 = report.tenants.iter().map(|tenant| tenant.gpu_seconds).sum();
+    // Not `sum`, which of nothing is -0.
+    let used = report.tenants.iter().fold(0.0, |used, tenant| used + tenant.gpu_seconds);
     text.push_str(&format!(
         "GPU: {} used, {} idle, {} overhead, of {}\n",
         duration(used),
