@@ -5,8 +5,12 @@ mod support;
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use ptx::launch::{AccessError, Control, DriverArea, Exception, Launch};
+use hostmem::{Memfd, Protection, Window};
+use ptx::launch::{AccessError, Control, DriverArea, Exception, Launch, Step};
+use ptx_jit::compiler::Watch;
+use ptx_jit::{Batch, Code, Form, Grid, Image};
 use support::run;
 
 const BASE: u64 = 0x20_0000_0000;
@@ -324,6 +328,71 @@ fn what_is_not_there_is_a_fault() {
         assert_eq!(interpreted, compiled, "{access}");
         assert!(matches!(compiled, Exception::Access { error: AccessError::Shared, .. }), "{compiled:?}: {access}");
     }
+}
+
+/// The first CTA looks seldom for what the second one gives it after a while, and would fill every slice.
+#[test]
+fn slices_go_round() {
+    /// Trips of a slice, of the first CTA's between two looks, and of the second one's in all.
+    const TRIPS: [u64; 3] = [10_000, 20_000, 100_000];
+    let [slice, seldom, all] = TRIPS;
+    let count = |label: &str, trips: u64| {
+        format!(
+            "mov.u32 %i, 0; {label}: ld.global.u32 %a, [%w]; add.u32 %a, %a, 1; st.global.u32 [%w], %a;\n\
+             add.u32 %i, %i, 1; setp.lt.u32 %p, %i, {trips}; @%p bra {label};\n"
+        )
+    };
+    let body = format!(
+        "mul.wide.u32 %w, %rank, 4; add.u64 %w, %out, %w; add.u64 %w, %w, 1024; mapa.shared::cluster.u32 %c, words, 0;\n\
+         setp.ne.u32 %q, %rank, 0; @%q bra GIVE;\n\
+         LOOK: {} ld.volatile.shared.u32 %d, [words]; setp.eq.u32 %p, %d, 0; @%p bra LOOK;\nbra DONE;\n\
+         GIVE: {} mov.u32 %d, 1; st.shared::cluster.u32 [%c], %d;\nDONE: {SYNC}",
+        count("L0", seldom),
+        count("L1", all)
+    );
+    let shape = Shape { cluster: [2, 1, 1], clusters: [1, 1, 1], block: 1 };
+    let (kernel, launch) = (kernel(&body), shape.launch());
+    let file = Memfd::create("slices", 64 << 10).unwrap();
+    let memory = file.map().unwrap();
+    let window = Window::reserve(1 << 20).unwrap();
+    window.map(0, &file, 0, 64 << 10, Protection::ReadWrite).unwrap();
+    let image = Image::compile_in(kernel, launch.block, Form::default(), &Watch::unbounded()).unwrap();
+    let control = Arc::new(AtomicU32::new(Control::RUN));
+    let grid = Grid {
+        code: Code::install(Image::from_bytes(&image.to_bytes()).unwrap()).unwrap(),
+        launch: (*launch).clone(),
+        window: Arc::new(window),
+        window_lo: BASE,
+        control: Arc::clone(&control),
+        checked: None,
+        launcher: None,
+    };
+    let mut batch = Batch::new(Arc::new(grid), 0..1);
+    let over = AtomicBool::new(false);
+    let step = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let trips = || {
+                let mut words = [0; 8];
+                memory.read(1024, &mut words);
+                words.chunks(4).map(|word| u64::from(u32::from_le_bytes(word.try_into().unwrap()))).sum::<u64>()
+            };
+            let mut begin = trips();
+            while !over.load(Ordering::Acquire) {
+                if control.load(Ordering::Acquire) == Control::RUN && trips() >= begin + slice {
+                    begin = trips();
+                    control.store(Control::PREEMPT, Ordering::Release);
+                }
+                std::thread::yield_now();
+            }
+        });
+        let step = (0..1000).map(|_| batch.resume()).find(|step| {
+            control.store(Control::RUN, Ordering::Release);
+            *step != Step::Preempted
+        });
+        over.store(true, Ordering::Release);
+        step
+    });
+    assert_eq!(step, Some(Step::Done), "the second CTA has had no whole slice");
 }
 
 /// Thread 0 makes `object` ready for one phase of so many bytes, and everybody knows.
