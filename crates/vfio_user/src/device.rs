@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::interrupts::Interrupts;
+use crate::posted::PostedWrite;
 use crate::wire::{IRQ_AUTOMASKED, IRQ_EVENTFD, IRQ_MASKABLE};
 
 /// Indices of a PCI device's regions and interrupts, as `<linux/vfio.h>` numbers them.
@@ -59,6 +60,15 @@ pub trait Device {
     /// # Errors
     /// Sent to the client, if it waits for a reply.
     fn write(&self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno>;
+
+    /// Does writes of four bytes each to writable regions, in this order, for which nobody waits: as many as there are at once,
+    /// so that a device can do together what the client has put behind one another.
+    fn write_posted(&self, writes: &[PostedWrite]) {
+        for PostedWrite { region, offset, value } in writes {
+            // Nobody learns of errors.
+            let _ = self.write(*region, (*offset).into(), &value.to_le_bytes());
+        }
+    }
 
     /// The device may reach this memory from now on. It overlaps none that was mapped before.
     ///

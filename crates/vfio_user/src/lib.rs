@@ -66,7 +66,7 @@ pub use client::{CallError, Client, ClientOptions, DeviceInfo, RegionInfo};
 pub use device::{Description, Device, DmaMap, Irq, Region, StoreWatch, pci};
 pub use interrupts::Interrupts;
 pub use listener::Listener;
-pub use posted::PostedInterrupts;
+pub use posted::{PostedInterrupts, PostedWrite};
 pub use rustix::io::Errno;
 pub use server::{Server, ServerOptions, Stopper};
 pub use socket::MAX_FDS;

@@ -46,10 +46,13 @@ const _: () = assert!(BYTES.is_multiple_of(PAGE), "whole pages");
 
 /// One write of four bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PostedWrite {
-    pub(crate) region: u32,
-    pub(crate) offset: u32,
-    pub(crate) value: u32,
+pub struct PostedWrite {
+    /// Which region.
+    pub region: u32,
+    /// Where in it.
+    pub offset: u32,
+    /// What, in the client's byte order.
+    pub value: u32,
 }
 
 fn place(index: u64) -> usize {
@@ -62,6 +65,8 @@ fn place(index: u64) -> usize {
 pub(crate) struct Poster {
     map: Mapping,
     head: u64,
+    /// As last read: the server writes it, so each look takes the line from its processor.
+    tail: u64,
 }
 
 /// What became of a write.
@@ -77,7 +82,7 @@ pub(crate) enum Posted {
 
 impl Poster {
     pub(crate) fn new(map: Mapping) -> Option<Poster> {
-        (map.len() as u64 >= BYTES).then_some(Poster { map, head: 0 })
+        (map.len() as u64 >= BYTES).then_some(Poster { map, head: 0, tail: 0 })
     }
 
     /// Writes that were put.
@@ -87,9 +92,11 @@ impl Poster {
 
     /// Puts a write behind the `sent` messages before it.
     pub(crate) fn post(&mut self, write: PostedWrite, sent: u64) -> Posted {
-        let tail = self.map.u64_at(TAIL).load(Ordering::Acquire);
-        if self.head.wrapping_sub(tail) >= ENTRIES {
-            return Posted::Full;
+        if self.head.wrapping_sub(self.tail) >= ENTRIES {
+            self.tail = self.map.u64_at(TAIL).load(Ordering::Acquire);
+            if self.head.wrapping_sub(self.tail) >= ENTRIES {
+                return Posted::Full;
+            }
         }
         let at = place(self.head);
         self.map.u64_at(at).store(u64::from(write.region) | u64::from(write.offset) << 32, Ordering::Relaxed);
@@ -136,22 +143,27 @@ impl Taker {
         self.waiting() != 0 && self.map.u64_at(place(self.tail) + 16).load(Ordering::Relaxed) <= received
     }
 
-    /// The next write, if its turn is after `received` messages.
-    pub(crate) fn next(&mut self, received: u64) -> Result<Option<PostedWrite>, Ended> {
-        match self.waiting() {
-            0 => return Ok(None),
-            1..=ENTRIES => {}
-            _ => return Err(Ended::Garbage("more posted writes than there is room for")),
+    /// Takes the writes whose turn is after `received` messages, as far as they are there, into `out`: [`Taker::MOST`] at most.
+    pub(crate) fn take(&mut self, received: u64, out: &mut Vec<PostedWrite>) -> Result<(), Ended> {
+        let waiting = self.waiting();
+        if waiting > ENTRIES {
+            return Err(Ended::Garbage("more posted writes than there is room for"));
         }
-        let at = place(self.tail);
-        if self.map.u64_at(at + 16).load(Ordering::Relaxed) > received {
-            return Ok(None);
+        let before = self.tail;
+        for _ in 0..waiting {
+            let at = place(self.tail);
+            if self.map.u64_at(at + 16).load(Ordering::Relaxed) > received {
+                break;
+            }
+            let target = self.map.u64_at(at).load(Ordering::Relaxed);
+            let value = self.map.u64_at(at + 8).load(Ordering::Relaxed) as u32;
+            out.push(PostedWrite { region: target as u32, offset: (target >> 32) as u32, value });
+            self.tail += 1;
         }
-        let target = self.map.u64_at(at).load(Ordering::Relaxed);
-        let value = self.map.u64_at(at + 8).load(Ordering::Relaxed) as u32;
-        self.tail += 1;
-        self.map.u64_at(TAIL).store(self.tail, Ordering::Release);
-        Ok(Some(PostedWrite { region: target as u32, offset: (target >> 32) as u32, value }))
+        if self.tail != before {
+            self.map.u64_at(TAIL).store(self.tail, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Most writes that can have been put before a message that has come.
@@ -242,20 +254,31 @@ mod tests {
         PostedWrite { region: 1, offset: 0xffff_fffc, value }
     }
 
+    fn take(taker: &mut Taker, received: u64) -> Vec<PostedWrite> {
+        let mut taken = Vec::new();
+        taker.take(received, &mut taken).unwrap();
+        taken
+    }
+
     #[test]
     fn writes_come_in_order_and_after_the_messages_before_them() {
         let (mut poster, mut taker) = ring();
         for value in 0..2000 {
             assert_eq!(poster.post(write(value), u64::from(value / 2)), Posted::Seen);
-            assert_eq!(taker.next(u64::from(value / 2)).unwrap(), Some(write(value)));
-            assert_eq!(taker.next(u64::MAX).unwrap(), None);
+            assert_eq!(take(&mut taker, u64::from(value / 2)), [write(value)]);
+            assert_eq!(take(&mut taker, u64::MAX), []);
         }
         poster.post(write(7), 10);
         assert!(!taker.is_ready(9));
-        assert_eq!(taker.next(9).unwrap(), None, "a message comes first");
+        assert_eq!(take(&mut taker, 9), [], "a message comes first");
         assert!(taker.is_ready(10));
-        assert_eq!(taker.next(10).unwrap(), Some(write(7)));
+        assert_eq!(take(&mut taker, 10), [write(7)]);
         assert_eq!((poster.count(), taker.count()), (2001, 2001));
+        for value in 0..4 {
+            poster.post(write(value), u64::from(10 + value / 3));
+        }
+        assert_eq!(take(&mut taker, 10), [0, 1, 2].map(write), "together, up to the message that comes between");
+        assert_eq!(take(&mut taker, 11), [write(3)]);
     }
 
     #[test]
@@ -267,7 +290,7 @@ mod tests {
             assert_eq!(poster.post(write(value), 0), Posted::Seen);
         }
         assert_eq!(poster.post(write(1), 0), Posted::Full);
-        assert_eq!(taker.next(0).unwrap(), Some(write(0)));
+        assert_eq!(take(&mut taker, 0).len(), ENTRIES as usize);
         assert_eq!(poster.post(write(1), 0), Posted::Seen);
     }
 
@@ -277,7 +300,7 @@ mod tests {
         for head in [ENTRIES + 1, u64::MAX, 1 << 40] {
             taker.map.u64_at(HEAD).store(head, Ordering::Relaxed);
             assert!(taker.is_ready(0));
-            assert!(taker.next(0).is_err());
+            assert!(taker.take(0, &mut Vec::new()).is_err());
         }
     }
 
@@ -316,15 +339,15 @@ mod tests {
                 }
             }
         });
-        for value in 0..100_000 {
-            let taken = loop {
-                match taker.next(0).unwrap() {
-                    Some(taken) => break taken,
-                    None => std::thread::yield_now(),
-                }
-            };
-            assert_eq!(taken, write(value));
+        let mut taken = Vec::new();
+        while taken.len() < 100_000 {
+            let before = taken.len();
+            taker.take(0, &mut taken).unwrap();
+            if taken.len() == before {
+                std::thread::yield_now();
+            }
         }
+        assert!(taken.iter().zip(0..).all(|(taken, value)| *taken == write(value)));
         putting.join().unwrap();
     }
 }

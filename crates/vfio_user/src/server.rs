@@ -164,6 +164,8 @@ struct Connection<'a> {
     maps: Maps,
     /// Where small writes come through, and its file, if that was agreed.
     posted: Option<(Taker, Arc<OwnedFd>)>,
+    /// Empty; kept for its memory.
+    writes: Vec<PostedWrite>,
     /// Most maps, and the size of the pages that they are made of.
     max_maps: u32,
     page: u64,
@@ -212,6 +214,7 @@ impl<'a> Connection<'a> {
             _ringer: ringer,
             maps: Maps::default(),
             posted,
+            writes: Vec::new(),
             max_maps: ours.max_dma_maps,
             page: 1 << ours.pgsizes.trailing_zeros(),
             max_fds: ours.max_msg_fds as usize,
@@ -219,16 +222,21 @@ impl<'a> Connection<'a> {
         })
     }
 
-    /// Does the writes that were posted before the message behind the first `received`.
+    /// Does the writes that were posted before the message behind the first `received`. Those that come meanwhile wait until the
+    /// socket has been looked at, if it was not for that many.
     fn take_posted(&mut self, received: u64) -> Result<(), Ended> {
-        // Those that come meanwhile wait until the socket has been looked at.
-        for _ in 0..Taker::MOST {
-            let Some((posted, _)) = &mut self.posted else { return Ok(()) };
-            let Some(PostedWrite { region, offset, value }) = posted.next(received)? else { return Ok(()) };
-            let access = wire::RegionAccess { offset: offset.into(), region, count: 4 };
-            // Nobody learns of errors.
-            let _ = self.write(access, &value.to_le_bytes());
+        let Some((posted, _)) = &mut self.posted else { return Ok(()) };
+        let mut writes = std::mem::take(&mut self.writes);
+        posted.take(received, &mut writes)?;
+        writes.retain(|write| {
+            let access = wire::RegionAccess { offset: write.offset.into(), region: write.region, count: 4 };
+            self.region(access).is_ok_and(|region| region.writable)
+        });
+        if !writes.is_empty() {
+            self.device.write_posted(&writes);
         }
+        writes.clear();
+        self.writes = writes;
         Ok(())
     }
 

@@ -29,7 +29,7 @@ use crate::wire::{HEADER, Header, OVERHEAD};
 pub const MAX_FDS: usize = 16;
 
 /// Looks at posted writes for each look at the socket.
-const LOOKS: usize = 16;
+const LOOKS: usize = 32;
 
 /// One whole message.
 #[derive(Debug)]
@@ -76,6 +76,8 @@ pub(crate) struct Reader {
     /// Of descriptors that come, only those that can be closed without waiting are kept.
     wary: bool,
     patience: Patience,
+    /// Posted writes that had been taken when the socket was last looked at.
+    looked: u64,
     /// Messages given out.
     messages: u64,
     /// Until when the next message must be whole.
@@ -93,6 +95,7 @@ impl Reader {
             arrived: Vec::new(),
             wary: false,
             patience: Patience::new(spin),
+            looked: 0,
             messages: 0,
             deadline: None,
         }
@@ -212,22 +215,27 @@ impl Reader {
     fn receive(&mut self, socket: &UnixStream, posted: Option<&Taker>) -> Result<bool, Ended> {
         let messages = self.messages;
         let is_posted = || posted.is_some_and(|posted| posted.is_ready(messages));
-        self.patience.set_commands(messages + posted.map_or(0, Taker::count));
+        let taken = posted.map_or(0, Taker::count);
+        if is_posted() {
+            // There may always be one: who posts without an end does not hide what else there is, nor the end.
+            return Ok(taken - self.looked >= Taker::MOST && self.look(socket, taken)?);
+        }
+        self.patience.set_commands(messages + taken);
         let bound = self.patience.bound();
         let start = Instant::now();
         if !bound.is_zero() {
             loop {
-                if self.receive_now(socket, RecvFlags::DONTWAIT)? {
-                    self.patience.learn(start.elapsed());
-                    return Ok(true);
-                }
-                // That was a system call; this is a look at memory.
-                for _ in 0..LOOKS {
+                // A look at the socket is a system call; this is one at memory.
+                for _ in 0..posted.map_or(0, |_| LOOKS) {
                     if is_posted() {
                         self.patience.learn(start.elapsed());
                         return Ok(false);
                     }
                     std::hint::spin_loop();
+                }
+                if self.look(socket, taken)? {
+                    self.patience.learn(start.elapsed());
+                    return Ok(true);
                 }
                 if start.elapsed() >= bound {
                     break;
@@ -238,12 +246,7 @@ impl Reader {
             None => self.sleep(socket).map(Some),
             Some(posted) => {
                 posted.set_asleep(true);
-                let received = if is_posted() {
-                    // There may always be one: who posts without an end does not hide what else there is, nor the end.
-                    self.receive_now(socket, RecvFlags::DONTWAIT).map(|received| received.then_some(true))
-                } else {
-                    self.sleep(socket).map(Some)
-                };
+                let received = if is_posted() { Ok(None) } else { self.sleep(socket).map(Some) };
                 posted.set_asleep(false);
                 received
             }
@@ -254,6 +257,12 @@ impl Reader {
             Some(true) => Ok(true),
             Some(false) => Err(Ended::Silent),
         }
+    }
+
+    /// Receives what is there, when so many posted writes have been taken; false if there is nothing.
+    fn look(&mut self, socket: &UnixStream, taken: u64) -> Result<bool, Ended> {
+        self.looked = taken;
+        self.receive_now(socket, RecvFlags::DONTWAIT)
     }
 
     /// Receives once, and sleeps until there is something; false if that took too long.

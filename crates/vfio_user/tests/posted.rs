@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use common::TestDevice;
 use hostmem::{Mapping, Memfd};
+use parking_lot::Mutex;
 use serde_json::Value;
 use vfio_user::{
-    Client, ClientOptions, Description, Device, DmaMap, Errno, Interrupts, Server, ServerOptions, pci, wire,
+    Client, ClientOptions, Description, Device, DmaMap, Errno, Interrupts, PostedWrite, Server, ServerOptions, pci,
+    wire,
 };
 
 mod common;
@@ -97,6 +99,81 @@ fn a_ring_that_is_never_empty_does_not_hide_the_socket() {
         serving.join().expect("no panic");
         assert!(client.read(pci::BAR0, 0, &mut [0; 4]).is_err());
     }
+}
+
+/// A device that keeps what was posted, by what came together.
+struct Keeps(TestDevice, Mutex<Vec<Vec<PostedWrite>>>);
+
+impl Device for Keeps {
+    fn describe(&self, proposed: Option<&Value>) -> Description {
+        self.0.describe(proposed)
+    }
+
+    fn attach(&self, interrupts: Arc<Interrupts>) {
+        self.0.attach(interrupts);
+    }
+
+    fn read(&self, region: u32, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
+        self.0.read(region, offset, out)
+    }
+
+    fn write(&self, region: u32, offset: u64, data: &[u8]) -> Result<(), Errno> {
+        self.0.write(region, offset, data)
+    }
+
+    fn write_posted(&self, writes: &[PostedWrite]) {
+        self.1.lock().push(writes.to_vec());
+    }
+
+    fn map(&self, map: DmaMap) -> Result<(), Errno> {
+        self.0.map(map)
+    }
+
+    fn unmap(&self, address: u64, bytes: u64) {
+        self.0.unmap(address, bytes);
+    }
+
+    fn reset(&self) {
+        self.0.reset();
+    }
+
+    fn gone(&self) {
+        self.0.gone();
+    }
+}
+
+/// Writes that are there together come together, in their order, and those alone that the device can take.
+#[test]
+fn writes_come_together() {
+    let (ours, theirs) = UnixStream::pair().expect("sockets");
+    let server = Server::new(ours, ServerOptions::default());
+    let device = Arc::new(Keeps(TestDevice::new(), Mutex::default()));
+    let shown = Arc::clone(&device);
+    let serving = std::thread::spawn(move || server.serve(&*shown));
+    let client = Client::over(theirs, &ClientOptions::default()).expect("a greeting");
+    let ring = ring(&client);
+    let entries = [
+        (pci::BAR0, 0x10, 1),
+        (pci::BAR0, common::BAR0 as u32 - 3, 2),
+        (pci::CONFIG, 0, 3),
+        (7000, 0, 4),
+        (pci::BAR1, 8, 5),
+        (pci::BAR0, 0x10, 6),
+    ];
+    for (index, (region, offset, value)) in entries.into_iter().enumerate() {
+        let at = 4096 + index * 24;
+        ring.u64_at(at).store(u64::from(region) | u64::from(offset) << 32, Ordering::Relaxed);
+        ring.u64_at(at + 8).store(value, Ordering::Relaxed);
+        ring.u64_at(at + 16).store(0, Ordering::Relaxed);
+    }
+    ring.u64_at(HEAD).store(entries.len() as u64, Ordering::Release);
+    client.read(pci::BAR0, 0, &mut [0; 4]).expect("an answer behind them");
+    client.shutdown();
+    serving.join().expect("no panic");
+    let taken: Vec<_> = [entries[0], entries[4], entries[5]]
+        .map(|(region, offset, value)| PostedWrite { region, offset, value: value as u32 })
+        .into();
+    assert_eq!(*device.1.lock(), [taken]);
 }
 
 /// Any bytes in the ring, at any time, end the connection at most.

@@ -69,7 +69,15 @@ impl Audit {
     /// # Errors
     /// The first command that may not be. Nothing of `words` may be run.
     pub fn check(&mut self, words: &mut Vec<u32>) -> Result<bool, Refused> {
-        let mut at = 0;
+        self.check_behind(words, 0)
+    }
+
+    /// As [`Audit::check`], of what stands behind the first `from` words, which have been checked.
+    ///
+    /// # Errors
+    /// The first command that may not be. Nothing behind the first `from` words may be run.
+    pub fn check_behind(&mut self, words: &mut Vec<u32>, from: usize) -> Result<bool, Refused> {
+        let mut at = from;
         while at < words.len() {
             let Some(run) = &mut self.run else {
                 let header = Header(words[at]);
@@ -285,5 +293,15 @@ mod tests {
         let mut words = vec![0, end, 0xdead_beef];
         assert_eq!(bound().check(&mut words), Ok(true));
         assert_eq!(words, [0]);
+    }
+
+    #[test]
+    fn what_was_checked_is_not_looked_at_again() {
+        let illegal = inc(0, host::ILLEGAL, &[0]);
+        let mut words = illegal.clone();
+        words.push(0);
+        assert_eq!(bound().check_behind(&mut words, illegal.len()), Ok(false));
+        words.extend(&illegal);
+        assert!(bound().check_behind(&mut words, illegal.len()).is_err());
     }
 }

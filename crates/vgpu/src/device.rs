@@ -9,7 +9,7 @@ use gmmu::PhysMem;
 use gpu_spec::mmu::PhysAddr;
 use gpu_spec::regs::{self, vf};
 use vfio_user::{
-    Description, Device, DmaMap, EACH_STORE, Errno, Interrupts, Irq, Region, StoreWatch, WATCH_STORES, pci,
+    Description, Device, DmaMap, EACH_STORE, Errno, Interrupts, Irq, PostedWrite, Region, StoreWatch, WATCH_STORES, pci,
 };
 
 use crate::Scheme;
@@ -17,6 +17,7 @@ use crate::counts::Counters;
 use crate::interrupts::Tree;
 use crate::mediator::{GoneOn, MOST_RETRY, RETRY, Vgpu};
 use crate::pci::{BAR0_BYTES, BAR4_BYTES, CONFIG_BYTES, ConfigSpace};
+use crate::registers::is_doorbell;
 use crate::watch::{self, Trap};
 
 /// The registers of the interrupt tree. A driver looks there, and whether the device is still there, from time to time.
@@ -183,6 +184,26 @@ impl Device for Port {
         Ok(())
     }
 
+    /// Doorbells of a channel that come one behind the other are one: what was put before the last is work, whichever is heard.
+    fn write_posted(&self, writes: &[PostedWrite]) {
+        let mut rung: Vec<u32> = Vec::new();
+        let ring = |rung: &mut Vec<u32>| rung.drain(..).for_each(|channel| self.0.ring(channel));
+        for PostedWrite { region, offset, value } in writes {
+            if *region != pci::BAR0 || !is_doorbell(*offset) {
+                ring(&mut rung);
+                // Nobody learns of errors.
+                let _ = self.write(*region, (*offset).into(), &value.to_le_bytes());
+                continue;
+            }
+            count_trap(&self.0.counters, *region, (*offset).into());
+            let channel = regs::DOORBELL_CHANNEL.get(*value);
+            if !rung.contains(&channel) && !self.0.lines.is_lost() {
+                rung.push(channel);
+            }
+        }
+        ring(&mut rung);
+    }
+
     fn map(&self, map: DmaMap) -> Result<(), Errno> {
         self.0.map(map)
     }
@@ -201,5 +222,41 @@ impl Device for Port {
 
     fn gone(&self) {
         self.0.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpu_driver::{Driver, HostCost};
+    use softgpu::SoftGpu;
+
+    use super::*;
+    use crate::mediator::Config;
+    use crate::watch::Watching;
+
+    #[test]
+    fn each_doorbell_counts_and_other_writes_keep_their_place() {
+        let gpu = SoftGpu::new(&softgpu::Config { vram_bytes: 64 << 20, ..softgpu::Config::default() }).unwrap();
+        let driver = Driver::start(gpu).unwrap();
+        let budget = driver.budget(HostCost::default()).unwrap();
+        let (name, watching) = ("one".to_owned(), Watching::default());
+        let config = Config { name, vram_bytes: 16 << 20, scheme: Scheme::Fv, watching, budget };
+        let vgpu = Vgpu::new(&driver, config).unwrap();
+        let port = Port::new(Arc::clone(&vgpu));
+        let write = |offset, value| PostedWrite { region: pci::BAR0, offset, value };
+        let doorbell = |channel| write(regs::USERMODE + regs::USERMODE_DOORBELL, regs::DOORBELL_CHANNEL.of(channel));
+        let mailbox = regs::VF_BASE + vf::MAILBOX + 4;
+        let beside = write(regs::VF_BASE + vf::USER + regs::USERMODE_DOORBELL, 3);
+        port.write_posted(&[
+            doorbell(1),
+            doorbell(2),
+            doorbell(1),
+            write(mailbox, 7),
+            doorbell(4095),
+            beside,
+            write(mailbox, 8),
+        ]);
+        assert_eq!(vgpu.counts().traps, 7);
+        assert_eq!(vgpu.read_register(mailbox), 8);
     }
 }

@@ -20,7 +20,7 @@ use vfio_user::{Errno, StoreWatch, pci};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::balloon::Balloon;
-use crate::channel::{CHANNEL_BYTES, Channel, Claim, Stopped};
+use crate::channel::{self, CHANNEL_BYTES, Channel, Claim, Stopped};
 use crate::counts::{Counters, Counts};
 use crate::lines::Lines;
 use crate::memory::GuestMemory;
@@ -28,7 +28,7 @@ use crate::partition::Partition;
 use crate::pci::ConfigSpace;
 use crate::record::Recorder;
 use crate::registers::Latches;
-use crate::space::{Space, SpaceError, has_room};
+use crate::space::{Space, SpaceError, View, has_room};
 use crate::tables::ShadowTables;
 use crate::watch::{Stores, TableWatch, Trap, Watching};
 use crate::{NoVgpu, Scheme};
@@ -41,6 +41,8 @@ const MOST_TSGS: usize = 128;
 pub(crate) const GUEST_CHANNELS: u32 = regs::CHANNELS;
 /// Most entries that are read of a runlist.
 const MOST_ENTRIES: u32 = 2 * GUEST_CHANNELS;
+/// Times that a channel's entries are copied, and the device told, for one doorbell.
+const MOST_RINGS: u32 = channel::MOST_ENTRIES / channel::SOME_ENTRIES;
 /// What a trap tells of that tells each store, bytes.
 const WORD: u64 = 8;
 /// Between two tries to go on with what did not fit.
@@ -57,6 +59,26 @@ enum Follow {
     Told,
     /// That, and what is looked for when work is submitted.
     Submitted,
+}
+
+/// What came of copying some of what a channel was given.
+#[derive(Clone, Copy, Debug)]
+struct Submitted {
+    /// The device's channel.
+    host: u32,
+    /// There is something new for it.
+    told: bool,
+    left: Left,
+}
+
+/// What is left to copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Left {
+    Nothing,
+    /// Something, and there is room for it.
+    Some,
+    /// More than there is room for.
+    Much,
 }
 
 /// What came of going on with what did not fit.
@@ -530,13 +552,29 @@ impl Vgpu {
 
     /// The guest has rung for a channel.
     pub(crate) fn ring(&self, number: u32) {
-        let ring = self.submit(&mut self.inner.lock(), number, Follow::Submitted).map(|(host, _, more)| {
-            if more {
-                self.lines.tell(|news| news.rung = true);
+        if let (_, true) = self.copy(number, Follow::Submitted) {
+            self.lines.tell(|news| news.rung = true);
+        }
+    }
+
+    /// Copies what a channel was given, and tells the device, some at a time: it may do that at once, on this thread, and if it does
+    /// not, it has something to do while more is copied. Gives whether there was something, and whether some is left for later.
+    fn copy(&self, number: u32, mut what: Follow) -> (bool, bool) {
+        let mut further = false;
+        for _ in 0..MOST_RINGS {
+            let submitted = self.submit(&mut self.inner.lock(), number, what);
+            let Some(Submitted { host, told, left }) = submitted else { return (further, false) };
+            further |= told;
+            // A channel that was rung for may wait for what the guest has written itself: the device looks again. One that has got
+            // nothing new does not keep the device busy.
+            self.ring_host((told || what == Follow::Submitted).then_some(host));
+            match left {
+                Left::Nothing => return (further, false),
+                Left::Some => what = Follow::Told,
+                Left::Much => break,
             }
-            host
-        });
-        self.ring_host(ring);
+        }
+        (further, true)
     }
 
     fn ring_host(&self, host: Option<u32>) {
@@ -547,9 +585,8 @@ impl Vgpu {
         }
     }
 
-    /// Copies what a channel was given; the device's channel to be rung, if any, whether there is something new for it, and
-    /// whether something is left.
-    fn submit(&self, inner: &mut Inner, number: u32, what: Follow) -> Option<(u32, bool, bool)> {
+    /// Copies some of what a channel was given.
+    fn submit(&self, inner: &mut Inner, number: u32, what: Follow) -> Option<Submitted> {
         if what == Follow::Submitted {
             let Inner { channels, memory, .. } = &mut *inner;
             let channel = channels.get_mut(&number).filter(|channel| !channel.failed)?;
@@ -566,8 +603,8 @@ impl Vgpu {
         let followed = self.follow((root, space), tables, memory, watch, what);
         let (told, stopped) = match followed {
             Ok(()) => {
-                let read = &mut |va: u64, out: &mut [u8]| space.read(tables, memory, va, out);
-                channel.copy(self.backing(), memory, read)
+                let mut view = View::new(space, tables, memory);
+                channel.copy(self.backing(), memory, &mut |va, out| view.read(va, out))
             }
             Err(error) => (false, Stopped::Error(error.to_string())),
         };
@@ -580,15 +617,16 @@ impl Vgpu {
                 log_limit::warn!(guest = self.config.name, %error, "a guest's page tables");
             }
         }
-        match stopped {
-            // A waiting channel may wait for what the guest has written itself: the device looks again.
-            Stopped::Empty => Some((host, told, false)),
-            Stopped::More => Some((host, told, true)),
+        let left = match stopped {
+            Stopped::Empty => Left::Nothing,
+            Stopped::Some => Left::Some,
+            Stopped::Full => Left::Much,
             Stopped::Error(reason) => {
                 self.refuse(inner, number, &reason);
-                told.then_some((host, told, false))
+                return told.then_some(Submitted { host, told, left: Left::Nothing });
             }
-        }
+        };
+        Some(Submitted { host, told, left })
     }
 
     /// Work is submitted: what the guest has stored into its tables is told to all spaces that want to know it, and after that a
@@ -653,9 +691,7 @@ impl Vgpu {
         };
         let (mut further, mut left) = (false, false);
         for number in ahead {
-            let Some((host, told, more)) = self.submit(&mut self.inner.lock(), number, Follow::Told) else { continue };
-            // Those that have got nothing new do not keep the device busy.
-            self.ring_host(told.then_some(host));
+            let (told, more) = self.copy(number, Follow::Told);
             further |= told;
             left |= more;
         }

@@ -39,7 +39,7 @@ pub(crate) struct GuestMemory {
 }
 
 /// A file of the guest's that the device can address.
-struct File {
+pub(crate) struct File {
     lease: Arc<Lease>,
     memory: DmaMemory,
 }
@@ -62,6 +62,24 @@ struct Mapped {
 enum Reached<'a> {
     Vram(VramOffset),
     System(&'a Mapped, u64),
+}
+
+/// A page of memory of the guest's, where the host has it.
+pub(crate) enum HostPage {
+    /// Offset in VRAM.
+    Vram(u64),
+    /// A file, and where in it.
+    System(Arc<File>, u64),
+}
+
+impl HostPage {
+    /// Copies bytes out, from `skip` on. The caller stays inside the page.
+    pub(crate) fn read(&self, memory: &GuestMemory, skip: u64, out: &mut [u8]) {
+        match self {
+            HostPage::Vram(at) => memory.backing().read_vram(VramOffset(at + skip), out),
+            HostPage::System(file, offset) => file.memory.mapping.read((offset + skip) as usize, out),
+        }
+    }
 }
 
 /// Memory files alone have seals, and what else is asked of these is answered at once. Other file systems may take as long as a
@@ -168,20 +186,16 @@ impl GuestMemory {
         self.system.clear();
     }
 
-    /// Copies bytes out of memory of the guest's that a shadow names, by the device's address; false if they are not there.
-    pub(crate) fn read_host(&self, at: PhysAddr, out: &mut [u8]) -> bool {
+    /// A page of memory of the guest's that a shadow names, by the device's address; `None` if not all of it is there.
+    pub(crate) fn host_page(&self, at: PhysAddr, bytes: u64) -> Option<HostPage> {
         if at.aperture == Aperture::Vram {
-            self.backing().read_vram(VramOffset(at.address), out);
-            return true;
+            return Some(HostPage::Vram(at.address));
         }
-        let Some((base, file)) = self.by_bus.range(..=at.address).next_back() else { return false };
-        let Some(file) = file.upgrade() else { return false };
+        let (base, file) = self.by_bus.range(..=at.address).next_back()?;
+        let file = file.upgrade()?;
         let offset = at.address - base;
-        let fits = offset.checked_add(out.len() as u64).is_some_and(|end| end <= file.memory.file.bytes());
-        if fits {
-            file.memory.mapping.read(offset as usize, out);
-        }
-        fits
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= file.memory.file.bytes());
+        fits.then_some(HostPage::System(file, offset))
     }
 
     fn backing(&self) -> &dyn DeviceBacking {

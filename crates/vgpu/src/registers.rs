@@ -49,6 +49,14 @@ fn within(offset: u32, base: u32, bytes: u32) -> Option<u32> {
     offset.checked_sub(base).filter(|at| *at < bytes)
 }
 
+/// Whether a register is a doorbell: there are two.
+pub(crate) fn is_doorbell(offset: u32) -> bool {
+    const BESIDE: u32 = regs::VF_BASE + vf::USER + regs::USERMODE_DOORBELL;
+    matches!(offset, BESIDE | DOORBELL)
+}
+
+const DOORBELL: u32 = regs::USERMODE + regs::USERMODE_DOORBELL;
+
 impl Vgpu {
     /// Reads a register (a multiple of 4).
     pub(crate) fn read_register(&self, offset: u32) -> u32 {

@@ -1,6 +1,7 @@
 //! A guest's address space, and its shadow.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use gmmu::{
     Access, Changes, Progress, Reflection, Shadow, ShadowError, Target, Tracked, Tracking, TrackingCounts, Work,
@@ -10,7 +11,7 @@ use gpu_driver::{Lease, NotLetGo};
 use gpu_spec::mmu::{HUGE_PAGE, PhysAddr, Rights};
 
 use crate::channel::{MAPPED, SLOT_BYTES};
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, HostPage};
 use crate::tables::ShadowTables;
 use crate::watch::{TableWatch, TrackedPages};
 
@@ -325,26 +326,71 @@ impl Space {
             }
         }
     }
+}
 
-    /// Reads as the device would for a channel of this space; false if it may not.
-    pub(crate) fn read(&self, tables: &ShadowTables, memory: &GuestMemory, va: u64, out: &mut [u8]) -> bool {
+/// A space as the device sees it for a channel, as long as nothing changes its shadow. Pages that were read last are not looked
+/// up again.
+pub(crate) struct View<'a> {
+    space: &'a Space,
+    tables: &'a ShadowTables,
+    memory: &'a GuestMemory,
+    /// That of the GPFIFO and that of the pushbuffer, mostly: the last first.
+    pages: [Option<Page>; 2],
+}
+
+/// A page that the shadow shows.
+struct Page {
+    range: Range<u64>,
+    /// `None`: it is sparse.
+    memory: Option<HostPage>,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(space: &'a Space, tables: &'a ShadowTables, memory: &'a GuestMemory) -> View<'a> {
+        View { space, tables, memory, pages: [None, None] }
+    }
+
+    /// Reads as the device would; false if it may not.
+    pub(crate) fn read(&mut self, va: u64, out: &mut [u8]) -> bool {
         let mut done = 0;
         while done < out.len() {
-            let at = va + done as u64;
-            let Ok(found) = translate(tables, self.shadow.root(), at, Access::READ) else { return false };
-            let part = (found.page_bytes - at % found.page_bytes).min((out.len() - done) as u64) as usize;
+            let Some(at) = va.checked_add(done as u64) else { return false };
+            let memory = self.memory;
+            let Some(page) = self.page(at) else { return false };
+            let part = (page.range.end - at).min((out.len() - done) as u64) as usize;
             let part = &mut out[done..done + part];
-            match found.target {
-                Target::Sparse => part.fill(0),
-                Target::Memory(host) => {
-                    if !memory.read_host(host, part) {
-                        return false;
-                    }
-                }
+            match &page.memory {
+                None => part.fill(0),
+                Some(host) => host.read(memory, at - page.range.start, part),
             }
             done += part.len();
         }
         true
+    }
+
+    /// The page at an address.
+    fn page(&mut self, va: u64) -> Option<&Page> {
+        let has = |page: &Option<Page>| page.as_ref().is_some_and(|page| page.range.contains(&va));
+        if !has(&self.pages[0]) {
+            self.pages.swap(0, 1);
+        }
+        if !has(&self.pages[0]) {
+            self.pages[0] = Some(self.find(va)?);
+        }
+        self.pages[0].as_ref()
+    }
+
+    fn find(&self, va: u64) -> Option<Page> {
+        let found = translate(self.tables, self.space.shadow.root(), va, Access::READ).ok()?;
+        let start = va - va % found.page_bytes;
+        let memory = match found.target {
+            Target::Sparse => None,
+            Target::Memory(host) => {
+                let start = PhysAddr { address: host.address - va % found.page_bytes, ..host };
+                Some(self.memory.host_page(start, found.page_bytes)?)
+            }
+        };
+        Some(Page { range: start..start + found.page_bytes, memory })
     }
 }
 
