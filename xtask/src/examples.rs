@@ -59,7 +59,7 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
         // Instructions that the compiler's default architecture does not have; lambdas as kernels' parameters.
         let needs = match source.file_stem().and_then(|name| name.to_str()) {
             Some("tensor") => &["-arch=sm_80".to_owned()][..],
-            Some("clusters") => &["-arch=sm_90".to_owned()],
+            Some("clusters" | "tensor_map") => &["-arch=sm_90".to_owned()],
             Some("textures") => &["--extended-lambda".to_owned()],
             // What checks of kernels tell is told with lines of the source.
             Some("faulty") => &["-lineinfo".to_owned()],

@@ -118,6 +118,8 @@ pub(crate) fn value(attribute: i32, properties: &Properties) -> Option<i32> {
         125 => 1,
         // One memory synchronization domain.
         126 => 1,
+        // Tensor maps.
+        127 => 1,
         // Virtual memory management of host memory, of a node (there is one, 0) and of any.
         134 => 0,
         141 | 145 => 1,

@@ -88,6 +88,7 @@ mod textures;
 mod values;
 mod work;
 
+pub use api::{TensorMapDesc, TensorRegion};
 pub use code::{fatbin, objects};
 pub use driver::Driver;
 pub use error::{CudaError, Result};

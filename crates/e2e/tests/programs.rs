@@ -39,6 +39,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
             "nw",
             "tensor",
             "clusters",
+            "tensor_map",
             "textures",
             "linked",
             "children",

@@ -26,6 +26,8 @@ pub(crate) struct Kernel {
     pub(crate) local_bytes: AtomicU32,
     /// CTAs of a cluster, if it says so (`.reqnctapercluster`).
     pub(crate) cluster: Option<[u32; 3]>,
+    /// A launch's grid counts clusters (`.blocksareclusters`).
+    pub(crate) counts_clusters: bool,
     /// The verdict of compiling it for a test.
     prepared: OnceLock<Result<Local, GpuError>>,
 }
@@ -258,7 +260,13 @@ fn kernel(program: &Program, index: usize, const_bytes: u32, log: &mut String) -
         ptx_version: program.version(),
         target: program.target(),
     };
-    Kernel { local_bytes: AtomicU32::new(info.local_bytes), info, cluster: entry.cluster, prepared: OnceLock::new() }
+    Kernel {
+        local_bytes: AtomicU32::new(info.local_bytes),
+        info,
+        cluster: entry.cluster,
+        counts_clusters: entry.blocks_are_clusters,
+        prepared: OnceLock::new(),
+    }
 }
 
 /// Addresses that the client has chosen, by index of the variable.

@@ -159,7 +159,7 @@ impl Client {
                 let grid_workspace = if cooperative { self.workspace(channel)? } else { 0 };
                 self.refresh_programs(ring)?;
                 let kernel_of = &module.kernels[kernel as usize];
-                let cluster = clusters(kernel_of, grid, cluster)?;
+                let (grid, cluster) = clusters(kernel_of, grid, cluster)?;
                 let Kernel { info, local_bytes, .. } = kernel_of;
                 let [printf, heap, heap_bytes] = channel.context.area;
                 let bank = ConstantBank {
@@ -297,8 +297,8 @@ fn visible(layout: &Layout, at: DevAddr, width: u64, height: u64, pitch: u64) ->
     }
 }
 
-/// CTAs of a cluster of such a launch.
-fn clusters(kernel: &Kernel, grid: [u32; 3], asked: [u32; 3]) -> Result<[u32; 3], GpuError> {
+/// CTAs of the grid and of a cluster of such a launch.
+fn clusters(kernel: &Kernel, grid: [u32; 3], asked: [u32; 3]) -> Result<([u32; 3], [u32; 3]), GpuError> {
     let refused = |what: String| Err(invalid(format!("launch of {}: {what}", kernel.info.name)));
     let cluster = match kernel.cluster {
         Some(own) if asked != [1; 3] && asked != own => {
@@ -311,10 +311,17 @@ fn clusters(kernel: &Kernel, grid: [u32; 3], asked: [u32; 3]) -> Result<[u32; 3]
     if !ctas.is_some_and(|ctas| (1..=MAX_CLUSTER_CTAS).contains(&ctas)) {
         return refused(format!("clusters of {cluster:?} CTAs"));
     }
+    let mut grid = grid;
+    if kernel.counts_clusters {
+        for ((side, of), most) in grid.iter_mut().zip(cluster).zip(MAX_GRID) {
+            let ctas = side.checked_mul(of).filter(|ctas| *ctas <= most);
+            *side = ctas.ok_or_else(|| invalid(format!("launch of {}: too many clusters", kernel.info.name)))?;
+        }
+    }
     if grid.iter().zip(cluster).any(|(all, of)| !all.is_multiple_of(of)) {
         return refused(format!("grid {grid:?} is no multiple of clusters of {cluster:?} CTAs"));
     }
-    Ok(cluster)
+    Ok((grid, cluster))
 }
 
 fn check_launch(

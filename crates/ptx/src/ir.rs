@@ -12,6 +12,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::matrix::Product;
+use crate::tensor::Transfer;
 
 /// A virtual register: an index into [`Kernel::regs`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -656,6 +657,10 @@ pub enum Op {
     /// each but for the values of a store, which are read as by `St`, as results of a load are written as by `Ld`. A handle is the
     /// address of a [`texture::Descriptor`] in global memory. Rule: [`texture::Access::is_valid`].
     Image { access: texture::Access, dsts: Vec<Reg>, srcs: Vec<Operand> },
+
+    /// A copy whose shape is known only when it runs, or to several CTAs, or that reduces: `srcs` are an address, and behind it what
+    /// [`Transfer`] says: words, and addresses. All addresses are generic ones. Rule: [`Transfer::is_valid`].
+    Transfer { transfer: Transfer, srcs: Vec<Operand> },
 
     /// A function that the driver provides. Rule: arguments and result as [`Builtin`] declares; the result may be unused.
     Call { builtin: Builtin, args: Vec<Operand>, dst: Option<Reg> },

@@ -59,9 +59,11 @@ pub mod link;
 mod lower;
 pub mod math;
 pub mod matrix;
+mod mbarrier;
 pub mod operands;
 mod options;
 mod program;
+pub mod tensor;
 pub mod verify;
 pub mod warp;
 

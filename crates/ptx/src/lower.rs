@@ -5,7 +5,7 @@
 //! - `mods`, `opcodes`: modifiers, and the table from opcodes to their forms;
 //! - `arith`, `bits`, `convert`, `narrow`, `memory`, `mbarrier`, `warp`, `matrix`, `control`: one function per form, which takes the modifiers it knows and
 //!   emits operations;
-//! - `image`: textures and surfaces;
+//! - `image`: textures and surfaces; `tensor`: bulk copies that are not loops;
 //! - `layout`: shared memory of a kernel, known before its body is parsed;
 //! - `device_runtime`: calls of the device runtime, by which kernels launch kernels;
 //! - `calls`: which functions are inlined; `units`: those that are not; `frames`: what a recursive one keeps on the stack;
@@ -36,6 +36,7 @@ mod opcodes;
 mod operand;
 mod slots;
 mod stack;
+mod tensor;
 mod units;
 mod warp;
 
@@ -63,8 +64,8 @@ pub(crate) fn lower(
     symbols: &dyn Fn(&str) -> Option<u64>,
 ) -> Result<Kernel, PtxError> {
     let entry = find(program, entry)?;
-    if entry.blocks_are_clusters {
-        return Err(PtxError::unsupported(entry.line, ".blocksareclusters is not supported"));
+    if entry.blocks_are_clusters && entry.cluster.is_none() {
+        return Err(PtxError::invalid(entry.line, ".blocksareclusters without .reqnctapercluster"));
     }
     let layout = Layout::of(program, entry)?;
     let mut instance = Instance::new(program, symbols, &layout, layout.plan(entry.function));

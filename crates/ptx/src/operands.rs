@@ -83,7 +83,7 @@ pub fn sources(op: &Op) -> Vec<Operand> {
         Op::Shfl { a, b, c, mask, .. } => vec![*a, *b, *c, *mask],
         Op::Vote { mask, .. } => vec![*mask],
         Op::Match { a, mask, .. } | Op::Redux { a, mask, .. } => vec![*a, *mask],
-        Op::Mma { srcs, .. } | Op::Image { srcs, .. } => srcs.clone(),
+        Op::Mma { srcs, .. } | Op::Image { srcs, .. } | Op::Transfer { srcs, .. } => srcs.clone(),
         Op::LdMatrix { addr, .. } => vec![addr.base],
         Op::StMatrix { srcs, addr, .. } => srcs.iter().copied().chain([addr.base]).collect(),
         Op::MovMatrix { a, .. } => vec![*a],
@@ -144,6 +144,7 @@ pub fn writes(op: &Op) -> Vec<Reg> {
         Op::St { .. }
         | Op::StMatrix { .. }
         | Op::CpAsync { .. }
+        | Op::Transfer { .. }
         | Op::Fence
         | Op::BarWarp { .. }
         | Op::Nanosleep { .. }

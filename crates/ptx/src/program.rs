@@ -76,7 +76,7 @@ pub struct Entry {
     /// `.reqnctapercluster`: CTAs of a cluster, which every launch has then.
     pub cluster: Option<[u32; 3]>,
     /// `.blocksareclusters`: a launch counts clusters where it would count CTAs.
-    pub(crate) blocks_are_clusters: bool,
+    pub blocks_are_clusters: bool,
     /// `.minnctapersm`: CTAs per SM the author wants resident.
     pub min_ctas_per_sm: Option<u32>,
     /// `.maxnreg`: registers per thread the author allows.

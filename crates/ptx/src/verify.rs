@@ -9,6 +9,7 @@ use crate::ir::{
     Precision, PredRef, Reg, RegTy, Space, Term, Ty, VoteMode,
 };
 use crate::matrix::Element;
+use crate::tensor::Transfer;
 use texture::Access;
 
 /// Checks all rules.
@@ -193,6 +194,7 @@ impl Checker<'_> {
             | Op::Isspacep { .. } => self.convert(op),
             Op::Ld { .. } | Op::St { .. } | Op::Atom { .. } | Op::CpAsync { .. } | Op::Fence => self.memory(op),
             Op::Image { access, dsts, srcs } => self.image(access, dsts, srcs),
+            Op::Transfer { transfer, srcs } => self.transfer(transfer, srcs),
             Op::Bfe { .. } | Op::Bfi { .. } | Op::Bmsk { .. } | Op::Szext { .. } | Op::Fns { .. } => self.bits(op),
             Op::Prmt { .. } | Op::Shf { .. } | Op::Lop3 { .. } | Op::Dot { .. } | Op::Video { .. } => self.bits(op),
             _ => self.lanes(op),
@@ -510,6 +512,17 @@ impl Checker<'_> {
         self.srcs(&places[1..], Ty::B32)?;
         values.iter().try_for_each(|v| self.wide(*v, bytes(value)))?;
         dsts.iter().try_for_each(|d| self.wide_reg(*d, bytes(result)))
+    }
+
+    fn transfer(&self, transfer: &Transfer, srcs: &[Operand]) -> Check {
+        let (words, addresses) = transfer.sources();
+        when(transfer.is_valid(), "a bulk copy that there is not")?;
+        when(srcs.len() == 1 + words + addresses, "the operands of a bulk copy")?;
+        let (first, rest) = srcs.split_at(1);
+        let (words, addresses) = rest.split_at(words);
+        self.srcs(first, Ty::B64)?;
+        self.srcs(words, Ty::B32)?;
+        self.srcs(addresses, Ty::B64)
     }
 
     fn lanes(&self, op: &Op) -> Check {

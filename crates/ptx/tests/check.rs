@@ -143,6 +143,21 @@ fn barriers_of_some_order_these() {
 }
 
 #[test]
+fn a_clusters_barrier_orders_too() {
+    use HazardKind::{ReadAfterWrite, WriteAfterRead};
+    let (arrive, wait) = ("barrier.cluster.arrive;", "barrier.cluster.wait;");
+    assert_eq!(hazards(&format!("{STORE} {arrive} {wait} {LOAD}")), []);
+    assert_eq!(hazards(&format!("{STORE} {arrive} {wait} {LOAD} {arrive} {wait} add.u32 %r1, %r1, 1; {STORE}")), []);
+    // Who has ended is waited for no more.
+    assert_eq!(hazards(&format!("{STORE} @%p1 exit; {arrive} {wait} {LOAD}")), []);
+    // It has arrived, but not waited.
+    assert_eq!(hazards(&format!("{STORE} {arrive} {LOAD} {wait}")), [WriteAfterRead, ReadAfterWrite]);
+    // The second warp does not wait for what the first stores behind its arrival.
+    let late = format!("{arrive} @!%p1 bra $on; {STORE} $on: {wait} @%p1 bra $end; {LOAD} $end:");
+    assert_eq!(hazards(&late), [ReadAfterWrite]);
+}
+
+#[test]
 fn all_lanes_of_a_failing_instruction_are_told() {
     let store = "cvt.u64.u32 %rd2, %r2; add.u64 %rd1, %rd1, %rd2;\nst.global.u32 [%rd1], %r1;";
     // Room for 30 of them.

@@ -3,9 +3,14 @@
 
 mod support;
 
+use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use ptx::launch::{AccessError, Control, DriverArea, Exception, Launch};
+use hostmem::{Memfd, Protection, Window};
+use ptx::launch::{AccessError, Control, DriverArea, Exception, Launch, Step};
+use ptx_jit::compiler::Watch;
+use ptx_jit::{Batch, Code, Form, Grid, Image};
 use support::run;
 
 const BASE: u64 = 0x20_0000_0000;
@@ -323,4 +328,162 @@ fn what_is_not_there_is_a_fault() {
         assert_eq!(interpreted, compiled, "{access}");
         assert!(matches!(compiled, Exception::Access { error: AccessError::Shared, .. }), "{compiled:?}: {access}");
     }
+}
+
+/// The first CTA looks seldom for what the second one gives it after a while, and would fill every slice.
+#[test]
+fn slices_go_round() {
+    /// Trips of a slice, of the first CTA's between two looks, and of the second one's in all.
+    const TRIPS: [u64; 3] = [10_000, 20_000, 100_000];
+    let [slice, seldom, all] = TRIPS;
+    let count = |label: &str, trips: u64| {
+        format!(
+            "mov.u32 %i, 0; {label}: ld.global.u32 %a, [%w]; add.u32 %a, %a, 1; st.global.u32 [%w], %a;\n\
+             add.u32 %i, %i, 1; setp.lt.u32 %p, %i, {trips}; @%p bra {label};\n"
+        )
+    };
+    let body = format!(
+        "mul.wide.u32 %w, %rank, 4; add.u64 %w, %out, %w; add.u64 %w, %w, 1024; mapa.shared::cluster.u32 %c, words, 0;\n\
+         setp.ne.u32 %q, %rank, 0; @%q bra GIVE;\n\
+         LOOK: {} ld.volatile.shared.u32 %d, [words]; setp.eq.u32 %p, %d, 0; @%p bra LOOK;\nbra DONE;\n\
+         GIVE: {} mov.u32 %d, 1; st.shared::cluster.u32 [%c], %d;\nDONE: {SYNC}",
+        count("L0", seldom),
+        count("L1", all)
+    );
+    let shape = Shape { cluster: [2, 1, 1], clusters: [1, 1, 1], block: 1 };
+    let (kernel, launch) = (kernel(&body), shape.launch());
+    let file = Memfd::create("slices", 64 << 10).unwrap();
+    let memory = file.map().unwrap();
+    let window = Window::reserve(1 << 20).unwrap();
+    window.map(0, &file, 0, 64 << 10, Protection::ReadWrite).unwrap();
+    let image = Image::compile_in(kernel, launch.block, Form::default(), &Watch::unbounded()).unwrap();
+    let control = Arc::new(AtomicU32::new(Control::RUN));
+    let grid = Grid {
+        code: Code::install(Image::from_bytes(&image.to_bytes()).unwrap()).unwrap(),
+        launch: (*launch).clone(),
+        window: Arc::new(window),
+        window_lo: BASE,
+        control: Arc::clone(&control),
+        checked: None,
+        launcher: None,
+    };
+    let mut batch = Batch::new(Arc::new(grid), 0..1);
+    let over = AtomicBool::new(false);
+    let step = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let trips = || {
+                let mut words = [0; 8];
+                memory.read(1024, &mut words);
+                words.chunks(4).map(|word| u64::from(u32::from_le_bytes(word.try_into().unwrap()))).sum::<u64>()
+            };
+            let mut begin = trips();
+            while !over.load(Ordering::Acquire) {
+                if control.load(Ordering::Acquire) == Control::RUN && trips() >= begin + slice {
+                    begin = trips();
+                    control.store(Control::PREEMPT, Ordering::Release);
+                }
+                std::thread::yield_now();
+            }
+        });
+        let step = (0..1000).map(|_| batch.resume()).find(|step| {
+            control.store(Control::RUN, Ordering::Release);
+            *step != Step::Preempted
+        });
+        over.store(true, Ordering::Release);
+        step
+    });
+    assert_eq!(step, Some(Step::Done), "the second CTA has had no whole slice");
+}
+
+/// Thread 0 makes `object` ready for one phase of so many bytes, and everybody knows.
+fn expecting(bytes: u32) -> String {
+    format!(
+        "setp.eq.u32 %p, %t, 0; mov.u32 %e, object;\n@%p mbarrier.init.shared.b64 [%e], 1;\n\
+         @%p mbarrier.arrive.expect_tx.shared.b64 %w, [%e], {bytes};\nfence.mbarrier_init.release.cluster;\n{SYNC}"
+    )
+}
+const AWAIT: &str = "AWAIT: mbarrier.try_wait.parity.shared.b64 %q, [%e], 0; @!%q bra AWAIT;\n";
+
+#[test]
+fn one_copy_goes_to_all_ctas() {
+    // All threads write the same source, of 16 words.
+    let source = "add.u64 %g, %out, 0x8000; and.b32 %a, %t, 15; mul.lo.u32 %b, %a, 7; add.u32 %b, %b, 1;\n\
+         mul.wide.u32 %h, %a, 4; add.u64 %h, %g, %h; st.global.u32 [%h], %b;\nbar.sync 0;\n";
+    let copies = [
+        (
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%d], [%g], 64, [%e], %m;",
+            "",
+        ),
+        (
+            "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%d], [%h, {0}], [%e], %m;",
+            // The map: its magic number, the base, tiled and of one dimension, words; 16 of them, in boxes of 16.
+            "add.u64 %h, %g, 0x1000;\n",
+        ),
+    ];
+    let map = texture::TensorMap {
+        base: BASE + 0x8000,
+        rank: 1,
+        element: texture::TensorElement::U32,
+        sizes: [16, 1, 1, 1, 1],
+        strides: [0; 4],
+        steps: [1; 5],
+        swizzle: texture::Swizzle::None,
+        nan_fill: false,
+        region: texture::Region::Tiled([16, 1, 1, 1, 1]),
+    };
+    let words: Vec<u64> = map.encode().chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();
+    for (copy, before) in copies {
+        let mut map = before.to_owned();
+        if !before.is_empty() {
+            for (at, word) in words.iter().enumerate() {
+                writeln!(map, "mov.u64 %w, {word}; st.global.u64 [%h+{}], %w;", 8 * at).unwrap();
+            }
+        }
+        // Only the first CTA copies, to all the others.
+        let body = format!(
+            "{source}{map}.reg .b16 %m; mov.u32 %a, 1; shl.b32 %a, %a, %ranks; sub.u32 %a, %a, 1; cvt.u16.u32 %m, %a;\n\
+             .shared .align 128 .b32 tile[32]; mov.u32 %d, tile;\n{}\
+             setp.eq.and.u32 %q, %rank, 0, %p;\n@%q {copy}\n{AWAIT}\
+             and.b32 %a, %t, 15; shl.b32 %a, %a, 2; add.u32 %a, %a, %d; ld.shared.u32 %d, [%a];\n\
+             mad.lo.u32 %d, %rank, 1000, %d;\n{SYNC}",
+            expecting(64)
+        );
+        check(&body, |_, cta, thread| 7 * (thread % 16) + 1 + 1000 * cta.3);
+    }
+}
+
+#[test]
+fn stores_tell_the_object_of_another_cta() {
+    // To the CTA behind: its own rank, and what it adds to that of the one it comes from.
+    let next = "add.u32 %a, %rank, 1; rem.u32 %a, %a, %ranks; mov.u32 %b, words; mapa.shared::cluster.u32 %b, %b, %a;\n\
+         mapa.shared::cluster.u32 %c, %e, %a; add.u32 %i, %rank, 50;\n";
+    let body = format!(
+        "mov.u32 %a, words; st.shared.v4.u32 [%a], {{%rank, %rank, %rank, %rank}};\n{}{next}\
+         @%p st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%b], {{%i, %rank}}, [%c];\n\
+         @%p red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%b+8], %i, [%c];\n\
+         {AWAIT}and.b32 %a, %t, 3; shl.b32 %a, %a, 2; mov.u32 %b, words; add.u32 %a, %a, %b; ld.shared.u32 %d, [%a];\n{SYNC}",
+        expecting(12)
+    );
+    check(&body, |shape, cta, thread| {
+        let before = (cta.3 + shape.ranks() - 1) % shape.ranks();
+        [before + 50, before, cta.3 + before + 50, cta.3][thread as usize % 4]
+    });
+}
+
+#[test]
+fn copies_combine_with_what_another_cta_has() {
+    // Words 0 to 3 of the next CTA, and 4 in global memory.
+    let body = format!(
+        "mov.u32 %a, words; add.u32 %b, %rank, 7; st.shared.v4.u32 [%a], {{%rank, %rank, %rank, %rank}};\n\
+         st.shared.v4.u32 [%a+16], {{%b, %b, %b, %b}};\n{}\
+         add.u32 %a, %rank, 1; rem.u32 %a, %a, %ranks; mov.u32 %i, words; mapa.shared::cluster.u32 %b, %i, %a;\n\
+         mapa.shared::cluster.u32 %c, %e, %a; add.u32 %i, %i, 16;\n\
+         @%p cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%b], [%i], 16, [%c];\n\
+         {AWAIT}and.b32 %a, %t, 7; shl.b32 %a, %a, 2; mov.u32 %b, words; add.u32 %a, %a, %b; ld.shared.u32 %d, [%a];\n{SYNC}",
+        expecting(16)
+    );
+    check(&body, |shape, cta, thread| {
+        let before = (cta.3 + shape.ranks() - 1) % shape.ranks();
+        if thread % 8 < 4 { cta.3 + before + 7 } else { cta.3 + 7 }
+    });
 }

@@ -647,3 +647,26 @@ fn directed_rounding_is_that_of_the_soft_numbers() {
         }
     }
 }
+
+/// Results that are stored are asked together whether one is a NaN; each that is has the bits that the interpreter's has.
+#[test]
+fn single_lanes_may_store_nans() {
+    let stores = [
+        (4, "st.global.f32 [%rd2], %f1;"),
+        (8, "st.global.v2.f32 [%rd2], {%f1, %f2};"),
+        (16, "st.global.v4.f32 [%rd2], {%f2, %f3, %f1, %f4};"),
+        (4, "setp.lt.u32 %p1, %r0, 41; @%p1 st.global.f32 [%rd2], %f1;"),
+        (4, "setp.ge.u32 %p1, %r0, 41; @%p1 bra END; st.global.f32 [%rd2], %f1; END:"),
+    ];
+    // In one lane, in every fourth, in all, in none.
+    for (mask, value) in [(63, 0), (63, 5), (63, 31), (63, 40), (3, 2), (0, 0), (0, 1)] {
+        for (bytes, store) in stores {
+            let body = format!(
+                "and.b32 %r1, %r0, {mask}; setp.eq.u32 %p0, %r1, {value}; selp.f32 %f0, 0f7F800000, 0f3F800000, %p0;\n\
+                 sub.f32 %f1, %f0, %f0; add.f32 %f2, %f0, 0f40000000; mul.f32 %f3, %f0, %f2; fma.rn.f32 %f4, %f2, %f2, %f1;\n\
+                 mul.wide.u32 %rd2, %r0, {bytes}; add.s64 %rd2, %rd1, %rd2; {store}"
+            );
+            assert!(same_in(PAGE, &[(0, 0)], &body, &[LO, LO]), "{mask} {value} {store}");
+        }
+    }
+}

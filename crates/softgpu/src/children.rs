@@ -16,8 +16,8 @@
 //! on when they have run.
 //!
 //! # What it costs
-//! Each thing that waits is charged to the channel's budget, and there are at most [`MOST_PENDING`] in a channel: then, and where the
-//! budget has no room, the launch gives an error.
+//! Each thing that waits is charged to the channel's budget, and each list of such things; there are at most [`MOST_PENDING`] things in a
+//! channel: then, and where the budget has no room, the launch gives an error.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -71,10 +71,17 @@ impl Drop for Counted {
     }
 }
 
+/// Host memory for one that waits: a list that has grown is up to twice as long as what it holds.
+const WAITING_BYTES: u64 = 2 * size_of::<Waiting>() as u64;
+/// For the list itself, however short, and the level that it becomes.
+const LIST_BYTES: u64 = (size_of::<Level>() + 8 * size_of::<Waiting>()) as u64;
+
 #[derive(Debug, Default)]
 struct Lists {
     first: VecDeque<Waiting>,
     tail: VecDeque<Waiting>,
+    /// For [`LIST_BYTES`], from the first launch on.
+    charge: Option<Charge>,
 }
 
 /// What the threads of a grid have launched.
@@ -117,11 +124,18 @@ impl Launched {
 impl Launcher for Launched {
     fn launch(&self, work: Work, tail: bool) -> Result<(), Refused> {
         let counted = Counted::new(&self.pending).ok_or(Refused::TooMany)?;
-        let mut charge = self.budgets.charge(self.budget, work.bytes()).ok_or(Refused::NoMemory)?;
-        // Nobody who waits for room is to count on it: it waits for the same channel.
-        charge.keep();
-        let waiting = Waiting { work, charge, counted };
+        let charge = |bytes| {
+            let mut charge = self.budgets.charge(self.budget, bytes).ok_or(Refused::NoMemory)?;
+            // Nobody who waits for room is to count on it: it waits for the same channel.
+            charge.keep();
+            Ok(charge)
+        };
+        let charged = charge(WAITING_BYTES + work.bytes())?;
+        let waiting = Waiting { work, charge: charged, counted };
         let mut lists = self.lists.lock();
+        if lists.charge.is_none() {
+            lists.charge = Some(charge(LIST_BYTES)?);
+        }
         if tail {
             lists.tail.push_back(waiting)
         } else {
@@ -244,6 +258,7 @@ impl Family {
                     cooperative: false,
                     release: end.release,
                     dependent: end.dependent,
+                    child: true,
                 };
                 Next::Job(Job::Prepare(Box::new(Preparation::new(request))))
             }
@@ -261,6 +276,7 @@ impl Launched {
         let mut own = self.lists.lock();
         let later = std::mem::replace(&mut own.tail, lists.tail);
         own.tail.extend(later);
+        own.charge = lists.charge.or(own.charge.take());
     }
 }
 
@@ -285,8 +301,8 @@ mod tests {
     fn what_waits_is_bounded_and_paid_for() {
         let budgets = Arc::new(Budgets::new());
         let family = Family::default();
-        let each = work().bytes();
-        budgets.write(1, budget::BYTES_LIMIT_LO, 3 * each as u32);
+        let all = LIST_BYTES + 3 * (WAITING_BYTES + work().bytes());
+        budgets.write(1, budget::BYTES_LIMIT_LO, all as u32);
         budgets.write(1, budget::BYTES_LIMIT_HI, 0);
         let launched = Launched::new(&budgets, 1, &family);
         for tail in [false, true, false] {
@@ -299,7 +315,7 @@ mod tests {
         let lists = launched.take().unwrap();
         assert_eq!((lists.first.len(), lists.tail.len(), budgets.room(1)), (2, 1, 0));
         drop(lists);
-        assert_eq!((budgets.room(1), family.pending.load(Ordering::Relaxed)), (3 * each, 0));
+        assert_eq!((budgets.room(1), family.pending.load(Ordering::Relaxed)), (all, 0));
 
         // Of all grids of a channel together.
         let grids = [Launched::new(&budgets, 0, &family), Launched::new(&budgets, 0, &family)];

@@ -248,6 +248,7 @@ impl Compute {
             cooperative,
             release,
             dependent: (qmd.get(Qmd::DEPENDENT_QMD_SCHEDULE_ENABLE) != 0).then(|| qmd.get(Qmd::DEPENDENT_QMD)),
+            child: false,
         };
         Ok(Flow::Start(Job::Prepare(Box::new(Preparation::new(request)))))
     }

@@ -40,6 +40,8 @@ pub(crate) struct LaunchRequest {
     pub(crate) release: Option<Release>,
     /// Address >> 8 of the descriptor that is launched at the end.
     pub(crate) dependent: Option<u32>,
+    /// A kernel has launched it, and no method of its channel's.
+    pub(crate) child: bool,
 }
 
 impl LaunchRequest {
@@ -213,6 +215,8 @@ pub(crate) struct GridJob {
     pub(crate) release: Option<Release>,
     /// Address >> 8 of the descriptor that is launched at the end.
     pub(crate) dependent: Option<u32>,
+    /// A kernel has launched it.
+    child: bool,
     /// What its threads launch.
     pub(crate) launched: Arc<Launched>,
     /// Address of its program's entry.
@@ -286,11 +290,13 @@ impl Active {
         self.in_flight == 0 && matches!(&self.job, Job::Grid(grid) if grid.steps_aside())
     }
 
-    /// True if the work may be started anew: nothing of it was begun, or it may be done twice.
+    /// True if the method that has started the work may start it anew: nothing of it was begun, or it may be done twice. What kernels
+    /// have launched it would start with them.
     pub(crate) fn may_begin_again(&self) -> bool {
         match &self.job {
-            Job::Prepare(_) | Job::Copy(_) | Job::Invalidate(_) => true,
-            Job::Grid(_) => self.handed == 0,
+            Job::Prepare(preparation) => !preparation.request.child,
+            Job::Copy(_) | Job::Invalidate(_) => true,
+            Job::Grid(grid) => self.handed == 0 && !grid.child,
         }
     }
 
@@ -378,6 +384,7 @@ impl GridJob {
             batch: 1,
             release: request.release,
             dependent: request.dependent,
+            child: request.child,
             launched,
             program: request.program,
             stack_bytes: request.stack_bytes,

@@ -215,6 +215,43 @@ fn a_disabled_channel_compiles_when_it_is_enabled_again() {
     wait("the kernel", || mini.read_u64(tenant.buffer, 64) == 5);
 }
 
+/// Counts `a` up, and launches itself with two threads, if it has one.
+const AGAIN: &str = "atom.global.add.u32 %r1, [%rd1], 1;\nmov.u32 %r2, %ntid.x;\nsetp.ne.u32 %p1, %r2, 1;\n\
+    @%p1 bra END;\nmov.u64 %rd8, k;\n{\n.param .b64 p0;\nst.param.b64 [p0], %rd8;\n\
+    .param .align 4 .b8 p1[12];\nst.param.b32 [p1], 1;\nst.param.b32 [p1+4], 1;\nst.param.b32 [p1+8], 1;\n\
+    .param .align 4 .b8 p2[12];\nst.param.b32 [p2], 2;\nst.param.b32 [p2+4], 1;\nst.param.b32 [p2+8], 1;\n\
+    .param .b32 p3;\nst.param.b32 [p3], 0;\n.param .b64 r;\n\
+    call (r), __cudaCDP2GetParameterBufferV2, (p0, p1, p2, p3);\nld.param.b64 %rd9, [r];\n}\n\
+    st.u64 [%rd9], %rd1;\n{\n.param .b64 p0;\nst.param.b64 [p0], %rd9;\n.param .b64 p1;\nst.param.b64 [p1], 0;\n\
+    .param .b32 r;\ncall (r), __cudaCDP2LaunchDeviceV2, (p0, p1);\nld.param.b32 %r9, [r];\n}\nEND:";
+const DEVICE_RUNTIME: &str = ".extern .func (.param .b64 r) __cudaCDP2GetParameterBufferV2(.param .b64 f, \
+    .param .align 4 .b8 g[12], .param .align 4 .b8 b[12], .param .b32 s);\n\
+    .extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2(.param .b64 p, .param .b64 s);\n.visible";
+
+#[test]
+fn a_grid_is_not_repeated_for_what_it_has_launched() {
+    let (mut mini, held) = holding(1);
+    let mut tenant = Tenant::new(&mut mini, 1);
+    let (count, end) = (tenant.buffer.va + 64, tenant.buffer.va + 128);
+    let text = format!("{HELD}\n{}", ptx(AGAIN, "").replacen(".visible", DEVICE_RUNTIME, 1));
+    let kernel = tenant.kernel(&mut mini, &text, 1, 1, &[count, 0]);
+    let mut words = Words::new();
+    words.launch(kernel).release(end, 1);
+    mini.submit(&mut tenant.channel, &words);
+    wait("the compilation", || held.lock().started.len() == 1);
+    let (request, done) = held.lock().started[0].take().unwrap();
+    let other = Threads::default();
+    let _job = other.start(request, done);
+    // The grid has ended, and nothing of its child has begun.
+    wait("that of what it launches", || held.lock().started.len() == 2);
+    held.lock().open = true;
+    mini.remove(1);
+    mini.bind(&mut tenant.channel, 1, 1);
+    mini.ring(&tenant.channel);
+    mini.wait_for(tenant.buffer, 128, 1);
+    assert_eq!(mini.read_u64(tenant.buffer, 64), 1);
+}
+
 #[test]
 fn a_tsg_has_few_compilations_under_way() {
     let (mut mini, held) = holding(1);

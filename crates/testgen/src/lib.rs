@@ -18,6 +18,7 @@ pub mod matrix;
 pub mod ptx_case;
 mod region;
 pub mod shapes;
+pub mod tensor;
 
 pub use diff::{Difference, compare};
 pub use region::{Region, interpret, interpret_preempted};

@@ -3,6 +3,7 @@
 //! - [`Descriptor`]: an [`Image`], and for a texture a [`Sampler`]. It lies in GPU memory, [`Descriptor::BYTES`] long, aligned to
 //!   [`Descriptor::ALIGN`]; a texture or surface handle **is** the GPU virtual address of its descriptor.
 //! - [`Access`]: what an instruction does with it; [`Object`]: a descriptor that has been read, ready for that.
+//! - [`TensorMap`]: a tensor in GPU memory, and which part of it a tensor copy moves, as 128 bytes.
 //! - [`Layout`]: where the levels of an array are in its one allocation, and how long that is.
 //!
 //! Programs can write anything where a descriptor should be: [`Descriptor::decode`] lets pass only what cannot make an access
@@ -19,8 +20,10 @@ mod layout;
 mod object;
 mod sample;
 mod surface;
+mod tensor;
 
 pub use access::{Access, Boundary, Geometry, MAX_RESULTS, MAX_SOURCES, Memory, Mip, Query, Reduction, Refused};
 pub use descriptor::{AddressMode, Descriptor, Filter, Format, Image, Malformed, Sampler};
 pub use layout::{Layout, Level, MAX_LEVELS, Shape};
 pub use object::Object;
+pub use tensor::{MAX_RANK, NoTensorMap, Region, Swizzle, TensorElement, TensorMap};

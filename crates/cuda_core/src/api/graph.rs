@@ -443,7 +443,7 @@ impl Driver {
                     for (size, bytes) in config.cluster.iter_mut().zip(value.chunks_exact(4)) {
                         *size = bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
                     }
-                    cluster_blocks(&config)?;
+                    cluster_blocks(config.cluster)?;
                 }
                 kept if KEPT.contains(&kept) => {
                     attributes.retain(|(of, _)| *of != kept);

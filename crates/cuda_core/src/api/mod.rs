@@ -26,7 +26,10 @@ mod pointer;
 mod pool;
 mod primary;
 mod stream;
+mod tensor_map;
 mod texture;
 mod texture_reference;
 mod value_ops;
 mod virtual_memory;
+
+pub use tensor_map::{TensorMapDesc, TensorRegion};

@@ -9,7 +9,7 @@ use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::handle::Function;
 use crate::values::LaunchConfig;
-use crate::work::launch::{MAX_CLUSTER, all_multiprocessors, cluster_blocks};
+use crate::work::launch::{MAX_CLUSTER, all_multiprocessors, cluster_of};
 
 impl Driver {
     /// Blocks that fit a multiprocessor at once. `flags` may disable the caching override, which changes nothing here.
@@ -93,10 +93,10 @@ impl Driver {
     /// Clusters that fit the device at once: one always does of which a block does.
     ///
     /// # Errors
-    /// `INVALID_CLUSTER_SIZE` for clusters that are too large, `INVALID_HANDLE`.
+    /// `INVALID_CLUSTER_SIZE` for clusters that are too large, or another size than the kernel's, `INVALID_HANDLE`.
     pub fn occupancy_max_active_clusters(&self, function: Function, config: &LaunchConfig) -> Result<i32> {
         let function = self.function(function)?;
-        let size = cluster_blocks(config)?;
+        let (_, size) = cluster_of(&function, config)?;
         let threads = config.block.iter().map(|&n| u64::from(n)).fold(1, u64::saturating_mul);
         let threads = u32::try_from(threads).map_err(|_| CudaError::INVALID_VALUE)?;
         let blocks = function.active_blocks(threads, config.shared_bytes.into());

@@ -1,11 +1,24 @@
 //! What PTX text holds, found without parsing it: a library is not loaded before it is used, but its kernels can be asked
 //! for.
 
+/// What a kernel says of its clusters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Clusters {
+    /// Blocks of a cluster, which every launch has (`.reqnctapercluster`).
+    pub(crate) size: Option<[u32; 3]>,
+    /// Launches must have clusters (`.explicitcluster`).
+    pub(crate) explicit: bool,
+    /// A launch's grid counts clusters (`.blocksareclusters`).
+    pub(crate) counted: bool,
+}
+
 /// What was found.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub(crate) struct Names {
     /// Kernels (`.entry`), in the order of the text.
     pub(crate) kernels: Vec<String>,
+    /// What each of them says of clusters.
+    pub(crate) clusters: Vec<Clusters>,
     /// Texture references (`.texref`), those that are parameters too.
     pub(crate) textures: Vec<String>,
     /// Surface references (`.surfref`).
@@ -21,6 +34,17 @@ pub(crate) fn find(text: &[u8]) -> Names {
     while let Some(at) = next_directive(rest) {
         rest = &rest[at + 1..];
         let directive = &rest[..rest.iter().position(|&byte| !is_name(byte)).unwrap_or(rest.len())];
+        if let (Some(clusters), true) =
+            (names.clusters.last_mut(), directive.ends_with(b"cluster") || directive.ends_with(b"clusters"))
+        {
+            match directive {
+                b"reqnctapercluster" => clusters.size = Some(numbers(&rest[directive.len()..])),
+                b"explicitcluster" => clusters.explicit = true,
+                b"blocksareclusters" => clusters.counted = true,
+                _ => {}
+            }
+            continue;
+        }
         let list = match directive {
             b"entry" => &mut names.kernels,
             b"texref" => &mut names.textures,
@@ -35,10 +59,30 @@ pub(crate) fn find(text: &[u8]) -> Names {
         let end = name.iter().position(|&byte| !is_name(byte)).unwrap_or(name.len());
         if end > 0 {
             list.push(String::from_utf8_lossy(&name[..end]).into_owned());
+            names.clusters.resize(names.kernels.len(), Clusters::default());
         }
         rest = &name[end..];
     }
     names
+}
+
+/// One to three numbers, separated by commas; 1 for those that are missing.
+fn numbers(mut text: &[u8]) -> [u32; 3] {
+    let mut out = [1; 3];
+    for number in &mut out {
+        text = skip_blank(text);
+        let digits = text.iter().position(|byte| !byte.is_ascii_alphanumeric()).unwrap_or(text.len());
+        let word = str::from_utf8(&text[..digits]).unwrap_or_default();
+        let hexadecimal = word.strip_prefix("0x").or_else(|| word.strip_prefix("0X"));
+        let value = hexadecimal.map_or_else(|| word.parse(), |word| u32::from_str_radix(word, 16));
+        *number = value.unwrap_or(1);
+        text = skip_blank(&text[digits..]);
+        match text.strip_prefix(b",") {
+            Some(rest) => text = rest,
+            None => break,
+        }
+    }
+    out
 }
 
 fn is_name(byte: u8) -> bool {
@@ -107,6 +151,23 @@ mod tests {
         );
         assert_eq!(found.textures, ["tex", "more"]);
         assert_eq!(found.surfaces, ["surf"]);
+    }
+
+    #[test]
+    fn finds_what_kernels_say_of_clusters() {
+        let found = find(
+            b".entry a(.param .u32 p) .explicitcluster .reqnctapercluster 4 , 0x2 {ret;}\n.entry b() {ret;}\n\
+              .entry c() .blocksareclusters .reqntid 8 .reqnctapercluster 2 // , 7\n{ret;} .entry d().explicitcluster{}",
+        );
+        let of = |size, explicit, counted| Clusters { size, explicit, counted };
+        let wanted = [
+            of(Some([4, 2, 1]), true, false),
+            Clusters::default(),
+            of(Some([2, 1, 1]), false, true),
+            of(None, true, false),
+        ];
+        assert_eq!(found.clusters, wanted);
+        assert_eq!(find(b".reqnctapercluster 4").clusters, []);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use gpu::{GpuError, KernelInfo, ModuleId, Request, Response};
 use parking_lot::Mutex;
 
+use crate::code::entry_names::Clusters;
 use crate::code::occupancy;
 use crate::context_core::ContextCore;
 use crate::device_attributes::{SHARED_PER_BLOCK, SHARED_PER_BLOCK_OPTIN, THREADS_PER_BLOCK};
@@ -25,6 +26,7 @@ const MAX_DYNAMIC_SHARED_SIZE_BYTES: i32 = 8;
 const PREFERRED_SHARED_MEMORY_CARVEOUT: i32 = 9;
 const CLUSTER_SIZE_MUST_BE_SET: i32 = 10;
 const REQUIRED_CLUSTER_WIDTH: i32 = 11;
+const REQUIRED_CLUSTER_DEPTH: i32 = 13;
 const NON_PORTABLE_CLUSTER_SIZE_ALLOWED: i32 = 14;
 const CLUSTER_SCHEDULING_POLICY_PREFERENCE: i32 = 15;
 
@@ -73,6 +75,8 @@ pub(crate) struct FunctionState {
     /// Index in the module.
     pub(crate) kernel: u32,
     pub(crate) info: KernelInfo,
+    /// What it says of clusters.
+    pub(crate) clusters: Clusters,
     settings: Mutex<Settings>,
     /// The bytes of stack with which it was prepared last, and below them most threads of a block with that stack, which
     /// are never none: 0 before its first launch. In one word, as threads of the program that launch it may see different
@@ -94,6 +98,7 @@ impl FunctionState {
         module: ModuleId,
         kernel: u32,
         info: KernelInfo,
+        clusters: Clusters,
     ) -> FunctionState {
         FunctionState {
             handle: Function(handle::fresh(Tag::Function)),
@@ -102,6 +107,7 @@ impl FunctionState {
             module,
             kernel,
             info,
+            clusters,
             settings: Mutex::default(),
             prepared: AtomicU64::new(0),
             refusal: OnceLock::new(),
@@ -203,7 +209,10 @@ impl FunctionState {
             CACHE_MODE_CA => 0,
             MAX_DYNAMIC_SHARED_SIZE_BYTES => number(self.max_dynamic()),
             PREFERRED_SHARED_MEMORY_CARVEOUT => settings.carveout,
-            CLUSTER_SIZE_MUST_BE_SET | REQUIRED_CLUSTER_WIDTH..=13 => 0,
+            CLUSTER_SIZE_MUST_BE_SET => self.clusters.explicit.into(),
+            REQUIRED_CLUSTER_WIDTH..=REQUIRED_CLUSTER_DEPTH => {
+                self.clusters.size.map_or(0, |size| number(size[(attribute - REQUIRED_CLUSTER_WIDTH) as usize]))
+            }
             NON_PORTABLE_CLUSTER_SIZE_ALLOWED => settings.non_portable_clusters,
             CLUSTER_SCHEDULING_POLICY_PREFERENCE => settings.cluster_scheduling,
             _ => return Err(CudaError::INVALID_VALUE),

@@ -178,7 +178,8 @@ impl ModuleState {
         if let Some(function) = functions.get(&at) {
             return Ok(Arc::clone(function));
         }
-        let function = Arc::new(FunctionState::new(&self.core, self.handle, module, at, info));
+        let clusters = self.text.clusters(&info.name);
+        let function = Arc::new(FunctionState::new(&self.core, self.handle, module, at, info, clusters));
         table.insert(function.handle.0, Arc::clone(&function));
         functions.insert(at, Arc::clone(&function));
         Ok(function)

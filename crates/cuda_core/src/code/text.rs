@@ -3,7 +3,7 @@
 use ptx::Program;
 use ptx::link::{LinkError, Module};
 
-use crate::code::entry_names::{self, Names};
+use crate::code::entry_names::{self, Clusters, Names};
 use crate::code::fatbin::{self, Found};
 use crate::code::managed_variables::Managed;
 use crate::error::{CudaError, Result};
@@ -18,6 +18,8 @@ pub(crate) const NO_PTX: &str = "no PTX that this GPU can run, and its instructi
 pub(crate) struct Text {
     pub(crate) ptx: Vec<u8>,
     pub(crate) kernels: Vec<String>,
+    /// What each of them says of clusters.
+    clusters: Vec<Clusters>,
     /// References by name.
     pub(crate) textures: Vec<String>,
     pub(crate) surfaces: Vec<String>,
@@ -41,9 +43,15 @@ impl Text {
         })?;
         let without = found.without;
         let ptx = with_options(one(found, log)?, &log.options);
-        let Names { kernels, textures, surfaces, managed } = entry_names::find(&ptx);
+        let Names { kernels, clusters, textures, surfaces, managed } = entry_names::find(&ptx);
         let managed = if managed { Managed::default() } else { Managed::none() };
-        Ok(Text { ptx, kernels, textures, surfaces, without, managed })
+        Ok(Text { ptx, kernels, clusters, textures, surfaces, without, managed })
+    }
+
+    /// What a kernel says of clusters.
+    pub(crate) fn clusters(&self, kernel: &str) -> Clusters {
+        let at = self.kernels.iter().position(|known| known == kernel);
+        at.and_then(|at| self.clusters.get(at)).copied().unwrap_or_default()
     }
 
     /// Is this kernel in it? Says where one may be that is not.

@@ -123,12 +123,25 @@ fn check(function: &FunctionState, config: &LaunchConfig, multiprocessors: u32) 
     check_together(function, config, multiprocessors)
 }
 
-/// Blocks of a cluster of such a launch.
+/// A cluster of such a launch: what the kernel requires, or else what the launch says; and how many blocks it has.
+///
+/// # Errors
+/// `INVALID_CLUSTER_SIZE` for more than [`MAX_CLUSTER`], or none, and for another size than the kernel's.
+pub(crate) fn cluster_of(function: &FunctionState, config: &LaunchConfig) -> Result<([u32; 3], u32)> {
+    let cluster = match function.clusters.size {
+        Some(own) if config.cluster != [1; 3] && config.cluster != own => return Err(CudaError::INVALID_CLUSTER_SIZE),
+        Some(own) => own,
+        None => config.cluster,
+    };
+    Ok((cluster, cluster_blocks(cluster)?))
+}
+
+/// Blocks of a cluster.
 ///
 /// # Errors
 /// `INVALID_CLUSTER_SIZE` for more than [`MAX_CLUSTER`], or none.
-pub(crate) fn cluster_blocks(config: &LaunchConfig) -> Result<u32> {
-    let blocks = config.cluster.iter().try_fold(1, |all: u32, n| all.checked_mul(*n));
+pub(crate) fn cluster_blocks(cluster: [u32; 3]) -> Result<u32> {
+    let blocks = cluster.iter().try_fold(1, |all: u32, n| all.checked_mul(*n));
     blocks.filter(|blocks| (1..=MAX_CLUSTER).contains(blocks)).ok_or(CudaError::INVALID_CLUSTER_SIZE)
 }
 
@@ -144,8 +157,8 @@ pub(crate) fn all_multiprocessors(function: &FunctionState) -> u32 {
 /// `INVALID_CLUSTER_SIZE` for clusters of more than [`MAX_CLUSTER`] blocks, `INVALID_VALUE` for a grid that is no multiple of them,
 /// `COOPERATIVE_LAUNCH_TOO_LARGE`.
 pub(crate) fn check_together(function: &FunctionState, config: &LaunchConfig, multiprocessors: u32) -> Result<()> {
-    cluster_blocks(config)?;
-    if config.grid.iter().zip(config.cluster).any(|(all, of)| !all.is_multiple_of(of)) {
+    let (cluster, _) = cluster_of(function, config)?;
+    if !function.clusters.counted && config.grid.iter().zip(cluster).any(|(all, of)| !all.is_multiple_of(of)) {
         return Err(CudaError::INVALID_VALUE);
     }
     if config.cooperative {

@@ -193,6 +193,40 @@ fn function_attributes_and_occupancy() {
 }
 
 #[test]
+fn what_a_kernel_says_of_its_clusters_is_reported_and_heeded() {
+    let (driver, _) = driver();
+    let text =
+        b".version 8 .entry own() .explicitcluster .reqnctapercluster 2, 2 {} .entry counts() .blocksareclusters \
+        .reqnctapercluster 4 {} .entry any() .explicitcluster {} .entry nothing() {}";
+    let module = load(&driver, text).unwrap();
+    let get = |name| driver.module_get_function(module, name).unwrap();
+    let said =
+        |name| [10, 11, 12, 13, 14, 15].map(|attribute| driver.func_get_attribute(attribute, get(name)).unwrap());
+    assert_eq!(said("own"), [1, 2, 2, 1, 0, 0]);
+    assert_eq!(said("counts"), [0, 4, 1, 1, 0, 0]);
+    assert_eq!(said("any"), [1, 0, 0, 0, 0, 0]);
+    assert_eq!(said("nothing"), [0; 6]);
+    driver.func_set_attribute(get("any"), 14, 1).unwrap();
+    driver.func_set_attribute(get("any"), 15, 2).unwrap();
+    assert_eq!(said("any"), [1, 0, 0, 0, 1, 2]);
+    // The size may be said once more, but no other; the grid is a multiple of it, or counts clusters.
+    let try_to =
+        |name, grid, cluster| launch(&driver, get(name), &LaunchConfig { cluster, ..config(grid, [32, 1, 1]) });
+    assert_eq!(try_to("own", [4, 2, 1], [1; 3]), Ok(()));
+    assert_eq!(try_to("own", [4, 2, 1], [2, 2, 1]), Ok(()));
+    assert_eq!(try_to("own", [4, 2, 1], [2, 1, 1]), Err(CudaError::INVALID_CLUSTER_SIZE));
+    assert_eq!(try_to("own", [4, 1, 1], [1; 3]), Err(CudaError::INVALID_VALUE));
+    assert_eq!(try_to("counts", [3, 1, 1], [1; 3]), Ok(()));
+    assert_eq!(try_to("any", [2, 1, 1], [2, 1, 1]), Ok(()));
+    let active = |name, cluster| {
+        driver.occupancy_max_active_clusters(get(name), &LaunchConfig { cluster, ..config([8, 8, 1], [32, 1, 1]) })
+    };
+    let blocks = active("nothing", [1; 3]).unwrap();
+    assert_eq!(active("own", [1; 3]), Ok(blocks / 4));
+    assert_eq!(active("own", [4, 1, 1]), Err(CudaError::INVALID_CLUSTER_SIZE));
+}
+
+#[test]
 fn what_is_reported_lets_one_block_run() {
     let (driver, _) = driver();
     let module = load(&driver, b".version 8 .entry greedy() .entry nothing()").unwrap();

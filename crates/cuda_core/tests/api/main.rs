@@ -16,5 +16,6 @@ mod green;
 mod memory;
 mod streams;
 mod support;
+mod tensor_maps;
 mod textures;
 mod waiting;

@@ -7,6 +7,7 @@ use gpu::DevAddr;
 
 use crate::support::{KERNELS, MANAGED, PRINTED, launch, memory, own_pages, shape, start, words};
 
+mod clusters;
 mod graphs;
 mod streams;
 mod support;

@@ -20,5 +20,6 @@ pub(crate) mod misc;
 pub(crate) mod module;
 pub(crate) mod pool;
 pub(crate) mod stream;
+pub(crate) mod tensor_map;
 pub(crate) mod texture;
 pub(crate) mod texture_reference;

@@ -20,6 +20,7 @@ use crate::shims::module::*;
 use crate::shims::not_supported::*;
 use crate::shims::pool::*;
 use crate::shims::stream::*;
+use crate::shims::tensor_map::*;
 use crate::shims::texture::*;
 use crate::shims::texture_reference::*;
 

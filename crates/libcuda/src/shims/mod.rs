@@ -20,5 +20,6 @@ mod module;
 mod not_supported;
 mod pool;
 mod stream;
+mod tensor_map;
 mod texture;
 mod texture_reference;

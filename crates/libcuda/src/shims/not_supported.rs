@@ -194,11 +194,7 @@ not_supported! {
     cuSubgridCreate
     cuSubgridWorkerGridCreate
     cuSubgridWorksetCreate
-    cuTensorMapEncodeIm2col
     cuTensorMapEncodeIm2colWide
-    cuTensorMapEncodeTiled
-    cuTensorMapReplaceAddress
-    cuTensorMapSetAllocationClass
     cuTexRefGetAddress
     cuTexRefSetAddress
     cuTexRefSetAddress2D

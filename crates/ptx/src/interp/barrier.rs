@@ -22,11 +22,11 @@ impl Cta {
     /// Threads `active` of a warp arrive; their counters stand at the instruction.
     pub(super) fn arrive(&mut self, warp: usize, active: u32, op: &Op) -> Result<(), Exception> {
         let Op::Bar { kind, id, count, pred, .. } = op else { return Err(Exception::Illegal) };
-        self.observe_arrival(warp);
         if matches!(kind, BarKind::ClusterArrive | BarKind::ClusterWait) {
             self.meet_cluster(warp, active, *kind == BarKind::ClusterWait);
             return Ok(());
         }
+        self.observe_arrival(warp);
         let warps = self.spins.len();
         let mut rest = active;
         while rest != 0 {
@@ -82,7 +82,7 @@ impl Cta {
     fn release(&mut self, id: usize) {
         let kernel = Arc::clone(&self.kernel);
         let Barrier { voters, ayes, count, .. } = std::mem::take(&mut self.barriers[id]);
-        self.observe_release(id as u8, count.is_none());
+        self.observe_release(State::Barrier(id as u8), count.is_none());
         for thread in 0..self.threads.len() {
             if self.threads[thread].state != State::Barrier(id as u8) {
                 continue;

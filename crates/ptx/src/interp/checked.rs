@@ -102,9 +102,9 @@ impl Cta {
     }
 
     /// A barrier lets the threads go on that wait at it; `whole`: one that all threads of the CTA are at, or have ended.
-    pub(super) fn observe_release(&mut self, id: u8, whole: bool) {
+    pub(super) fn observe_release(&mut self, barrier: State, whole: bool) {
         let Some(races) = self.checking.as_deref_mut().and_then(|checking| checking.races.as_mut()) else { return };
-        let waits = |state: State| state == State::Barrier(id);
+        let waits = |state: State| state == barrier;
         if self.threads.iter().all(|thread| whole && thread.state == State::Exited || waits(thread.state)) {
             races.all_meet();
         } else {
@@ -113,6 +113,13 @@ impl Cta {
                     races.release(warp);
                 }
             }
+        }
+    }
+
+    /// A warp goes on at a barrier that is complete already.
+    pub(super) fn observe_passing(&mut self, warp: usize) {
+        if let Some(races) = self.checking.as_deref_mut().and_then(|checking| checking.races.as_mut()) {
+            races.release(warp);
         }
     }
 

@@ -37,6 +37,11 @@ impl Cta {
     pub(super) fn meet_cluster(&mut self, warp: usize, active: u32, wait: bool) {
         self.cluster_turned();
         let arrived = self.meeting.arrived[warp];
+        if !wait {
+            self.observe_arrival(warp);
+        } else if active & !arrived != 0 {
+            self.observe_passing(warp);
+        }
         for lane in (0..WARP).filter(|lane| active >> lane & 1 != 0) {
             let thread = &mut self.threads[warp * WARP as usize + lane as usize];
             // Who has not arrived for this phase has for the one before, which is over.
@@ -61,6 +66,12 @@ impl Cta {
         let missing = |(warp, lanes): (usize, &u32)| self.lanes(warp, |t| t.state != State::Exited) & !lanes;
         if arrived.iter().enumerate().all(|w| missing(w) == 0) {
             self.meeting.told = true;
+            // Who has ended has arrived.
+            for warp in 0..self.meeting.arrived.len() {
+                if self.meeting.arrived[warp] == 0 {
+                    self.observe_arrival(warp);
+                }
+            }
             self.meeting.barrier.arrive(self.rank);
             self.cluster_turned();
         }
@@ -74,6 +85,7 @@ impl Cta {
         self.meeting.phase = self.meeting.barrier.phase();
         self.meeting.told = false;
         self.meeting.arrived.fill(0);
+        self.observe_release(State::Cluster, true);
         for thread in self.threads.iter_mut().filter(|thread| thread.state == State::Cluster) {
             thread.state = State::Ready;
             thread.pc.inst += 1;
@@ -90,6 +102,8 @@ impl Cta {
 #[derive(Debug)]
 pub struct Cluster {
     ctas: Vec<Cta>,
+    /// Whose turn it is: who has had a whole slice comes last.
+    next: usize,
     barrier: ClusterBarrier,
 }
 
@@ -99,7 +113,7 @@ impl Cluster {
     pub fn new(kernel: &Arc<Kernel>, launch: &Arc<Launch>, index: u64) -> Cluster {
         let ranks = launch.cluster_ctas();
         let cta = |rank| Cta::new(Arc::clone(kernel), Arc::clone(launch), launch.member(index, rank));
-        Cluster { ctas: (0..ranks).map(cta).collect(), barrier: ClusterBarrier::new(ranks) }
+        Cluster { ctas: (0..ranks).map(cta).collect(), next: 0, barrier: ClusterBarrier::new(ranks) }
     }
 
     /// Has everything checked from now on.
@@ -114,18 +128,14 @@ impl Cluster {
 
     /// Runs its CTAs in turn until all are done, or one is preempted (by `control`), or fails; or until each has had several turns.
     pub fn resume(&mut self, memory: &dyn GlobalMemory, control: &AtomicU32) -> Step {
-        for _ in 0..ROUNDS {
-            for rank in 0..self.ctas.len() {
-                match self.turn(rank, memory, control) {
-                    step @ Step::Exception(_) => return step,
-                    Step::Done | Step::Preempted => {}
-                }
-            }
-            if self.ctas.iter().all(|cta| cta.ended.is_some()) {
-                return Step::Done;
-            }
-            if control.load(Ordering::Relaxed) != Control::RUN {
-                break;
+        for _ in 0..ROUNDS as usize * self.ctas.len() {
+            let rank = self.next;
+            self.next = (rank + 1) % self.ctas.len();
+            match self.turn(rank, memory, control) {
+                step @ Step::Exception(_) => return step,
+                Step::Done if self.ctas.iter().all(|cta| cta.ended.is_some()) => return Step::Done,
+                Step::Preempted if control.load(Ordering::Relaxed) != Control::RUN => break,
+                Step::Done | Step::Preempted => {}
             }
         }
         Step::Preempted

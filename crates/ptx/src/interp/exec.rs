@@ -113,6 +113,7 @@ impl Cta {
                 return self.access(memory, thread, op);
             }
             Op::Image { access, dsts, srcs } => return self.image(memory, thread, access, dsts, srcs),
+            Op::Transfer { transfer, srcs } => return self.transfer(memory, thread, transfer, srcs),
             Op::Fence => {}
             Op::Activemask { dst } => self.set(thread, *dst, active.into()),
             Op::Nanosleep { .. } => self.sleepy = true,

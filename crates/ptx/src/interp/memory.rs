@@ -23,7 +23,7 @@ pub(super) enum Place {
 }
 
 /// Splits a generic address by window, as the CTA with this rank sees it.
-fn generic(address: u64, rank: u32) -> Place {
+pub(super) fn generic(address: u64, rank: u32) -> Place {
     if (SHARED_WINDOW..SHARED_WINDOW + CLUSTER_WINDOW_BYTES).contains(&address) {
         let offset = address - SHARED_WINDOW;
         let (window, offset) = ((offset / SHARED_WINDOW_BYTES) as u32, offset % SHARED_WINDOW_BYTES);

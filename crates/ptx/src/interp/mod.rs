@@ -7,7 +7,7 @@
 //!
 //! - [`Cta`]: one CTA as a plain, resumable value; scheduling of its warps. [`Cluster`]: those that run together.
 //! - `exec`: instructions that concern one thread. `memory`: state spaces. `warp`: shuffles, votes and their kin;
-//!   `matrix`: those on matrices. `image`: textures and surfaces. `barrier`: CTA barriers.
+//!   `matrix`: those on matrices. `image`: textures and surfaces; `transfer`: bulk copies. `barrier`: CTA barriers.
 //! - `checked`: what a checker is told, if there is one ([`Cta::check`]). `races`: who has touched shared memory, for hazards.
 //!
 //! Undefined by PTX, and here: a shuffle from a lane that takes no part gives the lane's own value; a warp operation whose
@@ -21,6 +21,7 @@ mod image;
 mod matrix;
 mod memory;
 mod races;
+mod transfer;
 mod warp;
 
 use std::sync::Arc;

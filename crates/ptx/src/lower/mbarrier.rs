@@ -1,16 +1,6 @@
 //! mbarrier objects and bulk copies, by atomics and loops on ordinary memory.
 //!
-//! The object is opaque to programs. Here its 64 bits are
-//!
-//! ```text
-//!   63        41   40    39      20 19      0
-//! +-------------+-------+----------+---------+
-//! | bytes to be | phase | expected | pending |
-//! | transferred |       | arrivals | arrivals|
-//! +-------------+-------+----------+---------+
-//! ```
-//!
-//! Each operation is one atomic addition. The one after which nothing is pending and no bytes are outstanding ends the
+//! The object is what [`crate::mbarrier`] says. Each operation is one atomic addition. The one after which nothing is pending and no bytes are outstanding ends the
 //! phase by a second addition, which restores the count and turns the phase over. Arrivals between the two are counted
 //! right, because additions commute. A state is the phase at the arrival, and what was pending before it. Copies are made at once, by the thread that
 //! asks for them; so they may complete before they are waited for, but never late.
@@ -20,12 +10,7 @@ use super::mods::Mods;
 use super::operand::{Arg, Place};
 use crate::error::PtxError;
 use crate::ir::{Address, AtomOp, BoolOp, Cmp, Inst, IntOp, Op, Operand, Order, PredRef, Reg, RegTy, Space, Term, Ty};
-
-/// Most arrivals of a phase.
-const COUNT: u64 = (1 << 20) - 1;
-const EXPECTED: u64 = 20;
-const PHASE: u64 = 40;
-const BYTES: u64 = 41;
+use crate::mbarrier::{BYTES, COUNT, EXPECTED, PHASE};
 
 /// Which bytes of each 16 a bulk copy moves.
 #[derive(Clone, Copy)]
@@ -132,7 +117,12 @@ impl Body<'_, '_> {
     }
 
     /// The space and address of the object named by operand `at`.
-    fn object(&mut self, m: &Mods<'_>, at: usize, space: Option<Space>) -> Result<(Space, Address), PtxError> {
+    pub(super) fn object(
+        &mut self,
+        m: &Mods<'_>,
+        at: usize,
+        space: Option<Space>,
+    ) -> Result<(Space, Address), PtxError> {
         let place = self.address(at)?;
         if let Some((slot, _)) = place.slot {
             self.inst.slots.escape(slot);
@@ -144,7 +134,7 @@ impl Body<'_, '_> {
     }
 
     /// Adds `delta` to the object, and ends the phase if that completes it; the object before.
-    fn update(&mut self, space: Space, addr: Address, delta: Operand) -> Result<Reg, PtxError> {
+    pub(super) fn update(&mut self, space: Space, addr: Address, delta: Operand) -> Result<Reg, PtxError> {
         let old = self.new_reg(RegTy::B64)?;
         let (op, ty, order) = (AtomOp::Add, Ty::U64, Order::AcqRel);
         self.emit(Op::Atom { op, space, ty, order, ftz: false, dst: Some(old), addr, b: delta, c: None })?;
@@ -274,6 +264,9 @@ impl Body<'_, '_> {
             m.drop_all(|_| true);
             return Ok(());
         }
+        if m.take("multicast::cluster") {
+            return self.copy_multicast(m);
+        }
         let policy = usize::from(m.cache());
         let (masked, bounded) = (m.take("cp_mask"), m.take("ignore_oob"));
         let tracked = m.take("mbarrier::complete_tx::bytes");
@@ -323,7 +316,7 @@ impl Body<'_, '_> {
     }
 
     /// An address as a 64-bit value.
-    fn pointer(&mut self, place: &Place) -> Result<Operand, PtxError> {
+    pub(super) fn pointer(&mut self, place: &Place) -> Result<Operand, PtxError> {
         let base = match place.address.base {
             Operand::Reg(reg) if self.inst.graph.ty(reg) == RegTy::B32 => Operand::Reg(self.widen(reg)?),
             base => base,

@@ -77,6 +77,9 @@ impl Body<'_, '_> {
     }
 
     pub(super) fn st(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        if m.take("async") {
+            return self.store_async(m, false);
+        }
         let order = m.order().unwrap_or(Order::Weak);
         if !matches!(order, Order::Weak | Order::Volatile | Order::Relaxed | Order::Release) {
             return Err(self.invalid("no store has this memory order"));
@@ -107,8 +110,8 @@ impl Body<'_, '_> {
     }
 
     pub(super) fn atom(&mut self, m: &mut Mods<'_>, red: bool) -> Result<(), PtxError> {
-        if m.take("async") {
-            return Err(self.unsupported("red.async is not supported"));
+        if red && m.take("async") {
+            return self.store_async(m, true);
         }
         let op = m.find(atom_op).ok_or_else(|| self.invalid("an atomic without an operation"))?;
         let order = m.order().unwrap_or(Order::Relaxed);
@@ -224,18 +227,22 @@ impl Body<'_, '_> {
 
     /// `cp.async`: the copy is made at once, so there is nothing to commit or to wait for.
     pub(super) fn cp_async(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
-        if !m.take("async") || m.take("reduce") {
-            return Err(self.unsupported("reducing copies are not supported"));
+        if !m.take("async") {
+            return Err(self.invalid("cp without .async"));
+        }
+        let reduce = m.take("reduce");
+        if m.take("bulk") {
+            return match (m.take("tensor"), reduce) {
+                (true, _) => self.copy_tensor(m, reduce),
+                (false, true) => self.copy_reduce(m),
+                (false, false) => self.copy_bulk(m),
+            };
+        }
+        if reduce {
+            return Err(self.invalid("a reducing copy is a bulk copy"));
         }
         if m.take("mbarrier") {
             return self.copy_arrival(m);
-        }
-        if m.take("bulk") {
-            return if m.take("tensor") {
-                Err(self.unsupported("tensor copies are not supported"))
-            } else {
-                self.copy_bulk(m)
-            };
         }
         if m.take("commit_group") || m.take("wait_all") {
             return self.count(0..=0);
@@ -310,7 +317,8 @@ impl Body<'_, '_> {
     /// Copies the kernel's parameter block to local memory, so that parameters have generic addresses.
     pub(super) fn copy_params(&mut self) -> Result<(), PtxError> {
         let bytes = self.inst.param_bytes;
-        let copy = self.inst.slots.local(u64::from(bytes), 16, self.line)?;
+        // As a tensor map among them must be.
+        let copy = self.inst.slots.local(u64::from(bytes), 64, self.line)?;
         self.inst.param_copy = Some(copy);
         let mut at = 0;
         while at < bytes {

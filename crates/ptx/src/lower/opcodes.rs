@@ -111,6 +111,7 @@ pub(super) enum Form {
     Trap,
     Nanosleep,
     /// Changes nothing that a program can see.
+    Tensormap,
     Hint,
     Createpolicy,
 }
@@ -217,6 +218,7 @@ static FORMS: &[(&str, Form)] = &[
     ("sust", Form::Sust),
     ("szext", Form::Szext),
     ("tanh", Form::Tanh),
+    ("tensormap", Form::Tensormap),
     ("testp", Form::Testp),
     ("tex", Form::Tex),
     ("tld4", Form::Tld4),
@@ -243,7 +245,6 @@ static FORMS: &[(&str, Form)] = &[
 static UNSUPPORTED: &[(&str, &str)] = &[
     ("multimem", "multimem instructions"),
     ("tcgen05", "tensor memory instructions"),
-    ("tensormap", "tensor maps"),
     ("vabsdiff", "scalar video instructions"),
     ("vadd", "scalar video instructions"),
     ("vmad", "scalar video instructions"),
@@ -352,6 +353,7 @@ impl<'a> Body<'a, '_> {
             Form::Ldmatrix => self.ldmatrix(m),
             Form::Stmatrix => self.stmatrix(m),
             Form::Movmatrix => self.movmatrix(m),
+            Form::Tensormap => self.tensormap(m),
             Form::Mapa => self.mapa(m),
             Form::Getctarank => self.getctarank(m),
             Form::Tex => self.tex(m),

@@ -36,6 +36,8 @@ pub(super) enum Arg<'a> {
     Vector(usize, usize),
     /// `[base+offset]`.
     Address(Base<'a>, i64),
+    /// `[base+offset, {a, b}]`: so many elements of the pool from there.
+    Coordinates(Base<'a>, i64, usize, usize),
 }
 
 /// The base of an address as written.
@@ -81,23 +83,29 @@ impl<'a> Body<'a, '_> {
         let token = self.lexer.next()?;
         match token {
             Token::Punct(b'{') => {
-                let from = self.pool.len();
-                loop {
-                    let element = self.parse_scalar()?;
-                    if self.pool.len() - from == MOST {
-                        return Err(self.invalid("too many vector elements"));
-                    }
-                    self.pool.push(element);
-                    if !self.lexer.eat(b',')? {
-                        break;
-                    }
-                }
-                self.lexer.expect(b'}')?;
-                Ok(Arg::Vector(from, self.pool.len() - from))
+                let (from, len) = self.parse_vector()?;
+                Ok(Arg::Vector(from, len))
             }
             Token::Punct(b'[') => self.parse_address(),
             _ => self.scalar(token),
         }
+    }
+
+    /// The elements of a vector whose brace has been read: so many of the pool from there.
+    fn parse_vector(&mut self) -> Result<(usize, usize), PtxError> {
+        let from = self.pool.len();
+        loop {
+            let element = self.parse_scalar()?;
+            if self.pool.len() - from == MOST {
+                return Err(self.invalid("too many vector elements"));
+            }
+            self.pool.push(element);
+            if !self.lexer.eat(b',')? {
+                break;
+            }
+        }
+        self.lexer.expect(b'}')?;
+        Ok((from, self.pool.len() - from))
     }
 
     pub(super) fn parse_scalar(&mut self) -> Result<Arg<'a>, PtxError> {
@@ -153,6 +161,12 @@ impl<'a> Body<'a, '_> {
             },
         };
         let offset = self.offset()?.unwrap_or(0).wrapping_add(first);
+        if self.lexer.eat(b',')? {
+            self.lexer.expect(b'{')?;
+            let (from, len) = self.parse_vector()?;
+            self.lexer.expect(b']')?;
+            return Ok(Arg::Coordinates(base, offset, from, len));
+        }
         self.lexer.expect(b']')?;
         Ok(Arg::Address(base, offset))
     }
@@ -501,6 +515,11 @@ impl<'a> Body<'a, '_> {
         let Arg::Address(base, offset) = self.arg(at)? else {
             return Err(self.invalid("an address in brackets was expected"));
         };
+        self.based(base, offset)
+    }
+
+    /// The address that is written as `[base+offset]`.
+    pub(super) fn based(&mut self, base: Base<'a>, offset: i64) -> Result<Place, PtxError> {
         let name = match base {
             Base::Absolute => {
                 let address = Address { base: Operand::Imm(offset.cast_unsigned()), offset: 0 };

@@ -88,3 +88,13 @@ pub fn pack(dst: Ty, src: Ty, round: Round, sat: bool, relu: bool, a: u64, b: u6
     let half = to.sign_shift() + 1;
     Some(one(a) << half | one(b))
 }
+
+/// An f32 rounded to 10 bits of fraction, to nearest even; infinities stay, NaNs stay NaNs.
+#[must_use]
+pub fn tf32(bits: u32) -> u32 {
+    const KEPT: u32 = !0x1fff;
+    match bits & 0x7fff_ffff {
+        magnitude if magnitude > 0x7f80_0000 => super::NAN_F32 & KEPT,
+        _ => bits.wrapping_add(0xfff + (bits >> 13 & 1)) & KEPT,
+    }
+}

@@ -1,10 +1,13 @@
-//! Operands and results of an access to textures or surfaces, as machine code hands them over: a row for each, of the lanes of a
+//! Operands and results of an access to textures or surfaces, and operands of a bulk copy, as machine code hands them over: a row for each, of the lanes of a
 //! chunk, one behind another.
 
+use ptx::tensor::{MAX_ADDRESSES, MAX_WORDS, Transfer};
 use texture::{Access, Descriptor, Object};
 
 /// Most bytes of a lane in all rows: the handle, coordinates of a gradient with offsets or values, and results.
 pub(crate) const LANE_BYTES: u32 = 8 + 4 * (texture::MAX_SOURCES as u32) + 8 * (texture::MAX_RESULTS as u32);
+
+const _: () = assert!(8 + 4 * MAX_WORDS + 8 * MAX_ADDRESSES <= LANE_BYTES as usize);
 
 /// Where the rows are.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +24,12 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
+    /// Of a bulk copy: the address it begins with is where a handle is, words and addresses behind it.
+    pub(crate) fn of_transfer(transfer: &Transfer, lanes: usize) -> Rows {
+        let (words, values) = transfer.sources();
+        Rows { words, values, value: 8, results: 0, result: 4, lanes }
+    }
+
     pub(crate) fn new(access: &Access, lanes: usize) -> Rows {
         let (words, values, value) = access.sources();
         let (results, result) = access.results();

@@ -44,6 +44,8 @@ pub(crate) enum Helper {
     Matrix,
     /// Accesses to textures and surfaces.
     Image,
+    /// Bulk copies.
+    Transfer,
     /// Gives the thread back.
     Preempt,
     /// A cycle counter.
@@ -54,7 +56,7 @@ pub(crate) enum Helper {
 
 impl Helper {
     /// All, in the order of their numbers.
-    pub(crate) const ALL: [Helper; 15] = [
+    pub(crate) const ALL: [Helper; 16] = [
         Helper::Eval,
         Helper::Resolve,
         Helper::Load,
@@ -67,6 +69,7 @@ impl Helper {
         Helper::Joint,
         Helper::Matrix,
         Helper::Image,
+        Helper::Transfer,
         Helper::Preempt,
         Helper::Clock,
         Helper::GlobalTimer,

@@ -434,6 +434,7 @@ fn accesses(op: &Op, addresses: &mut Addresses<'_>) -> impl Iterator<Item = Acce
             access(Space::Global, *src, (*bytes).into(), Effect::Read);
             access(Space::Shared, *dst, (*bytes).into(), Effect::Write);
         }
+        Op::Transfer { .. } => list.push(Access { area: Area::Anywhere, place: None, effect: Effect::Update }),
         Op::Call { builtin: Builtin::Vprintf | Builtin::Launch | Builtin::Copy | Builtin::Fill, .. } => {
             list.push(Access { area: Area::Print, place: None, effect: Effect::Write });
         }

@@ -46,7 +46,7 @@ fn fences(op: &Op) -> bool {
 /// Does it keep something in memory?
 fn stores(op: &Op) -> bool {
     match op {
-        Op::St { .. } | Op::Atom { .. } | Op::StMatrix { .. } => true,
+        Op::St { .. } | Op::Atom { .. } | Op::StMatrix { .. } | Op::Transfer { .. } => true,
         Op::Image { access, .. } => access.writes(),
         _ => false,
     }

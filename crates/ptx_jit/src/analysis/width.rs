@@ -41,7 +41,7 @@ pub(crate) fn plan_widest(kernel: &Kernel, block: [u32; 3], region: usize, alone
         let shape = Shape { block, lanes };
         if small(lanes) && threads >= lanes && shape.rowed() {
             let plan = plan(kernel, shape, limit(region, lanes))?;
-            if stays_together(kernel, &plan) && pressure(kernel, &plan) * lanes as usize / 4 <= VECTORS {
+            if stays_together(kernel, &plan) && finds_room(kernel, &plan) {
                 return Ok(plan);
             }
         }
@@ -205,31 +205,51 @@ fn is_made_of_others(kernel: &Kernel, inst: &Inst, parting: &RegSet) -> bool {
     fine
 }
 
-/// Most values of a lane, in units of 32 bits, that are alive at once.
-fn pressure(kernel: &Kernel, plan: &Plan) -> usize {
+/// Scalar instructions of a chunk, about: of all, and of each access to memory.
+const OF_CHUNK: usize = 32;
+const OF_ACCESS: usize = 12;
+/// Instructions for a vector that finds no register at one time, about.
+const OF_SPILL: usize = 6;
+
+/// Do the values of a chunk's lanes find room in registers? Outside of loops not all have to, if that costs less than what is done once
+/// per chunk and would be done twice for chunks of half the lanes.
+fn finds_room(kernel: &Kernel, plan: &Plan) -> bool {
+    let vectors = plan.lanes() as usize / 4;
+    (0..plan.nodes.len()).all(|n| {
+        let missing = (pressure(kernel, plan, n) * vectors).saturating_sub(VECTORS);
+        let position = plan.ordering.position[n];
+        let looped = plan.ordering.loops.iter().any(|&(begin, end)| begin <= position && position <= end);
+        let accesses = plan.nodes[n].body(kernel).iter().filter(|inst| match &inst.op {
+            Op::Ld { space, .. } | Op::St { space, .. } => *space != Space::Param,
+            _ => false,
+        });
+        missing == 0 || !looped && missing * OF_SPILL <= OF_CHUNK + OF_ACCESS * accesses.count()
+    })
+}
+
+/// Most values of a lane, in units of 32 bits, that are alive at once in a node.
+fn pressure(kernel: &Kernel, plan: &Plan, n: NodeId) -> usize {
     let size = |r: ptx::ir::Reg| match (plan.classes[r.0 as usize], kernel.regs[r.0 as usize]) {
         (Class::Varying, RegTy::B128) => 4,
         (Class::Varying, RegTy::B64) => 2,
         (Class::Varying, _) => 1,
         _ => 0,
     };
-    let mut most = 0;
-    for node in &plan.nodes {
-        let mut live = RegSet::default();
-        for s in node.successors() {
-            live.add(&plan.live.live_in[s]);
-        }
-        let mut now: usize = live.iter().map(size).sum();
-        most = most.max(now);
-        for inst in node.body(kernel).iter().rev() {
-            if inst.guard.is_none() {
-                for r in operands::writes(&inst.op) {
-                    now -= if live.remove(r) { size(r) } else { 0 };
-                }
+    let node = &plan.nodes[n];
+    let mut live = RegSet::default();
+    for s in node.successors() {
+        live.add(&plan.live.live_in[s]);
+    }
+    let mut now: usize = live.iter().map(size).sum();
+    let mut most = now;
+    for inst in node.body(kernel).iter().rev() {
+        if inst.guard.is_none() {
+            for r in operands::writes(&inst.op) {
+                now -= if live.remove(r) { size(r) } else { 0 };
             }
-            operands::inst_reads(inst, &mut |r| now += if live.insert(r) { size(r) } else { 0 });
-            most = most.max(now);
         }
+        operands::inst_reads(inst, &mut |r| now += if live.insert(r) { size(r) } else { 0 });
+        most = most.max(now);
     }
     most
 }
@@ -250,7 +270,7 @@ mod tests {
         let text = include_str!("../../../sundial/kernels/engine.ptx");
         for (name, block, want) in [
             ("saxpy", [256, 1, 1], 32),
-            ("stencil", [32, 8, 1], 16),
+            ("stencil", [32, 8, 1], 32),
             ("radix_scatter", [256, 1, 1], 16),
             ("divergent", [128, 1, 1], 8),
             ("spmv", [128, 1, 1], 1),

@@ -34,6 +34,7 @@ impl Emit<'_, '_> {
             Op::Isspacep { space, dst, a } => self.isspacep(*space, *dst, *a),
             Op::Ld { .. } | Op::St { .. } | Op::Atom { .. } | Op::CpAsync { .. } => self.memory(op),
             Op::Image { access, dsts, srcs } => self.image(access, dsts, srcs),
+            Op::Transfer { transfer, srcs } => self.transfer(op, transfer, srcs),
             Op::Fence => {
                 self.b.ins().fence();
             }

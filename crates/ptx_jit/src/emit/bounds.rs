@@ -35,6 +35,14 @@ struct Everywhere {
     none: Value,
 }
 
+/// The lowest and the highest value of an index in a chunk, and whether it has them: else it has wrapped.
+#[derive(Clone, Copy)]
+struct Index {
+    low: Value,
+    high: Value,
+    grows: Value,
+}
+
 impl Emit<'_, '_> {
     /// How the predicate at the end of a node comes about, if by bounds.
     pub(super) fn ends(&self, n: NodeId) -> Option<Ends> {
@@ -96,9 +104,10 @@ impl Emit<'_, '_> {
     pub(super) fn branch_by_ends(&mut self, n: NodeId, p: PredRef, ends: &Ends, to: [Block; 2]) -> Vec<Value> {
         let body = self.plan.nodes[n].body(self.k);
         let mut known: HashMap<Reg, Everywhere> = HashMap::new();
+        let mut indices = HashMap::new();
         for &i in &ends.made {
             let Some(&r) = operands::writes(&body[i].op).first() else { continue };
-            let everywhere = self.everywhere(&body[i], r, &known);
+            let everywhere = self.everywhere(&body[i], r, &known, &mut indices);
             known.insert(r, everywhere);
         }
         if let Some(&Everywhere { all, none }) = known.get(&p.reg) {
@@ -117,9 +126,15 @@ impl Emit<'_, '_> {
         self.lanes(&val, RegTy::Pred)
     }
 
-    fn everywhere(&mut self, inst: &Inst, r: Reg, known: &HashMap<Reg, Everywhere>) -> Everywhere {
+    fn everywhere(
+        &mut self,
+        inst: &Inst,
+        r: Reg,
+        known: &HashMap<Reg, Everywhere>,
+        indices: &mut HashMap<(Value, i32, bool), Index>,
+    ) -> Everywhere {
         if let Some(bound) = classes::bound(inst, r, &self.plan.classes) {
-            return self.bound_everywhere(&bound);
+            return self.bound_everywhere(&bound, indices);
         }
         let of = |e: &mut Self, o: Operand| match o {
             Operand::Reg(r) if known.contains_key(&r) => known[&r],
@@ -156,7 +171,7 @@ impl Emit<'_, '_> {
         }
     }
 
-    fn bound_everywhere(&mut self, bound: &Bound) -> Everywhere {
+    fn bound_everywhere(&mut self, bound: &Bound, indices: &mut HashMap<(Value, i32, bool), Index>) -> Everywhere {
         let (a, b) = (self.operand(bound.a, RegTy::B32), self.operand(bound.b, RegTy::B32));
         let no = self.b.ins().iconst(types::I8, 0);
         let (base, stride, v, swapped) = match (&a, &b) {
@@ -165,10 +180,11 @@ impl Emit<'_, '_> {
             _ => return Everywhere { all: no, none: no },
         };
         let condition = |cmp| int::condition(cmp, bound.signed).unwrap_or(IntCC::Equal);
-        let end = self.b.ins().iadd_imm_s(base, i64::from(stride) * i64::from(self.plan.lanes() - 1));
-        let (low, high) = if stride > 0 { (base, end) } else { (end, base) };
-        // Else the index has wrapped.
-        let grows = self.b.ins().icmp(condition(Cmp::Le), low, high);
+        let Index { low, high, grows } = *indices.entry((base, stride, bound.signed)).or_insert_with(|| {
+            let end = self.b.ins().iadd_imm_s(base, i64::from(stride) * i64::from(self.plan.lanes() - 1));
+            let (low, high) = if stride > 0 { (base, end) } else { (end, base) };
+            Index { low, high, grows: self.b.ins().icmp(condition(Cmp::Le), low, high) }
+        });
         let (all, none) = if let Cmp::Eq | Cmp::Ne = bound.cmp {
             let below = self.b.ins().icmp(condition(Cmp::Lt), v, low);
             let above = self.b.ins().icmp(condition(Cmp::Gt), v, high);

@@ -1,9 +1,8 @@
 //! Runs: the lanes of a chunk access consecutive elements, by vectors if that is right at run time; and elements at another
 //! fixed distance, one by one.
 
-use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
-use ptx::ir::{Reg, RegTy, Ty};
+use ptx::ir::{Address, Reg, RegTy, Ty};
 
 use super::alu::Parts;
 use super::memory::tenant;
@@ -11,10 +10,11 @@ use super::{Emit, Val, arg};
 use crate::abi::{Helper, Run, Site};
 
 impl Emit<'_, '_> {
-    /// Copies between the context's elements and the addresses of a run, for the active lanes.
-    fn copy_run(&mut self, helper: Helper, site: Site, val: &Val) {
+    /// Copies between the context's elements and the addresses of a run, for the active lanes. Called where that is rarely needed, which is
+    /// why the address is computed here.
+    fn copy_run(&mut self, helper: Helper, site: Site, addr: Address) {
         let zero = self.i64(0);
-        let (b, c, run) = match *val {
+        let (b, c, run) = match self.address(site.space, addr) {
             Val::Affine { base, stride } => (base, zero, Run { site, stride, k: 1, signed: false }),
             Val::Wide { b, c, stride, k, signed } => (b, c, Run { site, stride, k, signed }),
             _ => return,
@@ -27,14 +27,14 @@ impl Emit<'_, '_> {
 
     /// Loads consecutive elements, if they may be: from where they are, or if that cannot be done at once, from the
     /// context's elements, to which a helper copies them one by one.
-    pub(super) fn load_run(&mut self, site: Site, dsts: &[Option<Reg>], val: &Val, host: Value, ok: &[Value]) {
+    pub(super) fn load_run(&mut self, site: Site, dsts: &[Option<Reg>], addr: Address, host: Value, ok: &[Value]) {
         let (slow, on) = (self.b.create_block(), self.b.create_block());
         let from = self.b.append_block_param(on, types::I64);
         self.branch(ok, (on, &[arg(host)]), (slow, &[]));
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
         let ty = site.ty;
-        self.copy_run(Helper::Collect, site, val);
+        self.copy_run(Helper::Collect, site, addr);
         self.b.ins().jump(on, &[arg(self.inv.ctx)]);
         self.b.switch_to_block(on);
         let mut elements = self.vector_load(ty, dsts, &At::Run(from)).into_iter();
@@ -45,23 +45,23 @@ impl Emit<'_, '_> {
     }
 
     /// The same for a store: to the context's elements first, from which a helper copies them on.
-    pub(super) fn store_run(&mut self, site: Site, parts: &[Parts], val: &Val, host: Value, ok: &[Value]) {
-        let [on, slow, done] = [(); 3].map(|()| self.b.create_block());
-        let to = self.b.append_block_param(on, types::I64);
-        self.branch(ok, (on, &[arg(host)]), (on, &[arg(self.inv.ctx)]));
-        self.b.switch_to_block(on);
-        self.vector_store(site.ty, parts, &At::Run(to));
-        let stored = self.b.ins().icmp(IntCC::NotEqual, to, self.inv.ctx);
-        self.b.ins().brif(stored, done, &[], slow, &[]);
+    pub(super) fn store_run(&mut self, site: Site, parts: &[Parts], addr: Address, host: Value, ok: &[Value]) {
+        let ty = site.ty;
+        let [fast, slow, done] = [(); 3].map(|()| self.b.create_block());
+        self.branch(ok, (fast, &[]), (slow, &[]));
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
-        self.copy_run(Helper::Scatter, site, val);
+        self.vector_store(ty, parts, &At::Run(self.inv.ctx));
+        self.copy_run(Helper::Scatter, site, addr);
+        self.b.ins().jump(done, &[]);
+        self.b.switch_to_block(fast);
+        self.vector_store(ty, parts, &At::Run(host));
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(done);
     }
 
     /// Loads one element for each lane, the first from `at.0`, the next always `at.1` bytes on, or as [`Self::load_run`] does.
-    pub(super) fn load_spread(&mut self, site: Site, dst: Reg, val: &Val, at: (Value, i32), ok: &[Value]) {
+    pub(super) fn load_spread(&mut self, site: Site, dst: Reg, addr: Address, at: (Value, i32), ok: &[Value]) {
         let [fast, slow, on] = [(); 3].map(|()| self.b.create_block());
         let (ty, reg) = (site.ty, self.reg_ty(dst));
         let part = Self::vector_ty(reg);
@@ -69,7 +69,7 @@ impl Emit<'_, '_> {
         self.branch(ok, (fast, &[]), (slow, &[]));
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
-        self.copy_run(Helper::Collect, site, val);
+        self.copy_run(Helper::Collect, site, addr);
         let elements = self.vector_load(ty, &[Some(dst)], &At::Run(self.inv.ctx));
         self.jump_with(on, &elements);
         self.b.switch_to_block(fast);
@@ -82,14 +82,14 @@ impl Emit<'_, '_> {
     }
 
     /// The same for a store of `parts[0]`.
-    pub(super) fn store_spread(&mut self, site: Site, parts: &[Parts], val: &Val, at: (Value, i32), ok: &[Value]) {
+    pub(super) fn store_spread(&mut self, site: Site, parts: &[Parts], addr: Address, at: (Value, i32), ok: &[Value]) {
         let [fast, slow, done] = [(); 3].map(|()| self.b.create_block());
         let ty = site.ty;
         self.branch(ok, (fast, &[]), (slow, &[]));
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
         self.vector_store(ty, parts, &At::Run(self.inv.ctx));
-        self.copy_run(Helper::Scatter, site, val);
+        self.copy_run(Helper::Scatter, site, addr);
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(fast);
         let reg = if ty.bytes() == 8 { RegTy::B64 } else { RegTy::B32 };

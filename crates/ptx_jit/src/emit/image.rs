@@ -1,7 +1,8 @@
-//! Accesses to textures and surfaces: a helper has the lanes of a chunk.
+//! Accesses to textures and surfaces, and bulk copies: a helper has the lanes of a chunk.
 
 use cranelift_codegen::ir::{InstBuilder, StackSlot, Type, Value, types};
-use ptx::ir::{Operand, Reg, RegTy};
+use ptx::ir::{Op, Operand, Reg, RegTy};
+use ptx::tensor::Transfer;
 use texture::Access;
 
 use super::{Emit, Val, slot};
@@ -51,6 +52,32 @@ impl Emit<'_, '_> {
             };
             self.set(dst, Val::Lanes(parts));
         }
+    }
+
+    /// A bulk copy.
+    pub(super) fn transfer(&mut self, op: &Op, transfer: &Transfer, srcs: &[Operand]) {
+        let lanes = self.lanes_per_chunk();
+        let rows = Rows::of_transfer(transfer, lanes);
+        let Some((&first, rest)) = srcs.split_first().filter(|(_, rest)| rest.len() == rows.words + rows.values) else {
+            return self.fail("a bulk copy with other operands");
+        };
+        let at = self.image_rows();
+        let parts = self.row_of(first, 8);
+        self.put_row(at, 0, &parts);
+        let (words, values) = rest.split_at(rows.words);
+        for (i, &word) in words.iter().enumerate() {
+            let parts = self.row_of(word, 4);
+            self.put_row(at, rows.word(i), &parts);
+        }
+        for (i, &value) in values.iter().enumerate() {
+            let parts = self.row_of(value, 8);
+            self.put_row(at, rows.value(i), &parts);
+        }
+        let key = self.op_key(op);
+        let bits = self.mask_bits_or_full();
+        let base = self.b.ins().stack_addr(types::I64, at, 0);
+        let lanes = self.i32(lanes as i64);
+        self.call(Helper::Transfer, &[self.inv.ctx, key, bits, self.chunk.thread, base, lanes], &[]);
     }
 
     fn image_rows(&mut self) -> StackSlot {

@@ -6,7 +6,7 @@
 //! by lane in a helper, which also finds out what exactly is wrong.
 
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
-use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Value, types};
 use ptx::ir::{Address, Op, Operand, Reg, RegTy, Space, Ty};
 
@@ -40,6 +40,9 @@ pub(super) struct Checked {
     /// What must hold.
     fine: Checks,
 }
+
+/// From so many vectors of numbers on they are asked together whether one is a NaN.
+const MANY: usize = 3;
 
 /// Most elements of a lane that are accessed one by one, at addresses of each lane's own.
 const FEW: usize = 2;
@@ -124,7 +127,7 @@ impl Emit<'_, '_> {
                 entry
             }
         };
-        let host = self.b.ins().iadd_imm_s(entry.host, addr.offset - entry.low);
+        let host = self.moved(entry.host, addr.offset - entry.low);
         Some((host, entry.fine))
     }
 
@@ -355,6 +358,7 @@ impl Emit<'_, '_> {
     }
 
     /// Host address for a scalar access: the fast check, else the helper, which returns or raises.
+    /// The address is computed once more there, so that it need not be kept for that.
     fn scalar_host(&mut self, space: Space, ty: Ty, count: usize, v: Value, addr: Address, write: bool) -> Value {
         let size = i64::from(ty.bytes()) * count as i64;
         let (host, ok) = match self.covered(space, addr, size, false) {
@@ -367,6 +371,10 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
         let site = self.site(space, ty, count);
+        let v = match self.address(space, addr) {
+            Val::Same(v) => v,
+            _ => v,
+        };
         let wide = match self.b.func.dfg.value_type(v) {
             types::I64 => v,
             _ => self.b.ins().uextend(types::I64, v),
@@ -413,13 +421,13 @@ impl Emit<'_, '_> {
         {
             let site = Site { space, ty, count: dsts.len() as u32 };
             ok.extend(self.loads_too(space, host, size * self.lanes_per_chunk() as i64));
-            self.load_run(site, dsts, &val, host, &ok);
+            self.load_run(site, dsts, addr, host, &ok);
             return;
         }
         if let &[Some(dst)] = dsts
             && let Some((host, distance, ok)) = self.spread_of(space, &val, addr, size)
         {
-            self.load_spread(Site { space, ty, count: 1 }, dst, &val, (host, distance), &ok);
+            self.load_spread(Site { space, ty, count: 1 }, dst, addr, (host, distance), &ok);
             return;
         }
         let vector = whole_vector(ty, dsts.len());
@@ -555,8 +563,7 @@ impl Emit<'_, '_> {
         }
         let size = i64::from(ty.bytes()) * srcs.len() as i64;
         let parts: Vec<Parts> = srcs.iter().zip(&tys).map(|(&s, &t)| self.operand_lanes(s, t)).collect();
-        let settled = |e: &mut Self, (parts, &src): (Parts, &Operand)| e.map1(&parts, |e, v| e.settled(src, v));
-        let parts: Vec<Parts> = parts.into_iter().zip(srcs).map(|both| settled(self, both)).collect();
+        let parts = self.all_settled(srcs, parts);
         let fits = tys.iter().all(|&t| (t == RegTy::B64) == (ty.bytes() == 8));
         if vectorable(ty, srcs.len())
             && fits
@@ -564,14 +571,14 @@ impl Emit<'_, '_> {
         {
             let site = Site { space, ty, count: srcs.len() as u32 };
             ok.extend(self.all_active());
-            self.store_run(site, &parts, &val, host, &ok);
+            self.store_run(site, &parts, addr, host, &ok);
             return;
         }
         if parts.len() == 1
             && fits
             && let Some((host, distance, ok)) = self.spread_of(space, &val, addr, size)
         {
-            self.store_spread(Site { space, ty, count: 1 }, &parts, &val, (host, distance), &ok);
+            self.store_spread(Site { space, ty, count: 1 }, &parts, addr, (host, distance), &ok);
             return;
         }
         let done = self.b.create_block();
@@ -625,6 +632,48 @@ impl Emit<'_, '_> {
             }
             _ => v,
         }
+    }
+
+    /// [`Self::settled`] for vectors of operands. There rarely is a NaN among many numbers, so that is asked once for all.
+    fn all_settled(&mut self, srcs: &[Operand], mut parts: Vec<Parts>) -> Vec<Parts> {
+        let nans = &self.floats.nans;
+        let late = |src: &Operand| matches!(src, Operand::Reg(r) if nans[r.0 as usize] == Nans::Late);
+        let bits = parts.iter().zip(srcs).filter(|(_, src)| late(src)).flat_map(|(row, _)| row);
+        let bits: Vec<Value> = bits.copied().collect();
+        let numbers: Vec<Value> = bits.into_iter().map(|v| self.floating(v)).collect();
+        if numbers.len() < MANY || numbers.iter().any(|&v| self.b.func.dfg.value_type(v) != types::F32X4) {
+            for (row, &src) in parts.iter_mut().zip(srcs) {
+                *row = self.map1(row, |e, v| e.settled(src, v));
+            }
+            return parts;
+        }
+        let mut some: Option<Value> = None;
+        for two in numbers.chunks(2) {
+            let nan = self.b.ins().fcmp(FloatCC::Unordered, two[0], two[two.len() - 1]);
+            some = Some(some.map_or(nan, |some| self.b.ins().bor(some, nan)));
+        }
+        let some = self.mask_bits(some.as_slice());
+        let (rare, on) = (self.b.create_block(), self.b.create_block());
+        let flat: Vec<Value> = parts.iter().flatten().copied().collect();
+        let results: Vec<Value> = flat
+            .iter()
+            .map(|&v| {
+                let ty = self.b.func.dfg.value_type(v);
+                self.b.append_block_param(on, ty)
+            })
+            .collect();
+        let args: Vec<_> = flat.iter().map(|&v| arg(v)).collect();
+        self.b.ins().brif(some, rare, &[], on, &args);
+        self.b.switch_to_block(rare);
+        self.b.set_cold_block(rare);
+        let mut canonical = Vec::new();
+        for (row, &src) in parts.iter().zip(srcs) {
+            canonical.extend(self.map1(row, |e, v| e.settled(src, v)));
+        }
+        self.jump_with(on, &canonical);
+        self.b.switch_to_block(on);
+        let mut results = results.into_iter();
+        parts.iter().map(|row| results.by_ref().take(row.len()).collect()).collect()
     }
 
     /// A scalar of the width of `ty`.

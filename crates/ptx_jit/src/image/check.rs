@@ -98,6 +98,8 @@ fn attachments(region: &Region, lanes: u32, frame: u32) -> Checked {
     for joint in joints.iter().chain(&region.barrier) {
         self::joint(joint, lanes, frame)?;
     }
+    let transfers = |op: &Op| !matches!(op, Op::Transfer { transfer, .. } if !transfer.is_valid());
+    fits(ops.iter().all(transfers), "a bulk copy that there is not")?;
     fits(images.iter().all(texture::Access::is_valid), "an access to a texture or surface that there is not")?;
     for matrix in matrices {
         self::matrix(matrix, lanes, frame)?;

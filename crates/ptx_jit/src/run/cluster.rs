@@ -40,6 +40,8 @@ pub(crate) struct ClusterBatch {
     code: Arc<Compiled>,
     // Before what they refer to.
     members: Vec<Member>,
+    /// Whose turn it is: who has had a whole slice comes last.
+    turn: usize,
     shared: *mut Shared,
     ended: Option<Step>,
 }
@@ -59,7 +61,7 @@ impl ClusterBatch {
         let shared = Shared { barrier: ClusterBarrier::new(ranks), memory: Vec::new() };
         // Raw, since CTAs refer to it for as long as they live.
         let shared = Box::into_raw(Box::new(shared));
-        ClusterBatch { grid, code, members: Vec::new(), shared, ended: None }
+        ClusterBatch { grid, code, members: Vec::new(), turn: 0, shared, ended: None }
     }
 
     /// As [`crate::Batch::resume`]; `progress` counts clusters.
@@ -111,30 +113,35 @@ impl ClusterBatch {
             let progress = Progress { rest: at..at + 1, begun: 0, ended: 0 };
             self.members.push(Member { batch, progress, done: false });
         }
+        self.turn = 0;
         // SAFETY: this value's own, and no CTA runs.
         unsafe { *self.shared = Shared { barrier: ClusterBarrier::new(ranks), memory } };
         Ok(())
     }
 
-    /// Each CTA in turn, several times.
+    /// Each CTA in turn, several times, or until it is to stop.
     fn rounds(&mut self) -> Step {
-        for _ in 0..ROUNDS {
-            for (rank, member) in self.members.iter_mut().enumerate().filter(|(_, member)| !member.done) {
-                match member.batch.resume(&mut member.progress) {
-                    Step::Preempted => {}
-                    Step::Done => {
-                        member.done = true;
-                        // SAFETY: as in `begin`.
-                        let shared = unsafe { &mut *self.shared };
-                        shared.barrier.end(rank as u32);
-                        // Nobody may access it any more.
-                        shared.memory[rank] = None;
-                    }
-                    step => return step,
-                }
+        for _ in 0..ROUNDS as usize * self.members.len() {
+            let rank = self.turn;
+            self.turn = (rank + 1) % self.members.len();
+            let member = &mut self.members[rank];
+            if member.done {
+                continue;
             }
-            if self.members.iter().all(|member| member.done) {
-                return Step::Done;
+            match member.batch.resume(&mut member.progress) {
+                Step::Preempted => {}
+                Step::Done => {
+                    member.done = true;
+                    // SAFETY: as in `begin`.
+                    let shared = unsafe { &mut *self.shared };
+                    shared.barrier.end(rank as u32);
+                    // Nobody may access it any more.
+                    shared.memory[rank] = None;
+                    if self.members.iter().all(|member| member.done) {
+                        return Step::Done;
+                    }
+                }
+                step => return step,
             }
             if self.grid.stops() {
                 break;

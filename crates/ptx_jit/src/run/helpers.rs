@@ -33,6 +33,7 @@ pub(crate) fn address(helper: Helper) -> usize {
         Helper::Joint => super::joint::run as *const (),
         Helper::Matrix => super::matrix::run as *const (),
         Helper::Image => super::image::run as *const (),
+        Helper::Transfer => super::transfer::run as *const (),
         Helper::Preempt => preempt as *const (),
         Helper::Clock => clock as *const (),
         Helper::GlobalTimer => global_timer as *const (),
@@ -122,6 +123,11 @@ fn locate(context: &Context, space: Space, address: u64, size: u64, thread: u64)
     if size.is_power_of_two() && !address.is_multiple_of(size) {
         return Err(AccessError::Misaligned);
     }
+    locate_bytes(context, space, address, size, thread)
+}
+
+/// As [`locate`], at any address.
+fn locate_bytes(context: &Context, space: Space, address: u64, size: u64, thread: u64) -> Result<*mut u8, AccessError> {
     let inside = |offset: u64, bytes: u64| size <= bytes && offset <= bytes - size;
     let host = match space {
         Space::Shared if inside(address, context.shared_bytes) => context.shared + address,
@@ -142,7 +148,7 @@ fn locate(context: &Context, space: Space, address: u64, size: u64, thread: u64)
             start + offset
         }
         Space::Generic if address.wrapping_sub(LOCAL_WINDOW) < LOCAL_WINDOW_BYTES => {
-            return locate(context, Space::Local, address - LOCAL_WINDOW, size, thread);
+            return locate_bytes(context, Space::Local, address - LOCAL_WINDOW, size, thread);
         }
         Space::Generic | Space::Global | Space::Const => {
             if !inside(address.wrapping_sub(context.window_lo), context.window_bytes) {
@@ -174,6 +180,16 @@ pub(super) fn reach(ctx: *mut Context, space: Space, address: u64, size: u64, th
     // SAFETY: the context is live while its CTA runs.
     let context = unsafe { &*ctx };
     match locate(context, space, address, size, thread) {
+        Ok(host) => host,
+        Err(error) => raise(ctx, Exception::Access { address, access, error }),
+    }
+}
+
+/// As [`reach`], for so many bytes at any generic address.
+pub(super) fn reach_bytes(ctx: *mut Context, address: u64, size: u64, thread: u64, access: Access) -> *mut u8 {
+    // SAFETY: the context is live while its CTA runs.
+    let context = unsafe { &*ctx };
+    match locate_bytes(context, Space::Generic, address, size, thread) {
         Ok(host) => host,
         Err(error) => raise(ctx, Exception::Access { address, access, error }),
     }

@@ -10,4 +10,5 @@ pub(crate) mod joint;
 pub(crate) mod matrix;
 pub(crate) mod stack;
 mod store;
+mod transfer;
 pub(crate) mod trap;

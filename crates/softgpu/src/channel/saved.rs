@@ -4,7 +4,7 @@
 //! Positions in the GPFIFO and the pushbuffer, the header in progress and the host engine's methods stand in RAMFC, as on
 //! hardware. So does the method that held the channel, as one that has yet to be executed: an acquire is tried again, and
 //! work of which nothing was begun is started. A transfer is begun again, since it may be done twice; a grid of which CTAs
-//! have run may not, and is lost with them. A driver that wants to keep it lets it end.
+//! have run may not, and is lost with them, and what it has launched. A driver that wants to keep it lets it end.
 //!
 //! All of it may have been written by a stranger: whatever the words say is a state that a pushbuffer could lead to.
 

@@ -264,7 +264,7 @@ impl Plane {
             let fraction = if floor.is_finite() { fraction } else { 0.0 };
             before[lane] = floor;
             behind[lane] = floor + 1.0;
-            weight[lane] = (fraction * 256.0).round_ties_even() as i32;
+            weight[lane] = integer((fraction * 256.0).round_ties_even());
         }
         Some(([self.resolved(before, axis)?, self.resolved(behind, axis)?], weight))
     }
@@ -293,7 +293,7 @@ impl Plane {
             AddressMode::Border if at.iter().any(|at| !(0.0..n).contains(at)) => return None,
             AddressMode::Clamp | AddressMode::Border => {
                 for lane in 0..N {
-                    index[lane] = at[lane].max(0.0).min(n - 1.0) as i32;
+                    index[lane] = integer(at[lane].max(0.0).min(n - 1.0));
                 }
             }
         }
@@ -312,17 +312,10 @@ impl Plane {
             unsafe { self.base.add(y * self.pitch + x * self.texel) }
         };
         match self.kind {
-            Kind::Words(channels) => {
-                for lane in 0..N {
-                    let at = at(lane).cast::<u32>();
-                    for (i, row) in texels.iter_mut().enumerate().take(channels) {
-                        // SAFETY: as above; a page that is not there is a fault of the CTA.
-                        let word = unsafe { at.add(i) };
-                        // SAFETY: as above.
-                        row[lane] = unsafe { word.read_volatile() };
-                    }
-                }
-            }
+            // The number of words is known to the compiler, so that rows stay in registers.
+            Kind::Words(1) => words::<1, N>(&mut texels, at),
+            Kind::Words(2) => words::<2, N>(&mut texels, at),
+            Kind::Words(_) => words::<4, N>(&mut texels, at),
             Kind::Bytes { channels, normalized } => {
                 let mut words = [0; N];
                 for (lane, word) in words.iter_mut().enumerate() {
@@ -352,4 +345,27 @@ impl Plane {
         }
         texels
     }
+}
+
+/// Reads the words of texels at addresses that `at` gives.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn words<const WORDS: usize, const N: usize>(texels: &mut [Row<u32, N>; 4], at: impl Fn(usize) -> *const u8) {
+    for lane in 0..N {
+        let at = at(lane).cast::<u32>();
+        for (i, row) in texels.iter_mut().enumerate().take(WORDS) {
+            // SAFETY: the texel has so many words; a page that is not there is a fault of the CTA.
+            let word = unsafe { at.add(i) };
+            // SAFETY: as above.
+            row[lane] = unsafe { word.read_volatile() };
+        }
+    }
+}
+
+/// A whole number from 0 to 2^31 - 1, or a fraction of one, as an integer.
+#[inline]
+fn integer(x: f64) -> i32 {
+    debug_assert!((0.0..=f64::from(i32::MAX)).contains(&x));
+    // SAFETY: it is finite, and in the range of the result.
+    unsafe { x.to_int_unchecked() }
 }
