@@ -499,7 +499,7 @@ mod tests {
                 let mut entry = GpEntry::default();
                 let at = vram + GPFIFO + u64::from(self.fetched) * GpEntry::BYTES;
                 backing.read_vram(VramOffset(at), entry.as_mut_bytes());
-                let offset = gpu_spec::host::same_tebibyte(self.channel.va, entry.address()) - self.channel.va;
+                let offset = host::same_tebibyte(self.channel.va, entry.address()) - self.channel.va;
                 let mut words = vec![0u32; entry.words() as usize];
                 assert!(offset >= PUSH && offset + words.len() as u64 * 4 <= PUSH + PUSH_BYTES);
                 backing.read_vram(VramOffset(vram + offset), words.as_mut_bytes());
