@@ -271,8 +271,11 @@ fn loaded(case: &Case) -> Vec<u8> {
     tile
 }
 
+/// What is in memory after it is combined with what is stored.
+type Combine = dyn Fn(&[u8], &[u8]) -> Vec<u8>;
+
 /// What a store, or a reduction, leaves in memory.
-fn stored(case: &Case, combine: &dyn Fn(&[u8], &[u8]) -> Vec<u8>) -> Vec<u8> {
+fn stored(case: &Case, combine: &Combine) -> Vec<u8> {
     let size = case.map.element.bytes() as usize;
     let mut memory = case.memory.clone();
     let tile = &case.memory[OUT..];
