@@ -115,7 +115,7 @@ impl Transfer {
     }
 
     /// Makes the copy. `words` and `addresses` are as many as [`Transfer::sources`] says; more are not looked at. Owns nothing while
-    /// it uses `memory`, which may never come back.
+    /// it uses `memory`, which may come back late, when others have run, or never.
     ///
     /// # Errors
     /// What ends the CTA: memory that cannot be accessed, addresses that are not aligned, or not in shared memory where they
@@ -241,6 +241,10 @@ fn write(memory: &dyn GlobalMemory, address: u64, data: &[u8]) -> Result<(), Exc
     memory.write(address, data).map_err(|error| fault(address, Access::Write, error))
 }
 
+fn update(memory: &dyn GlobalMemory, address: u64, bytes: u32, f: &mut dyn FnMut(u64) -> u64) -> Result<(), Exception> {
+    memory.update(address, bytes, f).map(|_| ()).map_err(|error| fault(address, Access::Atomic, error))
+}
+
 /// The map at this address, of a tensor of so many dimensions.
 fn map(handle: u64, rank: u8, memory: &dyn GlobalMemory) -> Result<TensorMap, Exception> {
     aligned(handle, 64, Access::Read)?;
@@ -264,7 +268,12 @@ impl Targets {
         Targets { to, object, mask: mask.map(|mask| mask & ((1 << MAX_CLUSTER_CTAS) - 1)) }
     }
 
-    /// For each: how much further its place and its object are. The sum is no address of shared memory if the one named is none.
+    /// Is no CTA named? Nothing is copied then, and nothing bounds what would be.
+    fn is_empty(&self) -> bool {
+        self.mask == Some(0)
+    }
+
+    /// For each: its place and its object. They are no addresses of shared memory if those named are none.
     fn each(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
         let (to, object, mask) = (self.to, self.object, self.mask);
         let own = mask.is_none().then_some((to, object));
@@ -295,14 +304,11 @@ impl Targets {
     }
 }
 
-/// Tells an mbarrier object that so many bytes have come. Nobody else sees shared memory of the cluster meanwhile.
+/// Tells an mbarrier object that so many bytes have come.
 fn complete(object: u64, bytes: u64, memory: &dyn GlobalMemory) -> Result<(), Exception> {
     aligned(object, 8, Access::Atomic)?;
     shared(object, 8, Access::Atomic)?;
-    let mut word = [0; 8];
-    read(memory, object, &mut word)?;
-    let word = mbarrier::transferred(u64::from_le_bytes(word), bytes);
-    write(memory, object, &word.to_le_bytes())
+    update(memory, object, 8, &mut |word| mbarrier::transferred(word, bytes))
 }
 
 /// A row of a copy: where it is in the tensor, and which of its elements are there.
@@ -452,6 +458,9 @@ fn load(
     let bytes = map.row() as usize * size;
     let total = count(map, mode)? * bytes as u64;
     targets.check(total, TILE_ALIGN, memory)?;
+    if targets.is_empty() {
+        return Ok(());
+    }
     let fill = if map.nan_fill { map.element.nan().to_le_bytes() } else { [0; 8] };
     let mut buffer = [0; ROW];
     let buffer = &mut buffer[..bytes];
@@ -526,16 +535,7 @@ fn combine_elements(
 ) -> Result<(), Exception> {
     let size = ty.bytes();
     for (at, bytes) in (to..).step_by(size as usize).zip(values.chunks_exact(size as usize)) {
-        let combined = |old: u64| math::atomic(op, ty, ftz, old, element(bytes), 0).unwrap_or(old);
-        if is_global(at) {
-            let done = memory.update(at, size, &mut |old| combined(old));
-            done.map_err(|error| fault(at, Access::Atomic, error))?;
-        } else {
-            let mut old = [0; 8];
-            read(memory, at, &mut old[..size as usize])?;
-            let new = combined(u64::from_le_bytes(old)).to_le_bytes();
-            write(memory, at, &new[..size as usize])?;
-        }
+        update(memory, at, size, &mut |old| math::atomic(op, ty, ftz, old, element(bytes), 0).unwrap_or(old))?;
     }
     Ok(())
 }
@@ -560,6 +560,9 @@ fn multicast(from: u64, bytes: u32, targets: &Targets, memory: &dyn GlobalMemory
     aligned(from, 16, Access::Read)?;
     whole(from, bytes)?;
     targets.check(bytes.into(), 16, memory)?;
+    if targets.is_empty() {
+        return Ok(());
+    }
     let mut buffer = [0; ROW];
     spans(bytes, &mut |at, length| {
         let from = from.wrapping_add(at);

@@ -7,8 +7,9 @@ mod support;
 
 use std::sync::Arc;
 
-use ptx::launch::{Control, DriverArea, Exception, Launch};
-use support::run;
+use ptx::launch::{Control, DriverArea, Exception, Launch, Step};
+use ptx_jit::{Batch, Form};
+use support::{grid_over, run};
 use testgen::image::Random;
 use texture::{Region, Swizzle, TensorElement, TensorMap};
 
@@ -538,4 +539,34 @@ fn tiles_are_where_they_may_be() {
     assert_eq!(error(&case), Some(AccessError::Shared));
     case.at = 0xffff_ff80;
     assert!(error(&case).is_some());
+}
+
+/// A large copy does not keep the host's thread until it is over.
+#[test]
+fn copies_are_suspended() {
+    let mut case = case(&mut Random(8), 2, TensorElement::U8, false);
+    case.map.sizes[1] = 1 << 20;
+    case.map.strides[0] = 16;
+    case.map.steps = [1; 5];
+    case.map.swizzle = Swizzle::B32;
+    case.map.region = Region::Tiled([16, 256, 1, 1, 1]);
+    case.at = 0;
+    case.memory[..128].copy_from_slice(&case.map.encode());
+    let suspended = |text: String, bytes: u32| {
+        let program = ptx::Program::parse(text.as_bytes()).unwrap();
+        let kernel = Arc::new(program.lower(0, &|_| None).unwrap());
+        let launch = launch(&case, bytes);
+        let (grid, _memory) = grid_over(Form::default(), &kernel, &launch, BASE, &case.memory, Control::PREEMPT);
+        let mut batch = Batch::new(grid, 0..1);
+        let steps: Vec<Step> = (0..10_000).map(|_| batch.resume()).take_while(|step| *step != Step::Done).collect();
+        assert!(steps.iter().all(|step| *step == Step::Preempted), "{:?}", steps.last());
+        steps.len()
+    };
+    let tail = format!("{AWAIT}bar.sync 0;\n{}", exchange(false, "OUT"));
+    let load = load_text(2, false, false).replace(&tail, "");
+    let store = store_text(2, false, "").replace(&exchange(true, "IN"), "");
+    // No loop is left but the copy's.
+    assert!(!load.contains("bra") && !store.contains("bra"), "{load}{store}");
+    assert!(suspended(load, 256 * 16) >= 256);
+    assert!(suspended(store, 256 * 16) >= 256);
 }

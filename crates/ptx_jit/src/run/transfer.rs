@@ -1,10 +1,12 @@
 //! Bulk copies, for the lanes of a chunk.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use ptx::ir::{Op, Ty};
-use ptx::launch::{Access, AccessError, GlobalMemory};
+use ptx::launch::{Access, AccessError, Control, GlobalMemory};
 use ptx::tensor::{MAX_ADDRESSES, MAX_WORDS};
 
-use super::helpers::{active, attached, raise, reach_bytes, read_element, update, write_element};
+use super::helpers::{active, attached, preempt, raise, reach_bytes, read_element, update, write_element};
 use crate::abi::context::Context;
 use crate::abi::image::Rows;
 
@@ -36,10 +38,25 @@ fn read<T: Copy>(base: *mut u8, offset: usize) -> T {
     unsafe { at.cast::<T>().read_unaligned() }
 }
 
-/// Generic addresses as one thread sees them; an access that fails never comes back.
+/// Generic addresses as one thread sees them; an access that fails never comes back. A copy may be long, so the CTA can be
+/// suspended before each change of memory.
 struct Reach {
     ctx: *mut Context,
     thread: u64,
+}
+
+impl Reach {
+    /// Looks at the control word; suspends the CTA when asked to.
+    fn poll(&self) {
+        // SAFETY: the context is live while its CTA runs.
+        let control = unsafe { (*self.ctx).control };
+        let control: *mut u32 = std::ptr::with_exposed_provenance_mut(control as usize);
+        // SAFETY: the grid's control word outlives its CTAs, and is changed atomically.
+        let word = unsafe { AtomicU32::from_ptr(control) };
+        if word.load(Ordering::Relaxed) != Control::RUN {
+            preempt(self.ctx);
+        }
+    }
 }
 
 /// Calls `f` with the offset and the type of each element of so many bytes at an address: as large as they may be.
@@ -72,6 +89,7 @@ impl GlobalMemory for Reach {
     }
 
     fn write(&self, address: u64, data: &[u8]) -> Result<(), AccessError> {
+        self.poll();
         let to = reach_bytes(self.ctx, address, data.len() as u64, self.thread, Access::Write);
         elements(to.addr() as u64, data.len(), &mut |at, ty| {
             // SAFETY: the whole access lies inside its space.
@@ -88,6 +106,7 @@ impl GlobalMemory for Reach {
         if !address.is_multiple_of(bytes.into()) {
             return Err(AccessError::Misaligned);
         }
+        self.poll();
         let at = reach_bytes(self.ctx, address, bytes.into(), self.thread, Access::Atomic);
         // SAFETY: the context is live while its CTA runs.
         unsafe { (*self.ctx).atomic = 1 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use hostmem::{Memfd, Protection, Window};
+use hostmem::{Mapping, Memfd, Protection, Window};
 use ptx::ir::Kernel;
 use ptx::launch::{Exception, Launch, Step};
 use ptx_jit::compiler::Watch;
@@ -32,24 +32,7 @@ pub(crate) fn run_in(
     bytes: &mut [u8],
     control: u32,
 ) -> Result<(), Exception> {
-    let file = Memfd::create("case", bytes.len() as u64).unwrap();
-    let memory = file.map().unwrap();
-    memory.write(0, bytes);
-    let window = Window::reserve(bytes.len() as u64 + (1 << 20)).unwrap();
-    window.map(0, &file, 0, bytes.len() as u64, Protection::ReadWrite).unwrap();
-    // As code comes from another process or a file.
-    let image = Image::compile_in(Arc::clone(kernel), launch.block, form, &Watch::unbounded()).unwrap();
-    let code = Code::install(Image::from_bytes(&image.to_bytes()).unwrap()).unwrap();
-    assert!(code.is_machine_code() || expected_to_be_interpreted(kernel), "{} is interpreted", kernel.name);
-    let grid = Arc::new(Grid {
-        code,
-        launch: (**launch).clone(),
-        window: Arc::new(window),
-        window_lo: base,
-        control: Arc::new(AtomicU32::new(control)),
-        checked: None,
-        launcher: None,
-    });
+    let (grid, memory) = grid_over(form, kernel, launch, base, bytes, control);
     let mut all = 0..launch.clusters().iter().map(|&side| u64::from(side)).product();
     let mut result = Ok(());
     // CTAs one by one, several on the memory of one another, and half a batch taken back.
@@ -75,6 +58,36 @@ pub(crate) fn run_in(
     }
     memory.read(0, bytes);
     result
+}
+
+/// A grid of machine code over a copy of `bytes` in a window, and the copy.
+pub(crate) fn grid_over(
+    form: Form,
+    kernel: &Arc<Kernel>,
+    launch: &Launch,
+    base: u64,
+    bytes: &[u8],
+    control: u32,
+) -> (Arc<Grid>, Mapping) {
+    let file = Memfd::create("case", bytes.len() as u64).unwrap();
+    let memory = file.map().unwrap();
+    memory.write(0, bytes);
+    let window = Window::reserve(bytes.len() as u64 + (1 << 20)).unwrap();
+    window.map(0, &file, 0, bytes.len() as u64, Protection::ReadWrite).unwrap();
+    // As code comes from another process or a file.
+    let image = Image::compile_in(Arc::clone(kernel), launch.block, form, &Watch::unbounded()).unwrap();
+    let code = Code::install(Image::from_bytes(&image.to_bytes()).unwrap()).unwrap();
+    assert!(code.is_machine_code() || expected_to_be_interpreted(kernel), "{} is interpreted", kernel.name);
+    let grid = Grid {
+        code,
+        launch: launch.clone(),
+        window: Arc::new(window),
+        window_lo: base,
+        control: Arc::new(AtomicU32::new(control)),
+        checked: None,
+        launcher: None,
+    };
+    (Arc::new(grid), memory)
 }
 
 /// Kernels that machine code does not cover.
