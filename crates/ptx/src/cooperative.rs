@@ -7,16 +7,20 @@
 
 use crate::program::Program;
 
-/// See [`with_functions`].
+/// See [`with_functions`]; in the order of their names.
 const FUNCTIONS: &str = include_str!("cooperative.ptx");
 
 /// Their names.
 const NAMES: [&str; 3] = ["cudaCGGetIntrinsicHandle", "cudaCGSynchronize", "cudaCGSynchronizeGrid"];
 
-/// The text of a module with these functions, if it calls for any and does not have it.
+/// The text of a module with those of these functions that it has not, if it calls for any of them.
 pub(crate) fn with_functions(program: &Program) -> Option<String> {
     let missing = |f: &crate::program::Function| f.body.is_none() && NAMES.contains(&f.name.as_str());
-    program.functions.iter().any(missing).then(|| format!("{}\n{FUNCTIONS}", program.text))
+    program.functions.iter().any(missing).then(|| {
+        let has = |name: &str| program.functions.iter().any(|f| f.body.is_some() && f.name == name);
+        let bodies = FUNCTIONS.split_inclusive("\n}\n").zip(NAMES).filter(|(_, name)| !has(name));
+        format!("{}\n{}", program.text, bodies.map(|(body, _)| body).collect::<String>())
+    })
 }
 
 #[cfg(test)]
@@ -36,5 +40,20 @@ mod tests {
         // Read again, it is the same.
         let program = Program::parse(format!("{head}{declared}").as_bytes()).unwrap();
         assert_eq!(Program::parse(program.text().as_bytes()).unwrap().text(), program.text());
+    }
+
+    #[test]
+    fn what_a_module_has_itself_counts() {
+        let own = ".func (.param .b32 e) cudaCGSynchronize(.param .b64 h, .param .b32 f) { st.param.b32 [e], 7; ret; }\n";
+        let text = format!(
+            ".version 8.0\n.target sm_80\n.address_size 64\n{own}\
+             .extern .func (.param .b64 a) cudaCGGetIntrinsicHandle(.param .b32 b);\n\
+             .visible .entry k() {{ .reg .b64 %h; .param .b32 s; .param .b64 a; st.param.b32 [s], 1;\n\
+             call.uni (a), cudaCGGetIntrinsicHandle, (s); ld.param.b64 %h, [a]; ret; }}"
+        );
+        let program = Program::parse(text.as_bytes()).unwrap();
+        program.lower(0, &|_| None).unwrap();
+        let of = |name: &str| program.functions.iter().filter(|f| f.name == name && f.body.is_some()).count();
+        assert_eq!(NAMES.map(of), [1; 3]);
     }
 }
