@@ -165,6 +165,11 @@ impl Store {
             let _ = std::fs::remove_file(&new);
         }
         let store = whole?;
+        // Who makes one has the new file to itself. If another one was made before that, it is not replaced.
+        if folder.join(FILE).exists() {
+            let _ = std::fs::remove_file(&new);
+            return Err(StoreError::Taken);
+        }
         std::fs::rename(&new, folder.join(FILE))
             .map_err(|reason| StoreError::Place { path: folder.display().to_string(), reason })?;
         Ok(store)
@@ -461,6 +466,19 @@ mod tests {
         drop(making);
         // Who made it has ended before it was done.
         assert_eq!(Store::open(&folder.0).unwrap().1, None);
+    }
+
+    #[test]
+    fn one_that_somebody_else_has_made_meanwhile_is_not_replaced() {
+        let folder = Folder::new("made");
+        let (store, _) = Store::open(&folder.0).unwrap();
+        let all = rows(&[(1, 2, "a", 3)]);
+        // As by another process that found none a moment ago.
+        assert!(Store::create(&folder.0).is_err_and(|error| matches!(error, StoreError::Taken)));
+        assert!(!folder.0.join(NEW_FILE).exists());
+        store.add((1, 1), &all, None).unwrap();
+        drop(store);
+        assert_eq!(Store::open(&folder.0).unwrap().0.read(0).unwrap(), all);
     }
 
     proptest! {
