@@ -44,7 +44,8 @@ mod tests {
 
     #[test]
     fn what_a_module_has_itself_counts() {
-        let own = ".func (.param .b32 e) cudaCGSynchronize(.param .b64 h, .param .b32 f) { st.param.b32 [e], 7; ret; }\n";
+        let own =
+            ".func (.param .b32 e) cudaCGSynchronize(.param .b64 h, .param .b32 f) { st.param.b32 [e], 7; ret; }\n";
         let text = format!(
             ".version 8.0\n.target sm_80\n.address_size 64\n{own}\
              .extern .func (.param .b64 a) cudaCGGetIntrinsicHandle(.param .b32 b);\n\

@@ -202,3 +202,18 @@ fn lanes_load_up_to_the_end_of_memory() {
         }
     }
 }
+
+/// A comparison that gives two predicates, of which the one leads the way and the other is asked there, and later.
+#[test]
+fn both_predicates_of_a_bound_are_known() {
+    for bound in [0, 1, 31, 60, 500] {
+        for (index, order) in [("%r0, ", ""), ("", ", %r0")] {
+            let body = format!(
+                "mov.u32 %r2, {bound}; setp.lt.u32 %p0|%p1, {index}%r2{order}; @%p0 bra YES;\n\
+                 selp.u32 %r3, 1, 2, %p1; bra.uni MET;\nYES: selp.u32 %r3, 3, 4, %p1;\n\
+                 MET: selp.u32 %r4, 5, 6, %p1; st.global.u32 [%rd1], %r3; st.global.u32 [%rd1+4], %r4;"
+            );
+            check(Form::default(), &body, &mixed);
+        }
+    }
+}

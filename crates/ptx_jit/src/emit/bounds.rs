@@ -71,7 +71,9 @@ impl Emit<'_, '_> {
                 }
             };
             wanted.remove(made);
-            ends.late &= !read.contains(made) && !live.contains(made);
+            // A comparison may give another predicate beside.
+            writes[1..].iter().for_each(|&r| _ = written.insert(r));
+            ends.late &= writes.len() == 1 && !read.contains(made) && !live.contains(made);
             let mut fine = !written.contains(made);
             operands::inst_reads(inst, &mut |r| {
                 fine &= !written.contains(r);
