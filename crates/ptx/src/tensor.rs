@@ -293,8 +293,8 @@ impl Targets {
         for (to, object) in self.each() {
             aligned(to, align, Access::Write)?;
             present(to, bytes, Access::Write, memory)?;
-            aligned(object, 8, Access::Atomic)?;
-            present(object, 8, Access::Atomic, memory)?;
+            // An atomic, as is all that is done to objects, so that it is no race.
+            change(object, &mut |word| word, memory)?;
         }
         Ok(())
     }
@@ -306,9 +306,14 @@ impl Targets {
 
 /// Tells an mbarrier object that so many bytes have come.
 fn complete(object: u64, bytes: u64, memory: &dyn GlobalMemory) -> Result<(), Exception> {
+    change(object, &mut |word| mbarrier::transferred(word, bytes), memory)
+}
+
+/// Changes an mbarrier object, which must be there.
+fn change(object: u64, f: &mut dyn FnMut(u64) -> u64, memory: &dyn GlobalMemory) -> Result<(), Exception> {
     aligned(object, 8, Access::Atomic)?;
     shared(object, 8, Access::Atomic)?;
-    update(memory, object, 8, &mut |word| mbarrier::transferred(word, bytes))
+    update(memory, object, 8, f)
 }
 
 /// A row of a copy: where it is in the tensor, and which of its elements are there.

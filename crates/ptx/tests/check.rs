@@ -126,6 +126,22 @@ fn atomics_and_flags_order_what_is_around_them() {
     assert_eq!(hazards(&format!("{}{read}", flag.replace("@%p2 bra $wait;", ""))), []);
 }
 
+/// A copy tells an mbarrier object, as others do by atomics.
+#[test]
+fn copies_tell_objects_in_order() {
+    // One warp copies what the other one expects.
+    for (copies, arrives) in [(0, "@!%p1"), (32, "@%p1")] {
+        let body = format!(
+            ".shared .align 128 .b8 tile[128]; .shared .align 8 .b64 object; mov.u32 %r6, tile; mov.u32 %r7, object;\n\
+             setp.eq.u32 %p2, %r1, 0; @%p2 mbarrier.init.shared.b64 [%r7], 32;\n\
+             @%p2 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r7], 16; bar.sync 0;\n\
+             {arrives} mbarrier.arrive.shared.b64 %rd2, [%r7]; setp.eq.u32 %p3, %r1, {copies};\n\
+             @%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r6], [%rd1], 16, [%r7], 1;"
+        );
+        assert_eq!(hazards(&body), []);
+    }
+}
+
 #[test]
 fn barriers_of_some_order_these() {
     use HazardKind::ReadAfterWrite;
