@@ -157,14 +157,16 @@ pub(crate) fn all_multiprocessors(function: &FunctionState) -> u32 {
 /// `INVALID_CLUSTER_SIZE` for clusters of more than [`MAX_CLUSTER`] blocks, `INVALID_VALUE` for a grid that is no multiple of them,
 /// `COOPERATIVE_LAUNCH_TOO_LARGE`.
 pub(crate) fn check_together(function: &FunctionState, config: &LaunchConfig, multiprocessors: u32) -> Result<()> {
-    let (cluster, _) = cluster_of(function, config)?;
-    if !function.clusters.counted && config.grid.iter().zip(cluster).any(|(all, of)| !all.is_multiple_of(of)) {
+    let (cluster, blocks) = cluster_of(function, config)?;
+    let counted = function.clusters.counted;
+    if !counted && config.grid.iter().zip(cluster).any(|(all, of)| !all.is_multiple_of(of)) {
         return Err(CudaError::INVALID_VALUE);
     }
     if config.cooperative {
         let fit = function.active_blocks(config.block.iter().product(), u64::from(config.shared_bytes));
         let all = u64::from(fit) * u64::from(multiprocessors);
-        if config.grid.iter().map(|&n| u64::from(n)).fold(1, u64::saturating_mul) > all {
+        let each = if counted { u64::from(blocks) } else { 1 };
+        if config.grid.iter().map(|&n| u64::from(n)).fold(each, u64::saturating_mul) > all {
             return Err(CudaError::COOPERATIVE_LAUNCH_TOO_LARGE);
         }
     }

@@ -224,6 +224,12 @@ fn what_a_kernel_says_of_its_clusters_is_reported_and_heeded() {
     let blocks = active("nothing", [1; 3]).unwrap();
     assert_eq!(active("own", [1; 3]), Ok(blocks / 4));
     assert_eq!(active("own", [4, 1, 1]), Err(CudaError::INVALID_CLUSTER_SIZE));
+    // Of a cooperative launch all blocks must fit, six of 256 threads; a grid of `counts` has four times as many as it says.
+    let mut shape = config([1; 3], [256, 1, 1]);
+    shape.cooperative = true;
+    launch(&driver, get("counts"), &shape).unwrap();
+    shape.grid = [2, 1, 1];
+    assert_eq!(launch(&driver, get("counts"), &shape), Err(CudaError::COOPERATIVE_LAUNCH_TOO_LARGE));
 }
 
 #[test]
