@@ -114,6 +114,12 @@ pub trait DeviceBacking: Send + Sync {
     /// Writes the 32-bit register at a BAR0 offset; what is no register ignores it.
     fn write32(&self, bar0_offset: u32, value: u32);
 
+    /// As [`DeviceBacking::write32`], but the device may take it only together with what is written or read next: where that
+    /// saves waking somebody.
+    fn write32_late(&self, bar0_offset: u32, value: u32) {
+        self.write32(bar0_offset, value);
+    }
+
     /// Puts the device into its state after power-on: nothing runs, nothing is bound, VRAM reads as zero. System memory stays
     /// addressable.
     ///

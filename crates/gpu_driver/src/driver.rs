@@ -36,6 +36,8 @@ const DRIVER_VERSION: u32 = 13_050;
 const TICK: Duration = Duration::from_millis(50);
 /// While signals come, the device is asked so often whether there is something else.
 const ASK: Duration = Duration::from_millis(1);
+/// The leaf with the vector of signals.
+const SIGNALS: u32 = regs::VF_BASE + vf::INTR_LEAF + vector::NON_STALL / 32 * 4;
 /// A fault packet without an error notifier speaks for itself after this time.
 const NOTIFIER_LATENESS: Duration = Duration::from_millis(40);
 
@@ -320,16 +322,12 @@ impl Device {
         }
         let mut asleep = self.clients.wake();
         // What is signalled between these is heard in one of three ways: now, by another interrupt, or when the device is asked.
-        self.clear_signals();
+        // That holds for a device, too, that hears of this only then, or by what the woken submit.
+        self.mmio.write_late(SIGNALS, 1 << (vector::NON_STALL % 32));
         asleep.extend(self.clients.wake());
         asleep.extend(self.leases.read().iter().filter_map(|lease| lease.signal(&self.mmio)));
         self.clients.account(asleep);
         true
-    }
-
-    fn clear_signals(&self) {
-        let leaf = regs::VF_BASE + vf::INTR_LEAF + vector::NON_STALL / 32 * 4;
-        self.mmio.write(leaf, 1 << (vector::NON_STALL % 32));
     }
 
     /// Handles everything that is pending. No vector but that of signals lies in its part of the tree.
@@ -341,7 +339,7 @@ impl Device {
         let (mut asleep, mut signals_only) = (Vec::new(), true);
         loop {
             // Vectors are cleared before they are handled: what comes later raises them again.
-            self.clear_signals();
+            self.mmio.write(SIGNALS, 1 << (vector::NON_STALL % 32));
             asleep.extend(self.clients.wake());
             let top = self.mmio.read(at(vf::INTR_TOP))? & !(1 << (vector::NON_STALL / 64));
             // The write is posted, and has arrived now. What was signalled meanwhile raised nothing: whoever sleeps looks again.

@@ -57,6 +57,11 @@ impl Mmio {
         self.backing.write32(offset, value);
     }
 
+    /// Writes a register, perhaps not before something else is written or read.
+    pub(crate) fn write_late(&self, offset: u32, value: u32) {
+        self.backing.write32_late(offset, value);
+    }
+
     /// True once the device was found gone.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)

@@ -220,6 +220,10 @@ impl DeviceBacking for VfioUserGpu {
         let _ = self.client.write_posted(pci::BAR0, bar0_offset.into(), &value.to_le_bytes());
     }
 
+    fn write32_late(&self, bar0_offset: u32, value: u32) {
+        let _ = self.client.write_posted_late(pci::BAR0, bar0_offset.into(), &value.to_le_bytes());
+    }
+
     fn reset(&self) -> io::Result<()> {
         if !self.resettable {
             return Err(io::ErrorKind::Unsupported.into());

@@ -235,11 +235,24 @@ impl Client {
     /// # Errors
     /// `Ended` if the connection was over already, and that was seen.
     pub fn write_posted(&self, region: u32, offset: u64, data: &[u8]) -> Result<(), CallError> {
+        self.post(region, offset, data, true)
+    }
+
+    /// As [`Client::write_posted`], but a server that sleeps may take it only when something else wakes it: what is sent later,
+    /// but for writes of this kind.
+    ///
+    /// # Errors
+    /// As [`Client::write_posted`].
+    pub fn write_posted_late(&self, region: u32, offset: u64, data: &[u8]) -> Result<(), CallError> {
+        self.post(region, offset, data, false)
+    }
+
+    fn post(&self, region: u32, offset: u64, data: &[u8], wake: bool) -> Result<(), CallError> {
         if let (Ok(offset), Ok(word)) = (u32::try_from(offset), data.try_into()) {
             let write = PostedWrite { region, offset, value: u32::from_le_bytes(word) };
             // The empty write is no write: it wakes the server.
-            let wake = self.access(region, 0, 0);
-            if self.calls.post_word(write, wake.as_bytes())? {
+            let empty = self.access(region, 0, 0);
+            if self.calls.post_word(write, wake.then_some(empty.as_bytes()))? {
                 return Ok(());
             }
         }

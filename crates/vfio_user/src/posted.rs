@@ -90,12 +90,12 @@ impl Poster {
         self.head
     }
 
-    /// Puts a write behind the `sent` messages before it.
-    pub(crate) fn post(&mut self, write: PostedWrite, sent: u64) -> Posted {
+    /// Puts a write behind the `sent` messages before it, where the server sees it when it is awake: false if there is no room.
+    pub(crate) fn post_late(&mut self, write: PostedWrite, sent: u64) -> bool {
         if self.head.wrapping_sub(self.tail) >= ENTRIES {
             self.tail = self.map.u64_at(TAIL).load(Ordering::Acquire);
             if self.head.wrapping_sub(self.tail) >= ENTRIES {
-                return Posted::Full;
+                return false;
             }
         }
         let at = place(self.head);
@@ -104,6 +104,14 @@ impl Poster {
         self.map.u64_at(at + 16).store(sent, Ordering::Relaxed);
         self.head += 1;
         self.map.u64_at(HEAD).store(self.head, Ordering::Release);
+        true
+    }
+
+    /// As [`Poster::post_late`]; tells whether the server has to be woken.
+    pub(crate) fn post(&mut self, write: PostedWrite, sent: u64) -> Posted {
+        if !self.post_late(write, sent) {
+            return Posted::Full;
+        }
         // Either this side sees that the server sleeps, or the server sees the entry before it does.
         fence(Ordering::SeqCst);
         let sleeps = self.map.u32_at(SLEEPS);
@@ -292,6 +300,19 @@ mod tests {
         assert_eq!(poster.post(write(1), 0), Posted::Full);
         assert_eq!(take(&mut taker, 0).len(), ENTRIES as usize);
         assert_eq!(poster.post(write(1), 0), Posted::Seen);
+    }
+
+    #[test]
+    fn a_late_write_wakes_nobody_and_comes_before_what_does() {
+        let (mut poster, mut taker) = ring();
+        taker.set_asleep(true);
+        assert!(poster.post_late(write(0), 0) && poster.post_late(write(1), 0));
+        assert_eq!(poster.post(write(2), 0), Posted::Asleep);
+        assert_eq!(take(&mut taker, 0), [0, 1, 2].map(write));
+        for value in 0..ENTRIES as u32 {
+            assert!(poster.post_late(write(value), 0));
+        }
+        assert!(!poster.post_late(write(0), 0));
     }
 
     #[test]

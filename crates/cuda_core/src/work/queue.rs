@@ -1,7 +1,8 @@
 //! A queue of the GPU, and the semaphore slot that tells how far it is.
 //!
 //! It exists on the GPU from its first work on. Nothing is signalled per command: only when somebody wants to know how far
-//! the queue is (synchronization, another queue's wait) is a signal appended behind what was submitted last.
+//! the queue is (synchronization, another queue's wait) is a signal appended behind what was submitted last. In the same way the
+//! GPU hears of a gate, behind which this process copies, only when something comes behind it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -55,6 +56,18 @@ struct Progress {
     value: u64,
     /// Something was submitted behind it.
     dirty: bool,
+    /// A gate that what comes next waits for, of which the GPU does not know yet.
+    shut: Option<Gate>,
+}
+
+/// What the work behind it waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Gate {
+    slot: SlotId,
+    /// The payload that opens it; it was one less before.
+    open: u64,
+    /// Submissions of the queue, with this one.
+    submissions: u64,
 }
 
 impl Queue {
@@ -83,12 +96,7 @@ impl Queue {
     pub(crate) fn push(&self, commands: &[Command<'_>]) -> Result<()> {
         let link = self.core.link();
         let mut progress = self.progress.lock();
-        if self.gone.load(Ordering::Acquire) {
-            return Err(self.core.explain(CudaError::INVALID_HANDLE));
-        }
-        if progress.slot.is_none() {
-            self.create(&mut progress)?;
-        }
+        self.begin(&mut progress)?;
         if let Some(watcher) = self.core.memory().watcher() {
             commands.iter().for_each(|command| tell_writes(watcher, command));
         }
@@ -96,6 +104,56 @@ impl Queue {
         progress.dirty = true;
         self.submissions.fetch_add(1, Ordering::Release);
         Ok(())
+    }
+
+    /// Makes sure that the GPU knows the queue, and the gate that is before what comes next.
+    fn begin(&self, progress: &mut Progress) -> Result<()> {
+        if self.gone.load(Ordering::Acquire) {
+            return Err(self.core.explain(CudaError::INVALID_HANDLE));
+        }
+        if progress.slot.is_none() {
+            self.create(progress)?;
+        }
+        if let Some(Gate { slot, open, .. }) = progress.shut {
+            let link = self.core.link();
+            let wait = Command::Wait { slot, value: open };
+            link.outcome(link.gpu().submit(self.id, &[wait])).map_err(|error| self.core.explain(error))?;
+            progress.shut = None;
+            progress.dirty = true;
+        }
+        Ok(())
+    }
+
+    /// Makes what comes next wait for a gate. It is asked for with the queue's order locked, and by who opens it again.
+    pub(crate) fn shut(&self) -> Result<Gate> {
+        let mut progress = self.progress.lock();
+        if self.gone.load(Ordering::Acquire) || self.core.dead() {
+            return Err(self.core.explain(CudaError::INVALID_HANDLE));
+        }
+        if progress.shut.is_some() {
+            self.begin(&mut progress)?;
+        }
+        let (slot, last) = self.core.slots().take()?;
+        let submissions = self.submissions.fetch_add(1, Ordering::Release) + 1;
+        let gate = Gate { slot, open: last + 1, submissions };
+        progress.shut = Some(gate);
+        Ok(gate)
+    }
+
+    /// Opens a gate. If `over`, all that was before it is done.
+    pub(crate) fn open(&self, gate: Gate, over: bool) {
+        let slots = self.core.slots();
+        let unseen = self.progress.lock().shut.take_if(|shut| *shut == gate).is_some();
+        if unseen {
+            slots.give(gate.slot, gate.open - 1);
+        } else {
+            slots.release(gate.slot, gate.open);
+            slots.give(gate.slot, gate.open);
+        }
+        if over {
+            // Who comes next need not wait until the GPU has come through the gate.
+            self.over.fetch_max(gate.submissions, Ordering::AcqRel);
+        }
     }
 
     /// Appends a wait for a mark that is not reached yet.
@@ -117,7 +175,7 @@ impl Queue {
             self.core.slots().give(slot, value);
             self.core.explain(error)
         })?;
-        *progress = Progress { slot: Some(slot), value, dirty: false };
+        *progress = Progress { slot: Some(slot), value, dirty: false, shut: progress.shut };
         Ok(())
     }
 
@@ -130,6 +188,9 @@ impl Queue {
     pub(crate) fn tail(&self) -> Result<Option<Mark>> {
         let link = self.core.link();
         let mut progress = self.progress.lock();
+        if progress.shut.is_some() {
+            self.begin(&mut progress)?;
+        }
         let Some(slot) = progress.slot else { return Ok(None) };
         if progress.dirty {
             if self.gone.load(Ordering::Acquire) {
@@ -143,11 +204,6 @@ impl Queue {
             progress.dirty = false;
         }
         Ok(Some(Mark { context: self.core.id, slot, value: progress.value }))
-    }
-
-    /// The first `submissions` are done, and the GPU has nothing to do of them but to notice.
-    pub(crate) fn note_over(&self, submissions: u64) {
-        self.over.fetch_max(submissions, Ordering::AcqRel);
     }
 
     /// The point to wait for before what was submitted is done; `None` if there is nothing to wait for.
@@ -190,6 +246,7 @@ impl Queue {
         }
         let progress = self.progress.lock();
         match progress.slot {
+            _ if progress.shut.is_some() => false,
             None => true,
             Some(slot) => !progress.dirty && self.core.slots().payload(slot) >= progress.value,
         }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use gpu::{Command, SlotId};
+use gpu::Command;
 use parking_lot::{Mutex, RwLock};
 
 use crate::context_core::ContextCore;
@@ -24,7 +24,7 @@ use crate::gpu_link::slots::Mark;
 use crate::handle::{Context, GreenContext};
 use crate::resources::Provision;
 use crate::work::host_queue::HostFunction;
-use crate::work::queue::{LegacyRule, Queue};
+use crate::work::queue::{Gate, LegacyRule, Queue};
 
 /// How long work here may keep other threads from submitting, while it waits for what is nearly done.
 const MOMENT: Duration = Duration::from_micros(50);
@@ -57,13 +57,10 @@ fn is_work(command: &Command<'_>) -> bool {
 /// How far [`Queues::run_here`] is.
 enum Turn<R> {
     Over(R),
-    /// It may run at `mark`; further work waits for payload `open` of `gate`.
+    /// It may run at `mark`; further work waits for `gate`.
     Gated {
         mark: Option<Mark>,
-        gate: SlotId,
-        open: u64,
-        /// Those of the queue, the gate's among them.
-        submissions: u64,
+        gate: Gate,
     },
 }
 
@@ -368,10 +365,15 @@ impl Queues {
     /// Appends commands, in order already, and counts them for the legacy stream.
     fn push(&self, queue: &Queue, commands: &[Command<'_>]) -> Result<()> {
         queue.push(commands)?;
+        self.count(queue);
+        Ok(())
+    }
+
+    /// Counts a submission to the queue for the legacy stream.
+    fn count(&self, queue: &Queue) {
         if queue.rule == LegacyRule::Blocking {
             self.blocking_submissions.fetch_add(1, Ordering::Release);
         }
-        Ok(())
     }
 
     /// Runs commands now, whatever is in the queues of streams, and waits for them: for functions that [`Queues::run_here`]
@@ -389,7 +391,7 @@ impl Queues {
     /// Calls `f` in place of a command of the queue: after all that new work would have to wait for, and before all work that
     /// is submitted from now on, by whichever thread.
     pub(crate) fn run_here<R>(&self, queue: &Queue, length: Length, f: impl FnOnce() -> Result<R>) -> Result<R> {
-        let (core, slots) = (&self.core, self.core.slots());
+        let core = &self.core;
         let mut f = Some(f);
         let mut run = || f.take().map_or(Err(CudaError::UNKNOWN), |f| f());
         let turn = self.in_order(queue, || {
@@ -402,15 +404,13 @@ impl Queues {
                 }
             }
             // What comes later waits on the GPU, not for this lock, which others may need meanwhile.
-            let (gate, last) = slots.take()?;
-            let open = last + 1;
-            let closed = self.push(queue, &[Command::Wait { slot: gate, value: open }]);
-            closed.inspect_err(|_| slots.give(gate, last))?;
-            Ok(Turn::Gated { mark, gate, open, submissions: queue.submissions.load(Ordering::Acquire) })
+            let gate = queue.shut()?;
+            self.count(queue);
+            Ok(Turn::Gated { mark, gate })
         })?;
         match turn {
             Turn::Over(result) => Ok(result),
-            Turn::Gated { mark, gate, open, submissions } => {
+            Turn::Gated { mark, gate } => {
                 let ready = mark.map_or(Ok(()), |mark| core.wait(&mark, None));
                 let is_ready = ready.is_ok();
                 let result = ready.and_then(|()| {
@@ -418,12 +418,7 @@ impl Queues {
                     core.print(|| self.idle_but(queue));
                     run()
                 });
-                slots.release(gate, open);
-                slots.give(gate, open);
-                if is_ready {
-                    // Who comes next need not wait until the GPU has come through the gate.
-                    queue.note_over(submissions);
-                }
+                queue.open(gate, is_ready);
                 result
             }
         }

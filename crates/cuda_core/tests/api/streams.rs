@@ -17,6 +17,15 @@ fn hold(driver: &Driver, stream: Stream) -> mpsc::Sender<()> {
     release
 }
 
+/// Waits until `done`, for ten seconds.
+fn until(otherwise: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(10), "{otherwise}");
+        std::thread::yield_now();
+    }
+}
+
 fn word(driver: &Driver, at: DevAddr, stream: Stream) -> u32 {
     let host = Host::new(4);
     driver.memcpy_dtoh_async(host.range(0, 4), at, stream).unwrap();
@@ -194,12 +203,11 @@ fn a_copy_of_pageable_memory_has_its_place_among_other_threads_work() {
             driver.ctx_set_current(context).unwrap();
             driver.memcpy_htod_async(memory, host.range(0, BYTES), stream).unwrap();
         });
-        // The copy is in the stream before it is under way: what is submitted now comes after it, and does not wait here.
-        let start = Instant::now();
-        while !fake.submitted().iter().any(|(_, submitted)| matches!(submitted, Submitted::Wait(..))) {
-            assert!(start.elapsed() < Duration::from_secs(10), "nothing keeps later work behind the copy");
-            std::thread::yield_now();
-        }
+        // The copy has its place in the stream when it knows what it waits for: what is submitted now comes after it, and does
+        // not wait here.
+        until("the copy waits for nothing", || {
+            fake.submitted().iter().any(|(_, submitted)| matches!(submitted, Submitted::Signal(..)))
+        });
         driver.memset_async(memory, 9, 1, 16, Stream::LEGACY).unwrap();
         assert!(!copied.is_finished());
         drop(release);
@@ -237,11 +245,9 @@ fn a_copy_of_lines_has_its_place_too_and_delays_no_other_streams() {
             driver.ctx_set_current(context).unwrap();
             driver.memcpy_3d_async(&every_other(memory, &host, LINES), held).unwrap();
         });
-        let start = Instant::now();
-        while !fake.submitted().iter().any(|(_, submitted)| matches!(submitted, Submitted::Wait(..))) {
-            assert!(start.elapsed() < Duration::from_secs(10), "nothing keeps later work behind the copy");
-            std::thread::yield_now();
-        }
+        until("the copy waits for nothing", || {
+            fake.submitted().iter().any(|(_, submitted)| matches!(submitted, Submitted::Signal(..)))
+        });
         driver.memset_async(memory, 9, 1, 16, held).unwrap();
         driver.memcpy_3d_async(&every_other(elsewhere, &host, LINES), other).unwrap();
         assert!(!copied.is_finished());
@@ -256,6 +262,46 @@ fn a_copy_of_lines_has_its_place_too_and_delays_no_other_streams() {
 }
 
 #[test]
+fn the_gpu_hears_of_a_copy_when_something_comes_behind_it() {
+    const BYTES: usize = 1 << 20;
+    let (driver, fake) = driver();
+    let context = driver.ctx_get_current().unwrap();
+    let host = Host::with(&vec![7; BYTES]);
+    let memory = driver.mem_alloc(BYTES as u64).unwrap();
+    for (copies_in, comes_behind) in
+        [(0, None), (1, None), (0, Some(0)), (1, Some(1)), (0, Some(2)), (2, Some(0)), (2, Some(2))]
+    {
+        let streams = [driver.stream_create(0).unwrap(), driver.stream_create(1).unwrap(), Stream::LEGACY];
+        let (stream, begun) = (streams[copies_in], fake.writes_begun());
+        fake.submitted();
+        let held = fake.hold_writes();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                driver.ctx_set_current(context).unwrap();
+                driver.memcpy_htod_async(memory, host.range(0, BYTES), stream).unwrap();
+            });
+            until("no copy begins", || fake.writes_begun() > begun);
+            assert_eq!(fake.submitted(), []);
+            if let Some(other) = comes_behind {
+                driver.memset_async(memory, 9, 1, 16, streams[other]).unwrap();
+                assert!(fake.submitted().iter().any(|(_, submitted)| matches!(submitted, Submitted::Wait(..))));
+                assert_eq!(driver.stream_query(streams[other]), Err(CudaError::NOT_READY));
+            }
+            assert_eq!(driver.stream_query(stream), Err(CudaError::NOT_READY));
+            drop(held);
+        });
+        driver.ctx_synchronize().unwrap();
+        let back = Host::new(BYTES);
+        driver.memcpy_dtoh(back.range(0, BYTES), memory, Stream::NULL).unwrap();
+        let first = if comes_behind.is_some() { 9 } else { 7 };
+        assert_eq!((back.bytes(0, 17), back.bytes(BYTES - 1, 1)), ([vec![first; 16], vec![7]].concat(), vec![7]));
+        for stream in &streams[..2] {
+            driver.stream_destroy(*stream).unwrap();
+        }
+    }
+}
+
+#[test]
 fn who_copies_on_waits_for_work_only() {
     const BYTES: usize = 3 << 20;
     let (driver, fake) = driver();
@@ -266,13 +312,13 @@ fn who_copies_on_waits_for_work_only() {
         driver.memset_async(memory, 1, 1, 16, stream).unwrap();
         // This waits for the work, and the others for nothing that the GPU would have to tell of.
         driver.memcpy_htod_async(memory, host.range(0, BYTES), stream).unwrap();
-        fake.signals();
+        fake.submitted();
         for _ in 0..10 {
             driver.memcpy_htod_async(memory, host.range(0, BYTES), stream).unwrap();
             driver.stream_synchronize(stream).unwrap();
             driver.stream_query(stream).unwrap();
         }
-        assert_eq!(fake.signals(), 0);
+        assert_eq!(fake.submitted(), []);
     }
     // Work that came after one is waited for.
     let release = hold(&driver, stream);

@@ -1,6 +1,7 @@
 //! A GPU whose kernels are a few that tests need, over the toy's memory and queues.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use cuda_core::{Context, Device, Driver, HostServices};
@@ -10,7 +11,7 @@ use gpu::{
     client_bytes,
 };
 use hostmem::{HostRange, Mapping, Memfd, ProgramPages};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::mm::{MapFlags, ProtFlags};
 use toy_gpu::{ToyGpu, ToyLine, ToyMachine};
 
@@ -60,6 +61,10 @@ pub(crate) struct FakeGpu {
     toy: ToyGpu,
     properties: Properties,
     state: Mutex<State>,
+    /// Held by who holds up writes from host memory.
+    writes: Mutex<()>,
+    /// Writes from host memory so far.
+    begun: AtomicU32,
 }
 
 impl FakeGpu {
@@ -112,6 +117,16 @@ impl FakeGpu {
     /// Whether contexts can be made on it.
     pub(crate) fn refuse_contexts(&self, refuse: bool) {
         self.state.lock().refuses_contexts = refuse;
+    }
+
+    /// Holds up writes from host memory.
+    pub(crate) fn hold_writes(&self) -> MutexGuard<'_, ()> {
+        self.writes.lock()
+    }
+
+    /// Writes from host memory that have begun.
+    pub(crate) fn writes_begun(&self) -> u32 {
+        self.begun.load(Ordering::Acquire)
     }
 
     /// Signals since the last call.
@@ -311,6 +326,8 @@ impl Gpu for FakeGpu {
     }
 
     fn write(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
+        self.begun.fetch_add(1, Ordering::Release);
+        let _free = self.writes.lock();
         self.toy.write(dst, src)
     }
 
@@ -375,7 +392,13 @@ fn over_fakes(toys: Vec<ToyGpu>, alter: impl Fn(&mut Properties)) -> (Driver, Ve
         properties.pci[1] += number;
         properties.uuid[0] += number as u8;
         alter(&mut properties);
-        Arc::new(FakeGpu { toy, properties, state: Mutex::default() })
+        Arc::new(FakeGpu {
+            toy,
+            properties,
+            state: Mutex::default(),
+            writes: Mutex::default(),
+            begun: AtomicU32::new(0),
+        })
     };
     let fakes: Vec<Arc<FakeGpu>> = (0..).zip(toys).map(fake).collect();
     let host = HostServices {

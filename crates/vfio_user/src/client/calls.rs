@@ -116,20 +116,24 @@ impl Calls {
         self.sending.lock().poster = Some(poster);
     }
 
-    /// Posts a write through shared memory; `wake` is the payload of the message that wakes the server. False if it has to go
-    /// by message.
-    pub(super) fn post_word(&self, write: PostedWrite, wake: &[u8]) -> Result<bool, CallError> {
+    /// Posts a write through shared memory; `wake` is the payload of the message that wakes the server, if the write is not to
+    /// wait until that is awake. False if it has to go by message.
+    pub(super) fn post_word(&self, write: PostedWrite, wake: Option<&[u8]>) -> Result<bool, CallError> {
         let mut sending = self.sending.lock();
         let Sending { sent, poster } = &mut *sending;
         let Some(poster) = poster else { return Ok(false) };
-        let posted = poster.post(write, *sent);
+        let posted = match wake {
+            Some(_) => poster.post(write, *sent),
+            None if poster.post_late(write, *sent) => Posted::Seen,
+            None => Posted::Full,
+        };
         self.posted.store(poster.count(), Ordering::Relaxed);
         match posted {
             Posted::Full => return Ok(false),
             Posted::Seen => return Ok(true),
             Posted::Asleep => drop(sending),
         }
-        self.post(Command::REGION_WRITE, [wake, &[]]).map(|()| true)
+        self.post(Command::REGION_WRITE, [wake.unwrap_or_default(), &[]]).map(|()| true)
     }
 
     pub(super) fn shutdown(&self) {
