@@ -64,4 +64,26 @@ pub(crate) struct Matrix {
     pub(crate) srcs: Vec<Slot>,
     /// In the order of [`ptx::operands::writes`].
     pub(crate) dsts: Vec<Option<(u32, RegTy)>>,
+    /// Results may be written to the frame before all that a product works on has been read.
+    pub(crate) straight: bool,
+}
+
+impl Matrix {
+    pub(crate) fn new(op: Op, srcs: Vec<Slot>, dsts: Vec<Option<(u32, RegTy)>>) -> Matrix {
+        let straight = goes_straight(&op, &srcs, &dsts);
+        Matrix { op, srcs, dsts, straight }
+    }
+}
+
+/// May results be written to the frame before all that a product works on has been read? If each is only written where the same
+/// part of the sums has been.
+pub(crate) fn goes_straight(op: &Op, srcs: &[Slot], dsts: &[Option<(u32, RegTy)>]) -> bool {
+    let Op::Mma { product, .. } = op else { return false };
+    let sums = srcs.len() - dsts.len().min(srcs.len());
+    let free = |(at, dst): (usize, &Option<(u32, RegTy)>)| {
+        let Some((to, RegTy::B32)) = *dst else { return false };
+        let others = srcs.iter().enumerate().filter(|&(i, _)| i != sums + at);
+        others.into_iter().all(|(_, src)| !matches!(*src, Slot::Lanes32(from) if from == to))
+    };
+    product.c == product.d && dsts.iter().enumerate().all(free)
 }

@@ -53,7 +53,7 @@ fn slot(o: Operand, k: &Kernel, plan: &Plan) -> Slot {
 fn matrix(op: &Op, k: &Kernel, plan: &Plan) -> Matrix {
     let srcs = ptx::operands::sources(op).into_iter().map(|o| slot(o, k, plan)).collect();
     let home = |r: Reg| plan.home(r).map(|h| (h.offset, k.regs[r.0 as usize]));
-    Matrix { op: op.clone(), srcs, dsts: ptx::operands::writes(op).into_iter().map(home).collect() }
+    Matrix::new(op.clone(), srcs, ptx::operands::writes(op).into_iter().map(home).collect())
 }
 
 /// A joint operation with its operands resolved.

@@ -4,7 +4,7 @@ use ptx::ir::{Kernel, Op, RegTy};
 use ptx::launch::{MAX_CTA_BYTES, MAX_PARAM_BYTES, MAX_THREADS_PER_CTA, WARP};
 
 use super::{Facts, Machine, Region, Relocation, Target};
-use crate::abi::joint::{Matrix, Meeting, Site, Slot};
+use crate::abi::joint::{Matrix, Meeting, Site, Slot, goes_straight};
 use crate::abi::{self, Attached, MAX_ATTACHED, MAX_ELEMENTS};
 use crate::{CompileError, MAX_STACK_BYTES};
 
@@ -126,7 +126,7 @@ fn joint(site: &Site, lanes: u32, frame: u32) -> Checked {
 
 /// As many operands and results as the operation has, of its registers' widths.
 fn matrix(site: &Matrix, lanes: u32, frame: u32) -> Checked {
-    let Matrix { op, srcs, dsts } = site;
+    let Matrix { op, srcs, dsts, straight } = site;
     let (sources, results, ty) = match op {
         Op::Mma { product, .. } => {
             fits(product.check().is_ok(), "a matrix product that is none")?;
@@ -141,6 +141,7 @@ fn matrix(site: &Matrix, lanes: u32, frame: u32) -> Checked {
     let memory = matches!(op, Op::LdMatrix { .. } | Op::StMatrix { .. });
     fits(!memory || matches!(sources.max(results + 1), 2 | 3 | 5), "an access to that many matrices")?;
     fits((srcs.len(), dsts.len()) == (sources, results), "that many registers of matrices")?;
+    fits(*straight == goes_straight(op, srcs, dsts), "a product whose results come too soon")?;
     srcs.iter().try_for_each(|&operand| slot(operand, lanes, frame))?;
     for &(offset, of) in dsts.iter().flatten() {
         fits(of == ty, "a matrix in registers of another width")?;

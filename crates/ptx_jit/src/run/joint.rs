@@ -118,6 +118,7 @@ impl Site {
 }
 
 /// Writes lanes `bits` of a varying register: whole rows where its lanes are words.
+#[inline]
 pub(super) fn write_words(frame: *mut u8, home: Option<(u32, RegTy)>, bits: u32, values: &[u32; LANES]) {
     let Some((offset, ty)) = home else { return };
     let mut row = match ty {

@@ -18,6 +18,8 @@ const LANES: usize = WARP as usize;
 /// A register of 32 bits of all lanes.
 type Words = [u32; LANES];
 
+/// Lines of a tile.
+const LINES: usize = 8;
 /// Bytes of a line of a tile, and words.
 const LINE: usize = 16;
 const LINE_WORDS: usize = 4;
@@ -36,13 +38,14 @@ pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, frame: *mut u8, bits:
         }
         Op::LdMatrix { space, trans, addr, .. } => {
             let lines = Lines::new(ctx, *space, site.srcs[0], addr.offset, frame);
+            let there = bits == u32::MAX && lines.are_there(LINES * site.dsts.len());
             for (i, &dst) in site.dsts.iter().enumerate() {
                 let mut tile = [0; LANES];
                 for lane in eight(bits, i) {
-                    let at = lines.find(ctx, lane, Access::Read);
+                    let at = if there { lines.at(lane) } else { lines.find(ctx, lane, Access::Read) };
                     // SAFETY: a line of shared memory is there, which the CTA's thread alone accesses.
                     let line = unsafe { at.cast::<[u32; LINE_WORDS]>().read_unaligned() };
-                    tile[lane % 8 * LINE_WORDS..][..LINE_WORDS].copy_from_slice(&line);
+                    tile[lane % LINES * LINE_WORDS..][..LINE_WORDS].copy_from_slice(&line);
                 }
                 write_words(frame, dst, bits, &if *trans { transposed(&tile) } else { tile });
             }
@@ -56,7 +59,7 @@ pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, frame: *mut u8, bits:
                 for lane in eight(bits, i) {
                     let at = lines.find(ctx, lane, Access::Write);
                     let mut line = [0; LINE_WORDS];
-                    line.copy_from_slice(&tile[lane % 8 * LINE_WORDS..][..LINE_WORDS]);
+                    line.copy_from_slice(&tile[lane % LINES * LINE_WORDS..][..LINE_WORDS]);
                     // SAFETY: as above.
                     unsafe { at.cast::<[u32; LINE_WORDS]>().write_unaligned(line) };
                 }
@@ -68,47 +71,62 @@ pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, frame: *mut u8, bits:
 
 /// The lanes of `bits` that name the lines of tile `tile`.
 fn eight(bits: u32, tile: usize) -> impl Iterator<Item = usize> {
-    (8 * tile..8 * tile + 8).filter(move |lane| bits >> lane & 1 != 0)
+    (LINES * tile..LINES * (tile + 1)).filter(move |lane| bits >> lane & 1 != 0)
 }
 
 /// The lines of shared memory that lanes name.
 struct Lines {
-    space: Space,
-    /// Read before the first result is written, which may be in the same register.
-    addresses: [u64; LANES],
+    /// Offsets in shared memory, and what is an address's beginning there. Read before the first result is written, which may be
+    /// in the same register.
+    offsets: [u64; LANES],
+    window: u64,
     shared: u64,
-    shared_bytes: u64,
+    /// The first offset at which no line begins.
+    end: u64,
 }
 
 impl Lines {
     fn new(ctx: *mut Context, space: Space, base: Slot, offset: i64, frame: *const u8) -> Lines {
-        let mut addresses = [0; LANES];
+        let window = if space == Space::Shared { 0 } else { SHARED_WINDOW };
+        let mut offsets = [0; LANES];
         if space == Space::Shared {
-            for (address, word) in addresses.iter_mut().zip(base.words(frame)) {
-                *address = u64::from(word.wrapping_add(offset as u32));
+            for (of_lane, word) in offsets.iter_mut().zip(base.words(frame)) {
+                *of_lane = u64::from(word.wrapping_add(offset as u32));
             }
         } else {
-            for (lane, address) in addresses.iter_mut().enumerate() {
-                *address = base.lane(frame, lane).wrapping_add(offset.cast_unsigned());
+            for (lane, of_lane) in offsets.iter_mut().enumerate() {
+                *of_lane = base.lane(frame, lane).wrapping_add(offset.cast_unsigned()).wrapping_sub(window);
             }
         }
         // SAFETY: the context is live while its CTA runs.
         let context = unsafe { &*ctx };
-        Lines { space, addresses, shared: context.shared, shared_bytes: context.shared_bytes }
+        let end = (context.shared_bytes + 1).saturating_sub(LINE as u64);
+        Lines { offsets, window, shared: context.shared, end }
+    }
+
+    /// Whether the first `lanes` lanes all name a line.
+    #[inline]
+    fn are_there(&self, lanes: usize) -> bool {
+        let wrong = |offset: &u64| !offset.is_multiple_of(LINE as u64) | (*offset >= self.end);
+        !self.offsets[..lanes.min(LANES)].iter().fold(false, |any, offset| any | wrong(offset))
+    }
+
+    /// The line of a lane, if there is one.
+    #[inline]
+    fn at(&self, lane: usize) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.shared.wrapping_add(self.offsets[lane]) as usize)
     }
 
     /// The line of a lane; raises if there is none.
     #[inline]
     fn find(&self, ctx: *mut Context, lane: usize, access: Access) -> *mut u8 {
-        let address = self.addresses[lane];
-        let offset = if self.space == Space::Shared { address } else { address.wrapping_sub(SHARED_WINDOW) };
-        let inside = offset <= self.shared_bytes.saturating_sub(LINE as u64) && self.shared_bytes >= LINE as u64;
-        if inside && address.is_multiple_of(LINE as u64) {
-            return std::ptr::with_exposed_provenance_mut((self.shared + offset) as usize);
+        let offset = self.offsets[lane];
+        let aligned = offset.is_multiple_of(LINE as u64);
+        if aligned && offset < self.end {
+            return self.at(lane);
         }
-        let misaligned = !address.is_multiple_of(LINE as u64);
-        let error = if misaligned { AccessError::Misaligned } else { AccessError::Shared };
-        raise(ctx, Exception::Access { address, access, error })
+        let error = if aligned { AccessError::Shared } else { AccessError::Misaligned };
+        raise(ctx, Exception::Access { address: offset.wrapping_add(self.window), access, error })
     }
 }
 

@@ -18,18 +18,15 @@ use std::arch::x86_64::{
 use std::mem::MaybeUninit;
 use std::sync::LazyLock;
 
-use ptx::ir::RegTy;
 use ptx::math::NAN_F32;
 use ptx::matrix::{Arithmetic, Element, MAX_REGISTERS, Product, factor_register, paired, sum_register};
 
-use super::{LANES, LINE, LINE_WORDS, Words};
+use super::{LANES, LINE, LINE_WORDS, LINES, Words};
 use crate::abi::joint::{Matrix, Slot};
 use crate::run::joint::write_words;
 
 /// Most steps along k.
 const STEPS: usize = 16;
-/// Columns of a vector, lines of a tile.
-const LINES: usize = 8;
 
 /// Kinds of factors.
 const HALF: u8 = 0;
@@ -143,18 +140,6 @@ fn store_line(tile: Target, line: usize, value: __m128i) {
     unsafe { _mm_storeu_si128(at.cast(), value) }
 }
 
-/// May results be written to the frame before all that a product works on has been read? If each is only written where the same part of
-/// the sums has been.
-fn goes_straight(p: &Product, site: &Matrix) -> bool {
-    let sums = site.srcs.len() - site.dsts.len().min(site.srcs.len());
-    let free = |(at, dst): (usize, &Option<(u32, RegTy)>)| {
-        let Some((to, RegTy::B32)) = *dst else { return false };
-        let others = site.srcs.iter().enumerate().filter(|&(i, _)| i != sums + at);
-        others.into_iter().all(|(_, src)| !matches!(*src, Slot::Lanes32(from) if from == to))
-    };
-    p.c == p.d && site.dsts.iter().enumerate().all(free)
-}
-
 /// The words of a line of factors.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
@@ -252,12 +237,11 @@ fn tiles<const A: u8, const B: u8, const N: usize>(p: &Product, site: &Matrix, f
     let count = k_tiles as usize * steps(A);
     let mut left = [[0; STEPS]; LINES];
     let mut results = [const { MaybeUninit::<Words>::uninit() }; MAX_REGISTERS];
-    let straight = goes_straight(p, site);
     let mut d = [Target(frame); MAX_REGISTERS];
     for ((target, dst), words) in d.iter_mut().zip(&site.dsts).zip(&mut results) {
         *target = match *dst {
             // SAFETY: as above.
-            Some((offset, _)) if straight => Target(unsafe { frame.add(offset as usize) }),
+            Some((offset, _)) if site.straight => Target(unsafe { frame.add(offset as usize) }),
             _ => Target(words.write([0; LANES]).as_mut_ptr().cast()),
         };
     }
@@ -296,7 +280,7 @@ fn tiles<const A: u8, const B: u8, const N: usize>(p: &Product, site: &Matrix, f
             }
         }
     }
-    if straight {
+    if site.straight {
         return;
     }
     // Only now: results may replace what was read.
