@@ -90,6 +90,24 @@ pub(crate) const CUPY: Environment = Environment {
     ]],
     size: "480 MB",
 };
+/// NVIDIA's libraries of ready kernels, by way of CuPy.
+const LIBRARIES: Environment = Environment {
+    name: "libraries",
+    steps: &[
+        CUPY.steps[0],
+        &[
+            "--no-deps",
+            "nvidia-cublas==13.10.0.20",
+            "nvidia-cufft==12.5.0.14",
+            "nvidia-curand==10.4.5.25",
+            "nvidia-cusolver==12.4.1.2",
+            "nvidia-cusparse==12.9.4.2",
+            "nvidia-nvjitlink==13.5.37",
+            "scipy==1.17.1",
+        ],
+    ],
+    size: "2.9 GB",
+};
 const LIGHT: Environment = Environment {
     name: "light",
     steps: &[&["warp-lang==1.19.0", "taichi==1.7.4", "tinygrad==0.14.0", "numpy==2.4.6", "nvidia-cuda-nvrtc==13.5.37"]],
@@ -119,7 +137,7 @@ const TORCH: Environment = Environment {
 const TERMINAL: Environment =
     Environment { name: "terminal", steps: &[&["pyte==0.8.2", "wcwidth==0.9.4"]], size: "15 MB" };
 
-const CLIENTS: [Client; 11] = [
+const CLIENTS: [Client; 12] = [
     Client {
         name: "cuda_core",
         kind: Kind::Python(&CORE),
@@ -132,11 +150,20 @@ const CLIENTS: [Client; 11] = [
         packages: &["numba-cuda", "numba", "nvidia-cuda-nvrtc", "nvidia-nvjitlink"],
         note: "",
     },
+    Client { name: "cupy", kind: Kind::Python(&CUPY), packages: &["cupy-cuda13x", "nvidia-cuda-nvrtc"], note: "" },
     Client {
-        name: "cupy",
-        kind: Kind::Python(&CUPY),
-        packages: &["cupy-cuda13x", "nvidia-cuda-nvrtc"],
-        note: "What CuPy leaves to cuBLAS, cuFFT, cuRAND, cuSOLVER and cuSPARSE is not checked.",
+        name: "libraries",
+        kind: Kind::Python(&LIBRARIES),
+        packages: &[
+            "nvidia-cublas",
+            "nvidia-curand",
+            "nvidia-cufft",
+            "nvidia-cusparse",
+            "nvidia-cusolver",
+            "cupy-cuda13x",
+        ],
+        note: "NVIDIA's libraries of ready kernels, called by CuPy. They bring each kernel as machine code and as PTX, and take the latter, since to them \
+               the GPU is a later one than they know. cuBLAS has products of f16 matrices, larger ones, as Tile IR only: refused, and said.",
     },
     Client { name: "warp", kind: Kind::Python(&LIGHT), packages: &["warp-lang"], note: "" },
     Client { name: "taichi", kind: Kind::Python(&LIGHT), packages: &["taichi"], note: "" },
@@ -204,9 +231,14 @@ pub(crate) fn all(root: &Path, names: &[String]) -> Result<()> {
         chosen.push(client.with_context(|| format!("there is no client {name}; there are: {}", known()))?);
     }
     if names.is_empty() {
-        let huge = |kind| matches!(kind, Kind::Crates) || matches!(kind, Kind::Python(of) if of.name == TORCH.name);
+        let huge = |kind| match kind {
+            Kind::Crates => true,
+            Kind::Python(of) => [TORCH.name, LIBRARIES.name].contains(&of.name),
+            Kind::Debian(..) => false,
+        };
         chosen = CLIENTS.iter().filter(|client| !huge(client.kind)).collect();
         say(&format!("left out, unless named: those that need {} of packages: triton, torch_compile, jax", TORCH.size));
+        say(&format!("left out, unless named: libraries, which needs {}", LIBRARIES.size));
         say("left out, unless named: rust, which is built for many minutes");
     }
     let mut sections = Vec::new();

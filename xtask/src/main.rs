@@ -65,7 +65,7 @@ enum Command {
     /// Sets up packages from PyPI, crates.io and Debian under target/clients, runs them on the product (which it builds, unless
     /// $SUNDIAL_BIN_DIR has one), writes docs/compatibility.md.
     Clients {
-        /// Which: cuda_core, numba, cupy, warp, taichi, tinygrad, nvtop; triton, torch_compile, jax, which need 6.5 GB; rust, which is built for
+        /// Which: cuda_core, numba, cupy, warp, taichi, tinygrad, nvtop; triton, torch_compile, jax, which need 6.5 GB; libraries, which needs 2.9 GB; rust, which is built for
         /// many minutes [default: the first seven].
         names: Vec<String>,
         /// Runs the packages' own tests instead, or samples of them: of numba, cuda_bindings, cuda_core, cupy [default: all].

@@ -14,13 +14,14 @@
 //! | `CONTEXT_STORAGE` | every runtime | 0 put, 1 delete, 2 get |
 //! | `CONTEXT_CHECKS` | runtimes since 12.4 | 2 whether a context is a green one, 3 nothing is wrong |
 //! | `HANDSHAKE` | every runtime | 1 the validity handshake |
-//! | `COMPILER`, `MATH_LIBRARIES` | NVRTC; cuBLAS, cuFFT, cuSOLVER | none |
+//! | `COMPILER` | NVRTC | none |
+//! | `MATH_LIBRARIES` | cuBLAS, cuFFT, cuSOLVER | 7 tells of each function of a module (cuFFT) |
 //! | `PROFILER` | cuPTI, which calls itself without end where it is refused | none |
 //! | `STANDING` | our `libnvidia-ml.so.1` ([`wire::place::STANDING_TABLE`]) | 1 how the program stands |
 
 use std::ffi::c_void;
 
-use cuda_abi::{CUcontext, CUdevice, CUmodule, CUresult, CUuuid, HostAddr};
+use cuda_abi::{CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUuuid, HostAddr};
 use cuda_core::Device;
 use cuda_core::Driver;
 use gpu::Properties;
@@ -29,7 +30,7 @@ use wire::place::STANDING_TABLE;
 use crate::calls::module::module_load_data;
 use crate::context_storage::{self, Destructor};
 use crate::decode::{Core, Encode, Out};
-use crate::entry::{Answer, Entry, driver};
+use crate::entry::{Answer, Entry, Refusal, driver};
 use crate::handshake::{Asked, DeviceIdentity, answer};
 
 /// A word of a table: an address or a size.
@@ -98,7 +99,9 @@ table!(STANDING[2] {
     1: standing,
 });
 table!(COMPILER[32] {});
-table!(MATH_LIBRARIES[32] {});
+table!(MATH_LIBRARIES[32] {
+    7: each_function,
+});
 table!(PROFILER[64] {});
 
 static CONTEXT_STORAGE: [Word; 4] =
@@ -177,6 +180,25 @@ extern "C" fn load_compilers() -> CUresult {
     CUresult::CUDA_SUCCESS
 }
 
+/// Calls `each` with `data` and each function of the module; 1 if that could be done.
+extern "C" fn each_function(
+    _: CUcontext,
+    module: CUmodule,
+    each: Option<unsafe extern "C" fn(HostAddr, CUfunction)>,
+    data: HostAddr,
+) -> u32 {
+    static ENTRY: Entry = Entry::new("MATH_LIBRARIES[7]");
+    let told = ENTRY.call(|driver| {
+        let each = each.ok_or(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE))?;
+        for function in driver.module_enumerate_functions(module.core(), usize::MAX)? {
+            // SAFETY: the caller's own function and data.
+            unsafe { each(data, function.encode()) };
+        }
+        Ok(())
+    });
+    u32::from(told.is_success())
+}
+
 /// Flags that tools would set for the runtime calls they want to hear of.
 static FIRST_FLAGS: [u32; 1024] = [0; 1024];
 static SECOND_FLAGS: [u32; 14] = [0; 14];
@@ -214,7 +236,7 @@ extern "C" fn check() -> u32 {
 }
 
 /// The context that a null one means: the current one, if any.
-fn current(driver: &Driver, context: CUcontext) -> Result<CUcontext, crate::entry::Refusal> {
+fn current(driver: &Driver, context: CUcontext) -> Result<CUcontext, Refusal> {
     if context.is_null() { Ok(driver.ctx_get_current()?.encode()) } else { Ok(context) }
 }
 
@@ -228,7 +250,7 @@ extern "C" fn storage_put(
     ENTRY.call(|driver| {
         let context = current(driver, context)?;
         if context.is_null() {
-            return Err(crate::entry::Refusal(CUresult::CUDA_ERROR_INVALID_CONTEXT));
+            return Err(Refusal(CUresult::CUDA_ERROR_INVALID_CONTEXT));
         }
         context_storage::put(context, key, value, destructor);
         Ok(())
@@ -243,7 +265,7 @@ extern "C" fn storage_delete(context: CUcontext, key: HostAddr) -> CUresult {
 /// Called in almost every call of the runtime; a miss is an answer, not an error, and stays out of the log.
 extern "C" fn storage_get(value: Out<HostAddr>, context: CUcontext, key: HostAddr) -> CUresult {
     static ENTRY: Entry = Entry::new("CONTEXT_STORAGE[2]");
-    let mut found = Err(crate::entry::Refusal(CUresult::CUDA_ERROR_INVALID_HANDLE));
+    let mut found = Err(Refusal(CUresult::CUDA_ERROR_INVALID_HANDLE));
     let entered = ENTRY.call(|driver| {
         value.required()?;
         found = context_storage::get(current(driver, context)?, key);
@@ -266,7 +288,7 @@ extern "C" fn standing(buffer: Out<u8>, bytes: usize, length: Out<usize>) -> CUr
         length.required()?;
         let message = crate::standing::message()?;
         if message.len() > bytes {
-            return Err(crate::entry::Refusal(CUresult::CUDA_ERROR_INVALID_VALUE));
+            return Err(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE));
         }
         for (index, byte) in message.iter().enumerate() {
             // SAFETY: the caller has said how many bytes there are, and these are no more.

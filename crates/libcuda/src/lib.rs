@@ -12,6 +12,7 @@
 //! - [`start`]: `cuInit` with the log ([`log`]) and the choice of the GPU ([`backend`]), forks, the end of the process.
 //! - [`export_tables`], [`context_storage`], [`handshake`]: the unnamed functions that NVIDIA's runtime library asks for
 //!   before it starts, without which no unmodified program built with `nvcc` runs.
+//! - [`kernel_library`]: what libraries that choose their kernels themselves see of the GPU.
 //! - [`standing`]: how the program stands on a GPU in its own process, for `libnvidia-ml.so.1`.
 //! - [`image`], [`links`], [`names`], [`callback`]: code, logs, texts and functions that cross the edge.
 //!
@@ -30,6 +31,7 @@ mod entry;
 mod export_tables;
 mod handshake;
 mod image;
+mod kernel_library;
 mod links;
 mod log;
 mod names;

@@ -16,15 +16,17 @@
 
 use std::io::Read;
 
+use crate::code::foreign::TILE_IR_MAGIC;
 use crate::error::{CudaError, Result};
 use crate::values::Image;
 
-const WRAPPER_MAGIC: u32 = 0x4662_43B1;
-const HEADER_MAGIC: u32 = 0xBA55_ED50;
+pub(crate) const WRAPPER_MAGIC: u32 = 0x4662_43B1;
+pub(crate) const HEADER_MAGIC: u32 = 0xBA55_ED50;
 const HEADER_BYTES: u64 = 16;
-const ELF_MAGIC: [u8; 4] = *b"\x7FELF";
-/// Kind of entries with PTX text.
+pub(crate) const ELF_MAGIC: [u8; 4] = *b"\x7FELF";
+/// Kinds of entries: PTX text; machine code.
 const PTX: u16 = 1;
+const MACHINE_CODE: u16 = 2;
 /// Entry flags.
 const LZ4: u64 = 0x2000;
 const ZSTD: u64 = 0x8000;
@@ -76,7 +78,7 @@ pub fn texts(image: &dyn Image, capability: u32) -> Result<Found> {
     match u32::from_le_bytes(magic) {
         WRAPPER_MAGIC => wrapped(image, capability),
         HEADER_MAGIC => Found::one(binary(image, capability)?.0),
-        _ if magic == ELF_MAGIC => Err(CudaError::NO_BINARY_FOR_GPU),
+        _ if magic == ELF_MAGIC || magic == TILE_IR_MAGIC => Err(CudaError::NO_BINARY_FOR_GPU),
         _ => Found::one(text(image)),
     }
 }
@@ -101,11 +103,11 @@ pub fn section(bytes: &[u8], capability: u32) -> Result<Found> {
     Err(CudaError::INVALID_IMAGE)
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
 }
 
@@ -144,6 +146,7 @@ fn wrapped(image: &dyn Image, capability: u32) -> Result<Found> {
 /// Where an entry's payload is, and what.
 #[derive(Clone, Copy)]
 struct Entry {
+    kind: u16,
     at: u64,
     bytes: u64,
     compressed: u64,
@@ -154,6 +157,22 @@ struct Entry {
 
 /// The best PTX of one fat binary, or that there is none, and how long it is.
 fn binary(image: &dyn Image, capability: u32) -> Result<(Result<Vec<u8>>, u64)> {
+    let (entries, end) = entries(image)?;
+    // Machine code, link-time intermediate code, and whatever comes are passed over; of several equal ones the first is taken.
+    let runs = |entry: &&Entry| entry.kind == PTX && entry.arch <= capability;
+    let best = entries.iter().rev().filter(runs).max_by_key(|entry| entry.arch);
+    let text = best.ok_or(CudaError::NO_BINARY_FOR_GPU).and_then(|best| trimmed(payload(image, *best)?));
+    Ok((text, end))
+}
+
+/// The machine code of one fat binary, if it has any.
+pub(crate) fn machine_code(image: &dyn Image) -> Option<Vec<u8>> {
+    let entries = entries(image).ok()?.0;
+    payload(image, *entries.iter().rfind(|entry| entry.kind == MACHINE_CODE)?).ok()
+}
+
+/// The entries of one fat binary, and where it ends.
+fn entries(image: &dyn Image) -> Result<(Vec<Entry>, u64)> {
     let mut header = [0; HEADER_BYTES as usize];
     if !image.read(0, &mut header) || u32_at(&header, 0) != HEADER_MAGIC {
         return Err(CudaError::INVALID_IMAGE);
@@ -164,12 +183,9 @@ fn binary(image: &dyn Image, capability: u32) -> Result<(Result<Vec<u8>>, u64)> 
         return Err(CudaError::INVALID_IMAGE);
     }
     let end = start + bytes;
-    let mut best: Option<Entry> = None;
+    let mut entries = Vec::new();
     let mut at = start;
-    for _ in 0..MOST_ENTRIES {
-        if at >= end {
-            break;
-        }
+    while at < end && entries.len() < MOST_ENTRIES {
         let mut head = [0; 0x48];
         let known = (end - at).min(head.len() as u64) as usize;
         if known < ENTRY_BYTES as usize || !image.read(at, &mut head[..known]) {
@@ -182,26 +198,21 @@ fn binary(image: &dyn Image, capability: u32) -> Result<(Result<Vec<u8>>, u64)> 
             return Err(CudaError::INVALID_IMAGE);
         };
         let has_uncompressed = header_bytes >= 0x40 && known >= 0x40;
-        let entry = Entry {
+        entries.push(Entry {
+            kind: u32_at(&head, 0) as u16,
             at: at + header_bytes,
             bytes: payload,
             compressed: u64::from(u32_at(&head, 16)),
             uncompressed: if has_uncompressed { u64_at(&head, 0x38) } else { 0 },
             flags: u64_at(&head, 0x28),
             arch: u32_at(&head, 28),
-        };
-        let kind = u32_at(&head, 0) as u16;
-        let better = best.is_none_or(|best| best.arch < entry.arch);
-        // Machine code, link-time intermediate code, and whatever comes are passed over.
-        if kind == PTX && entry.arch <= capability && better {
-            best = Some(entry);
-        }
+        });
         at += whole;
     }
-    Ok((best.ok_or(CudaError::NO_BINARY_FOR_GPU).and_then(|best| payload(image, best)), end))
+    Ok((entries, end))
 }
 
-/// An entry's text.
+/// An entry's payload, decompressed.
 fn payload(image: &dyn Image, entry: Entry) -> Result<Vec<u8>> {
     let compressed = entry.flags & (LZ4 | ZSTD) != 0;
     let stored = if compressed && entry.compressed != 0 { entry.compressed } else { entry.bytes };
@@ -212,14 +223,13 @@ fn payload(image: &dyn Image, entry: Entry) -> Result<Vec<u8>> {
     if !image.read(entry.at, &mut bytes) {
         return Err(CudaError::INVALID_IMAGE);
     }
-    let text = if entry.flags & ZSTD != 0 {
-        unzstd(&bytes, entry.uncompressed)?
+    if entry.flags & ZSTD != 0 {
+        unzstd(&bytes, entry.uncompressed)
     } else if entry.flags & LZ4 != 0 {
-        lz4_flex::block::decompress(&bytes, entry.uncompressed as usize).map_err(|_| CudaError::INVALID_IMAGE)?
+        lz4_flex::block::decompress(&bytes, entry.uncompressed as usize).map_err(|_| CudaError::INVALID_IMAGE)
     } else {
-        bytes
-    };
-    trimmed(text)
+        Ok(bytes)
+    }
 }
 
 fn unzstd(bytes: &[u8], uncompressed: u64) -> Result<Vec<u8>> {

@@ -6,6 +6,7 @@
 
 mod entry_names;
 pub mod fatbin;
+mod foreign;
 pub(crate) mod function;
 pub(crate) mod library;
 pub(crate) mod linker;

@@ -5,6 +5,7 @@ use ptx::link::{LinkError, Module};
 
 use crate::code::entry_names::{self, Clusters, Names};
 use crate::code::fatbin::{self, Found};
+use crate::code::foreign;
 use crate::code::managed_variables::Managed;
 use crate::error::{CudaError, Result};
 use crate::values::{Image, JitLog};
@@ -38,7 +39,8 @@ impl Text {
     pub(crate) fn of_image(image: &dyn Image, [major, minor]: [u32; 2], log: &mut JitLog) -> Result<Text> {
         let found = fatbin::texts(image, major * 10 + minor).inspect_err(|error| {
             if *error == CudaError::NO_BINARY_FOR_GPU {
-                log.error.push_str(&format!("the image holds {NO_PTX}\n"));
+                let instead = foreign::describe(image).map_or(String::new(), |found| format!("; it holds {found}"));
+                log.error.push_str(&format!("the image holds {NO_PTX}{instead}\n"));
             }
         })?;
         let without = found.without;

@@ -8,6 +8,7 @@ use cuda_core::{Device, Driver};
 
 use crate::decode::{Core, Out, Text, in_at, out_at};
 use crate::entry::{Answer, refuse};
+use crate::kernel_library;
 
 pub(crate) fn device_get(driver: &Driver, device: Out<CUdevice>, ordinal: i32) -> Answer {
     device.required()?;
@@ -57,14 +58,15 @@ pub(crate) fn device_get_attribute(
     dev: CUdevice,
 ) -> Answer {
     value.required()?;
-    value.set(driver.device_get_attribute(attribute.0 as i32, Device(dev))?);
+    let real = driver.device_get_attribute(attribute.0 as i32, Device(dev))?;
+    value.set(kernel_library::attribute(attribute, real));
     Ok(())
 }
 
 pub(crate) fn device_compute_capability(driver: &Driver, major: Out<i32>, minor: Out<i32>, dev: CUdevice) -> Answer {
     major.required()?;
     minor.required()?;
-    let capability = driver.device_compute_capability(Device(dev))?;
+    let capability = kernel_library::compute_capability(driver.device_compute_capability(Device(dev))?);
     major.set(capability.0);
     minor.set(capability.1);
     Ok(())

@@ -122,7 +122,8 @@ fn images_without_ptx_are_refused() {
     add(3, binary_of(&[entry(1, 121, 0, ptx(121).as_bytes(), 0)]));
     add(4, wrapper(2, 0, 5));
     add(5, vec![0; 8]);
-    for address in 1..=4 {
+    add(6, b"\x7FTileIR\0\x0d\x01".to_vec());
+    for address in [1, 2, 3, 4, 6] {
         assert_eq!(memory.texts(address), Err(CudaError::NO_BINARY_FOR_GPU), "{address}");
     }
     let mut add = |address, bytes: Vec<u8>| drop(memory.0.insert(address, bytes));

@@ -1,0 +1,117 @@
+//! What images hold that this GPU does not execute, in words for who has to do with it: machine code, with its kernels' names.
+//!
+//! The image's own headers say how long it is; sizes are limited before memory is allocated for them.
+
+use crate::code::fatbin::{self, ELF_MAGIC, HEADER_MAGIC, WRAPPER_MAGIC, u32_at, u64_at};
+use crate::values::Image;
+
+/// Bytecode of tiles instead of threads, which newer libraries have compiled by the driver.
+pub(crate) const TILE_IR_MAGIC: [u8; 4] = *b"\x7FTil";
+/// What the section of a kernel's code is called, before its name.
+const CODE: &[u8] = b".text.";
+/// Most bytes of a table of sections, and of their names.
+const MOST_BYTES: u64 = 16 << 20;
+/// Kernels that are named.
+const MOST_NAMED: usize = 3;
+
+/// What the image holds in place of PTX, if that can be told: "machine code (kernels a, b, c and 4 more)".
+pub(crate) fn describe(image: &dyn Image) -> Option<String> {
+    let mut magic = [0; 4];
+    let kernels = match image.read(0, &mut magic).then(|| u32::from_le_bytes(magic))? {
+        _ if magic == TILE_IR_MAGIC => return Some("Tile IR".to_owned()),
+        _ if magic == ELF_MAGIC => kernels(image)?,
+        HEADER_MAGIC => of_binary(image)?,
+        WRAPPER_MAGIC => {
+            let mut pointer = [0; 8];
+            let pointer = image.read(8, &mut pointer).then(|| u64::from_le_bytes(pointer))?;
+            of_binary(&*image.follow(pointer)?)?
+        }
+        _ => return None,
+    };
+    let named = kernels.iter().take(MOST_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match kernels.len() {
+        0 => None,
+        1..=MOST_NAMED => Some(format!("machine code (kernels {named})")),
+        all => Some(format!("machine code (kernels {named} and {} more)", all - MOST_NAMED)),
+    }
+}
+
+fn of_binary(image: &dyn Image) -> Option<Vec<String>> {
+    kernels(&fatbin::machine_code(image)?.as_slice())
+}
+
+/// The kernels of a file of machine code; `None` if it is none.
+fn kernels(image: &dyn Image) -> Option<Vec<String>> {
+    let part = |at: u64, bytes: u64| {
+        let mut part = vec![0; usize::try_from(bytes).ok().filter(|_| bytes <= MOST_BYTES)?];
+        image.read(at, &mut part).then_some(part)
+    };
+    let header = part(0, 64).filter(|header| header.starts_with(&ELF_MAGIC))?;
+    // 64 bits: where the table of sections is; how large each entry is, how many there are, and which has the names.
+    let (table, each) = (u64_at(&header, 0x28), u64::from(u32_at(&header, 0x38) >> 16));
+    let [count, names] = [u32_at(&header, 0x3c) as u16, (u32_at(&header, 0x3c) >> 16) as u16].map(u64::from);
+    let sections = part(table, each * count)?;
+    let section =
+        |at: u64| sections.get((at * each) as usize..).filter(|section| section.len() >= 0x40 && each >= 0x40);
+    let of_names = section(names)?;
+    let names = part(u64_at(of_names, 0x18), u64_at(of_names, 0x20))?;
+    let name = |at: u64| {
+        let name = names.get(u32_at(section(at)?, 0) as usize..)?.strip_prefix(CODE)?;
+        let end = name.iter().position(|byte| *byte == 0)?;
+        Some(String::from_utf8_lossy(&name[..end]).into_owned())
+    };
+    Some((0..count).filter_map(name).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file with sections of these names, and one with the names.
+    fn elf(names: &[&str]) -> Vec<u8> {
+        let mut table = vec![0u8];
+        let mut sections = vec![0u8; 64];
+        for name in names.iter().chain(&[".shstrtab"]) {
+            let mut section = [0; 64];
+            section[..4].copy_from_slice(&(table.len() as u32).to_le_bytes());
+            table.extend(name.bytes().chain([0]));
+            sections.extend(section);
+        }
+        let count = names.len() as u16 + 2;
+        let of_names = sections.len() - 64;
+        let names_at = 64 + sections.len() as u64;
+        sections[of_names + 0x18..][..8].copy_from_slice(&names_at.to_le_bytes());
+        sections[of_names + 0x20..][..8].copy_from_slice(&(table.len() as u64).to_le_bytes());
+        let mut header = [0; 64];
+        header[..4].copy_from_slice(&ELF_MAGIC);
+        header[0x28] = 64;
+        header[0x3a] = 64;
+        header[0x3c..0x3e].copy_from_slice(&count.to_le_bytes());
+        header[0x3e..].copy_from_slice(&(count - 1).to_le_bytes());
+        [&header[..], &sections, &table].concat()
+    }
+
+    #[test]
+    fn kernels_are_named() {
+        let told = |names: &[&str]| describe(&elf(names).as_slice());
+        assert_eq!(told(&[".text.a", ".nv.info", ".text.b"]).as_deref(), Some("machine code (kernels a, b)"));
+        let many = [".text.a", ".text.b", ".text.c", ".text.d", ".text.e"];
+        assert_eq!(told(&many).as_deref(), Some("machine code (kernels a, b, c and 2 more)"));
+        assert_eq!(told(&[".data"]), None);
+        assert_eq!(describe(&&b"\x7FTileIR\0"[..]).as_deref(), Some("Tile IR"));
+        assert_eq!(describe(&&b".version 7.0"[..]), None);
+    }
+
+    #[test]
+    fn damage_is_survived() {
+        let whole = elf(&[".text.a", ".text.b"]);
+        for at in 0..whole.len() {
+            for value in [0, 1, 0x7f, 0xff] {
+                let mut damaged = whole.clone();
+                damaged[at] = value;
+                describe(&damaged.as_slice());
+            }
+            describe(&&whole[..at]);
+        }
+    }
+}
