@@ -67,6 +67,11 @@ pub(crate) fn settings(folder: &Path, is: impl Fn(&str) -> Option<OsString>) -> 
         settings.push(Setting { variable, value: ptxas.clone(), why: "Triton's ptxas hands over PTX" });
     }
     settings.push(Setting {
+        variable: "TORCHINDUCTOR_SHAPE_PADDING",
+        value: is("TORCHINDUCTOR_SHAPE_PADDING").unwrap_or("0".into()),
+        why: "torch.compile times no matrix products, for which it would call PyTorch's own kernels: there is machine code of those only",
+    });
+    settings.push(Setting {
         variable: "PATH",
         // As programs are looked for where nothing is said.
         value: prepended(folder.join("bin").as_os_str(), is("PATH"), Some("/usr/local/bin:/usr/bin:/bin")),
@@ -113,6 +118,7 @@ mod tests {
             "LD_PRELOAD" => Some("/a.so /b.so".into()),
             "PATH" => Some("/usr/bin".into()),
             "ASAN_OPTIONS" => Some(OsString::new()),
+            "TORCHINDUCTOR_SHAPE_PADDING" => Some("1".into()),
             _ => None,
         };
         let (settings, error) = settings(folder, users);
@@ -121,6 +127,7 @@ mod tests {
         assert_eq!(set(&settings, "LD_PRELOAD").unwrap(), preloaded);
         assert_eq!(set(&settings, "ASAN_OPTIONS").unwrap(), "verify_asan_link_order=0");
         assert_eq!(set(&settings, "PATH").unwrap(), "/opt/sundial-lib/stand-ins/bin:/usr/bin");
+        assert_eq!(set(&settings, "TORCHINDUCTOR_SHAPE_PADDING").unwrap(), "1");
         assert_eq!(set(&settings, "XLA_FLAGS"), None, "XLA ends programs that say flags which it does not know");
         let again = super::settings(folder, |variable| set(&settings, variable).map(OsString::from));
         assert_eq!(again.0, settings);
@@ -132,6 +139,7 @@ mod tests {
         assert!(error.unwrap().contains("/my programs/stand-ins"));
         assert_eq!(set(&settings, "LD_PRELOAD"), None);
         assert_eq!(set(&settings, "TRITON_PTXAS_PATH").unwrap(), "/my programs/stand-ins/bin/ptxas");
+        assert_eq!(set(&settings, "TORCHINDUCTOR_SHAPE_PADDING").unwrap(), "0");
         assert_eq!(set(&settings, "PATH").unwrap(), "/my programs/stand-ins/bin:/usr/local/bin:/usr/bin:/bin");
     }
 }
