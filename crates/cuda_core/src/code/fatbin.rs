@@ -9,7 +9,9 @@
 //!
 //! A header says how many bytes of entries follow; an entry is a small header and a payload: PTX text or machine code
 //! (ELF), plain or compressed with LZ4 or Zstandard. This GPU's instruction set is PTX, so of each fat binary the PTX for
-//! the highest architecture not above the GPU's is taken.
+//! the highest architecture not above the GPU's is taken. If there is none, but machine code that such a GPU runs, the PTX
+//! beside it is the same code, though for a higher architecture of the GPU's family: vendor libraries have PTX for the
+//! highest only.
 //!
 //! The layout was learned from files; no part of it is published. Images come from programs: sizes are limited before
 //! memory is allocated for them.
@@ -25,6 +27,8 @@ const HEADER_BYTES: u64 = 16;
 const ELF_MAGIC: [u8; 4] = *b"\x7FELF";
 /// Kind of entries with PTX text.
 const PTX: u16 = 1;
+/// Kind of entries with machine code.
+const MACHINE_CODE: u16 = 2;
 /// Entry flags.
 const LZ4: u64 = 0x2000;
 const ZSTD: u64 = 0x8000;
@@ -165,6 +169,8 @@ fn binary(image: &dyn Image, capability: u32) -> Result<(Result<Vec<u8>>, u64)> 
     }
     let end = start + bytes;
     let mut best: Option<Entry> = None;
+    // PTX for the least architecture of the GPU's family that is above the GPU's, and whether there is machine code for the GPU.
+    let (mut above, mut runs): (Option<Entry>, bool) = (None, false);
     let mut at = start;
     for _ in 0..MOST_ENTRIES {
         if at >= end {
@@ -191,14 +197,18 @@ fn binary(image: &dyn Image, capability: u32) -> Result<(Result<Vec<u8>>, u64)> 
             arch: u32_at(&head, 28),
         };
         let kind = u32_at(&head, 0) as u16;
-        let better = best.is_none_or(|best| best.arch < entry.arch);
-        // Machine code, link-time intermediate code, and whatever comes are passed over.
-        if kind == PTX && entry.arch <= capability && better {
-            best = Some(entry);
+        let (family, fits) = (entry.arch / 10 == capability / 10, entry.arch <= capability);
+        // Link-time intermediate code, and whatever comes are passed over.
+        match kind {
+            PTX if fits && best.is_none_or(|best| best.arch < entry.arch) => best = Some(entry),
+            PTX if family && !fits && above.is_none_or(|above| above.arch > entry.arch) => above = Some(entry),
+            MACHINE_CODE => runs |= family && fits,
+            _ => {}
         }
         at += whole;
     }
-    Ok((best.ok_or(CudaError::NO_BINARY_FOR_GPU).and_then(|best| payload(image, best)), end))
+    let best = best.or(above.filter(|_| runs)).ok_or(CudaError::NO_BINARY_FOR_GPU);
+    Ok((best.and_then(|best| payload(image, best)), end))
 }
 
 /// An entry's text.
