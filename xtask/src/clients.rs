@@ -11,15 +11,15 @@ use anyhow::{Context, Result, bail};
 
 use crate::apt::{self, Apt};
 use crate::run::{cargo, checked, say, target};
-use crate::{own_tests, toolkit};
+use crate::{own_tests, samples, toolkit};
 
 /// A virtual environment, which several clients may share.
 pub(crate) struct Environment {
-    name: &'static str,
+    pub(crate) name: &'static str,
     /// What pip installs, step by step, with its options.
-    steps: &'static [&'static [&'static str]],
+    pub(crate) steps: &'static [&'static [&'static str]],
     /// About how much it is on disk.
-    size: &'static str,
+    pub(crate) size: &'static str,
 }
 
 /// What a client is, and what checks it.
@@ -556,8 +556,8 @@ const PAGE: &str = "\
 # Compatibility
 
 Packages from PyPI, crates.io and Debian as they are, checked by `cargo xtask clients [NAME…]` with `sundial run -- …`, native and as a tenant,
-nothing else set; the checks are in `xtask/clients`. Packages' own tests, of some, are run by `cargo xtask clients --own-tests [NAME…]`. Made by those
-commands; what they are not run for stays as it was.
+nothing else set; the checks are in `xtask/clients`. Packages' own tests, of some, are run by `cargo xtask clients --own-tests [NAME…]`, NVIDIA's
+cuda-samples by `cargo xtask clients samples [NAME…]`. Made by those commands; what they are not run for stays as it was.
 ";
 
 /// Puts sections into the page, in place of those of the same names.
@@ -565,7 +565,12 @@ pub(crate) fn write(path: &Path, new: Vec<(String, String)>) -> Result<()> {
     let mut sections = sections(&fs::read_to_string(path).unwrap_or_default());
     sections.extend(new);
     let mut text = PAGE.to_owned();
-    for name in CLIENTS.iter().map(|client| client.name.to_owned()).chain(own_tests::headings()) {
+    for name in CLIENTS
+        .iter()
+        .map(|client| client.name.to_owned())
+        .chain(own_tests::headings())
+        .chain([samples::HEADING.to_owned()])
+    {
         if let Some(section) = sections.get(&name) {
             text += &format!("\n## {name}\n\n{}\n", section.trim());
         }

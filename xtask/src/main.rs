@@ -12,6 +12,7 @@ mod layers;
 mod own_tests;
 mod qemu;
 mod run;
+mod samples;
 mod tests;
 mod toolkit;
 
@@ -65,8 +66,9 @@ enum Command {
     /// Sets up packages from PyPI, crates.io and Debian under target/clients, runs them on the product (which it builds, unless
     /// $SUNDIAL_BIN_DIR has one), writes docs/compatibility.md.
     Clients {
-        /// Which: cuda_core, numba, cupy, warp, taichi, tinygrad, nvtop; triton, torch_compile, jax, which need 6.5 GB; libraries, which needs 2.9 GB; rust, which is built for
-        /// many minutes [default: the first seven].
+        /// Which: cuda_core, numba, cupy, warp, taichi, tinygrad, nvtop; triton, torch_compile, jax, which need 6.5 GB; libraries, which needs
+        /// 2.9 GB; rust, which is built for many minutes [default: the first seven]. Or: samples, and which of NVIDIA's cuda-samples
+        /// [default: all].
         names: Vec<String>,
         /// Runs the packages' own tests instead, or samples of them: of numba, cuda_bindings, cuda_core, cupy [default: all].
         #[arg(long)]
@@ -119,6 +121,12 @@ fn main() -> Result<()> {
             if own_tests {
                 return own_tests::all(&root, &names, &how);
             }
+            if let [first, chosen @ ..] = names.as_slice()
+                && first == "samples"
+            {
+                return samples::all(&root, chosen, &how);
+            }
+            how.unused()?;
             clients::all(&root, &names)
         }
         Command::Gen { check } => generate::generate(&root, check),

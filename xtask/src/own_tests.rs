@@ -158,18 +158,46 @@ fn heading(name: &str) -> String {
     format!("own tests of {name}")
 }
 
-/// How suites are run.
+/// How suites and samples are run.
 #[derive(clap::Args)]
 pub(crate) struct How {
-    /// Folder with the repositories that have such tests (cuda-python, cupy), at the tags of the packages [default: they are cloned].
-    #[arg(long, requires = "own_tests")]
+    /// For --own-tests and samples: a folder with their repositories (cuda-python, cupy, cuda-samples), at the tags [default: they are cloned].
+    #[arg(long)]
     sources: Option<PathBuf>,
-    /// Only native, not as a tenant too.
-    #[arg(long, requires = "own_tests")]
+    /// For --own-tests and samples: only native, not as a tenant too.
+    #[arg(long)]
     native: bool,
-    /// Goes on behind what an earlier run, which was stopped, has done.
-    #[arg(long, requires = "own_tests")]
+    /// For --own-tests and samples: goes on behind what an earlier run, which was stopped, has done.
+    #[arg(long)]
     go_on: bool,
+}
+
+impl How {
+    /// The folder with repositories, if one was given.
+    pub(crate) fn sources(&self) -> Option<&Path> {
+        self.sources.as_deref()
+    }
+
+    /// In how many modes: native, as a tenant.
+    pub(crate) fn modes(&self) -> usize {
+        if self.native { 1 } else { 2 }
+    }
+
+    /// Whether what an earlier run has done is not done again.
+    pub(crate) fn go_on(&self) -> bool {
+        self.go_on
+    }
+
+    /// An error if anything is said that checks of clients do not know.
+    ///
+    /// # Errors
+    /// Which is said for nothing.
+    pub(crate) fn unused(&self) -> Result<()> {
+        if self.sources.is_some() || self.native || self.go_on {
+            bail!("--sources, --native and --go-on are for --own-tests and for samples");
+        }
+        Ok(())
+    }
 }
 
 /// Runs the suites of these names, or all.
@@ -190,10 +218,10 @@ pub(crate) fn all(root: &Path, names: &[String], how: &How) -> Result<()> {
     for suite in chosen {
         let python = set_up(root, suite.environment, None)?;
         add_packages(&python, &[&PYTEST, suite.packages].concat())?;
-        let repository = repository(root, suite, how.sources.as_deref())?;
+        let repository = repository(root, suite, how.sources())?;
         bring_helpers(suite, &python, &repository)?;
         let mut reports = Vec::new();
-        for mode in [&["--native"][..], &[]].into_iter().take(if how.native { 1 } else { 2 }) {
+        for mode in [&["--native"][..], &[]].into_iter().take(how.modes()) {
             say(&format!("own tests of {}, {}", suite.name, if mode.is_empty() { "as a tenant" } else { "native" }));
             reports.push(run(root, suite, &python, &repository.join(suite.folder), mode, how.go_on)?);
         }
@@ -212,9 +240,19 @@ fn repository(root: &Path, suite: &Suite, sources: Option<&Path>) -> Result<Path
         fs::create_dir_all(&folder)?;
         return Ok(folder);
     };
+    checkout(&clones, (owner, name, tag), suite.folder, sources)
+}
+
+/// A repository at GitHub, by owner and name, at a tag: the one among those that were given, in which `part` must be, or a clone.
+pub(crate) fn checkout(
+    clones: &Path,
+    (owner, name, tag): (&str, &str, &str),
+    part: &str,
+    sources: Option<&Path>,
+) -> Result<PathBuf> {
     if let Some(sources) = sources {
         let folder = sources.join(name);
-        if !folder.join(suite.folder).exists() {
+        if !folder.join(part).exists() {
             bail!("{} is not there: put {owner}/{name}, at {tag}, into {}", folder.display(), sources.display());
         }
         return Ok(fs::canonicalize(folder)?);
@@ -225,7 +263,7 @@ fn repository(root: &Path, suite: &Suite, sources: Option<&Path>) -> Result<Path
         say(&format!("cloning {url} at {tag}"));
         let mut git = Command::new("git");
         git.args(["clone", "--quiet", "--depth", "1", "--branch", tag, &url]).arg(&folder);
-        checked(&mut git).context("the tests cannot be had: --sources names a folder that has them")?;
+        checked(&mut git).context("it cannot be had: --sources names a folder that has it")?;
     }
     Ok(folder)
 }
@@ -243,7 +281,7 @@ fn bring_helpers(suite: &Suite, python: &Path, repository: &Path) -> Result<()> 
 }
 
 /// Where a python's packages are.
-fn site_packages(python: &Path) -> Result<PathBuf> {
+pub(crate) fn site_packages(python: &Path) -> Result<PathBuf> {
     let purelib = "import sysconfig; print(sysconfig.get_path('purelib'))";
     let output = Command::new(python).args(["-c", purelib]).output()?;
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))

@@ -126,8 +126,11 @@ pub(crate) fn host_packages(scratch: &Path) -> Result<()> {
     )
 }
 
-/// The wheels lack the `lib*.so` links that `-cudart shared` wants.
-fn development_links(libraries: &Path) -> Result<()> {
+/// The wheels lack the `lib*.so` links that the linker wants.
+///
+/// # Errors
+/// What the file system says.
+pub(crate) fn development_links(libraries: &Path) -> Result<()> {
     for entry in fs::read_dir(libraries)? {
         let name = entry?.file_name();
         let name = name.to_string_lossy();

@@ -9,7 +9,7 @@ use texture::{Descriptor, Image};
 use crate::context::state::ContextState;
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
-use crate::memory::array_shape::{SURFACE_LDST, element};
+use crate::memory::array_shape::element;
 use crate::textures::describe::{as_surface, as_texture};
 use crate::textures::objects::{ObjectState, Objects};
 use crate::values::Resource;
@@ -114,15 +114,12 @@ impl Driver {
     /// Makes a surface object of an array, or of a level of a mipmapped one.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for other resources, and arrays that were not made for it (`CUDA_ARRAY3D_SURFACE_LDST`); `OUT_OF_MEMORY`;
-    /// the context's error.
+    /// `INVALID_VALUE` for other resources, and arrays of which there are no surfaces; `OUT_OF_MEMORY`; the context's error.
+    /// `CUDA_ARRAY3D_SURFACE_LDST` is wanted of an array by references only.
     pub fn surf_object_create(&self, resource: &Resource) -> Result<u64> {
         let context = self.current()?;
-        let Resource::Array(array) = *resource else { return Err(CudaError::INVALID_VALUE) };
+        let Resource::Array(_) = *resource else { return Err(CudaError::INVALID_VALUE) };
         let (image, _) = self.image(&context, resource)?;
-        if !self.memory.arrays.get(array).is_ok_and(|array| array.shape.has(SURFACE_LDST)) {
-            return Err(CudaError::INVALID_VALUE);
-        }
         self.make_object(&context, &as_surface(image)?, resource, None, None)
     }
 
@@ -141,11 +138,14 @@ impl Driver {
         self.destroy_object(Objects::Textures, texture)
     }
 
-    /// As `tex_object_destroy`, of a surface object.
+    /// As `tex_object_destroy`, of a surface object; that of none, 0, is no error.
     ///
     /// # Errors
     /// `INVALID_VALUE` if it is none; the context's error.
     pub fn surf_object_destroy(&self, surface: u64) -> Result<()> {
+        if surface == 0 {
+            return self.current().map(drop);
+        }
         self.destroy_object(Objects::Surfaces, surface)
     }
 

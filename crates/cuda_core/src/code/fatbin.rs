@@ -9,7 +9,10 @@
 //!
 //! A header says how many bytes of entries follow; an entry is a small header and a payload: PTX text or machine code
 //! (ELF), plain or compressed with LZ4 or Zstandard. This GPU's instruction set is PTX, so of each fat binary the PTX for
-//! the highest architecture not above the GPU's is taken.
+//! the highest architecture not above the GPU's is taken. If there is none, but machine code that such a GPU runs, the PTX
+//! beside it is the same code, though for a higher architecture of the GPU's family: vendor libraries have PTX for the
+//! highest only. That goes for a fat binary alone: among files to link there is the device runtime library, whose PTX
+//! is of that kind too, and this GPU has functions of its own in place of the library's.
 //!
 //! The layout was learned from files; no part of it is published. Images come from programs: sizes are limited before
 //! memory is allocated for them.
@@ -77,7 +80,7 @@ pub fn texts(image: &dyn Image, capability: u32) -> Result<Found> {
     }
     match u32::from_le_bytes(magic) {
         WRAPPER_MAGIC => wrapped(image, capability),
-        HEADER_MAGIC => Found::one(binary(image, capability)?.0),
+        HEADER_MAGIC => Found::one(binary(image, capability, Kin::Alone)?.0),
         _ if magic == ELF_MAGIC || magic == TILE_IR_MAGIC => Err(CudaError::NO_BINARY_FOR_GPU),
         _ => Found::one(text(image)),
     }
@@ -96,7 +99,7 @@ pub fn section(bytes: &[u8], capability: u32) -> Result<Found> {
         if rest.is_empty() {
             return Ok(found);
         }
-        let (text, bytes) = binary(&rest, capability)?;
+        let (text, bytes) = binary(&rest, capability, Kin::Linked)?;
         found.add(text)?;
         rest = usize::try_from(bytes).ok().and_then(|bytes| rest.get(bytes..)).unwrap_or(&[]);
     }
@@ -119,7 +122,7 @@ fn wrapped(image: &dyn Image, capability: u32) -> Result<Found> {
     match u32_at(&wrapper, 4) {
         1 => {
             let data = image.follow(u64_at(&wrapper, 8)).ok_or(CudaError::INVALID_IMAGE)?;
-            Found::one(binary(&*data, capability)?.0)
+            Found::one(binary(&*data, capability, Kin::Alone)?.0)
         }
         2 => {
             let list = image.follow(u64_at(&wrapper, 16)).ok_or(CudaError::INVALID_IMAGE)?;
@@ -135,7 +138,7 @@ fn wrapped(image: &dyn Image, capability: u32) -> Result<Found> {
                 }
                 let data = list.follow(pointer).ok_or(CudaError::INVALID_IMAGE)?;
                 // The device runtime library, linked in though unused, has machine code only.
-                found.add(binary(&*data, capability)?.0)?;
+                found.add(binary(&*data, capability, Kin::Linked)?.0)?;
             }
             Err(CudaError::INVALID_IMAGE)
         }
@@ -155,14 +158,27 @@ struct Entry {
     arch: u32,
 }
 
+/// Whether a fat binary is all of an image, or one of those that are linked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kin {
+    Alone,
+    Linked,
+}
+
 /// The best PTX of one fat binary, or that there is none, and how long it is.
-fn binary(image: &dyn Image, capability: u32) -> Result<(Result<Vec<u8>>, u64)> {
+fn binary(image: &dyn Image, capability: u32, kin: Kin) -> Result<(Result<Vec<u8>>, u64)> {
     let (entries, end) = entries(image)?;
-    // Machine code, link-time intermediate code, and whatever comes are passed over; of several equal ones the first is taken.
-    let runs = |entry: &&Entry| entry.kind == PTX && entry.arch <= capability;
-    let best = entries.iter().rev().filter(runs).max_by_key(|entry| entry.arch);
-    let text = best.ok_or(CudaError::NO_BINARY_FOR_GPU).and_then(|best| trimmed(payload(image, *best)?));
-    Ok((text, end))
+    let fits = |entry: &&Entry| entry.arch <= capability;
+    let family = |entry: &&Entry| entry.arch / 10 == capability / 10;
+    // Link-time intermediate code, and whatever comes are passed over; of several equal ones the first is taken.
+    let ptx = || entries.iter().filter(|entry| entry.kind == PTX);
+    let best = ptx().rev().filter(fits).max_by_key(|entry| entry.arch);
+    let above = || {
+        let runs = entries.iter().any(|entry| entry.kind == MACHINE_CODE && family(&entry) && fits(&entry));
+        ptx().filter(family).min_by_key(|entry| entry.arch).filter(|_| runs && kin == Kin::Alone)
+    };
+    let best = best.or_else(above).ok_or(CudaError::NO_BINARY_FOR_GPU);
+    Ok((best.and_then(|best| trimmed(payload(image, *best)?)), end))
 }
 
 /// The machine code of one fat binary, if it has any.

@@ -114,6 +114,26 @@ fn the_best_text_is_found() {
 }
 
 #[test]
+fn ptx_beside_machine_code_for_the_gpu_is_for_it_too() {
+    let of = |entries: &[(u16, u32)]| {
+        let entry = |&(kind, arch)| {
+            let text = ptx(arch);
+            entry(kind, arch, 0, if kind == PTX { text.as_bytes() } else { b"\x7FELF" }, 0)
+        };
+        Memory(HashMap::from([(1, binary_of(&entries.iter().map(entry).collect::<Vec<_>>()))])).texts(1)
+    };
+    let none = Err(CudaError::NO_BINARY_FOR_GPU);
+    let linked = binary_of(&[entry(MACHINE_CODE, 120, 0, b"\x7FELF", 0), entry(PTX, 121, 0, ptx(121).as_bytes(), 0)]);
+    let found = section(&linked, 120).unwrap();
+    assert_eq!((found.texts.len(), found.without), (0, 1), "not among files that are linked");
+    assert_eq!(of(&[(2, 120), (1, 123), (1, 121), (2, 121)]), Ok(vec![ptx(121)]));
+    assert_eq!(of(&[(1, 121), (2, 120), (1, 75)]), Ok(vec![ptx(75)]), "what any driver takes comes first");
+    assert_eq!(of(&[(1, 121), (2, 121)]), none, "not for this GPU");
+    assert_eq!(of(&[(1, 121), (2, 90)]), none, "not for this GPU either");
+    assert_eq!(of(&[(1, 130), (2, 120)]), none, "another family's instructions");
+}
+
+#[test]
 fn images_without_ptx_are_refused() {
     let mut memory = Memory::default();
     let mut add = |address, bytes: Vec<u8>| drop(memory.0.insert(address, bytes));
