@@ -179,7 +179,12 @@ pub(crate) fn all(root: &Path, names: &[String], how: &How) -> Result<()> {
         outcomes.push(done);
     }
     let given = how.sources().is_some();
-    write(&root.join("docs/compatibility.md"), vec![(HEADING.to_owned(), section(&outcomes, &left_out, given)?)])
+    let wanted: BTreeSet<&str> =
+        there.keys().map(String::as_str).filter(|name| !left_out.contains_key(*name)).collect();
+    write(
+        &root.join("docs/compatibility.md"),
+        vec![(HEADING.to_owned(), section(&outcomes, &wanted, &left_out, given)?)],
+    )
 }
 
 /// Samples by name: their folders below `Samples`.
@@ -448,7 +453,12 @@ fn keep(path: &Path, outcomes: &Outcomes) -> Result<()> {
 }
 
 /// What the page says.
-fn section(modes: &[Outcomes], left_out: &BTreeMap<String, String>, given: bool) -> Result<String> {
+fn section(
+    modes: &[Outcomes],
+    wanted: &BTreeSet<&str>,
+    left_out: &BTreeMap<String, String>,
+    given: bool,
+) -> Result<String> {
     let from = if given { "a checkout that was given" } else { TAG };
     let version = |package: &str| {
         let wanted = TOOLKIT.steps.concat().into_iter().find_map(|step| step.strip_prefix(package));
@@ -487,6 +497,12 @@ fn section(modes: &[Outcomes], left_out: &BTreeMap<String, String>, given: bool)
         text += "\nFailed:\n";
         for ((name, reason), modes) in failed {
             writeln!(text, "- {name} ({}): {}", modes.join(", "), shown(reason))?;
+        }
+    }
+    for (mode, outcomes) in names.iter().zip(modes) {
+        let missing: Vec<&str> = wanted.iter().copied().filter(|name| !outcomes.contains_key(*name)).collect();
+        if !missing.is_empty() {
+            writeln!(text, "\nNot run yet ({mode}), and not counted: {}", missing.join(", "))?;
         }
     }
     if !refused.is_empty() {
@@ -570,11 +586,18 @@ mod tests {
         let again = read(&path);
         fs::remove_file(&path).unwrap();
         assert_eq!(again.unwrap(), outcomes);
-        let text = section(&[outcomes.clone(), outcomes], &[("a".to_owned(), "why".to_owned())].into(), true).unwrap();
+        let text = section(
+            &[outcomes.clone(), outcomes],
+            &["sample1", "later"].into(),
+            &[("a".to_owned(), "why".to_owned())].into(),
+            true,
+        )
+        .unwrap();
         for part in [
             "| native | 1 | 4 | 1 | 1 | 20.0 % |",
             "- sample1 (native, tenant): Test failed!\n",
             "- sample2: Waiving it\n",
+            "\nNot run yet (tenant), and not counted: later\n",
             "- a: why\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");
