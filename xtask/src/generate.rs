@@ -5,7 +5,12 @@
 //!   2000 cuMemcpyHtoD(dst_device: CUdeviceptr_v1, …)           a variant: since, symbol, parameters
 //!   3020 cuMemcpyHtoD_v2(dst_device: …) = copy::memcpy_htod    implemented by this function of libcuda's `calls`
 //!   7000 cuMemcpyHtoD_v2_ptds as cuMemcpyHtoD_v2               the same for per-thread default streams
+//! cuGLInit
+//!   2000 cuGLInit ! OPERATING_SYSTEM graphics                  refused, with this code and for this reason
+//! ! graphics: no graphics on this GPU                          a reason, before the first name
 //! ```
+//! Every variant is implemented or refused. A refused one answers as a real driver does where a GPU lacks what it is for.
+//!
 //! `= early …` marks functions that work before `cuInit`. A function that has a per-thread variant but no stream among its
 //! parameters gets the default stream it works on as its first argument.
 //!
@@ -36,9 +41,37 @@ struct Variant {
     symbol: String,
     /// Name and type of each.
     parameters: Vec<(String, String)>,
-    call: Option<Call>,
+    /// `None` only until [`inherit`] has filled in what a variant for per-thread default streams does.
+    answer: Option<AnswerOf>,
     /// The symbol that this is the per-thread variant of.
     per_thread_of: Option<String>,
+}
+
+/// What a function does.
+#[derive(Clone)]
+enum AnswerOf {
+    Done(Call),
+    Refused {
+        /// Without `CUDA_ERROR_`.
+        code: String,
+        reason: String,
+    },
+}
+
+impl Variant {
+    fn call(&self) -> Option<&Call> {
+        match &self.answer {
+            Some(AnswerOf::Done(call)) => Some(call),
+            _ => None,
+        }
+    }
+
+    fn refusal(&self) -> Option<(&str, &str)> {
+        match &self.answer {
+            Some(AnswerOf::Refused { code, reason }) => Some((code, reason)),
+            _ => None,
+        }
+    }
 }
 
 /// What implements a function.
@@ -61,7 +94,7 @@ pub(crate) fn generate(root: &Path, check: bool) -> Result<()> {
     for family in &families {
         files.push((format!("{SHIMS}/{family}.rs"), rustfmt(root, &shims(&names, family))?));
     }
-    files.push((format!("{SHIMS}/not_supported.rs"), rustfmt(root, &not_supported(&names))?));
+    files.push((format!("{SHIMS}/refused.rs"), rustfmt(root, &refused(&names))?));
     files.push((format!("{SHIMS}/addresses.rs"), rustfmt(root, &addresses(&names))?));
     files.push((format!("{SHIMS}/mod.rs"), rustfmt(root, &modules(&families))?));
     for (path, text) in files {
@@ -81,9 +114,15 @@ pub(crate) fn generate(root: &Path, check: bool) -> Result<()> {
 
 fn parse(table: &str) -> Result<Vec<Name>> {
     let mut names: Vec<Name> = Vec::new();
+    let mut reasons = BTreeMap::new();
     for (number, line) in table.lines().enumerate() {
         let row = || format!("{TABLE}:{}", number + 1);
         if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some(reason) = line.strip_prefix("! ") {
+            let (word, reason) = reason.split_once(": ").with_context(row)?;
+            reasons.insert(word, reason);
             continue;
         }
         let Some(variant) = line.strip_prefix("  ") else {
@@ -92,28 +131,32 @@ fn parse(table: &str) -> Result<Vec<Name>> {
             continue;
         };
         let name = names.last_mut().with_context(row)?;
-        name.variants.push(parse_variant(variant).with_context(row)?);
+        name.variants.push(parse_variant(variant, &reasons).with_context(row)?);
     }
     inherit(&mut names)?;
     Ok(names)
 }
 
-fn parse_variant(text: &str) -> Result<Variant> {
+fn parse_variant(text: &str, reasons: &BTreeMap<&str, &str>) -> Result<Variant> {
     let (since, rest) = text.split_once(' ').context("since and symbol")?;
     let since = since.parse()?;
     if let Some((symbol, of)) = rest.split_once(" as ") {
         let per_thread_of = Some(of.to_owned());
-        return Ok(Variant { since, symbol: symbol.to_owned(), parameters: Vec::new(), call: None, per_thread_of });
+        return Ok(Variant { since, symbol: symbol.to_owned(), parameters: Vec::new(), answer: None, per_thread_of });
     }
-    let (declaration, call) = match rest.split_once(" = ") {
-        Some((declaration, call)) => (declaration, Some(parse_call(call)?)),
-        None => (rest, None),
+    let (declaration, answer) = if let Some((declaration, call)) = rest.split_once(" = ") {
+        (declaration, AnswerOf::Done(parse_call(call)?))
+    } else {
+        let (declaration, refusal) = rest.split_once(" ! ").context("neither implemented nor refused")?;
+        let (code, reason) = refusal.split_once(' ').context("code and reason")?;
+        let reason = *reasons.get(reason).with_context(|| format!("no reason {reason}"))?;
+        (declaration, AnswerOf::Refused { code: code.to_owned(), reason: reason.to_owned() })
     };
     let (symbol, parameters) = match declaration.split_once('(') {
         Some((symbol, list)) => (symbol, parse_parameters(list.strip_suffix(')').context("parameters end in )")?)?),
         None => (declaration, Vec::new()),
     };
-    Ok(Variant { since, symbol: symbol.to_owned(), parameters, call, per_thread_of: None })
+    Ok(Variant { since, symbol: symbol.to_owned(), parameters, answer: Some(answer), per_thread_of: None })
 }
 
 fn parse_call(text: &str) -> Result<Call> {
@@ -136,8 +179,8 @@ fn inherit(names: &mut [Name]) -> Result<()> {
         for index in 0..name.variants.len() {
             let Some(of) = name.variants[index].per_thread_of.clone() else { continue };
             let base = name.variants.iter().find(|variant| variant.symbol == of).context(of)?;
-            let (parameters, call) = (base.parameters.clone(), base.call.clone());
-            (name.variants[index].parameters, name.variants[index].call) = (parameters, call);
+            let (parameters, answer) = (base.parameters.clone(), base.answer.clone());
+            (name.variants[index].parameters, name.variants[index].answer) = (parameters, answer);
         }
     }
     Ok(())
@@ -145,7 +188,7 @@ fn inherit(names: &mut [Name]) -> Result<()> {
 
 fn families(names: &[Name]) -> BTreeSet<String> {
     let variants = names.iter().flat_map(|name| &name.variants);
-    variants.filter_map(|variant| Some(variant.call.as_ref()?.family.clone())).collect()
+    variants.filter_map(|variant| Some(variant.call()?.family.clone())).collect()
 }
 
 /// True if the function works on a default stream that its parameters do not name.
@@ -160,7 +203,7 @@ fn shims(names: &[Name], family: &str) -> String {
     let mut streams = BTreeSet::new();
     for name in names {
         for variant in &name.variants {
-            let Some(call) = variant.call.as_ref().filter(|call| call.family == family) else { continue };
+            let Some(call) = variant.call().filter(|call| call.family == family) else { continue };
             let per_thread = variant.per_thread_of.is_some();
             let mut arguments = Vec::new();
             if !call.early {
@@ -226,20 +269,22 @@ fn join(words: &BTreeSet<String>) -> String {
     words.iter().cloned().collect::<Vec<_>>().join(", ")
 }
 
-fn not_supported(names: &[Name]) -> String {
-    let variants = names.iter().flat_map(|name| &name.variants).filter(|variant| variant.call.is_none());
-    let symbols: BTreeSet<&str> = variants.map(|variant| variant.symbol.as_str()).collect();
+fn refused(names: &[Name]) -> String {
+    let variants = names.iter().flat_map(|name| &name.variants);
+    let rows: BTreeMap<&str, (&str, &str)> =
+        variants.filter_map(|variant| Some((variant.symbol.as_str(), variant.refusal()?))).collect();
     let mut text = format!(
-        "//! Exported functions that are not implemented. {MADE}\n\n\
+        "//! Exported functions that are refused. {MADE}\n\n\
          use cuda_abi::CUresult;\n\nuse crate::entry::Entry;\n\n\
          /// Whatever its parameters are: in the C calling convention the caller cleans up.\n\
-         macro_rules! not_supported {{\n    ($($symbol:ident)*) => {{$(\n\
+         macro_rules! refused {{\n    ($($symbol:ident: $code:ident, $reason:literal;)*) => {{$(\n\
          #[unsafe(no_mangle)]\n        pub(super) extern \"C\" fn $symbol() -> CUresult {{\n\
-         static ENTRY: Entry = Entry::new(stringify!($symbol));\n            ENTRY.not_supported()\n        }}\n    )*}};\n}}\n\n\
-         not_supported! {{\n"
+         static ENTRY: Entry = Entry::new(stringify!($symbol));\n            \
+         ENTRY.refuse(CUresult::$code, $reason)\n        }}\n    )*}};\n}}\n\n\
+         refused! {{\n"
     );
-    for symbol in symbols {
-        let _ = writeln!(text, "    {symbol}");
+    for (symbol, (code, reason)) in rows {
+        let _ = writeln!(text, "    {symbol}: CUDA_ERROR_{code}, {reason:?};");
     }
     text + "}\n"
 }
@@ -271,7 +316,7 @@ fn addresses(names: &[Name]) -> String {
     for family in families(names) {
         let _ = writeln!(text, "use crate::shims::{family}::*;");
     }
-    text += "use crate::shims::not_supported::*;\n\n";
+    text += "use crate::shims::refused::*;\n\n";
     text += MACROS;
     for name in names {
         let list = |per_thread: bool| {
@@ -287,7 +332,7 @@ fn addresses(names: &[Name]) -> String {
 
 fn modules(families: &BTreeSet<String>) -> String {
     let mut text = format!(
-        "//! The exported functions and their address map. {MADE}\n\npub(crate) mod addresses;\nmod not_supported;\n"
+        "//! The exported functions and their address map. {MADE}\n\npub(crate) mod addresses;\nmod refused;\n"
     );
     for family in families {
         let _ = writeln!(text, "mod {family};");
@@ -310,32 +355,37 @@ const NOTES: &[(&str, &str)] = &[
 
 fn coverage(names: &[Name]) -> String {
     let variants: Vec<&Variant> = names.iter().flat_map(|name| &name.variants).collect();
-    let done = |variant: &&&Variant| variant.call.is_some();
-    let named = names.iter().filter(|name| newest(name).is_some_and(|variant| variant.call.is_some())).count();
+    let named = names.iter().filter(|name| newest(name).is_some_and(|variant| variant.call().is_some())).count();
+    let done = variants.iter().filter(|variant| variant.call().is_some()).count();
     let mut text = format!(
         "# Coverage of the driver API\n\n{MADE}\n\n\
-         {named} of {} names are implemented in their newest variant; {} of {} exported symbols. The others return\n\
-         `CUDA_ERROR_NOT_SUPPORTED`.\n\n\
+         Of {} names, {named} are implemented in their newest variant and {} refused, because of what the GPU or the system\n\
+         lacks: they return the code that a driver returns there. Of {} exported symbols, {done} are implemented and {}\n\
+         refused. Nothing is missing.\n\n\
          | name | variants (CUDA version) | status |\n|---|---|---|\n",
         names.len(),
-        variants.iter().filter(done).count(),
+        names.len() - named,
         variants.len(),
+        variants.len() - done,
     );
     for name in names {
-        let mut by_status: BTreeMap<bool, Vec<String>> = BTreeMap::new();
+        let mut by_status: BTreeMap<Option<(&str, &str)>, Vec<String>> = BTreeMap::new();
         for variant in &name.variants {
             let row = format!("{} ({}.{})", variant.symbol, variant.since / 1000, variant.since % 1000 / 10);
-            by_status.entry(variant.call.is_none()).or_default().push(row);
+            by_status.entry(variant.refusal()).or_default().push(row);
         }
-        let status = match (by_status.contains_key(&false), by_status.contains_key(&true)) {
-            (true, false) => "implemented".to_owned(),
-            (true, true) => format!("implemented, not {}", by_status[&true].join(", ")),
-            _ => "not implemented".to_owned(),
-        };
+        let alike = by_status.len() == 1;
+        let statuses = by_status.iter().map(|(refusal, which)| {
+            let of = if alike { String::new() } else { format!("{}: ", which.join(", ")) };
+            match refusal {
+                None => format!("{of}implemented"),
+                Some((code, reason)) => format!("{of}refused ({code}): {reason}"),
+            }
+        });
+        let status = statuses.collect::<Vec<_>>().join("; ");
         let note = NOTES.iter().find(|(of, _)| *of == name.name).map_or(String::new(), |(_, note)| format!(": {note}"));
-        let status = status + &note;
         let all: Vec<String> = by_status.into_values().flatten().collect();
-        let _ = writeln!(text, "| {} | {} | {status} |", name.name, all.join(", "));
+        let _ = writeln!(text, "| {} | {} | {status}{note} |", name.name, all.join(", "));
     }
     text
 }
@@ -365,7 +415,8 @@ fn rustfmt(root: &Path, text: &str) -> Result<String> {
 mod tests {
     use super::*;
 
-    const SAMPLE: &str = "cuA\n  2000 cuA(x: u32)\n  3020 cuA_v2(x: u64) = copy::a\n  7000 cuA_v2_ptds as cuA_v2\n";
+    const SAMPLE: &str = "! graphics: no graphics\n\
+        cuA\n  2000 cuA(x: u32) ! OPERATING_SYSTEM graphics\n  3020 cuA_v2(x: u64) = copy::a\n  7000 cuA_v2_ptds as cuA_v2\n";
 
     #[test]
     fn variants_inherit() {
@@ -374,15 +425,30 @@ mod tests {
         assert_eq!(pt.parameters.len(), 1);
         assert!(implicit_stream(&names[0], pt));
         assert!(shims(&names, "copy").contains("copy::a(driver, CUstream::PER_THREAD, x)"));
-        assert!(not_supported(&names).contains("    cuA\n"));
-        assert!(coverage(&names).contains("| cuA | "));
+    }
+
+    #[test]
+    fn refusals_say_why() {
+        let names = parse(SAMPLE).unwrap();
+        assert!(refused(&names).contains("    cuA: CUDA_ERROR_OPERATING_SYSTEM, \"no graphics\";\n"));
+        let coverage = coverage(&names);
+        assert!(coverage.contains("cuA (2.0): refused (OPERATING_SYSTEM): no graphics"), "{coverage}");
+        assert!(coverage.contains("Of 1 names, 1 are implemented in their newest variant and 0 refused"), "{coverage}");
     }
 
     #[test]
     fn malformed_tables_are_refused() {
         assert!(parse("cuB\ncuA\n").is_err());
-        assert!(parse("  2000 cuA()\n").is_err());
-        assert!(parse("cuA\n  x cuA()\n").is_err());
+        assert!(parse("  2000 cuA() = copy::a\n").is_err());
+        assert!(parse("cuA\n  x cuA() = copy::a\n").is_err());
         assert!(parse("cuA\n  2000 cuA_ptsz as cuB\n").is_err());
+        assert!(parse("cuA\n  2000 cuA() ! NOT_SUPPORTED nothing\n").is_err());
+    }
+
+    #[test]
+    fn nothing_is_missing() {
+        assert!(parse("cuA\n  2000 cuA() = copy::a\n").is_ok());
+        let missing = parse("cuA\n  2000 cuA()\n").map(drop).unwrap_err();
+        assert!(format!("{missing:#}").contains("neither implemented nor refused"), "{missing:#}");
     }
 }

@@ -59,6 +59,10 @@ handles! {
     CUgraphDeviceNode,
     /// A registered notification.
     CUasyncCallbackHandle,
+    /// A function that is told of errors.
+    CUlogsCallbackHandle,
+    /// A function that is told of core dumps.
+    CUcoredumpCallbackHandle,
     /// A green context.
     CUgreenCtx,
     /// A running link.

@@ -5,7 +5,7 @@
 //! - handles and addresses as numbers ([`handles`]): nothing here can be dereferenced;
 //! - enumerations as *open* ones: a transparent integer with named constants, because a C program can pass any number.
 //!   The constants carry the vendor's names, so that a search for one finds every use;
-//! - structures ([`device`], [`context`], [`memory`], [`module`], [`stream`], [`graph`], [`texture`]) with every field at a
+//! - structures ([`device`], [`context`], [`memory`], [`module`], [`stream`], [`graph`], [`texture`], [`old`]) with every field at a
 //!   stated offset, checked when this crate is compiled; a test of the C edge compares all of it with the vendor's header
 //!   where one is installed. Pointers in them are [`HostAddr`]s; a union is an array of words, read by those who know its
 //!   member;
@@ -13,7 +13,7 @@
 //!   what implements each. [`FUNCTIONS`] is its text; `cargo xtask gen` makes the C edge and the coverage page from it.
 //!
 //! Left out are the parts of the interface that no function of ours uses: graphics interoperation, external memory,
-//! checkpoints, fabric copies.
+//! checkpoints, fabric copies. Their functions are in the table, as refused.
 
 #![expect(non_camel_case_types, non_upper_case_globals, reason = "types and constants carry the vendor's names")]
 
@@ -78,6 +78,7 @@ pub mod graph;
 pub mod handles;
 pub mod memory;
 pub mod module;
+pub mod old;
 pub mod result;
 pub mod stream;
 pub mod texture;
@@ -90,9 +91,9 @@ pub use context::{
     CUgreenCtxCreate_flags, CUhostTaskSyncMode, CUlimit, CUmoduleLoadingMode, CUshared_carveout, CUsharedconfig,
 };
 pub use device::{
-    CUGPUDirectRDMAWritesOrdering, CUatomicOperation, CUatomicOperationCapability, CUdevice_P2PAttribute,
-    CUdevice_attribute, CUdeviceNumaConfig, CUdevprop, CUflushGPUDirectRDMAWritesOptions,
-    CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget, CUuuid,
+    CUGPUDirectRDMAWritesOrdering, CUatomicOperation, CUatomicOperationCapability, CUcoredumpSettings,
+    CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceNumaConfig, CUdevprop, CUflushGPUDirectRDMAWritesOptions,
+    CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget, CUlogLevel, CUprocessState, CUuuid,
 };
 pub use graph::{
     CUDA_BATCH_MEM_OP_NODE_PARAMS_v2, CUDA_CHILD_GRAPH_NODE_PARAMS, CUDA_CONDITIONAL_NODE_PARAMS,
@@ -118,6 +119,7 @@ pub use module::{
     CUfunction_attribute, CUfunctionLoadingState, CUjit_cacheMode, CUjit_fallback, CUjit_option, CUjit_target,
     CUjitInputType, CUlibraryOption, CUoccupancy_flags,
 };
+pub use old::{CUDA_ARRAY_DESCRIPTOR_v1, CUDA_ARRAY3D_DESCRIPTOR_v1, CUDA_MEMCPY2D_v1, CUDA_MEMCPY3D_v1};
 pub use result::CUresult;
 pub use stream::{
     CUDA_LAUNCH_PARAMS, CUaccessPolicyWindow, CUaccessProperty, CUclusterSchedulingPolicy, CUevent_flags,

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use cuda_abi::{context, device, graph, memory, module, result, stream, texture};
+use cuda_abi::{context, device, graph, memory, module, old, result, stream, texture};
 
 const CONSTANTS: &[&[(&str, i64)]] = &[
     context::CONSTANTS,
@@ -23,8 +23,15 @@ const CONSTANTS: &[&[(&str, i64)]] = &[
 /// A structure's name, then name and offset of every field, and its size last.
 type Layout = (&'static str, &'static [(&'static str, usize)]);
 
-const LAYOUTS: &[&[Layout]] =
-    &[context::LAYOUTS, device::LAYOUTS, graph::LAYOUTS, memory::LAYOUTS, stream::LAYOUTS, texture::LAYOUTS];
+const LAYOUTS: &[&[Layout]] = &[
+    context::LAYOUTS,
+    device::LAYOUTS,
+    graph::LAYOUTS,
+    memory::LAYOUTS,
+    old::LAYOUTS,
+    stream::LAYOUTS,
+    texture::LAYOUTS,
+];
 
 /// Fields that have no name of their own in C: unions, what lies between fields.
 fn unnamed(structure: &str, field: &str) -> bool {
@@ -36,6 +43,7 @@ fn unnamed(structure: &str, field: &str) -> bool {
 
 /// A field's name in C: words joined in camel case, but for what the header writes otherwise.
 fn c_name(structure: &str, field: &str) -> String {
+    let structure = structure.trim_end_matches("_v1");
     let capital = structure.starts_with("CUDA_ARRAY") && structure.ends_with("DESCRIPTOR")
         || structure.starts_with("CUDA_MEMCPY3D") && matches!(field, "width_in_bytes" | "height" | "depth")
         || structure == "CUDA_MEMCPY2D" && matches!(field, "width_in_bytes" | "height");
@@ -72,7 +80,7 @@ fn the_header_agrees() {
         println!("skipped: SUNDIAL_CUDA_HOME is not set");
         return;
     };
-    let mut source = "#include <cuda.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n".to_owned();
+    let mut source = "#define __CUDA_API_VERSION_INTERNAL\n#include <cuda.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n".to_owned();
     let mut expected: HashMap<String, i64> = HashMap::new();
     for (name, value) in CONSTANTS.iter().copied().flatten() {
         let _ = writeln!(source, "printf(\"{name} %lld\\n\", (long long){name});");

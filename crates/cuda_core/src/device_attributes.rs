@@ -19,6 +19,9 @@ pub(crate) const WARP: u32 = 32;
 /// Highest attribute number of CUDA 13.5, with room for a few more that read as 0.
 const LAST: i32 = 160;
 
+/// Whether physical memory can be given to other processes as a file descriptor, and which handles pools have: it depends on the GPU.
+pub(crate) const DESCRIPTORS: [i32; 2] = [103, 119];
+
 /// A value, or `None` for a number that is no attribute.
 pub(crate) fn value(attribute: i32, properties: &Properties) -> Option<i32> {
     let number = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
@@ -96,7 +99,8 @@ pub(crate) fn value(attribute: i32, properties: &Properties) -> Option<i32> {
         89 | 90 => 1,
         // Registered memory has another address on the GPU.
         91 => 0,
-        // Stream memory operations, version 1; cooperative launches, not over several devices.
+        // Stream memory operations, version 1; cooperative launches. Kernels can be launched so on several devices, but have no barrier
+        // between those.
         92..=95 => 1,
         96 => 0,
         97 => number(SHARED_PER_BLOCK_OPTIN),
@@ -104,9 +108,9 @@ pub(crate) fn value(attribute: i32, properties: &Properties) -> Option<i32> {
         98 => 0,
         99 => 1,
         100 | 101 => 0,
-        // Virtual memory management; no handles to share it.
+        // Virtual memory management; no handles of Windows to share it.
         102 => 1,
-        103..=105 => 0,
+        104 | 105 => 0,
         106 => number(BLOCKS_PER_SM),
         111 => number(SHARED_RESERVED),
         115 => 1,

@@ -128,6 +128,16 @@ pub enum Params<'a> {
     Packed(HostRange<'a>),
 }
 
+impl Params<'_> {
+    /// The same parameters, for a launch that may be followed by others.
+    pub(crate) fn again(&mut self) -> Params<'_> {
+        match self {
+            Params::Each(copy) => Params::Each(&mut **copy),
+            Params::Packed(range) => Params::Packed(*range),
+        }
+    }
+}
+
 impl std::fmt::Debug for Params<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -187,6 +187,12 @@ pub trait Gpu: Send + Sync {
     /// `InvalidId` if it is neither.
     fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError>;
 
+    /// Whether allocations in VRAM are [shown](Response::Shown), unless there is no room for it, in files that another process may be
+    /// told of.
+    fn shows_memory(&self) -> bool {
+        false
+    }
+
     /// Whether calls shall return only when the GPU has done what they asked for, so that errors show where they are made.
     fn is_immediate(&self) -> bool {
         false

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::MapFlags;
 
 use crate::{Mapping, PAGE};
@@ -164,6 +164,28 @@ impl Memfd {
         Memfd::from_fd(rustix::fs::open(again, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
     }
 
+    /// The same file for somebody else, by a description of its own, which is locked until the last descriptor of it is closed,
+    /// wherever that is ([`Memfd::is_lent`]).
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn lend(&self) -> io::Result<Memfd> {
+        let own = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let fd = rustix::fs::open(own, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::fs::flock(&fd, FlockOperation::LockShared)?;
+        Ok(Memfd { fd, bytes: self.bytes })
+    }
+
+    /// Whether what was lent is still open anywhere. Who has it may say that it is not.
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        let free = rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if free {
+            let _ = rustix::fs::flock(&self.fd, FlockOperation::Unlock);
+        }
+        !free
+    }
+
     /// Another handle of the same file.
     ///
     /// # Errors
@@ -249,6 +271,23 @@ mod tests {
         assert!(Memfd::open(&MemfdName { descriptor, device: stat.st_dev, inode: stat.st_ino, ..name }).is_err());
         drop(one);
         assert_eq!(missing(name), io::ErrorKind::NotFound);
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_lent_is_known_until_its_last_descriptor_is_closed() -> io::Result<()> {
+        let file = Memfd::create("file", PAGE)?;
+        assert!(!file.is_lent());
+        let (one, other) = (file.lend()?, file.lend()?);
+        assert_eq!(one.identity()?, file.identity()?);
+        let again = one.try_clone()?;
+        drop((one, other));
+        assert!(file.is_lent(), "one of three is open");
+        drop(again);
+        assert!(!file.is_lent());
+        let lent = file.lend()?;
+        assert!(file.is_lent());
+        drop(lent);
         Ok(())
     }
 

@@ -1,16 +1,18 @@
 //! Functions of the program that we call.
 
-use std::ffi::c_void;
+use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 
-use cuda_abi::{CUresult, CUstream, HostAddr};
+use cuda_abi::{CUlogLevel, CUresult, CUstream, HostAddr};
 use cuda_core::HostCall;
 
 use crate::entry::{Refusal, refuse};
+use crate::error_log::Listener;
 
 type HostFunction = unsafe extern "C" fn(*mut c_void);
 type StreamCallback = unsafe extern "C" fn(CUstream, CUresult, *mut c_void);
 type Callback = Box<dyn FnOnce(cuda_core::Result<()>) + Send>;
+type LogCallback = unsafe extern "C" fn(*mut c_void, CUlogLevel, *const c_char, usize);
 type SharedOfBlock = unsafe extern "C" fn(i32) -> usize;
 
 /// A C caller's data, on its way to the caller's own function on another thread.
@@ -73,6 +75,21 @@ pub(crate) fn stream_callback(stream: CUstream, function: HostAddr, data: HostAd
         let state = state.map_or_else(|error| CUresult(error.code()), |()| CUresult::CUDA_SUCCESS);
         // SAFETY: the caller promised that it may be called with its data, on any thread.
         unsafe { function(stream, state, data.pointer()) }
+    }))
+}
+
+/// The callback of `cuLogsRegisterCallback`.
+pub(crate) fn log(function: HostAddr, data: HostAddr) -> Result<Listener, Refusal> {
+    if function.is_null() {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null; the caller promised a function of this type (`CUlogsCallback`).
+    let function = unsafe { std::mem::transmute::<*const (), LogCallback>(pointer(function)) };
+    let data = Data::new(data);
+    Ok(Arc::new(move |level, line: &str| {
+        let Ok(line) = CString::new(line) else { return };
+        // SAFETY: the caller promised that it may be called with its data, on any thread; the text outlives the call.
+        unsafe { function(data.pointer(), level, line.as_ptr(), line.count_bytes()) }
     }))
 }
 

@@ -72,6 +72,23 @@ impl<T: Copy> Out<T> {
     }
 }
 
+/// The result of a function of `calls`, which keeps no pointer.
+pub(crate) fn result<T: Copy + Default>(call: impl FnOnce(Out<T>) -> Answer) -> Result<T, Refusal> {
+    let mut place = T::default();
+    call(Out(&raw mut place)).map(|()| place)
+}
+
+/// Hands a value to a function of `calls`, which keeps no pointer.
+pub(crate) fn given<T: Copy>(value: &T, call: impl FnOnce(In<T>) -> Answer) -> Answer {
+    call(In(&raw const *value))
+}
+
+/// A number as memory.
+pub(crate) fn bytes_of(value: &u32, call: impl FnOnce(HostRange<'_>) -> Answer) -> Answer {
+    // SAFETY: it is only read, while the borrow lasts.
+    call(unsafe { HostRange::new((&raw const *value).expose_provenance(), size_of::<u32>()) })
+}
+
 /// Stores where some GPU memory begins, and its bytes.
 pub(crate) fn set_run(address: Out<CUdeviceptr>, bytes: Out<usize>, run: (DevAddr, u64)) {
     address.set(run.0);
@@ -319,6 +336,7 @@ plain_out!(
     CUdevprop,
     CUmemAllocationProp,
     CUmemAccess_flags,
+    CUmemLocation,
     CUlaunchAttributeValue,
     CU_DEV_SM_RESOURCE_GROUP_PARAMS,
     CUgraphEdgeData,

@@ -18,6 +18,8 @@ use parking_lot::Mutex;
 
 use crate::backend::Spared;
 use crate::check;
+use crate::error_log;
+use crate::log::CALL_FAILS;
 use crate::standing::Own;
 
 /// A result code other than success, on its way to the caller.
@@ -183,12 +185,13 @@ impl Entry {
         }
     }
 
-    /// Refuses a function that is not implemented; says so once.
-    pub(crate) fn not_supported(&'static self) -> CUresult {
+    /// Refuses a function for what the GPU or the system lacks; says why once. Before `cuInit` that is what is refused.
+    pub(crate) fn refuse(&'static self, code: CUresult, why: &str) -> CUresult {
         if self.count() {
-            tracing::warn!("{}: not implemented", self.name);
+            tracing::warn!(target: CALL_FAILS, "{}: {code}: {why}", self.name);
+            error_log::tell();
         }
-        CUresult::CUDA_ERROR_NOT_SUPPORTED
+        installed().map_or_else(|Refusal(code)| code, |_| code)
     }
 
     #[cold]
@@ -197,7 +200,8 @@ impl Entry {
         if matches!(code, CUresult::CUDA_ERROR_NOT_READY | CUresult::CUDA_ERROR_NOT_FOUND) {
             tracing::trace!("{}: {code}", self.name);
         } else {
-            tracing::warn!("{}: {code}", self.name);
+            tracing::warn!(target: CALL_FAILS, "{}: {code}", self.name);
+            error_log::tell();
         }
     }
 }
@@ -212,7 +216,7 @@ mod tests {
         assert_eq!(ENTRY.call_early(|| panic!("as a test")), CUresult::CUDA_ERROR_UNKNOWN);
         assert_eq!(ENTRY.call_early(|| Ok(())), CUresult::CUDA_SUCCESS);
         assert_eq!(ENTRY.call_early(|| refuse(CUresult::CUDA_ERROR_NOT_READY)), CUresult::CUDA_ERROR_NOT_READY);
-        assert_eq!(ENTRY.not_supported(), CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        assert_eq!(ENTRY.refuse(CUresult::CUDA_ERROR_NOT_SUPPORTED, "a test"), CUresult::CUDA_ERROR_NOT_INITIALIZED);
         assert_eq!(ENTRY.calls(), 4);
     }
 }

@@ -6,14 +6,15 @@
 //! `cuda_core`.
 //!
 //! - `shims`: one exported function for each symbol of the table `cuda_abi/functions.txt`, and the address map of
-//!   `cuGetProcAddress` ([`addresses`]); made by `cargo xtask gen`. Functions that are not implemented are exported
-//!   too: they return `CUDA_ERROR_NOT_SUPPORTED`, are counted, and logged once.
+//!   `cuGetProcAddress` ([`addresses`]); made by `cargo xtask gen`. Functions that are refused, because of what the GPU or the
+//!   system lacks, are exported too: they return a real driver's code, are counted, and logged once with the reason.
 //! - [`calls`]: the decoding of each implemented function, by family.
 //! - [`start`]: `cuInit` with the log ([`log`]) and the choice of the GPU ([`backend`]), forks, the end of the process.
 //! - [`export_tables`], [`context_storage`], [`handshake`]: the unnamed functions that NVIDIA's runtime library asks for
 //!   before it starts, without which no unmodified program built with `nvcc` runs.
 //! - [`kernel_library`]: what libraries that choose their kernels themselves see of the GPU.
 //! - [`standing`]: how the program stands on a GPU in its own process, for `libnvidia-ml.so.1`.
+//! - [`error_log`]: what went wrong, for the program to read.
 //! - [`image`], [`links`], [`names`], [`callback`]: code, logs, texts and functions that cross the edge.
 //!
 //! The promise on which all unsafe code here rests is the API's own: a C program passes pointers that are null or valid
@@ -28,6 +29,7 @@ mod check;
 mod context_storage;
 mod decode;
 mod entry;
+mod error_log;
 mod export_tables;
 mod handshake;
 mod image;

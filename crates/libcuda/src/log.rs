@@ -6,10 +6,16 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use cuda_abi::CUlogLevel;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::error_log;
+
+/// Where a call says that it fails: to the program that is an error, whatever it is to us.
+pub(crate) const CALL_FAILS: &str = "call fails";
 
 /// Starts the log. `SUNDIAL_LOG` says how much is logged: off, error (the default), warn, info, debug, trace.
 pub(crate) fn start() {
@@ -25,11 +31,11 @@ struct Lines {
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.level
+        *metadata.level() <= self.level || is_for_the_program(metadata)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(self.level)
+        Some(self.level.max(LevelFilter::WARN))
     }
 
     fn new_span(&self, _span: &Attributes<'_>) -> Id {
@@ -42,7 +48,14 @@ impl Subscriber for Lines {
 
     fn event(&self, event: &Event<'_>) {
         // One write for each line, so that those of several threads do not mix.
-        let _ = std::io::stderr().write_all(line(event).as_bytes());
+        if *event.metadata().level() <= self.level {
+            let _ = std::io::stderr().write_all(line(event).as_bytes());
+        }
+        if is_for_the_program(event.metadata()) {
+            let error = *event.metadata().level() == Level::ERROR || event.metadata().target() == CALL_FAILS;
+            let level = if error { CUlogLevel::CU_LOG_LEVEL_ERROR } else { CUlogLevel::CU_LOG_LEVEL_WARNING };
+            error_log::add(level, &message(event).0);
+        }
     }
 
     fn enter(&self, _span: &Id) {}
@@ -51,10 +64,18 @@ impl Subscriber for Lines {
 }
 
 fn line(event: &Event<'_>) -> String {
-    let mut line = Line(format!("sundial: {}:", event.metadata().level().as_str().to_lowercase()));
+    format!("sundial: {}:{}\n", event.metadata().level().as_str().to_lowercase(), message(event).0)
+}
+
+fn message(event: &Event<'_>) -> Line {
+    let mut line = Line(String::new());
     event.record(&mut line);
-    line.0.push('\n');
-    line.0
+    line
+}
+
+/// Whether the program can read it, too, whatever is logged.
+fn is_for_the_program(metadata: &Metadata<'_>) -> bool {
+    *metadata.level() <= Level::WARN
 }
 
 /// A line in the making.

@@ -6,6 +6,7 @@ use cuda_abi::{CUresult, CUstream};
 use cuda_core::{Context, Driver, HostServices};
 use parking_lot::Mutex;
 
+use crate::calls::coredump;
 use crate::decode::Encode;
 use crate::entry::{self, Answer, Refusal, driver, refuse};
 use crate::{backend, check, context_storage, log};
@@ -57,6 +58,7 @@ fn print(text: &[u8]) {
 
 fn context_destroyed(context: Context) {
     context_storage::context_destroyed(context.encode());
+    coredump::context_destroyed(context.encode());
 }
 
 unsafe extern "C" fn forked() {

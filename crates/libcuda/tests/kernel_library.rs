@@ -34,10 +34,15 @@ const SOURCE: &str = "
 /// A library of this file name.
 fn library(folder: &Path, name: &str) -> *mut c_void {
     let (source, made) = (folder.join("source.c"), folder.join(name));
-    std::fs::write(&source, SOURCE).unwrap();
-    let done = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&made).arg(&source).status().unwrap();
+    std::fs::write(&source, SOURCE).expect("the folder is ours");
+    let done = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .arg(&made)
+        .arg(&source)
+        .status()
+        .expect("a C compiler");
     assert!(done.success());
-    let path = CString::new(made.as_os_str().as_bytes()).unwrap();
+    let path = CString::new(made.as_os_str().as_bytes()).expect("a path");
     // SAFETY: a C string.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
     assert!(!handle.is_null(), "{name}");

@@ -86,6 +86,8 @@ pub struct RemoteGpu {
     answered: bool,
     /// Memory files can be handed over.
     imports: bool,
+    /// Allocations in VRAM are shown.
+    shows_memory: bool,
     /// The daemon knows launches of clusters.
     clusters: bool,
     immediate: bool,
@@ -490,6 +492,10 @@ impl Gpu for RemoteGpu {
         self.timing(WAIT_NS_AT, || self.ask_import(&mut caller, import, &memory.file))?;
         caller.host_files.add_imported(id, memory.clone());
         Ok(())
+    }
+
+    fn shows_memory(&self) -> bool {
+        self.shows_memory
     }
 
     fn is_immediate(&self) -> bool {

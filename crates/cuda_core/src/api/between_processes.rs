@@ -1,14 +1,19 @@
 //! Memory and events of other processes.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use gpu::DevAddr;
 
+use crate::context::state::ContextState;
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
-use crate::handle::{self, Event, Tag};
+use crate::handle::{self, Event, MemPool, Physical, Tag};
 use crate::memory::allocation::{Allocation, Kind};
 use crate::memory::between_processes::{Bytes, Exported, Shared};
+use crate::memory::descriptors::{ForeignPool, POSIX};
+use crate::memory::pool::Sharing;
+use crate::values::PoolMemory;
 use crate::work::event::EventState;
 
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which has to be said.
@@ -56,15 +61,103 @@ impl Driver {
     /// `INVALID_VALUE` if none begins there; the context's error.
     pub fn ipc_close_mem_handle(&self, address: DevAddr) -> Result<()> {
         let current = self.current()?;
-        let imported = |found: &Allocation| found.kind == Kind::Imported;
+        let imported = |found: &Allocation| found.kind == Kind::Imported && found.pool.is_null();
         let found = self.memory.find(address.0).filter(|found| found.base == address.0 && imported(found));
-        let found = found.ok_or(CudaError::INVALID_VALUE)?;
-        if !self.opened.lock().close(address.0, found.number)? {
+        self.close_imported(&current, &*found.ok_or(CudaError::INVALID_VALUE)?)
+    }
+
+    /// Closes memory of another process once.
+    pub(crate) fn close_imported(&self, current: &ContextState, found: &Allocation) -> Result<()> {
+        if !self.opened.lock().close(found.base, found.number)? {
             return Ok(());
         }
-        let quiet = self.quiesce(&current, found.context);
-        self.memory.release(&found);
+        let quiet = self.quiesce(current, found.context);
+        self.memory.release(found);
         quiet
+    }
+
+    /// A descriptor of physical memory that was created for it (`CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`), for other processes of the
+    /// user. The memory stays as long as one is open anywhere, or it is imported.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it is none, or not created for it; `NOT_SUPPORTED`, `OPERATING_SYSTEM`.
+    pub fn mem_export(&self, handle: Physical, handle_type: u32) -> Result<OwnedFd> {
+        self.ready()?;
+        self.virtual_memory.export(self.number, handle, handle_type)
+    }
+
+    /// Physical memory by a descriptor; another process's is seen by the current context's device, or the first one.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if the descriptor names none, or none any more; `NOT_PERMITTED` if it is another user's; `NOT_SUPPORTED` for other
+    /// types, `OUT_OF_MEMORY`.
+    pub fn mem_import(&self, fd: OwnedFd, handle_type: u32) -> Result<Physical> {
+        self.ready()?;
+        if handle_type != POSIX {
+            return Err(CudaError::NOT_SUPPORTED);
+        }
+        let here = self.current_any().map_or(0, |context| context.core.gpu.ordinal);
+        self.virtual_memory.import(self.number, here, fd)
+    }
+
+    /// A descriptor of a pool that was created for it, for other processes of the user.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it is none, or not created for it; `OPERATING_SYSTEM`.
+    pub fn mem_pool_export(&self, pool: MemPool, handle_type: u32) -> Result<OwnedFd> {
+        let (_, pool) = self.pool(pool)?;
+        if handle_type == POSIX { pool.lend(self.number) } else { Err(CudaError::INVALID_VALUE) }
+    }
+
+    /// Another process's pool, from which its allocations are imported; nothing is allocated in it here.
+    ///
+    /// # Errors
+    /// As `mem_import`; `INVALID_VALUE` in the process that has it.
+    pub fn mem_pool_import(&self, fd: OwnedFd, handle_type: u32) -> Result<MemPool> {
+        self.ready()?;
+        if handle_type != POSIX {
+            return Err(CudaError::NOT_SUPPORTED);
+        }
+        let here = self.current_any().map_or(0, |context| context.core.gpu.ordinal);
+        let foreign = ForeignPool::import(self.number, fd)?;
+        Ok(self.devices.all()[here as usize].pools.create(PoolMemory::Device, 0, Sharing::Foreign(foreign)))
+    }
+
+    /// What another process that has the pool imports an allocation with.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if none begins there that is in a pool for several processes; `NOT_SUPPORTED`.
+    pub fn mem_pool_export_pointer(&self, address: DevAddr) -> Result<[u8; 64]> {
+        self.ready()?;
+        let found = self.memory.find(address.0).filter(|found| found.base == address.0 && found.kind == Kind::Pool);
+        let found = found.ok_or(CudaError::INVALID_VALUE)?;
+        if !self.pool(found.pool)?.1.is_shared() {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        Ok(self.memory.of(found.gpu).export(self.number, &found)?.encode(Shared::PoolMemory))
+    }
+
+    /// An allocation of another process in a pool of that one, for the current context; imported again it is at the same address, and
+    /// is freed once for each time.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it is in another pool, or not there any more; `OUT_OF_MEMORY`; the context's error.
+    pub fn mem_pool_import_pointer(&self, pool: MemPool, data: &[u8; 64]) -> Result<DevAddr> {
+        let context = self.current()?;
+        let (_, state) = self.pool(pool)?;
+        let exported = Exported::decode(data, Shared::PoolMemory)?;
+        if !state.foreign().is_some_and(|foreign| foreign.has(&exported)) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let mut opened = self.opened.lock();
+        if let Some(address) = opened.again(context.core.id, &exported) {
+            return Ok(address);
+        }
+        let file = exported.open_shared()?;
+        let made = context.core.memory().import_from(file, &exported, context.core.id, pool)?;
+        self.keep_in(&context, &made)?;
+        opened.insert(context.core.id, exported, &made);
+        Ok(DevAddr(made.base))
     }
 
     /// What another process of the same user opens an event with, as long as it is there.
@@ -97,7 +190,6 @@ impl Driver {
 
     fn of_another_process(&self, handle: &Bytes, kind: Shared) -> Result<Exported> {
         let exported = Exported::decode(handle, kind)?;
-        let own = exported.file.process == std::process::id() && exported.driver == self.number;
-        if own { Err(CudaError::INVALID_CONTEXT) } else { Ok(exported) }
+        if exported.is_of(self.number) { Err(CudaError::INVALID_CONTEXT) } else { Ok(exported) }
     }
 }

@@ -6,6 +6,9 @@ use crate::error::{CudaError, Result};
 use crate::handle::Device;
 use crate::values::DeviceProperties;
 
+/// Numbers of `CUatomicOperation`.
+const ATOMIC_OPERATIONS: u32 = 13;
+
 impl Driver {
     /// Driver version, as 13050.
     #[must_use]
@@ -69,7 +72,12 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` for unknown numbers, `INVALID_DEVICE`.
     pub fn device_get_attribute(&self, attribute: i32, device: Device) -> Result<i32> {
-        device_attributes::value(attribute, self.device(device)?.properties()).ok_or(CudaError::INVALID_VALUE)
+        let device = self.device(device)?;
+        if device_attributes::DESCRIPTORS.contains(&attribute) {
+            // What `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR` is, too.
+            return Ok(device.core.link.gpu().shows_memory().into());
+        }
+        device_attributes::value(attribute, device.properties()).ok_or(CudaError::INVALID_VALUE)
     }
 
     /// Major and minor compute capability.
@@ -174,6 +182,28 @@ impl Driver {
         }
         // Performance rank, access, native atomics, access to arrays, some native atomics.
         if (1..=5).contains(&attribute) { Ok(0) } else { Err(CudaError::INVALID_VALUE) }
+    }
+
+    /// Which atomic operations the link between a device and the host does natively, as bits of `CUatomicOperationCapability`: none.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`; `INVALID_VALUE` for an unknown operation.
+    pub fn device_get_host_atomic_capabilities(&self, operation: u32, device: Device) -> Result<u32> {
+        self.device(device)?;
+        if operation < ATOMIC_OPERATIONS { Ok(0) } else { Err(CudaError::INVALID_VALUE) }
+    }
+
+    /// The same of the link between two devices: there is none.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, also if both are the same; `INVALID_VALUE` for an unknown operation.
+    pub fn device_get_p2p_atomic_capabilities(&self, operation: u32, src: Device, dst: Device) -> Result<u32> {
+        self.device(src)?;
+        self.device(dst)?;
+        if src == dst {
+            return Err(CudaError::INVALID_DEVICE);
+        }
+        if operation < ATOMIC_OPERATIONS { Ok(0) } else { Err(CudaError::INVALID_VALUE) }
     }
 
     /// A `CUgraphMem_attribute`: memory that graphs use, the most of it, memory reserved for them, the most of it, bytes.

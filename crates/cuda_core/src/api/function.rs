@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::code::function::FunctionState;
-use crate::context::state::ContextState;
+use crate::context_core::ContextCore;
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::handle::{Function, Kernel, Module};
@@ -24,12 +24,12 @@ impl Driver {
     ///
     /// # Errors
     /// `INVALID_HANDLE` if it is none of the context's.
-    pub(crate) fn function_in(&self, context: &Arc<ContextState>, function: Function) -> Result<Arc<FunctionState>> {
+    pub(crate) fn function_in(&self, context: &Arc<ContextCore>, function: Function) -> Result<Arc<FunctionState>> {
         if Driver::is_kernel(function.0) {
-            return self.kernel(Kernel(function.0))?.function(&self.code, &context.core);
+            return self.kernel(Kernel(function.0))?.function(&self.code, context);
         }
         let found = self.code.functions.get(function.0)?;
-        if Arc::ptr_eq(&found.core, &context.core) { Ok(found) } else { Err(CudaError::INVALID_HANDLE) }
+        if Arc::ptr_eq(&found.core, context) { Ok(found) } else { Err(CudaError::INVALID_HANDLE) }
     }
 
     /// A `CUfunction_attribute`.

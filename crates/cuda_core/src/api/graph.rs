@@ -44,7 +44,7 @@ impl Driver {
         let work = match params {
             NodeParams::Kernel { function: given, config, params, context } => {
                 let function = match (Driver::is_kernel(given.0), context.is_null()) {
-                    (true, false) => self.function_in(&self.context(context)?, given)?,
+                    (true, false) => self.function_in(&self.context(context)?.core, given)?,
                     _ => self.function(given)?,
                 };
                 let block = block(&function, &config, params)?;

@@ -10,7 +10,21 @@ use crate::error::{CudaError, Result};
 use crate::graph::node::{KernelWork, Work};
 use crate::handle::{Function, Stream};
 use crate::values::{HostCall, LaunchConfig, Params};
+use crate::work::event::EventState;
 use crate::work::launch::{block, launch};
+use crate::work::stream::StreamState;
+
+/// What comes into any of the streams is behind what is in all of them.
+fn meet(streams: &[Arc<StreamState>]) -> Result<()> {
+    let mut reached = Vec::new();
+    for stream in streams {
+        let event = EventState::new(&stream.core, false);
+        event.record(stream)?;
+        reached.push(event);
+    }
+    let others = |at: usize| reached.iter().enumerate().filter(move |(of, _)| *of != at);
+    streams.iter().enumerate().try_for_each(|(at, stream)| others(at).try_for_each(|(_, event)| event.wait_in(stream)))
+}
 
 impl Driver {
     /// Launches a kernel; `function` may be a [`Kernel`](crate::Kernel)'s value.
@@ -21,7 +35,7 @@ impl Driver {
     /// `INVALID_CLUSTER_SIZE`, `INVALID_HANDLE`; the context's error.
     pub fn launch_kernel(&self, function: Function, config: &LaunchConfig, params: Params<'_>) -> Result<()> {
         let context = self.current()?;
-        let (given, function) = (function, self.function_in(&context, function)?);
+        let (given, function) = (function, self.function_in(&context.core, function)?);
         if let Some(capture) = self.captured(config.stream)? {
             if !Arc::ptr_eq(&capture.stream.core, &context.core) {
                 return Err(CudaError::INVALID_HANDLE);
@@ -35,6 +49,46 @@ impl Driver {
         self.not_captured(&stream)?;
         launch(&function, &stream, config, params)?;
         if config.event.is_null() { Ok(()) } else { self.event(config.event)?.record(&stream) }
+    }
+
+    /// Launches a kernel on each of several devices, cooperatively; behind what was in all of their streams before, and before what
+    /// comes into any of them, unless `before` and `behind` say otherwise.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for none, more than there are devices, two on one, and shapes that differ; `INVALID_HANDLE` for default
+    /// streams and functions of other contexts than their streams'; as `launch_kernel`. Those before one that is refused run.
+    pub fn launch_on_several_devices(
+        &self,
+        launches: &mut [(Function, LaunchConfig, Params<'_>)],
+        [before, behind]: [bool; 2],
+    ) -> Result<()> {
+        self.ready()?;
+        let shape = |config: &LaunchConfig| (config.grid, config.block, config.shared_bytes);
+        let first = launches.first().ok_or(CudaError::INVALID_VALUE)?;
+        let (first, named) = (shape(&first.1), launches.len() <= self.memory.count());
+        if !named || launches.iter().any(|(_, config, _)| shape(config) != first) {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        let mut streams: Vec<Arc<StreamState>> = Vec::new();
+        let mut functions = Vec::new();
+        for (function, config, _) in &*launches {
+            if config.stream.0 <= Stream::PER_THREAD.0 {
+                return Err(CudaError::INVALID_HANDLE);
+            }
+            let stream = self.stream(config.stream)?;
+            if streams.iter().any(|other| Arc::ptr_eq(&other.core.gpu, &stream.core.gpu)) {
+                return Err(CudaError::INVALID_VALUE);
+            }
+            functions.push(self.function_in(&stream.core, *function)?);
+            streams.push(stream);
+        }
+        if before {
+            meet(&streams)?;
+        }
+        for ((function, stream), (_, config, params)) in functions.iter().zip(&streams).zip(launches) {
+            launch(function, stream, &LaunchConfig { cooperative: true, ..*config }, params.again())?;
+        }
+        if behind { meet(&streams) } else { Ok(()) }
     }
 
     /// Runs a function in stream order; not if the context fails before.

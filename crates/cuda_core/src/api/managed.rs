@@ -9,6 +9,7 @@ use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::handle::Stream;
 use crate::memory::allocation::{Kind, Wanted};
+use crate::memory::table::Residency;
 use crate::values::Location;
 
 impl Driver {
@@ -56,6 +57,23 @@ impl Driver {
         self.stream(stream)?;
         let base = self.managed(address, bytes)?;
         self.advices.prefetched(base, location)
+    }
+
+    /// Where a range of managed or pageable memory lies: all of it on the host.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for other memory, and no bytes; the context's error.
+    pub fn mem_get_location(&self, address: DevAddr, bytes: u64) -> Result<Location> {
+        self.current()?;
+        let end = address.0.checked_add(bytes).filter(|_| address.0 != 0 && bytes != 0);
+        end.ok_or(CudaError::INVALID_VALUE)?;
+        if self.memory.is_managed(address.0) {
+            self.managed(address, bytes)?;
+        } else if self.memory.find(address.0).is_some() || self.memory.locate(address.0, bytes)? != Residency::Pageable
+        {
+            return Err(CudaError::INVALID_VALUE);
+        }
+        Ok(Location::Host)
     }
 
     /// Who was said to access a range: ordinals of devices, then -1 for the CPU.

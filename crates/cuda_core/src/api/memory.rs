@@ -44,7 +44,11 @@ impl Driver {
         let mut made = memory.try_alloc(wanted, &mut place).or_else(|error| {
             // Memory that pools keep for later comes first.
             let short = matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY);
-            if short && pools.squeeze() { memory.try_alloc(wanted, &mut place) } else { Err(error) }
+            if short && (self.virtual_memory.sweep() | pools.squeeze()) {
+                memory.try_alloc(wanted, &mut place)
+            } else {
+                Err(error)
+            }
         });
         while matches!(made, Err(CudaError::NOT_READY)) {
             place.wait(&|| context.dead())?;
@@ -97,6 +101,9 @@ impl Driver {
         if found.kind == Kind::Graph && found.base == address.0 {
             current.queues.whole().synchronize()?;
             return self.memory.of(found.gpu).graph_free(address.0, None);
+        }
+        if found.kind == Kind::Imported && !found.pool.is_null() && found.base == address.0 {
+            return self.close_imported(&current, &found);
         }
         let freeable = |found: &Allocation| matches!(found.kind, Kind::Device | Kind::Managed);
         if found.base != address.0 || !freeable(&found) {

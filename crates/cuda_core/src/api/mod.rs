@@ -21,6 +21,7 @@ mod managed;
 mod memory;
 mod module;
 mod occupancy;
+mod old_launch;
 mod pinned;
 mod pointer;
 mod pool;

@@ -1,6 +1,6 @@
 //! Stream-ordered allocation and its pools.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use gpu::DevAddr;
 
@@ -9,12 +9,13 @@ use crate::error::{CudaError, Result};
 use crate::graph::node::Work;
 use crate::handle::{Device, MemPool, Stream};
 use crate::memory::allocation::{Allocation, Kind};
-use crate::memory::pool::{Allocator, Freed, PoolState, Pools};
+use crate::memory::descriptors::POSIX;
+use crate::memory::pool::{Allocator, Freed, PoolState, Pools, Sharing};
 use crate::values::{AccessFlags, Location, MemoryProps, PoolAttribute, PoolMemory};
 
 impl Driver {
     /// A pool, and the pools of its device.
-    fn pool(&self, pool: MemPool) -> Result<(&Pools, Arc<PoolState>)> {
+    pub(crate) fn pool(&self, pool: MemPool) -> Result<(&Pools, Arc<PoolState>)> {
         self.ready()?;
         let mut pools = self.devices.all().iter().map(|device| &*device.pools);
         let found = pools.find_map(|pools| Some((pools, pools.get(pool).ok()?)));
@@ -185,8 +186,8 @@ impl Driver {
                 }
                 self.memory.of(found.gpu).graph_free(address.0, stream.point()?)
             }
-            // Memory of `cuMemAlloc` may be freed here too; it has no pool to wait in.
-            Kind::Device => {
+            // Memory of `cuMemAlloc` may be freed here too; it has no pool to wait in. Nor has another process's.
+            Kind::Device | Kind::Imported => {
                 stream.synchronize()?;
                 self.mem_free(address)
             }
@@ -197,7 +198,7 @@ impl Driver {
     /// Creates a pool of memory that is pinned at its location.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` for pools shared between processes, `INVALID_VALUE`.
+    /// `NOT_SUPPORTED` for pools shared between processes where they cannot be; `INVALID_VALUE`.
     pub fn mem_pool_create(&self, props: MemoryProps) -> Result<MemPool> {
         self.create_pool(props, false)
     }
@@ -215,10 +216,16 @@ impl Driver {
             CudaError::INVALID_DEVICE => CudaError::INVALID_VALUE,
             other => other,
         })?;
-        if props.handle_types != 0 {
-            return Err(CudaError::NOT_SUPPORTED);
-        }
-        Ok(pools.create(memory, props.max_bytes))
+        let sharing = match (props.handle_types, memory, props.location) {
+            (0, ..) => Sharing::None,
+            (POSIX, PoolMemory::Device, Location::Device(device))
+                if self.memory.of(device.cast_unsigned()).can_share(props.location) =>
+            {
+                Sharing::Lent(OnceLock::new())
+            }
+            _ => return Err(CudaError::NOT_SUPPORTED),
+        };
+        Ok(pools.create(memory, props.max_bytes, sharing))
     }
 
     /// Destroys a pool: at once, or when its last allocation is freed.

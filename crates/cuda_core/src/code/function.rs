@@ -65,6 +65,16 @@ impl Settings {
     }
 }
 
+/// What is said of launches one by one, before `cuLaunch`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Staged {
+    pub(crate) block: [u32; 3],
+    pub(crate) shared_bytes: u32,
+    /// Of the parameters, so many bytes are passed.
+    pub(crate) size: usize,
+    pub(crate) params: Vec<u8>,
+}
+
 /// A kernel in a context.
 #[derive(Debug)]
 pub(crate) struct FunctionState {
@@ -78,6 +88,7 @@ pub(crate) struct FunctionState {
     /// What it says of clusters.
     pub(crate) clusters: Clusters,
     settings: Mutex<Settings>,
+    pub(crate) staged: Mutex<Staged>,
     /// The bytes of stack with which it was prepared last, and below them most threads of a block with that stack, which
     /// are never none: 0 before its first launch. In one word, as threads of the program that launch it may see different
     /// limits.
@@ -109,6 +120,7 @@ impl FunctionState {
             info,
             clusters,
             settings: Mutex::default(),
+            staged: Mutex::default(),
             prepared: AtomicU64::new(0),
             refusal: OnceLock::new(),
         }

@@ -6,6 +6,7 @@
 //! The bytes name a descriptor of the exporter's ([`MemfdName`]). Whether that may be opened the operating system decides.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,6 +14,7 @@ use gpu::{AllocId, ContextId, DevAddr, HostMemory, LARGE_PAGE_BYTES, MapAccess, 
 use hostmem::{Memfd, MemfdName, Protection};
 
 use crate::error::{CudaError, Result};
+use crate::handle::MemPool;
 use crate::memory::allocation::{Allocation, Backing, Kind, Wanted};
 use crate::memory::heap::Memory;
 
@@ -27,6 +29,11 @@ const MAGIC: u32 = 0x4c44_5331;
 pub(crate) enum Shared {
     Memory = 1,
     Event = 2,
+    /// What was made by `cuMemCreate`.
+    Physical = 3,
+    Pool = 4,
+    /// An allocation in a pool.
+    PoolMemory = 5,
 }
 
 /// Where memory of a process is.
@@ -40,13 +47,16 @@ pub(crate) struct Exported {
     pub(crate) bytes: u64,
     /// The allocation's number, which tells it from a later one at the same place.
     pub(crate) number: u64,
+    /// The pool that it is of, or 0.
+    pub(crate) pool: u32,
 }
 
 impl Exported {
     pub(crate) fn encode(&self, kind: Shared) -> Bytes {
-        let Exported { driver, file: MemfdName { process, descriptor, device, inode }, offset, bytes, number } = *self;
+        let Exported { driver, file: MemfdName { process, descriptor, device, inode }, offset, bytes, number, pool } =
+            *self;
         let mut out = [0; 64];
-        let words = [MAGIC, kind as u32, driver, process, descriptor, 0].map(u32::to_le_bytes);
+        let words = [MAGIC, kind as u32, driver, process, descriptor, pool].map(u32::to_le_bytes);
         let longs = [device, inode, offset, bytes, number].map(u64::to_le_bytes);
         for (place, byte) in out.iter_mut().zip(words.iter().flatten().chain(longs.iter().flatten())) {
             *place = *byte;
@@ -60,24 +70,46 @@ impl Exported {
         let (words, longs) = bytes.split_at(24);
         let word = |at: usize| words[4 * at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
         let long = |at: usize| longs[8 * at..].first_chunk().map_or(0, |long| u64::from_le_bytes(*long));
-        if [word(0), word(1), word(5)] != [MAGIC, kind as u32, 0] {
+        let in_a_pool = matches!(kind, Shared::Pool | Shared::PoolMemory);
+        if [word(0), word(1)] != [MAGIC, kind as u32] || (word(5) != 0 && !in_a_pool) {
             return Err(CudaError::INVALID_VALUE);
         }
         let file = MemfdName { process: word(3), descriptor: word(4), device: long(0), inode: long(1) };
-        let (driver, offset, bytes, number) = (word(2), long(2), long(3), long(4));
+        let (driver, offset, bytes, number, pool) = (word(2), long(2), long(3), long(4), word(5));
         if bytes == 0 || offset.checked_add(bytes).is_none_or(|end| end > i64::MAX.cast_unsigned()) {
             return Err(CudaError::INVALID_VALUE);
         }
-        Ok(Exported { driver, file, offset, bytes, number })
+        Ok(Exported { driver, file, offset, bytes, number, pool })
+    }
+
+    /// Whether it is of this process, and this driver.
+    pub(crate) fn is_of(&self, driver: u32) -> bool {
+        self.file.process == std::process::id() && self.driver == driver
+    }
+
+    /// As [`Exported::open`], in the words of what is handed over by descriptors.
+    ///
+    /// # Errors
+    /// `NOT_PERMITTED` if it is another user's; `INVALID_VALUE` if it is not there.
+    pub(crate) fn open_shared(&self) -> Result<Arc<Memfd>> {
+        let opened = self.look();
+        opened.map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied => CudaError::NOT_PERMITTED,
+            _ => CudaError::INVALID_VALUE,
+        })
+    }
+
+    fn look(&self) -> std::io::Result<Arc<Memfd>> {
+        let opened = Memfd::open(&self.file).inspect_err(|error| {
+            tracing::warn!(process = self.file.process, %error, "memory of another process cannot be opened");
+        });
+        opened.map(Arc::new)
     }
 
     /// # Errors
     /// `INVALID_HANDLE` if it is not there, or another user's.
     fn open(&self) -> Result<Arc<Memfd>> {
-        let opened = Memfd::open(&self.file).inspect_err(|error| {
-            tracing::warn!(process = self.file.process, %error, "memory of another process cannot be opened");
-        });
-        opened.map(Arc::new).map_err(|_| CudaError::INVALID_HANDLE)
+        self.look().map_err(|_| CudaError::INVALID_HANDLE)
     }
 }
 
@@ -133,6 +165,11 @@ pub(crate) fn fresh_driver() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// What tells a pool from the others of its driver.
+pub(crate) fn pool_number(pool: MemPool) -> u32 {
+    pool.0 as u32
+}
+
 impl Memory {
     /// Whether there is a file that shows an allocation.
     pub(crate) fn is_shown(&self, allocation: &Allocation) -> bool {
@@ -146,13 +183,22 @@ impl Memory {
     pub(crate) fn export(&self, driver: u32, allocation: &Allocation) -> Result<Exported> {
         let (id, inside) = self.backing_of(allocation).ok_or(CudaError::NOT_SUPPORTED)?;
         self.link().usable()?;
+        let HostMemory { file, offset } = self.shown(id)?;
+        let name = file.name().map_err(|_| CudaError::OPERATING_SYSTEM)?;
+        let Allocation { bytes, number, .. } = *allocation;
+        let pool = pool_number(allocation.pool);
+        Ok(Exported { driver, file: name, offset: offset + inside, bytes, number, pool })
+    }
+
+    /// The file that shows what has a name of the GPU's.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` if there is none.
+    pub(crate) fn shown(&self, id: AllocId) -> Result<HostMemory> {
         let shown = self.link().gpu().host_memory(id).inspect_err(|error| {
             tracing::warn!(%error, "memory that only this process's GPU sees cannot be shared with another");
         });
-        let HostMemory { file, offset } = shown.map_err(|_| CudaError::NOT_SUPPORTED)?;
-        let name = file.name().map_err(|_| CudaError::OPERATING_SYSTEM)?;
-        let Allocation { bytes, number, .. } = *allocation;
-        Ok(Exported { driver, file: name, offset: offset + inside, bytes, number })
+        shown.map_err(|_| CudaError::NOT_SUPPORTED)
     }
 
     /// Has the GPU and the host see memory of another process.
@@ -160,8 +206,19 @@ impl Memory {
     /// # Errors
     /// `INVALID_HANDLE` if it is not there, or another user's; `OUT_OF_MEMORY`; `NOT_SUPPORTED` if the GPU cannot.
     pub(crate) fn import(&self, what: &Exported, context: ContextId) -> Result<Arc<Allocation>> {
-        let arena = self.arena()?;
         let file = what.open()?;
+        self.import_from(file, what, context, MemPool::NULL)
+    }
+
+    /// As [`Memory::import`], of a file that is open; `pool` is the one that it is known to be in.
+    pub(crate) fn import_from(
+        &self,
+        file: Arc<Memfd>,
+        what: &Exported,
+        context: ContextId,
+        pool: MemPool,
+    ) -> Result<Arc<Allocation>> {
+        let arena = self.arena()?;
         let inside = what.offset % PAGE_BYTES;
         let offset = what.offset - inside;
         let bytes = (inside + what.bytes).next_multiple_of(PAGE_BYTES);
@@ -184,7 +241,7 @@ impl Memory {
             mapped.inspect_err(|_| self.link().give_back(Request::Free { id }))
         });
         imported.inspect_err(|_| self.space().give(base, bytes))?;
-        let wanted = Wanted::new(what.bytes, Kind::Imported, context);
+        let wanted = Wanted { pool, ..Wanted::new(what.bytes, Kind::Imported, context) };
         Ok(self.known(base + inside, wanted, Backing::Own(id, bytes)))
     }
 }
@@ -196,7 +253,11 @@ mod tests {
     #[test]
     fn handles_are_read_as_they_were_written() {
         let file = MemfdName { process: 0x0102_0304, descriptor: 9, device: 0x0fed_cba9_8765_4321, inode: 77 };
-        let exported = Exported { driver: 3, file, offset: 0x12_3456_7890, bytes: 0x9876_5432, number: u64::MAX };
+        let (offset, bytes) = (0x12_3456_7890, 0x9876_5432);
+        let pooled = Exported { driver: 3, file, offset, bytes, number: u64::MAX, pool: 0x1234_5678 };
+        assert_eq!(Exported::decode(&pooled.encode(Shared::PoolMemory), Shared::PoolMemory), Ok(pooled));
+        assert_eq!(Exported::decode(&pooled.encode(Shared::Memory), Shared::Memory), Err(CudaError::INVALID_VALUE));
+        let exported = Exported { pool: 0, ..pooled };
         let bytes = exported.encode(Shared::Memory);
         assert_eq!(Exported::decode(&bytes, Shared::Memory), Ok(exported));
         assert_eq!(Exported::decode(&bytes, Shared::Event), Err(CudaError::INVALID_VALUE));

@@ -275,8 +275,8 @@ impl Memory {
 
     /// Makes known what was put at an address by whoever asks.
     pub(crate) fn known(&self, base: u64, wanted: Wanted, memory: Backing) -> Arc<Allocation> {
-        let Wanted { bytes, kind, context, .. } = wanted;
-        let known = Arc::new(Allocation { memory, ..self.elsewhere(base, bytes, kind, context) });
+        let Wanted { bytes, kind, context, pool, .. } = wanted;
+        let known = Arc::new(Allocation { memory, pool, ..self.elsewhere(base, bytes, kind, context) });
         self.space.table.insert(&known);
         known
     }

@@ -14,6 +14,7 @@ pub(crate) mod allocation;
 pub(crate) mod array_shape;
 pub(crate) mod arrays;
 pub(crate) mod between_processes;
+pub(crate) mod descriptors;
 pub(crate) mod graph_memory;
 pub(crate) mod heap;
 pub(crate) mod line;

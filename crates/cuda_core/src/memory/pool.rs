@@ -5,8 +5,9 @@
 //! above the pool's release threshold back to the GPU. While other programs wait for memory nothing is kept: a thread that is there
 //! from the first freed memory on, and sleeps else, gives back what is free, whatever the program is busy with.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use gpu::{ContextId, QueueId};
@@ -17,6 +18,8 @@ use crate::gpu_link::GpuLink;
 use crate::gpu_link::slots::{Mark, Slots};
 use crate::handle::{self, MemPool, Table, Tag};
 use crate::memory::allocation::{Allocation, Kind, Wanted};
+use crate::memory::between_processes::pool_number;
+use crate::memory::descriptors::{Descriptor, ForeignPool, of_pool};
 use crate::memory::heap::Memory;
 use crate::memory::line::Place;
 use crate::values::{PoolAttribute, PoolMemory};
@@ -44,9 +47,21 @@ pub(crate) struct PoolState {
     handle: MemPool,
     memory: PoolMemory,
     max_bytes: u64,
+    sharing: Sharing,
     contents: Mutex<Contents>,
     /// There are free blocks: looked at by every synchronization.
     has_free: AtomicBool,
+}
+
+/// Which processes have a pool.
+#[derive(Debug)]
+pub(crate) enum Sharing {
+    /// This one.
+    None,
+    /// This one, and those that it gives a descriptor, made when the first is asked for.
+    Lent(OnceLock<Descriptor>),
+    /// Another one: nothing is allocated here.
+    Foreign(ForeignPool),
 }
 
 #[derive(Debug, Default)]
@@ -84,9 +99,37 @@ pub(crate) struct Allocator {
 }
 
 impl PoolState {
-    fn new(handle: MemPool, memory: PoolMemory, max_bytes: u64) -> PoolState {
-        let contents = Contents { reuse: [true; 3], ..Contents::default() };
-        PoolState { handle, memory, max_bytes, contents: Mutex::new(contents), has_free: AtomicBool::new(false) }
+    fn new(handle: MemPool, memory: PoolMemory, max_bytes: u64, sharing: Sharing) -> PoolState {
+        let contents = Mutex::new(Contents { reuse: [true; 3], ..Contents::default() });
+        PoolState { handle, memory, max_bytes, sharing, contents, has_free: AtomicBool::new(false) }
+    }
+
+    /// A descriptor for another process.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it was not made for it; `OPERATING_SYSTEM`.
+    pub(crate) fn lend(&self, driver: u32) -> Result<OwnedFd> {
+        let Sharing::Lent(descriptor) = &self.sharing else { return Err(CudaError::INVALID_VALUE) };
+        match descriptor.get() {
+            Some(descriptor) => descriptor.lend(),
+            None => {
+                let made = of_pool(driver, pool_number(self.handle))?;
+                descriptor.get_or_init(|| made).lend()
+            }
+        }
+    }
+
+    /// Whether other processes may be told of its allocations.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.sharing, Sharing::Lent(_))
+    }
+
+    /// The other process's that it is.
+    pub(crate) fn foreign(&self) -> Option<&ForeignPool> {
+        match &self.sharing {
+            Sharing::Foreign(pool) => Some(pool),
+            _ => None,
+        }
     }
 
     /// What its memory is.
@@ -155,7 +198,7 @@ impl Pools {
             itself: Weak::clone(itself),
         });
         for memory in [PoolMemory::Device, PoolMemory::Managed, PoolMemory::Pinned] {
-            let handle = pools.create(memory, 0);
+            let handle = pools.create(memory, 0, Sharing::None);
             pools.defaults.lock()[memory as usize] = (handle, handle);
         }
         pools
@@ -178,7 +221,8 @@ impl Pools {
     /// # Errors
     /// `INVALID_VALUE` if it is none, or of other memory.
     pub(crate) fn set_current_pool(&self, memory: PoolMemory, pool: MemPool) -> Result<()> {
-        if self.get(pool)?.memory != memory {
+        let state = self.get(pool)?;
+        if state.memory != memory || state.foreign().is_some() {
             return Err(CudaError::INVALID_VALUE);
         }
         self.defaults.lock()[memory as usize].1 = pool;
@@ -186,9 +230,9 @@ impl Pools {
     }
 
     /// A new pool; `max_bytes` 0 is no limit.
-    pub(crate) fn create(&self, memory: PoolMemory, max_bytes: u64) -> MemPool {
+    pub(crate) fn create(&self, memory: PoolMemory, max_bytes: u64, sharing: Sharing) -> MemPool {
         let handle = MemPool(handle::fresh(Tag::MemPool));
-        self.table.insert(handle.0, Arc::new(PoolState::new(handle, memory, max_bytes)));
+        self.table.insert(handle.0, Arc::new(PoolState::new(handle, memory, max_bytes, sharing)));
         handle
     }
 
@@ -218,7 +262,7 @@ impl Pools {
     /// it, waits for them, until the context is `gone`.
     ///
     /// # Errors
-    /// `OUT_OF_MEMORY`; what `wait` says.
+    /// `INVALID_VALUE` for another process's; `OUT_OF_MEMORY`; what `wait` says.
     pub(crate) fn alloc(
         &self,
         pool: &PoolState,
@@ -227,6 +271,9 @@ impl Pools {
         wait: impl Fn() -> Result<()>,
         gone: &dyn Fn() -> bool,
     ) -> Result<Arc<Allocation>> {
+        if pool.foreign().is_some() {
+            return Err(CudaError::INVALID_VALUE);
+        }
         let asked = bytes;
         let bytes = bytes.checked_next_multiple_of(UNIT).ok_or(CudaError::OUT_OF_MEMORY)?;
         let mut place = self.memory.place();

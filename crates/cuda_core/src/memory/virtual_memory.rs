@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use crate::error::{CudaError, Result};
 use crate::handle::{self, Physical, Table, Tag};
 use crate::memory::allocation::Kind;
+use crate::memory::descriptors::{Foreign, Lent, POSIX};
 use crate::memory::heap::Memory;
 use crate::memory::memories::Memories;
 use crate::values::{AccessFlags, Location, MemoryProps};
@@ -21,14 +22,18 @@ fn minimum_granularity(at: Location) -> u64 {
     if matches!(at, Location::Device(_)) { LARGE_PAGE_BYTES } else { PAGE_BYTES }
 }
 
-/// Physical memory; freed when neither handle nor mapping refers to it.
+/// Physical memory; freed when neither handle nor mapping refers to it, nor a descriptor that somebody has.
 #[derive(Debug)]
 pub(crate) struct PhysicalState {
-    id: AllocId,
-    bytes: u64,
-    props: MemoryProps,
+    pub(crate) id: AllocId,
+    pub(crate) bytes: u64,
+    pub(crate) props: MemoryProps,
     /// The memory of the GPU that has it, or that may see it.
-    owner: Arc<Memory>,
+    pub(crate) owner: Arc<Memory>,
+    /// A number never used again.
+    pub(crate) number: u64,
+    /// Another process's.
+    pub(crate) _foreign: Option<Foreign>,
 }
 
 impl PhysicalState {
@@ -56,9 +61,11 @@ impl Drop for PhysicalState {
 /// Reservations, physical memory, and what of it is mapped where.
 #[derive(Debug)]
 pub(crate) struct VirtualMemory {
-    memory: Arc<Memories>,
-    physicals: Table<PhysicalState>,
+    pub(crate) memory: Arc<Memories>,
+    pub(crate) physicals: Table<PhysicalState>,
     tables: Mutex<Tables>,
+    /// What others may have.
+    pub(crate) lent: Mutex<Vec<Lent>>,
 }
 
 #[derive(Debug, Default)]
@@ -103,9 +110,12 @@ impl Tables {
 fn supported(memory: &Memories, props: MemoryProps) -> Result<()> {
     match props.location {
         Location::Host if props.handle_types != 0 => Err(CudaError::INVALID_VALUE),
-        _ if props.handle_types != 0 => Err(CudaError::NOT_SUPPORTED),
+        _ if !matches!(props.handle_types, 0 | POSIX) => Err(CudaError::NOT_SUPPORTED),
         Location::Host | Location::HostNuma(0) => Ok(()),
-        Location::Device(device) if memory.has(device) => Ok(()),
+        Location::Device(device) if memory.has(device) => {
+            let shared = props.handle_types != 0 && !memory.of(device.cast_unsigned()).can_share(props.location);
+            if shared { Err(CudaError::NOT_SUPPORTED) } else { Ok(()) }
+        }
         Location::Device(_) => Err(CudaError::INVALID_DEVICE),
         Location::HostNuma(_) | Location::HostNumaCurrent | Location::Invalid => Err(CudaError::INVALID_VALUE),
     }
@@ -136,7 +146,12 @@ fn device_access(range: &Range<u64>, mapping: &mut Mapping, flags: AccessFlags) 
 
 impl VirtualMemory {
     pub(crate) fn new(memory: &Arc<Memories>) -> VirtualMemory {
-        VirtualMemory { memory: Arc::clone(memory), physicals: Table::default(), tables: Mutex::default() }
+        VirtualMemory {
+            memory: Arc::clone(memory),
+            physicals: Table::default(),
+            tables: Mutex::default(),
+            lent: Mutex::default(),
+        }
     }
 
     /// Granularity of sizes and addresses, bytes; `option` is minimum or recommended (with which one entry maps as much as it
@@ -201,6 +216,7 @@ impl VirtualMemory {
             Location::Device(device) => (device.cast_unsigned(), MemoryKind::Vram),
             _ => (here, MemoryKind::Host),
         };
+        self.sweep();
         let owner = self.memory.of(gpu);
         owner.arena()?;
         let mut place = owner.place();
@@ -215,7 +231,12 @@ impl VirtualMemory {
             }
         };
         let handle = Physical(handle::fresh(Tag::Physical));
-        let state = PhysicalState { id, bytes, props, owner: Arc::clone(owner) };
+        let (owner, number) = (Arc::clone(owner), handle.0);
+        let state = PhysicalState { id, bytes, props, owner, number, _foreign: None };
+        if props.handle_types != 0 {
+            // Where there was no room to show it, it goes again.
+            state.owner.shown(id)?;
+        }
         self.physicals.insert(handle.0, Arc::new(state));
         Ok(handle)
     }
@@ -225,7 +246,9 @@ impl VirtualMemory {
     /// # Errors
     /// `INVALID_VALUE` if it is none.
     pub(crate) fn release(&self, handle: Physical) -> Result<()> {
-        self.physicals.remove(handle.0).map(|_| ()).map_err(|_| CudaError::INVALID_VALUE)
+        self.physicals.remove(handle.0).map_err(|_| CudaError::INVALID_VALUE)?;
+        self.sweep();
+        Ok(())
     }
 
     /// Maps physical memory at reserved addresses, without rights yet.

@@ -339,6 +339,10 @@ impl Gpu for FakeGpu {
         if self.state.lock().shows_memory { self.toy.shown_memory(id) } else { self.toy.host_memory(id) }
     }
 
+    fn shows_memory(&self) -> bool {
+        self.state.lock().shows_memory
+    }
+
     fn import(&self, id: AllocId, memory: &HostMemory, bytes: u64) -> Result<(), GpuError> {
         match std::mem::take(&mut self.state.lock().refuses_imports) {
             Some(error) => Err(error),

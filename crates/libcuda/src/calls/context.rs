@@ -1,8 +1,8 @@
 //! Glue of contexts: the stack of them, limits, what they are set to.
 
 use cuda_abi::{
-    CUcontext, CUctxCreateParams, CUdevice, CUevent, CUexecAffinityParam, CUexecAffinityType, CUfunc_cache, CUlimit,
-    CUresult, CUsharedconfig,
+    CUcontext, CUctxCreateParams, CUdevice, CUevent, CUexecAffinityParam, CUexecAffinityType,
+    CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget, CUfunc_cache, CUlimit, CUresult, CUsharedconfig,
 };
 use cuda_core::{Device, Driver};
 
@@ -195,4 +195,16 @@ pub(crate) fn ctx_enable_peer_access(driver: &Driver, peer: CUcontext, flags: u3
 
 pub(crate) fn ctx_disable_peer_access(driver: &Driver, peer: CUcontext) -> Answer {
     Ok(driver.ctx_disable_peer_access(peer.core())?)
+}
+
+/// Nobody writes into GPU memory from outside: no driver of another device finds it.
+pub(crate) fn flush_gpu_direct_rdma_writes(
+    driver: &Driver,
+    target: CUflushGPUDirectRDMAWritesTarget,
+    scope: CUflushGPUDirectRDMAWritesScope,
+) -> Answer {
+    let known = target == CUflushGPUDirectRDMAWritesTarget::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX
+        && CUflushGPUDirectRDMAWritesScope::ALL.iter().any(|(of, _)| *of == scope);
+    driver.ctx_get_flags()?;
+    refuse(if known { CUresult::CUDA_ERROR_NOT_SUPPORTED } else { CUresult::CUDA_ERROR_INVALID_VALUE })
 }

@@ -1,13 +1,16 @@
 //! Devices and their primary contexts.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use cuda_abi::{
-    CUarray_format, CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdevprop, CUexecAffinityType,
-    CUgraphMem_attribute, CUmemoryPool, CUresult, CUuuid, HostAddr,
+    CUarray_format, CUasyncCallbackHandle, CUatomicOperation, CUcontext, CUdevice, CUdevice_P2PAttribute,
+    CUdevice_attribute, CUdevprop, CUexecAffinityType, CUgraphMem_attribute, CUmemoryPool, CUresult, CUuuid, HostAddr,
 };
 use cuda_core::{Device, Driver};
+use parking_lot::Mutex;
 
-use crate::decode::{Core, Out, Text, in_at, out_at};
-use crate::entry::{Answer, refuse};
+use crate::decode::{Core, In, Out, Text, in_at, out_at};
+use crate::entry::{Answer, Refusal, refuse};
 use crate::kernel_library;
 
 pub(crate) fn device_get(driver: &Driver, device: Out<CUdevice>, ordinal: i32) -> Answer {
@@ -153,6 +156,84 @@ pub(crate) fn device_get_p2p_attribute(
 ) -> Answer {
     value.required()?;
     value.set(driver.device_get_p2p_attribute(attribute.0 as i32, Device(src), Device(dst))?);
+    Ok(())
+}
+
+/// Answers for each of the operations.
+fn atomic_capabilities(
+    out: Out<u32>,
+    operations: In<CUatomicOperation>,
+    count: u32,
+    of: impl Fn(u32) -> cuda_core::Result<u32>,
+) -> Answer {
+    out.required()?;
+    if count == 0 {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: the C caller promised so many (`decode`).
+    let operations = unsafe { operations.list(count as usize) }?;
+    let answers = operations.iter().map(|operation| of(operation.0)).collect::<cuda_core::Result<Vec<u32>>>()?;
+    for (index, answer) in answers.into_iter().enumerate() {
+        // SAFETY: the C caller promised as many places (`decode`).
+        unsafe { out.set_at(index, answer) };
+    }
+    Ok(())
+}
+
+pub(crate) fn device_get_host_atomic_capabilities(
+    driver: &Driver,
+    out: Out<u32>,
+    operations: In<CUatomicOperation>,
+    count: u32,
+    dev: CUdevice,
+) -> Answer {
+    let of = |operation| driver.device_get_host_atomic_capabilities(operation, Device(dev));
+    atomic_capabilities(out, operations, count, of)
+}
+
+pub(crate) fn device_get_p2p_atomic_capabilities(
+    driver: &Driver,
+    out: Out<u32>,
+    operations: In<CUatomicOperation>,
+    count: u32,
+    src: CUdevice,
+    dst: CUdevice,
+) -> Answer {
+    let of = |operation| driver.device_get_p2p_atomic_capabilities(operation, Device(src), Device(dst));
+    atomic_capabilities(out, operations, count, of)
+}
+
+/// Functions that are told when a device gives notice: of memory beyond a budget, which no process can have here, so none is called.
+static NOTIFIED: Mutex<Vec<(CUasyncCallbackHandle, CUdevice)>> = Mutex::new(Vec::new());
+
+pub(crate) fn device_register_async_notification(
+    driver: &Driver,
+    dev: CUdevice,
+    function: HostAddr,
+    _data: HostAddr,
+    callback: Out<CUasyncCallbackHandle>,
+) -> Answer {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    driver.device_get(dev)?;
+    callback.required()?;
+    if function.is_null() {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    let handle = CUasyncCallbackHandle(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+    NOTIFIED.lock().push((handle, dev));
+    callback.set_plain(handle);
+    Ok(())
+}
+
+pub(crate) fn device_unregister_async_notification(
+    driver: &Driver,
+    dev: CUdevice,
+    callback: CUasyncCallbackHandle,
+) -> Answer {
+    driver.device_get(dev)?;
+    let notified = &mut *NOTIFIED.lock();
+    let known = notified.iter().position(|of| *of == (callback, dev));
+    notified.swap_remove(known.ok_or(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE))?);
     Ok(())
 }
 

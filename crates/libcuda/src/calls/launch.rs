@@ -1,6 +1,9 @@
 //! Launches of kernels and of the program's own functions, and what fits.
 
-use cuda_abi::{CUfunction, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig, CUresult, CUstream, HostAddr};
+use cuda_abi::{
+    CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig, CUresult, CUstream,
+    HostAddr,
+};
 use cuda_core::{Driver, Event, LaunchConfig, Params};
 
 use crate::callback;
@@ -46,15 +49,19 @@ pub(crate) fn with_params<R>(
         // SAFETY: the C caller promised memory there, so much of it (`decode`).
         return f(Params::Packed(unsafe { range(0u64, 0) }?));
     }
-    let mut each = |index: usize, out: &mut [u8]| {
+    f(Params::Each(&mut from_each(params)))
+}
+
+/// Parameters from `kernelParams`: an address for each.
+fn from_each(params: In<HostAddr>) -> impl FnMut(usize, &mut [u8]) -> bool {
+    move |index, out| {
         // SAFETY: the C caller promised memory there, so much of it (`decode`).
         let value = unsafe { params.get_at(index) }.and_then(|at| unsafe { range(at.0, out.len()) });
         value.is_ok_and(|value| {
             value.read(out);
             true
         })
-    };
-    f(Params::Each(&mut each))
+    }
 }
 
 fn packed(extra: In<HostAddr>) -> Result<Params<'static>, Refusal> {
@@ -112,6 +119,40 @@ pub(crate) fn launch_cooperative_kernel(
     let mut config = LaunchConfig::new(grid, block, shared_bytes, stream.core());
     config.cooperative = true;
     launch(driver, function, &config, params, In::none())
+}
+
+/// Flags of [`launch_cooperative_kernel_multi_device`]: kernels wait for their own streams only, and only they are waited for there.
+const NO_PRE_LAUNCH_SYNC: u32 = 1;
+const NO_POST_LAUNCH_SYNC: u32 = 2;
+
+pub(crate) fn launch_cooperative_kernel_multi_device(
+    driver: &Driver,
+    list: In<CUDA_LAUNCH_PARAMS>,
+    count: u32,
+    flags: u32,
+) -> Answer {
+    if count == 0
+        || count as usize > driver.properties().count()
+        || flags & !(NO_PRE_LAUNCH_SYNC | NO_POST_LAUNCH_SYNC) != 0
+    {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: the C caller promised memory there, so much of it (`decode`).
+    let list = unsafe { list.list(count as usize) }?;
+    // SAFETY: as above: of each an array with an address for each parameter.
+    let mut each: Vec<_> = list.iter().map(|of| from_each(unsafe { in_at(of.kernel_params) })).collect();
+    let mut launches: Vec<_> = list
+        .iter()
+        .zip(&mut each)
+        .map(|(of, each)| {
+            let grid = [of.grid_dim_x, of.grid_dim_y, of.grid_dim_z];
+            let block = [of.block_dim_x, of.block_dim_y, of.block_dim_z];
+            let config = LaunchConfig::new(grid, block, of.shared_mem_bytes, of.h_stream.core());
+            (of.function.core(), config, Params::Each(each))
+        })
+        .collect();
+    let waits = [flags & NO_PRE_LAUNCH_SYNC == 0, flags & NO_POST_LAUNCH_SYNC == 0];
+    Ok(driver.launch_on_several_devices(&mut launches, waits)?)
 }
 
 pub(crate) fn launch_kernel_ex(

@@ -241,6 +241,38 @@ fn store(data: HostAddr, value: AttributeValue) {
     }
 }
 
+/// A location as the interface says it.
+pub(crate) fn encode_location(of: Location) -> CUmemLocation {
+    let (kind, id) = match of {
+        Location::Invalid => (CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID, 0),
+        Location::Device(device) => (CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, device),
+        Location::Host => (CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST, 0),
+        Location::HostNuma(node) => (CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, node),
+        Location::HostNumaCurrent => (CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0),
+    };
+    CUmemLocation { kind, id }
+}
+
+pub(crate) fn mem_get_location_info(
+    driver: &Driver,
+    address: CUdeviceptr,
+    size: usize,
+    summary: usize,
+    sampling: usize,
+    out: Out<CUmemLocation>,
+) -> Answer {
+    out.required()?;
+    if summary == 0 || summary > size || sampling > summary {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    let lies = encode_location(driver.mem_get_location(DevAddr(address), size as u64)?);
+    for index in 0..size.div_ceil(summary) {
+        // SAFETY: the C caller promised a place for each (`decode`).
+        unsafe { out.set_at(index, lies) };
+    }
+    Ok(())
+}
+
 pub(crate) fn pointer_get_attribute(
     driver: &Driver,
     data: HostAddr,

@@ -1,6 +1,6 @@
 //! What works before or without the driver: starting, versions, texts of results, addresses of functions.
 
-use cuda_abi::{CUdriverProcAddressQueryResult as Status, CUresult, CUuuid, HostAddr};
+use cuda_abi::{CUdriverProcAddressQueryResult as Status, CUprocessState, CUresult, CUuuid, HostAddr};
 use cuda_core::Driver;
 
 use crate::addresses::{self, Found};
@@ -85,5 +85,18 @@ pub(crate) fn profiler_start(_: &Driver) -> Answer {
 }
 
 pub(crate) fn profiler_stop(_: &Driver) -> Answer {
+    Ok(())
+}
+
+/// A process that uses this driver runs, whichever it is: none can be locked or checkpointed.
+pub(crate) fn checkpoint_process_get_state(pid: i32, state: Out<CUprocessState>) -> Answer {
+    state.required()?;
+    // What another user's process has mapped cannot be read.
+    let own = u32::try_from(pid) == Ok(std::process::id());
+    let mapped = || std::fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains("libcuda.so"));
+    if pid <= 0 || !own && !mapped() {
+        return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    state.set_plain(CUprocessState::CU_PROCESS_STATE_RUNNING);
     Ok(())
 }

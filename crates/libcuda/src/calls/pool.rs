@@ -2,13 +2,13 @@
 
 use cuda_abi::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
-    CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream, HostAddr,
+    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemPool_attribute,
+    CUmemPoolProps, CUmemoryPool, CUresult, CUstream, HostAddr,
 };
 use cuda_core::{AccessFlags, Driver, Location, MemoryProps, Physical, PoolAttribute};
 use gpu::DevAddr;
 
-use crate::calls::memory::location;
+use crate::calls::memory::{encode_location, location};
 use crate::decode::{Core, In, Out, in_at, out_at};
 use crate::entry::{Answer, Refusal, refuse};
 
@@ -313,17 +313,10 @@ pub(crate) fn mem_get_allocation_properties_from_handle(
 ) -> Answer {
     props.required()?;
     let of = driver.mem_get_allocation_properties(Physical(handle))?;
-    let (kind, id) = match of.location {
-        Location::Invalid => (CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID, 0),
-        Location::Device(device) => (CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, device),
-        Location::Host => (CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST, 0),
-        Location::HostNuma(node) => (CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, node),
-        Location::HostNumaCurrent => (CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, 0),
-    };
     props.set(CUmemAllocationProp {
         kind: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         requested_handle_types: CUmemAllocationHandleType(of.handle_types),
-        location: CUmemLocation { kind, id },
+        location: encode_location(of.location),
         win32_handle_meta_data: HostAddr::NULL,
         alloc_flags: [0; 8],
     });

@@ -1,8 +1,8 @@
 //! Exported functions implemented by `calls::context`. Made by `cargo xtask gen` from `crates/cuda_abi/functions.txt`.
 
 use cuda_abi::{
-    CUcontext, CUctxCreateParams, CUdevice, CUevent, CUexecAffinityParam, CUexecAffinityType, CUfunc_cache, CUlimit,
-    CUresult, CUsharedconfig,
+    CUcontext, CUctxCreateParams, CUdevice, CUevent, CUexecAffinityParam, CUexecAffinityType,
+    CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget, CUfunc_cache, CUlimit, CUresult, CUsharedconfig,
 };
 
 use crate::calls::context;
@@ -234,4 +234,13 @@ pub(super) extern "C" fn cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult {
 pub(super) extern "C" fn cuCtxWaitEvent(h_ctx: CUcontext, h_event: CUevent) -> CUresult {
     static ENTRY: Entry = Entry::new("cuCtxWaitEvent");
     ENTRY.call(|driver| context::ctx_wait_event(driver, h_ctx, h_event))
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuFlushGPUDirectRDMAWrites(
+    target: CUflushGPUDirectRDMAWritesTarget,
+    scope: CUflushGPUDirectRDMAWritesScope,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuFlushGPUDirectRDMAWrites");
+    ENTRY.call(|driver| context::flush_gpu_direct_rdma_writes(driver, target, scope))
 }

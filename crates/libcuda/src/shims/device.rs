@@ -1,12 +1,12 @@
 //! Exported functions implemented by `calls::device`. Made by `cargo xtask gen` from `crates/cuda_abi/functions.txt`.
 
 use cuda_abi::{
-    CUarray_format, CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdevprop, CUexecAffinityType,
-    CUgraphMem_attribute, CUmemoryPool, CUresult, CUuuid, HostAddr,
+    CUarray_format, CUasyncCallbackHandle, CUatomicOperation, CUcontext, CUdevice, CUdevice_P2PAttribute,
+    CUdevice_attribute, CUdevprop, CUexecAffinityType, CUgraphMem_attribute, CUmemoryPool, CUresult, CUuuid, HostAddr,
 };
 
 use crate::calls::device;
-use crate::decode::{Out, Text};
+use crate::decode::{In, Out, Text};
 use crate::entry::Entry;
 
 #[unsafe(no_mangle)]
@@ -76,6 +76,17 @@ pub(super) extern "C" fn cuDeviceGetGraphMemAttribute(
 }
 
 #[unsafe(no_mangle)]
+pub(super) extern "C" fn cuDeviceGetHostAtomicCapabilities(
+    capabilities: Out<u32>,
+    operations: In<CUatomicOperation>,
+    count: u32,
+    dev: CUdevice,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuDeviceGetHostAtomicCapabilities");
+    ENTRY.call(|driver| device::device_get_host_atomic_capabilities(driver, capabilities, operations, count, dev))
+}
+
+#[unsafe(no_mangle)]
 pub(super) extern "C" fn cuDeviceGetLuid(luid: Out<u8>, device_node_mask: Out<u32>, dev: CUdevice) -> CUresult {
     static ENTRY: Entry = Entry::new("cuDeviceGetLuid");
     ENTRY.call(|driver| device::device_get_luid(driver, luid, device_node_mask, dev))
@@ -91,6 +102,20 @@ pub(super) extern "C" fn cuDeviceGetMemPool(pool: Out<CUmemoryPool>, dev: CUdevi
 pub(super) extern "C" fn cuDeviceGetName(name: Out<u8>, len: i32, dev: CUdevice) -> CUresult {
     static ENTRY: Entry = Entry::new("cuDeviceGetName");
     ENTRY.call(|driver| device::device_get_name(driver, name, len, dev))
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuDeviceGetP2PAtomicCapabilities(
+    capabilities: Out<u32>,
+    operations: In<CUatomicOperation>,
+    count: u32,
+    src_device: CUdevice,
+    dst_device: CUdevice,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuDeviceGetP2PAtomicCapabilities");
+    ENTRY.call(|driver| {
+        device::device_get_p2p_atomic_capabilities(driver, capabilities, operations, count, src_device, dst_device)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -196,6 +221,17 @@ pub(super) extern "C" fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32
 }
 
 #[unsafe(no_mangle)]
+pub(super) extern "C" fn cuDeviceRegisterAsyncNotification(
+    device: CUdevice,
+    callback_func: HostAddr,
+    user_data: HostAddr,
+    callback: Out<CUasyncCallbackHandle>,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuDeviceRegisterAsyncNotification");
+    ENTRY.call(|driver| device::device_register_async_notification(driver, device, callback_func, user_data, callback))
+}
+
+#[unsafe(no_mangle)]
 pub(super) extern "C" fn cuDeviceSetGraphMemAttribute(
     device: CUdevice,
     attr: CUgraphMem_attribute,
@@ -215,4 +251,13 @@ pub(super) extern "C" fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -
 pub(super) extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, dev: CUdevice) -> CUresult {
     static ENTRY: Entry = Entry::new("cuDeviceTotalMem_v2");
     ENTRY.call(|driver| device::device_total_mem(driver, bytes, dev))
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuDeviceUnregisterAsyncNotification(
+    device: CUdevice,
+    callback: CUasyncCallbackHandle,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuDeviceUnregisterAsyncNotification");
+    ENTRY.call(|driver| device::device_unregister_async_notification(driver, device, callback))
 }

@@ -1,6 +1,6 @@
 //! Exported functions implemented by `calls::launch`. Made by `cargo xtask gen` from `crates/cuda_abi/functions.txt`.
 
-use cuda_abi::{CUfunction, CUlaunchConfig, CUresult, CUstream, HostAddr};
+use cuda_abi::{CUDA_LAUNCH_PARAMS, CUfunction, CUlaunchConfig, CUresult, CUstream, HostAddr};
 
 use crate::calls::launch;
 use crate::decode::{In, Out};
@@ -67,6 +67,16 @@ pub(super) extern "C" fn cuLaunchCooperativeKernel_ptsz(
             kernel_params,
         )
     })
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuLaunchCooperativeKernelMultiDevice(
+    launch_params_list: In<CUDA_LAUNCH_PARAMS>,
+    num_devices: u32,
+    flags: u32,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuLaunchCooperativeKernelMultiDevice");
+    ENTRY.call(|driver| launch::launch_cooperative_kernel_multi_device(driver, launch_params_list, num_devices, flags))
 }
 
 #[unsafe(no_mangle)]

@@ -91,6 +91,20 @@ pub(super) extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) ->
 }
 
 #[unsafe(no_mangle)]
+pub(super) extern "C" fn cuMemGetLocationInfo(
+    ptr: CUdeviceptr,
+    size: usize,
+    summary_granularity: usize,
+    sampling_granularity: usize,
+    location_out: Out<CUmemLocation>,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuMemGetLocationInfo");
+    ENTRY.call(|driver| {
+        memory::mem_get_location_info(driver, ptr, size, summary_granularity, sampling_granularity, location_out)
+    })
+}
+
+#[unsafe(no_mangle)]
 pub(super) extern "C" fn cuMemHostAlloc(pp: Out<HostAddr>, bytesize: usize, flags: u32) -> CUresult {
     static ENTRY: Entry = Entry::new("cuMemHostAlloc");
     ENTRY.call(|driver| memory::mem_host_alloc(driver, pp, bytesize, flags))

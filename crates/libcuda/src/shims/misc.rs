@@ -1,10 +1,16 @@
 //! Exported functions implemented by `calls::misc`. Made by `cargo xtask gen` from `crates/cuda_abi/functions.txt`.
 
-use cuda_abi::{CUdriverProcAddressQueryResult, CUresult, CUuuid, HostAddr};
+use cuda_abi::{CUdriverProcAddressQueryResult, CUprocessState, CUresult, CUuuid, HostAddr};
 
 use crate::calls::misc;
 use crate::decode::{In, Out, Text};
 use crate::entry::Entry;
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuCheckpointProcessGetState(pid: i32, state: Out<CUprocessState>) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuCheckpointProcessGetState");
+    ENTRY.call_early(|| misc::checkpoint_process_get_state(pid, state))
+}
 
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn cuDriverGetVersion(driver_version: Out<i32>) -> CUresult {

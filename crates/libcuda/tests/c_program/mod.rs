@@ -4,6 +4,8 @@
 //! One test: the driver is the process's, and the environment chooses its GPU.
 
 mod graphs;
+mod old;
+mod told;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
@@ -88,7 +90,7 @@ unsafe extern "C" {
     fn cuLaunchHostFunc(stream: CUstream, function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) -> CUresult;
     safe fn cuGraphCreate(graph: Option<&mut CUgraph>, flags: u32) -> CUresult;
     safe fn cuArrayDestroy(array: u64) -> CUresult;
-    /// Whatever its parameters are: it is not implemented.
+    /// Whatever its parameters are: it is refused.
     safe fn cuMemMapArrayAsync() -> CUresult;
 }
 
@@ -156,6 +158,14 @@ fn a_c_program() {
     streams_and_events(data);
     refusals(function);
     null_places(function, data);
+    old::sizes();
+    old::arrays();
+    old::launches(function, data);
+    old::several_devices(function, data);
+    told::errors(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")));
+    told::core_dumps(context);
+    told::what_a_device_does(data);
+    told::refusals();
     graphs::captures(function);
     graphs::kernel_nodes(context);
     graphs::memory_nodes(data);
@@ -202,6 +212,7 @@ fn before_the_start() {
     assert_eq!(cuDriverGetVersion(Some(&mut version)), OK);
     assert_eq!(version, 13050);
     assert_eq!(cuDeviceGetCount(Some(&mut count)), CUresult::CUDA_ERROR_NOT_INITIALIZED);
+    assert_eq!(cuMemMapArrayAsync(), CUresult::CUDA_ERROR_NOT_INITIALIZED);
     assert_eq!(cuInit(1), CUresult::CUDA_ERROR_INVALID_VALUE);
     let (found, status, _) = proc_address(c"", 0);
     assert_eq!(found, CUresult::CUDA_ERROR_NOT_FOUND);
@@ -320,7 +331,6 @@ fn refusals(function: CUfunction) {
     // SAFETY: nothing is read from a null address.
     assert_eq!(unsafe { cuMemcpyHtoD_v2(0, null(), 16) }, CUresult::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(cuGraphCreate(None, 0), CUresult::CUDA_ERROR_INVALID_VALUE);
-    assert_eq!(cuMemMapArrayAsync(), CUresult::CUDA_ERROR_NOT_SUPPORTED);
     assert_eq!(cuArrayDestroy(0), CUresult::CUDA_ERROR_INVALID_HANDLE);
     assert_eq!(cuStreamSynchronize(CUstream(0x7777)), CUresult::CUDA_ERROR_INVALID_HANDLE);
     // SAFETY: refused before a parameter is looked for.
