@@ -17,7 +17,8 @@ use crate::error::{CudaError, Result};
 use crate::graph::Graphs;
 use crate::handle::{self, Context, Device, Event, Stream, Table};
 use crate::memory::advice::Advices;
-use crate::memory::between_processes::{Opened, fresh_driver};
+use crate::memory::between_processes::Opened;
+use crate::memory::handles::HandleKey;
 use crate::memory::memories::Memories;
 use crate::memory::virtual_memory::VirtualMemory;
 use crate::resources::Provision;
@@ -49,8 +50,8 @@ pub struct Driver {
     pub(crate) references: References,
     /// What of other processes is open.
     pub(crate) opened: Mutex<Opened>,
-    /// Tells it from other drivers of the process.
-    pub(crate) number: u32,
+    /// What handles for other processes are signed with.
+    pub(crate) key: HandleKey,
     initialized: AtomicBool,
 }
 
@@ -75,7 +76,7 @@ impl Driver {
             objects: ObjectTable::default(),
             references: References::default(),
             opened: Mutex::default(),
-            number: fresh_driver(),
+            key: HandleKey::default(),
             initialized: AtomicBool::new(false),
             memory,
             devices,

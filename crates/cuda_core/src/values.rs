@@ -463,7 +463,7 @@ pub enum AccessFlags {
 pub struct MemoryProps {
     /// Whose memory it is.
     pub location: Location,
-    /// `CUmemAllocationHandleType` bits asked for; only 0 is supported.
+    /// `CUmemAllocationHandleType` bits asked for: `POSIX_FILE_DESCRIPTOR` or none.
     pub handle_types: u32,
     /// Most bytes of a pool; 0 is no limit.
     pub max_bytes: u64,

@@ -152,14 +152,27 @@ impl Memfd {
     /// # Errors
     /// `NotFound` if there is another file by now; as [`Memfd::from_fd`]; else what the operating system says.
     pub fn open(name: &MemfdName) -> io::Result<Memfd> {
-        let MemfdName { process, descriptor, device, inode } = *name;
-        // What is there may be anything: it is looked at before it is opened.
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let found = rustix::fs::open(format!("/proc/{process}/fd/{descriptor}"), flags, Mode::empty())?;
-        let stat = rustix::fs::fstat(&found)?;
-        if (stat.st_dev, stat.st_ino) != (device, inode) {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "the descriptor is another file's by now"));
+        Memfd::reopen(&find(name)?)
+    }
+
+    /// As [`Memfd::open`], of a file that a process of this user has made under that label. Neither ever changes.
+    ///
+    /// # Errors
+    /// As [`Memfd::open`]; `PermissionDenied` if another user has made it, `NotFound` if it is called otherwise.
+    pub fn open_own(name: &MemfdName, label: &str) -> io::Result<Memfd> {
+        let found = find(name)?;
+        if rustix::fs::fstat(&found)?.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user's memory file"));
         }
+        // As the operating system calls files of `memfd_create`.
+        let called = rustix::fs::readlink(format!("/proc/self/fd/{}", found.as_raw_fd()), Vec::new())?;
+        if called.to_bytes() != format!("/memfd:{label} (deleted)").as_bytes() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, format!("{called:?} is not called {label:?}")));
+        }
+        Memfd::reopen(&found)
+    }
+
+    fn reopen(found: &OwnedFd) -> io::Result<Memfd> {
         let again = format!("/proc/self/fd/{}", found.as_raw_fd());
         Memfd::from_fd(rustix::fs::open(again, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
     }
@@ -199,6 +212,18 @@ impl Memfd {
     pub fn into_fd(self) -> OwnedFd {
         self.fd
     }
+}
+
+/// What a name means, not opened: it may be anything.
+fn find(name: &MemfdName) -> io::Result<OwnedFd> {
+    let MemfdName { process, descriptor, device, inode } = *name;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = rustix::fs::open(format!("/proc/{process}/fd/{descriptor}"), flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&found)?;
+    if (stat.st_dev, stat.st_ino) != (device, inode) {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the descriptor is another file's by now"));
+    }
+    Ok(found)
 }
 
 impl AsFd for Memfd {
@@ -269,6 +294,19 @@ mod tests {
         let stat = rustix::fs::fstat(&file)?;
         let descriptor = file.as_raw_fd().cast_unsigned();
         assert!(Memfd::open(&MemfdName { descriptor, device: stat.st_dev, inode: stat.st_ino, ..name }).is_err());
+        assert_eq!(Memfd::open_own(&name, "one")?.identity()?, one.identity()?);
+        for label in ["other", "on", "one ", ""] {
+            let error = Memfd::open_own(&name, label).expect_err("it is called otherwise");
+            assert_eq!(error.kind(), io::ErrorKind::NotFound, "{label:?}");
+        }
+        let somebody = rustix::fs::Uid::from_raw(4321);
+        match rustix::fs::fchown(&one.fd, Some(somebody), None) {
+            Ok(()) => {
+                let error = Memfd::open_own(&name, "one").expect_err("another user has made it");
+                assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+            }
+            Err(error) => eprintln!("SKIPPED: no file can be made another user's: {error}"),
+        }
         drop(one);
         assert_eq!(missing(name), io::ErrorKind::NotFound);
         Ok(())

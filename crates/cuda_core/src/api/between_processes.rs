@@ -10,8 +10,8 @@ use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::handle::{self, Event, MemPool, Physical, Tag};
 use crate::memory::allocation::{Allocation, Kind};
-use crate::memory::between_processes::{Bytes, Exported, Shared};
 use crate::memory::descriptors::{ForeignPool, POSIX};
+use crate::memory::handles::{Bytes, Exported, Refused, Shared};
 use crate::memory::pool::Sharing;
 use crate::values::PoolMemory;
 use crate::work::event::EventState;
@@ -30,8 +30,7 @@ impl Driver {
         if found.kind != Kind::Device || found.base != address.0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        let exported = self.memory.of(found.gpu).export(self.number, &found)?;
-        Ok(exported.encode(Shared::Memory))
+        self.key.sign(&self.memory.of(found.gpu).export(&found)?, Shared::Memory)
     }
 
     /// Memory of another process, for the current context; opened again it is at the same address.
@@ -83,7 +82,7 @@ impl Driver {
     /// `INVALID_VALUE` if it is none, or not created for it; `NOT_SUPPORTED`, `OPERATING_SYSTEM`.
     pub fn mem_export(&self, handle: Physical, handle_type: u32) -> Result<OwnedFd> {
         self.ready()?;
-        self.virtual_memory.export(self.number, handle, handle_type)
+        self.virtual_memory.export(&self.key, handle, handle_type)
     }
 
     /// Physical memory by a descriptor; another process's is seen by the current context's device, or the first one.
@@ -97,7 +96,7 @@ impl Driver {
             return Err(CudaError::NOT_SUPPORTED);
         }
         let here = self.current_any().map_or(0, |context| context.core.gpu.ordinal);
-        self.virtual_memory.import(self.number, here, fd)
+        self.virtual_memory.import(&self.key, here, fd)
     }
 
     /// A descriptor of a pool that was created for it, for other processes of the user.
@@ -106,7 +105,7 @@ impl Driver {
     /// `INVALID_VALUE` if it is none, or not created for it; `OPERATING_SYSTEM`.
     pub fn mem_pool_export(&self, pool: MemPool, handle_type: u32) -> Result<OwnedFd> {
         let (_, pool) = self.pool(pool)?;
-        if handle_type == POSIX { pool.lend(self.number) } else { Err(CudaError::INVALID_VALUE) }
+        if handle_type == POSIX { pool.lend(&self.key) } else { Err(CudaError::INVALID_VALUE) }
     }
 
     /// Another process's pool, from which its allocations are imported; nothing is allocated in it here.
@@ -119,7 +118,7 @@ impl Driver {
             return Err(CudaError::NOT_SUPPORTED);
         }
         let here = self.current_any().map_or(0, |context| context.core.gpu.ordinal);
-        let foreign = ForeignPool::import(self.number, fd)?;
+        let foreign = ForeignPool::import(&self.key, fd)?;
         Ok(self.devices.all()[here as usize].pools.create(PoolMemory::Device, 0, Sharing::Foreign(foreign)))
     }
 
@@ -134,7 +133,7 @@ impl Driver {
         if !self.pool(found.pool)?.1.is_shared() {
             return Err(CudaError::INVALID_VALUE);
         }
-        Ok(self.memory.of(found.gpu).export(self.number, &found)?.encode(Shared::PoolMemory))
+        self.key.sign(&self.memory.of(found.gpu).export(&found)?, Shared::PoolMemory)
     }
 
     /// An allocation of another process in a pool of that one, for the current context; imported again it is at the same address, and
@@ -145,15 +144,16 @@ impl Driver {
     pub fn mem_pool_import_pointer(&self, pool: MemPool, data: &[u8; 64]) -> Result<DevAddr> {
         let context = self.current()?;
         let (_, state) = self.pool(pool)?;
-        let exported = Exported::decode(data, Shared::PoolMemory)?;
-        if !state.foreign().is_some_and(|foreign| foreign.has(&exported)) {
+        let verified = self.key.verify(data, Shared::PoolMemory);
+        let (exported, exporter) = verified.map_err(Refused::of_descriptor)?;
+        if !state.foreign().is_some_and(|foreign| foreign.has(&exported, &exporter)) {
             return Err(CudaError::INVALID_VALUE);
         }
         let mut opened = self.opened.lock();
         if let Some(address) = opened.again(context.core.id, &exported) {
             return Ok(address);
         }
-        let file = exported.open_shared()?;
+        let file = exported.open().map_err(Refused::of_descriptor)?;
         let made = context.core.memory().import_from(file, &exported, context.core.id, pool)?;
         self.keep_in(&context, &made)?;
         opened.insert(context.core.id, exported, &made);
@@ -167,7 +167,7 @@ impl Driver {
     pub fn ipc_get_event_handle(&self, event: Event) -> Result<[u8; 64]> {
         let event = self.event(event)?;
         let words = event.words().ok_or(CudaError::INVALID_HANDLE)?;
-        Ok(words.export(self.number)?.encode(Shared::Event))
+        self.key.sign(&words.export()?, Shared::Event)
     }
 
     /// An event of another process: who records it here is waited for there, and the other way round.
@@ -189,7 +189,7 @@ impl Driver {
     }
 
     fn of_another_process(&self, handle: &Bytes, kind: Shared) -> Result<Exported> {
-        let exported = Exported::decode(handle, kind)?;
-        if exported.is_of(self.number) { Err(CudaError::INVALID_CONTEXT) } else { Ok(exported) }
+        let (exported, exporter) = self.key.verify(handle, kind).map_err(Refused::of_handle)?;
+        if self.key.is_of(&exporter) { Err(CudaError::INVALID_CONTEXT) } else { Ok(exported) }
     }
 }

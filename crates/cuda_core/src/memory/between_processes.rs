@@ -1,117 +1,21 @@
-//! Memory of other processes: what says where it is, and what of it is open here.
+//! Memory of other processes: where it is, and what of it is open here.
 //!
 //! ```text
-//!   exporter: allocation ─► its file, and where in it ─► 64 bytes ═══► importer: the file, through /proc ─► its own GPU and host
+//!   exporter: allocation ─► its file, and where in it ─► a handle ═══► importer: the file ─► its own GPU and host
 //! ```
-//! The bytes name a descriptor of the exporter's ([`MemfdName`]). Whether that may be opened the operating system decides.
+//! What handles are, and whom they are believed of, is in [`handles`](crate::memory::handles).
 
 use std::collections::HashMap;
-use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use gpu::{AllocId, ContextId, DevAddr, HostMemory, LARGE_PAGE_BYTES, MapAccess, PAGE_BYTES, Request};
-use hostmem::{Memfd, MemfdName, Protection};
+use hostmem::{Memfd, Protection};
 
 use crate::error::{CudaError, Result};
 use crate::handle::MemPool;
 use crate::memory::allocation::{Allocation, Backing, Kind, Wanted};
+use crate::memory::handles::{Exported, Refused};
 use crate::memory::heap::Memory;
-
-/// A handle that programs send to each other.
-pub(crate) type Bytes = [u8; 64];
-
-/// What the bytes begin with, so that what is no handle is told apart.
-const MAGIC: u32 = 0x4c44_5331;
-
-/// What a handle is of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Shared {
-    Memory = 1,
-    Event = 2,
-    /// What was made by `cuMemCreate`.
-    Physical = 3,
-    Pool = 4,
-    /// An allocation in a pool.
-    PoolMemory = 5,
-}
-
-/// Where memory of a process is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Exported {
-    /// Which driver of its process: an importer is another one.
-    pub(crate) driver: u32,
-    pub(crate) file: MemfdName,
-    /// Of its first byte in the file.
-    pub(crate) offset: u64,
-    pub(crate) bytes: u64,
-    /// The allocation's number, which tells it from a later one at the same place.
-    pub(crate) number: u64,
-    /// The pool that it is of, or 0.
-    pub(crate) pool: u32,
-}
-
-impl Exported {
-    pub(crate) fn encode(&self, kind: Shared) -> Bytes {
-        let Exported { driver, file: MemfdName { process, descriptor, device, inode }, offset, bytes, number, pool } =
-            *self;
-        let mut out = [0; 64];
-        let words = [MAGIC, kind as u32, driver, process, descriptor, pool].map(u32::to_le_bytes);
-        let longs = [device, inode, offset, bytes, number].map(u64::to_le_bytes);
-        for (place, byte) in out.iter_mut().zip(words.iter().flatten().chain(longs.iter().flatten())) {
-            *place = *byte;
-        }
-        out
-    }
-
-    /// # Errors
-    /// `INVALID_VALUE` if it is no such handle.
-    pub(crate) fn decode(bytes: &Bytes, kind: Shared) -> Result<Exported> {
-        let (words, longs) = bytes.split_at(24);
-        let word = |at: usize| words[4 * at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
-        let long = |at: usize| longs[8 * at..].first_chunk().map_or(0, |long| u64::from_le_bytes(*long));
-        let in_a_pool = matches!(kind, Shared::Pool | Shared::PoolMemory);
-        if [word(0), word(1)] != [MAGIC, kind as u32] || (word(5) != 0 && !in_a_pool) {
-            return Err(CudaError::INVALID_VALUE);
-        }
-        let file = MemfdName { process: word(3), descriptor: word(4), device: long(0), inode: long(1) };
-        let (driver, offset, bytes, number, pool) = (word(2), long(2), long(3), long(4), word(5));
-        if bytes == 0 || offset.checked_add(bytes).is_none_or(|end| end > i64::MAX.cast_unsigned()) {
-            return Err(CudaError::INVALID_VALUE);
-        }
-        Ok(Exported { driver, file, offset, bytes, number, pool })
-    }
-
-    /// Whether it is of this process, and this driver.
-    pub(crate) fn is_of(&self, driver: u32) -> bool {
-        self.file.process == std::process::id() && self.driver == driver
-    }
-
-    /// As [`Exported::open`], in the words of what is handed over by descriptors.
-    ///
-    /// # Errors
-    /// `NOT_PERMITTED` if it is another user's; `INVALID_VALUE` if it is not there.
-    pub(crate) fn open_shared(&self) -> Result<Arc<Memfd>> {
-        let opened = self.look();
-        opened.map_err(|error| match error.kind() {
-            ErrorKind::PermissionDenied => CudaError::NOT_PERMITTED,
-            _ => CudaError::INVALID_VALUE,
-        })
-    }
-
-    fn look(&self) -> std::io::Result<Arc<Memfd>> {
-        let opened = Memfd::open(&self.file).inspect_err(|error| {
-            tracing::warn!(process = self.file.process, %error, "memory of another process cannot be opened");
-        });
-        opened.map(Arc::new)
-    }
-
-    /// # Errors
-    /// `INVALID_HANDLE` if it is not there, or another user's.
-    fn open(&self) -> Result<Arc<Memfd>> {
-        self.look().map_err(|_| CudaError::INVALID_HANDLE)
-    }
-}
 
 /// What of other processes a context has open: where it is here, and how often it was opened.
 #[derive(Debug, Default)]
@@ -159,12 +63,6 @@ impl Opened {
     }
 }
 
-/// A number for a driver of this process.
-pub(crate) fn fresh_driver() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
 /// What tells a pool from the others of its driver.
 pub(crate) fn pool_number(pool: MemPool) -> u32 {
     pool.0 as u32
@@ -180,14 +78,14 @@ impl Memory {
     ///
     /// # Errors
     /// `NOT_SUPPORTED` if nothing of it can be shown to them.
-    pub(crate) fn export(&self, driver: u32, allocation: &Allocation) -> Result<Exported> {
+    pub(crate) fn export(&self, allocation: &Allocation) -> Result<Exported> {
         let (id, inside) = self.backing_of(allocation).ok_or(CudaError::NOT_SUPPORTED)?;
         self.link().usable()?;
         let HostMemory { file, offset } = self.shown(id)?;
         let name = file.name().map_err(|_| CudaError::OPERATING_SYSTEM)?;
         let Allocation { bytes, number, .. } = *allocation;
         let pool = pool_number(allocation.pool);
-        Ok(Exported { driver, file: name, offset: offset + inside, bytes, number, pool })
+        Ok(Exported { file: name, offset: offset + inside, bytes, number, pool })
     }
 
     /// The file that shows what has a name of the GPU's.
@@ -206,7 +104,7 @@ impl Memory {
     /// # Errors
     /// `INVALID_HANDLE` if it is not there, or another user's; `OUT_OF_MEMORY`; `NOT_SUPPORTED` if the GPU cannot.
     pub(crate) fn import(&self, what: &Exported, context: ContextId) -> Result<Arc<Allocation>> {
-        let file = what.open()?;
+        let file = what.open().map_err(Refused::of_handle)?;
         self.import_from(file, what, context, MemPool::NULL)
     }
 
@@ -243,27 +141,5 @@ impl Memory {
         imported.inspect_err(|_| self.space().give(base, bytes))?;
         let wanted = Wanted { pool, ..Wanted::new(what.bytes, Kind::Imported, context) };
         Ok(self.known(base + inside, wanted, Backing::Own(id, bytes)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn handles_are_read_as_they_were_written() {
-        let file = MemfdName { process: 0x0102_0304, descriptor: 9, device: 0x0fed_cba9_8765_4321, inode: 77 };
-        let (offset, bytes) = (0x12_3456_7890, 0x9876_5432);
-        let pooled = Exported { driver: 3, file, offset, bytes, number: u64::MAX, pool: 0x1234_5678 };
-        assert_eq!(Exported::decode(&pooled.encode(Shared::PoolMemory), Shared::PoolMemory), Ok(pooled));
-        assert_eq!(Exported::decode(&pooled.encode(Shared::Memory), Shared::Memory), Err(CudaError::INVALID_VALUE));
-        let exported = Exported { pool: 0, ..pooled };
-        let bytes = exported.encode(Shared::Memory);
-        assert_eq!(Exported::decode(&bytes, Shared::Memory), Ok(exported));
-        assert_eq!(Exported::decode(&bytes, Shared::Event), Err(CudaError::INVALID_VALUE));
-        assert_eq!(Exported::decode(&[0; 64], Shared::Memory), Err(CudaError::INVALID_VALUE));
-        for wrong in [Exported { bytes: 0, ..exported }, Exported { offset: u64::MAX - 5, ..exported }] {
-            assert!(Exported::decode(&wrong.encode(Shared::Memory), Shared::Memory).is_err());
-        }
     }
 }

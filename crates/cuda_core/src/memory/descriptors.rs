@@ -1,10 +1,10 @@
 //! Memory that programs hand to each other by file descriptors.
 //!
 //! ```text
-//!   exporter: memory ─► its name, in a sealed file ─► descriptor ═══ unix socket, fork, pidfd ═══► importer: the name, then as any handle
+//!   exporter: memory ─► a handle, in a file ─► descriptor ═══ unix socket, fork, pidfd ═══► importer: the handle, as any
 //! ```
-//! A descriptor is a name as well, and no right: what it names the importer opens of the exporter's process
-//! ([`Exported`](crate::memory::between_processes::Exported)), which the operating system allows or not. But it lives: it is locked as
+//! A descriptor is a signed name as well ([`handles`](crate::memory::handles)), and no right: what it names the importer opens of the
+//! exporter's process, which the operating system allows or not. But it lives: it is locked as
 //! long as somebody has it open, so the exporter knows whether memory that it has released is still wanted. Who imports keeps it.
 
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use hostmem::Memfd;
 
 use crate::error::{CudaError, Result};
 use crate::handle::{self, Physical, Tag};
-use crate::memory::between_processes::{Exported, Shared};
+use crate::memory::handles::{Bytes, Exported, Exporter, HandleKey, Refused, Shared};
 use crate::memory::heap::Memory;
 use crate::memory::virtual_memory::{PhysicalState, VirtualMemory};
 use crate::values::{Location, MemoryProps};
@@ -23,19 +23,18 @@ use crate::values::{Location, MemoryProps};
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 pub(crate) const POSIX: u32 = 1;
 
-/// A file with a name in it.
+/// A file with a handle in it.
 #[derive(Debug)]
 pub(crate) struct Descriptor(Memfd);
 
 impl Descriptor {
-    /// A file for a name, in which it is itself named if `name` is given its own.
+    /// A file for a handle.
     ///
     /// # Errors
     /// `OPERATING_SYSTEM`.
-    pub(crate) fn new(kind: Shared, name: impl FnOnce(&Memfd) -> Result<Exported>) -> Result<Descriptor> {
+    fn new(handle: &Bytes) -> Result<Descriptor> {
         let file = Memfd::create("cuda memory", PAGE_BYTES).map_err(|_| CudaError::OPERATING_SYSTEM)?;
-        let name = name(&file)?.encode(kind);
-        file.map().map_err(|_| CudaError::OPERATING_SYSTEM)?.write(0, &name);
+        file.map().map_err(|_| CudaError::OPERATING_SYSTEM)?.write(0, handle);
         Ok(Descriptor(file))
     }
 
@@ -51,18 +50,18 @@ impl Descriptor {
     fn is_lent(&self) -> bool {
         self.0.is_lent()
     }
+}
 
-    /// What is named in a file that may be anything, and the file.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE` if nothing of this kind is.
-    pub(crate) fn read(fd: OwnedFd, kind: Shared) -> Result<(Exported, Memfd)> {
-        let file = Memfd::from_fd(fd).map_err(|_| CudaError::INVALID_VALUE)?;
-        let mut name = [0; 64];
-        let part = file.map_part(0, PAGE_BYTES).map_err(|_| CudaError::INVALID_VALUE)?;
-        part.read(0, &mut name);
-        Ok((Exported::decode(&name, kind)?, file))
-    }
+/// The handle in a file that may be anything, and the file.
+///
+/// # Errors
+/// `INVALID_VALUE` if there is none.
+fn read(fd: OwnedFd) -> Result<(Bytes, Memfd)> {
+    let file = Memfd::from_fd(fd).map_err(|_| CudaError::INVALID_VALUE)?;
+    let mut handle = [0; size_of::<Bytes>()];
+    let part = file.map_part(0, PAGE_BYTES).map_err(|_| CudaError::INVALID_VALUE)?;
+    part.read(0, &mut handle);
+    Ok((handle, file))
 }
 
 /// Physical memory that others may have.
@@ -84,13 +83,13 @@ impl VirtualMemory {
     ///
     /// # Errors
     /// `INVALID_VALUE` if it is none, or was not created for it; `NOT_SUPPORTED`, `OPERATING_SYSTEM`.
-    pub(crate) fn export(&self, driver: u32, handle: Physical, handle_type: u32) -> Result<OwnedFd> {
+    pub(crate) fn export(&self, key: &HandleKey, handle: Physical, handle_type: u32) -> Result<OwnedFd> {
         let memory = self.physicals.get(handle.0).map_err(|_| CudaError::INVALID_VALUE)?;
         if handle_type != POSIX || memory.props.handle_types & handle_type == 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        let name = |_: &Memfd| memory.owner.export_whole(driver, memory.id, memory.bytes, memory.number);
-        let descriptor = Descriptor::new(Shared::Physical, name)?;
+        let place = memory.owner.export_whole(memory.id, memory.bytes, memory.number)?;
+        let descriptor = Descriptor::new(&key.sign(&place, Shared::Physical)?)?;
         let lent = descriptor.lend()?;
         self.sweep();
         self.lent.lock().push(Lent { descriptor, memory });
@@ -101,10 +100,11 @@ impl VirtualMemory {
     ///
     /// # Errors
     /// `INVALID_VALUE` if it names none that there is, `NOT_PERMITTED` if that is another user's; `OUT_OF_MEMORY`, `NOT_SUPPORTED`.
-    pub(crate) fn import(&self, driver: u32, here: u32, fd: OwnedFd) -> Result<Physical> {
-        let (name, descriptor) = Descriptor::read(fd, Shared::Physical)?;
+    pub(crate) fn import(&self, key: &HandleKey, here: u32, fd: OwnedFd) -> Result<Physical> {
+        let (name, descriptor) = read(fd)?;
+        let (name, exporter) = key.verify(&name, Shared::Physical).map_err(Refused::of_descriptor)?;
         let handle = Physical(handle::fresh(Tag::Physical));
-        if name.is_of(driver) {
+        if key.is_of(&exporter) {
             let lent = self.lent.lock();
             let known = lent.iter().find(|lent| lent.memory.number == name.number).ok_or(CudaError::INVALID_VALUE)?;
             self.physicals.insert(handle.0, Arc::clone(&known.memory));
@@ -112,7 +112,7 @@ impl VirtualMemory {
         }
         let owner = self.memory.of(here);
         owner.arena()?;
-        let file = name.open_shared()?;
+        let file = name.open().map_err(Refused::of_descriptor)?;
         let inside = name.offset.checked_add(name.bytes).is_some_and(|end| end <= file.bytes());
         if !inside || [name.offset, name.bytes].iter().any(|value| !value.is_multiple_of(PAGE_BYTES)) {
             return Err(CudaError::INVALID_VALUE);
@@ -139,10 +139,10 @@ impl VirtualMemory {
 
 impl Memory {
     /// Where other processes find physical memory.
-    fn export_whole(&self, driver: u32, id: AllocId, bytes: u64, number: u64) -> Result<Exported> {
+    fn export_whole(&self, id: AllocId, bytes: u64, number: u64) -> Result<Exported> {
         let HostMemory { file, offset } = self.shown(id)?;
         let file = file.name().map_err(|_| CudaError::OPERATING_SYSTEM)?;
-        Ok(Exported { driver, file, offset, bytes, number, pool: 0 })
+        Ok(Exported { file, offset, bytes, number, pool: 0 })
     }
 
     /// Whether memory of this kind can be given to other processes: the host's always has a file.
@@ -154,8 +154,7 @@ impl Memory {
 /// A pool of another process.
 #[derive(Debug)]
 pub(crate) struct ForeignPool {
-    driver: u32,
-    process: u32,
+    exporter: Exporter,
     number: u32,
     _descriptor: Memfd,
 }
@@ -165,23 +164,18 @@ impl ForeignPool {
     ///
     /// # Errors
     /// `INVALID_VALUE` if it names none that there is in another process; `NOT_PERMITTED` if that is another user's.
-    pub(crate) fn import(driver: u32, fd: OwnedFd) -> Result<ForeignPool> {
-        let (name, descriptor) = Descriptor::read(fd, Shared::Pool)?;
-        if name.is_of(driver) {
+    pub(crate) fn import(key: &HandleKey, fd: OwnedFd) -> Result<ForeignPool> {
+        let (name, descriptor) = read(fd)?;
+        let (name, exporter) = key.verify(&name, Shared::Pool).map_err(Refused::of_descriptor)?;
+        if key.is_of(&exporter) {
             return Err(CudaError::INVALID_VALUE);
         }
-        // The pool's own process has this very file.
-        name.open_shared()?;
-        if descriptor.identity().ok() != Some((name.file.device, name.file.inode)) {
-            return Err(CudaError::INVALID_VALUE);
-        }
-        let (driver, process, number) = (name.driver, name.file.process, name.pool);
-        Ok(ForeignPool { driver, process, number, _descriptor: descriptor })
+        Ok(ForeignPool { exporter, number: name.pool, _descriptor: descriptor })
     }
 
-    /// Whether memory is of this pool.
-    pub(crate) fn has(&self, memory: &Exported) -> bool {
-        (memory.driver, memory.file.process, memory.pool) == (self.driver, self.process, self.number)
+    /// Whether memory of somebody is of this pool.
+    pub(crate) fn has(&self, memory: &Exported, of: &Exporter) -> bool {
+        (*of, memory.pool) == (self.exporter, self.number)
     }
 }
 
@@ -189,9 +183,8 @@ impl ForeignPool {
 ///
 /// # Errors
 /// `OPERATING_SYSTEM`.
-pub(crate) fn of_pool(driver: u32, pool: u32) -> Result<Descriptor> {
-    Descriptor::new(Shared::Pool, |file| {
-        let file = file.name().map_err(|_| CudaError::OPERATING_SYSTEM)?;
-        Ok(Exported { driver, file, offset: 0, bytes: PAGE_BYTES, number: 0, pool })
-    })
+pub(crate) fn of_pool(key: &HandleKey, pool: u32) -> Result<Descriptor> {
+    // A pool is in no file: there is that of the key.
+    let place = Exported { file: key.file()?, offset: 0, bytes: PAGE_BYTES, number: 0, pool };
+    Descriptor::new(&key.sign(&place, Shared::Pool)?)
 }

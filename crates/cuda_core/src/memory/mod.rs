@@ -16,6 +16,7 @@ pub(crate) mod arrays;
 pub(crate) mod between_processes;
 pub(crate) mod descriptors;
 pub(crate) mod graph_memory;
+pub(crate) mod handles;
 pub(crate) mod heap;
 pub(crate) mod line;
 pub(crate) mod memories;

@@ -20,6 +20,7 @@ use crate::handle::{self, MemPool, Table, Tag};
 use crate::memory::allocation::{Allocation, Kind, Wanted};
 use crate::memory::between_processes::pool_number;
 use crate::memory::descriptors::{Descriptor, ForeignPool, of_pool};
+use crate::memory::handles::HandleKey;
 use crate::memory::heap::Memory;
 use crate::memory::line::Place;
 use crate::values::{PoolAttribute, PoolMemory};
@@ -108,12 +109,12 @@ impl PoolState {
     ///
     /// # Errors
     /// `INVALID_VALUE` if it was not made for it; `OPERATING_SYSTEM`.
-    pub(crate) fn lend(&self, driver: u32) -> Result<OwnedFd> {
+    pub(crate) fn lend(&self, key: &HandleKey) -> Result<OwnedFd> {
         let Sharing::Lent(descriptor) = &self.sharing else { return Err(CudaError::INVALID_VALUE) };
         match descriptor.get() {
             Some(descriptor) => descriptor.lend(),
             None => {
-                let made = of_pool(driver, pool_number(self.handle))?;
+                let made = of_pool(key, pool_number(self.handle))?;
                 descriptor.get_or_init(|| made).lend()
             }
         }

@@ -13,7 +13,7 @@ use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
 use crate::gpu_link::slots::Mark;
 use crate::handle::GraphNode;
-use crate::memory::between_processes::Exported;
+use crate::memory::handles::Exported;
 use crate::work::event_words::{EventWords, NewRecord};
 use crate::work::queues::{Held, Point};
 use crate::work::stream::StreamState;

@@ -14,7 +14,7 @@ use gpu::{Command, Compare, DevAddr};
 use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
 use crate::memory::allocation::{Allocation, Kind, Wanted};
-use crate::memory::between_processes::Exported;
+use crate::memory::handles::Exported;
 use crate::memory::heap::Memory;
 
 /// Records that may be under way at a time, those in one stream counted once; what is beyond waits. A power of two.
@@ -73,8 +73,8 @@ impl EventWords {
     ///
     /// # Errors
     /// `NOT_SUPPORTED`.
-    pub(crate) fn export(&self, driver: u32) -> Result<Exported> {
-        self.memory.export(driver, &self.allocation)
+    pub(crate) fn export(&self) -> Result<Exported> {
+        self.memory.export(&self.allocation)
     }
 
     fn last_at(&self) -> u64 {

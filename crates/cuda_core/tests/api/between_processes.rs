@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::graphs::{shape, word};
 use crate::support::{FakeGpu, Host, driver};
-use cuda_core::{CudaError, Driver, Event, JitLog, Params, Stream};
+use cuda_core::{AccessFlags, CudaError, Driver, Event, JitLog, Location, MemoryProps, Params, Physical, Stream};
 use gpu::DevAddr;
+use hostmem::Memfd;
 
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
 const LAZY: u32 = 1;
@@ -108,20 +109,15 @@ fn handles_that_name_nothing_open_nothing() {
         assert_eq!(other.ipc_open_event_handle(&handle), Err(CudaError::INVALID_VALUE));
         assert_eq!(other.ipc_open_mem_handle(&[0; 64], LAZY), Err(CudaError::INVALID_VALUE));
         let free = fake.free();
-        // Each of its numbers counts: whatever is changed, nothing is opened that is not there.
+        // Its process has signed all of it: whatever is changed, nothing is opened.
         for byte in 0..handle.len() {
             let mut wrong = handle;
             wrong[byte] ^= 0x40;
-            match other.ipc_open_mem_handle(&wrong, LAZY) {
-                Err(CudaError::INVALID_VALUE | CudaError::INVALID_HANDLE) => {}
-                // The driver's number, and the allocation's, are for telling apart; a part of the file is in it; and another
-                // process's number can be a thread's of the same.
-                Ok(opened) => {
-                    assert!((8..16).contains(&byte) || byte >= 40, "{byte}");
-                    other.ipc_close_mem_handle(opened).unwrap();
-                }
-                error => panic!("{byte}: {error:?}"),
-            }
+            let refused = other.ipc_open_mem_handle(&wrong, LAZY);
+            assert!(
+                matches!(refused, Err(CudaError::INVALID_VALUE | CudaError::INVALID_HANDLE)),
+                "{byte}: {refused:?}"
+            );
         }
         assert_eq!(fake.free(), free);
     });
@@ -305,4 +301,168 @@ fn events_of_one_process_are_not_shared() {
     assert_eq!(driver.event_elapsed_time(shared, shared), Err(CudaError::INVALID_HANDLE));
     let handle = driver.ipc_get_event_handle(shared).unwrap();
     assert_eq!(driver.ipc_open_event_handle(&handle), Err(CudaError::INVALID_CONTEXT));
+}
+
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const POSIX: u32 = 1;
+const BYTES: u64 = 4 << 20;
+
+fn shared_props() -> MemoryProps {
+    MemoryProps { location: Location::Device(0), handle_types: POSIX, max_bytes: 0 }
+}
+
+/// Maps physical memory for the GPU.
+fn mapped(driver: &Driver, memory: Physical) -> DevAddr {
+    let at = driver.mem_address_reserve(BYTES, 0, 0, 0).unwrap();
+    driver.mem_map(at, BYTES, 0, memory, 0).unwrap();
+    driver.mem_set_access(at, BYTES, &[(Location::Device(0), AccessFlags::ReadWrite)]).unwrap();
+    at
+}
+
+fn unmapped(driver: &Driver, at: DevAddr) {
+    driver.ctx_synchronize().unwrap();
+    driver.mem_unmap(at, BYTES).unwrap();
+    driver.mem_address_free(at, BYTES).unwrap();
+}
+
+#[test]
+fn physical_memory_is_imported_by_its_descriptor() {
+    let [(one, fake), (other, _)] = two();
+    let free = within(&one, |one| {
+        let at = one.mem_alloc(4).unwrap();
+        fill(one, at, 1, 1);
+        fake.free()
+    });
+    let (memory, at, [fd, own, late]) = within(&one, |one| {
+        let memory = one.mem_create(BYTES, shared_props(), 0).unwrap();
+        let at = mapped(one, memory);
+        fill(one, at, 7, BYTES / 4);
+        (memory, at, std::array::from_fn(|_| one.mem_export(memory, POSIX).unwrap()))
+    });
+    within(&one, |one| {
+        // Where it is from it is the same memory.
+        let again = one.mem_import(own, POSIX).unwrap();
+        let second = mapped(one, again);
+        fill(one, second, 8, 1);
+        assert_eq!(word(one, at), 8);
+        unmapped(one, second);
+        one.mem_release(again).unwrap();
+    });
+    within(&other, |other| {
+        let here = other.mem_import(fd, POSIX).unwrap();
+        let seen = mapped(other, here);
+        assert_eq!([0, 4, BYTES - 4].map(|byte| word(other, DevAddr(seen.0 + byte))), [8, 7, 7]);
+        fill(other, DevAddr(seen.0 + 4), 9, 1);
+        unmapped(other, seen);
+        other.mem_release(here).unwrap();
+    });
+    within(&one, |one| {
+        assert_eq!(word(one, DevAddr(at.0 + 4)), 9);
+        unmapped(one, at);
+        one.mem_release(memory).unwrap();
+        assert_eq!(one.mem_release(memory), Err(CudaError::INVALID_VALUE));
+    });
+    // Released, but a descriptor is open.
+    within(&other, |other| {
+        let here = other.mem_import(late, POSIX).unwrap();
+        let seen = mapped(other, here);
+        assert_eq!(word(other, DevAddr(seen.0 + 4)), 9);
+        assert!(fake.free() < free);
+        unmapped(other, seen);
+        other.mem_release(here).unwrap();
+    });
+    within(&one, |one| {
+        let next = one.mem_create(BYTES, shared_props(), 0).unwrap();
+        one.mem_release(next).unwrap();
+        assert_eq!(fake.free(), free, "nobody has it any more");
+    });
+}
+
+#[test]
+fn descriptors_that_name_nothing_import_nothing() {
+    let [(one, _), (other, fake)] = two();
+    let (memory, handle) = within(&one, |one| {
+        let plain = one.mem_create(BYTES, MemoryProps { handle_types: 0, ..shared_props() }, 0).unwrap();
+        assert!(matches!(one.mem_export(plain, POSIX), Err(CudaError::INVALID_VALUE)), "it was not made for it");
+        let memory = one.mem_create(BYTES, shared_props(), 0).unwrap();
+        assert!(matches!(one.mem_export(memory, 2), Err(CudaError::INVALID_VALUE)));
+        let at = one.mem_alloc(BYTES).unwrap();
+        (one.mem_export(memory, POSIX).unwrap(), one.ipc_get_mem_handle(at).unwrap())
+    });
+    let file = Memfd::from_fd(memory).unwrap();
+    let name = file.map().unwrap();
+    let import = |bytes: &[u8]| {
+        let forged = Memfd::create("forged", 4096).unwrap();
+        forged.map().unwrap().write(0, bytes);
+        within(&other, |other| other.mem_import(forged.into_fd(), POSIX))
+    };
+    let mut good = [0; 64];
+    name.read(0, &mut good);
+    let free = fake.free();
+    for byte in 0..good.len() {
+        let mut wrong = good;
+        wrong[byte] ^= 0x10;
+        assert!(import(&wrong).is_err(), "{byte}");
+    }
+    assert!(import(&handle).is_err(), "an allocation's");
+    assert!(import(&[0; 64]).is_err());
+    for path in ["/dev/null", "/", "/proc/self/status"] {
+        let file = std::fs::File::open(path).unwrap();
+        let refused = within(&other, |other| other.mem_import(file.into(), POSIX));
+        assert_eq!(refused, Err(CudaError::INVALID_VALUE), "{path}");
+    }
+    assert_eq!(fake.free(), free);
+    // A copy of the name is as good as the file, as long as the memory is there.
+    let copy = import(&good).unwrap();
+    within(&other, |other| other.mem_release(copy).unwrap());
+    drop(one);
+    assert_eq!(import(&good), Err(CudaError::INVALID_VALUE), "its process has gone");
+}
+
+#[test]
+fn pools_are_imported_by_their_descriptors() {
+    let [(one, _), (other, fake)] = two();
+    let (pool, stream, at, fds, [data, foreign]) = within(&one, |one| {
+        let stream = one.stream_create(1).unwrap();
+        let pools = [0; 2].map(|_| one.mem_pool_create(shared_props()).unwrap());
+        let [at, elsewhere] = pools.map(|pool| one.mem_alloc_from_pool_async(BYTES, pool, stream).unwrap());
+        one.memset_async(at, 7, 4, BYTES / 4, stream).unwrap();
+        one.stream_synchronize(stream).unwrap();
+        let private = one.mem_alloc_async(BYTES, stream).unwrap();
+        assert_eq!(one.mem_pool_export_pointer(private), Err(CudaError::INVALID_VALUE));
+        assert_eq!(one.mem_pool_export_pointer(DevAddr(at.0 + 4)), Err(CudaError::INVALID_VALUE));
+        let data = [at, elsewhere].map(|at| one.mem_pool_export_pointer(at).unwrap());
+        let fds: [_; 2] = std::array::from_fn(|_| one.mem_pool_export(pools[0], POSIX).unwrap());
+        (pools[0], stream, at, fds, data)
+    });
+    let [fd, own] = fds;
+    within(&one, |one| assert_eq!(one.mem_pool_import(own, POSIX), Err(CudaError::INVALID_VALUE), "it is its own"));
+    within(&other, |other| {
+        let here = other.mem_pool_import(fd, POSIX).unwrap();
+        assert_eq!(other.mem_alloc_from_pool_async(4, here, Stream::NULL), Err(CudaError::INVALID_VALUE));
+        assert_eq!(other.mem_pool_import_pointer(here, &foreign), Err(CudaError::INVALID_VALUE), "of another pool");
+        let free = fake.free();
+        for byte in 0..data.len() {
+            let mut wrong = data;
+            wrong[byte] ^= 2;
+            assert!(other.mem_pool_import_pointer(here, &wrong).is_err(), "{byte}");
+        }
+        assert_eq!(fake.free(), free);
+        let seen = other.mem_pool_import_pointer(here, &data).unwrap();
+        assert_eq!(other.mem_pool_import_pointer(here, &data), Ok(seen), "it is at one address");
+        assert_eq!(word(other, DevAddr(seen.0 + BYTES - 4)), 7);
+        fill(other, seen, 9, 1);
+        // Freed as often as it was imported.
+        other.mem_free_async(seen, Stream::NULL).unwrap();
+        assert_eq!(word(other, seen), 9);
+        other.mem_free(seen).unwrap();
+        assert_eq!(other.mem_free(seen), Err(CudaError::INVALID_VALUE));
+        other.mem_pool_destroy(here).unwrap();
+    });
+    within(&one, |one| {
+        assert_eq!(word(one, at), 9);
+        one.mem_free_async(at, stream).unwrap();
+        one.stream_synchronize(stream).unwrap();
+        one.mem_pool_destroy(pool).unwrap();
+    });
 }
