@@ -1,5 +1,5 @@
-//! Processes that share GPU memory (`examples/cuda/processes.cu`): a tenant's own, another tenant's of the same user, and where it
-//! cannot be.
+//! Processes that share GPU memory (`examples/cuda/processes.cu`, `descriptors.cu`): a tenant's own, another tenant's of the same user,
+//! another user's, and where it cannot be.
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::io::Write;
@@ -8,12 +8,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use e2e::{Daemon, Tenant, bin_dir, cuda_examples, text, wait_for};
+use serde_json::Value;
 
 /// Words of the example's memory.
 const WORDS: u32 = 3 << 20;
 
-fn program() -> Option<PathBuf> {
-    let program = cuda_examples().map(|folder| folder.join("processes")).filter(|program| program.exists());
+fn program(name: &str) -> Option<PathBuf> {
+    let program = cuda_examples().map(|folder| folder.join(name)).filter(|program| program.exists());
     if program.is_none() {
         eprintln!("skipped: no compiled programs (cargo xtask examples makes them with nvcc)");
     }
@@ -30,29 +31,61 @@ fn none_left(daemon: &Daemon) {
 
 #[test]
 fn the_processes_of_a_tenant_work_in_one_memory() {
-    let Some(program) = program() else { return };
-    let daemon = Daemon::start(&["--gpu", "soft:512m"]);
-    for _ in 0..2 {
-        let mut command = daemon.sundial();
-        command.args(["run", "--mem", "256m"]);
-        let said = run(command, &program);
-        assert!(said.contains("PASSED"), "{said}");
-        none_left(&daemon);
+    for name in ["processes", "descriptors"] {
+        let Some(program) = program(name) else { return };
+        let daemon = Daemon::start(&["--gpu", "soft:512m"]);
+        for _ in 0..2 {
+            let mut command = daemon.sundial();
+            command.args(["run", "--mem", "256m"]);
+            let said = run(command, &program);
+            assert!(said.contains("PASSED"), "{name}: {said}");
+            none_left(&daemon);
+        }
     }
 }
 
 #[test]
 fn what_nobody_else_can_see_is_not_shared() {
-    let Some(program) = program() else { return };
-    let mut native = Command::new(bin_dir().join("sundial"));
-    native.args(["run", "--native"]);
-    let said = run(native, &program);
-    assert!(said.contains("not shared here"), "{said}");
-    let daemon = Daemon::start(&["--gpu", "soft:512m", "--copies", "staged"]);
-    let mut staged = daemon.sundial();
-    staged.args(["run", "--mem", "256m"]);
-    let said = run(staged, &program);
-    assert!(said.contains("not shared here"), "{said}");
+    for name in ["processes", "descriptors"] {
+        let Some(program) = program(name) else { return };
+        let mut native = Command::new(bin_dir().join("sundial"));
+        native.args(["run", "--native"]);
+        let said = run(native, &program);
+        assert!(said.contains("not shared here"), "{name}: {said}");
+        let daemon = Daemon::start(&["--gpu", "soft:512m", "--copies", "staged"]);
+        let mut staged = daemon.sundial();
+        staged.args(["run", "--mem", "256m"]);
+        let said = run(staged, &program);
+        assert!(said.contains("not shared here"), "{name}: {said}");
+    }
+}
+
+#[test]
+fn another_user_takes_nothing_by_a_descriptor_that_it_has() {
+    let Some(program) = program("descriptors") else { return };
+    if !rustix::process::getuid().is_root() {
+        eprintln!("skipped: another user's programs are started by root");
+        return;
+    }
+    let daemon = Daemon::start(&["--gpu", "soft:512m"]);
+    let socket = std::env::temp_dir().join(format!("sundial-descriptors-{}", std::process::id()));
+    let socket = socket.to_str().unwrap();
+    let mut giver = daemon.program(&["--name", "giver", "--mem", "128m"], &program, &["--give", socket]);
+    assert_eq!(giver.line()["listens"], true);
+    let errors = |said: &Value| ["memory", "pool", "pointer", "handle"].map(|what| said[what].as_u64());
+    for _ in 0..2 {
+        let taken = daemon.program(&["--name", "taker", "--mem", "128m"], &program, &["--take", socket]).finish();
+        assert_eq!((errors(&taken), &taken["right"]), ([Some(0); 4], &Value::Bool(true)), "{taken}");
+    }
+    // The same program of another user, on a GPU of its own.
+    let mut other = Command::new(bin_dir().join("sundial"));
+    other.args(["run", "--native", "--", "setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"]);
+    let out = text(&other.arg(&program).args(["--take", socket]).output().expect("sundial run"));
+    let said: Value = serde_json::from_str(out.lines().find(|line| line.starts_with('{')).unwrap_or("null")).unwrap();
+    assert_eq!(errors(&said), [800, 800, 800, 400].map(Some), "{out}");
+    drop(giver);
+    std::fs::remove_file(socket).unwrap();
+    none_left(&daemon);
 }
 
 /// Has an importer add to the memory, and tell what it finds then: the first word and the last.
@@ -65,7 +98,7 @@ fn adds(importer: &mut Tenant) -> (u32, u32) {
 
 #[test]
 fn a_tenant_sees_anothers_memory_until_that_one_ends_and_nobodys_after() {
-    let Some(program) = program() else { return };
+    let Some(program) = program("processes") else { return };
     let daemon = Daemon::start(&["--gpu", "soft:512m"]);
     let handle = daemon.folder().join("handle");
     let handle = handle.to_str().unwrap();
