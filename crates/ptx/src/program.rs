@@ -209,7 +209,11 @@ impl Program {
     /// What is not PTX at module scope, or a 32-bit module.
     pub fn parse(text: &[u8]) -> Result<Program, PtxError> {
         let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
-        let text: Arc<str> = String::from_utf8_lossy(&text[..end]).into();
+        // Of tens of megabytes: what is UTF-8 is seen faster where nothing has to be replaced.
+        let text: Arc<str> = match str::from_utf8(&text[..end]) {
+            Ok(text) => text.into(),
+            Err(_) => String::from_utf8_lossy(&text[..end]).into(),
+        };
         index::index(text)
     }
 
