@@ -82,6 +82,13 @@ unsafe extern "C" {
     safe fn cuGraphicsMapResources() -> CUresult;
     safe fn cuDestroyExternalMemory() -> CUresult;
     safe fn cuMulticastCreate() -> CUresult;
+    safe fn cuMemImportFromShareableHandle(handle: Option<&mut u64>, from: HostAddr, kind: u32) -> CUresult;
+    safe fn cuMemPoolImportFromShareableHandle(
+        pool: Option<&mut u64>,
+        from: HostAddr,
+        kind: u32,
+        flags: u64,
+    ) -> CUresult;
 }
 
 const NO: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -283,6 +290,15 @@ pub(super) fn what_a_device_does(data: CUdeviceptr) {
     let host = CUmemLocation { kind: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST, id: 0 };
     assert_eq!(lies, [host, host, nowhere]);
     assert_eq!(cuMemFree_v2(managed), OK);
+    // What a handle of no type that there is says is not looked at; of a descriptor that is not open there is nothing to look at.
+    let mut imported = 0;
+    let missing = HostAddr(u64::from(i32::MAX.cast_unsigned()));
+    let mut import = |from, kind| {
+        let memory = cuMemImportFromShareableHandle(Some(&mut imported), from, kind);
+        [memory, cuMemPoolImportFromShareableHandle(Some(&mut imported), from, kind, 0)]
+    };
+    assert_eq!([import(HostAddr(u64::MAX), 8), import(missing, 2)], [[CUresult::CUDA_ERROR_NOT_SUPPORTED; 2]; 2]);
+    assert_eq!([import(HostAddr(u64::MAX), 1), import(missing, 1)], [[NO; 2]; 2]);
     let mut state = CUprocessState(9);
     assert_eq!(cuCheckpointProcessGetState(std::process::id() as i32, Some(&mut state)), OK);
     assert_eq!(state, CUprocessState::CU_PROCESS_STATE_RUNNING);
