@@ -12,6 +12,7 @@ use crate::error::{CudaError, Result};
 use crate::gpu_link::{Common, GpuLink};
 use crate::handle::Device;
 use crate::memory::addresses::Space;
+use crate::memory::descriptors::LentMemory;
 use crate::memory::memories::Memories;
 use crate::memory::pool::Pools;
 use crate::values::HostServices;
@@ -43,12 +44,13 @@ impl Devices {
     /// Devices over GPUs, in this order, and the memory of all of them.
     pub(crate) fn new(gpus: Vec<Arc<dyn Gpu>>, host: HostServices) -> (Devices, Arc<Memories>) {
         let space = Arc::new(Space::new(gpus.len()));
+        let lent = Arc::<LentMemory>::default();
         let common = Common::new(u32::try_from(gpus.len()).unwrap_or(u32::MAX));
         let device = |(ordinal, gpu)| {
             let link = Arc::new(GpuLink::new(gpu, &common));
             let core = Arc::new(GpuCore::new(&link, ordinal, &space, host));
             DeviceState {
-                pools: Pools::new(&link, &core.memory, &core.slots),
+                pools: Pools::new(&link, &core.memory, &core.slots, &lent),
                 staging: Staging::default(),
                 primary: Primary::new(),
                 core,
@@ -56,7 +58,7 @@ impl Devices {
         };
         let all: Vec<DeviceState> = (0..).zip(gpus).map(device).collect();
         let memories = all.iter().map(|device| Arc::clone(&device.core.memory)).collect();
-        (Devices { all, common }, Arc::new(Memories::new(&space, memories)))
+        (Devices { all, common }, Arc::new(Memories::new(&space, memories, lent)))
     }
 
     pub(crate) fn all(&self) -> &[DeviceState] {

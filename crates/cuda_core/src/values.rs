@@ -50,6 +50,11 @@ pub trait Image {
     /// The parser asks only for what the headers read so far say is there.
     fn read(&self, offset: u64, out: &mut [u8]) -> bool;
 
+    /// As [`Image::read`], of what nothing promises to be there: false then, too. That is [`Image::read`] where the end is known.
+    fn try_read(&self, offset: u64, out: &mut [u8]) -> bool {
+        self.read(offset, out)
+    }
+
     /// The image at a pointer found in this one (a fatbin wrapper holds pointers); `None` if that makes no sense here.
     fn follow(&self, pointer: u64) -> Option<Box<dyn Image + '_>>;
 

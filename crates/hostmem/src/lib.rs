@@ -10,7 +10,7 @@
 //!   address space.
 //! - [`ForkMark`]: tells a forked child from the process that made it.
 //! - [`HostRange`]: memory to copy from and to, with the lifetime of what keeps it valid: a mapping, or what a C caller
-//!   promised.
+//!   promised; [`read_if_there`], where nobody did.
 //! - [`ProgramPages`]: memory of the program, what it is ([`PagesKind`]), and how its pages are moved into a memory file while
 //!   its threads use them; forked children get copies.
 //! - [`Chain`]: a handler of faults among others; [`is_writable`], for faults that may be over.
@@ -40,6 +40,7 @@ pub use chain::{Chain, FaultHandler, is_writable};
 pub use device::DeviceMapping;
 pub use fork::ForkMark;
 pub use mapping::Mapping;
+pub use maps::read_if_there;
 pub use memfd::{Memfd, MemfdName};
 pub use pin::Pinned;
 pub use program::{PagesKind, ProgramPages};

@@ -77,6 +77,13 @@ pub(crate) fn can_be_read(range: Range<usize>) -> bool {
     true
 }
 
+/// Copies what is at an address out; false if not all of it is there, or the kernel does not let a process ask.
+#[must_use]
+pub fn read_if_there(address: usize, out: &mut [u8]) -> bool {
+    let part = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address), iov_len: out.len() };
+    copy_out(&[part], out) == Some(out.len())
+}
+
 /// Copies parts of memory that may not be there into `out`; gives how many bytes were, or `None` if that is forbidden.
 fn copy_out(parts: &[libc::iovec], out: &mut [u8]) -> Option<usize> {
     let to = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };

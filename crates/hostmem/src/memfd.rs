@@ -181,11 +181,11 @@ impl Memfd {
     /// wherever that is ([`Memfd::is_lent`]).
     ///
     /// # Errors
-    /// What the operating system says.
+    /// `WouldBlock` if who has it by then has locked it for himself alone; else what the operating system says.
     pub fn lend(&self) -> io::Result<Memfd> {
         let own = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         let fd = rustix::fs::open(own, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        rustix::fs::flock(&fd, FlockOperation::LockShared)?;
+        rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared)?;
         Ok(Memfd { fd, bytes: self.bytes })
     }
 
@@ -325,7 +325,12 @@ mod tests {
         assert!(!file.is_lent());
         let lent = file.lend()?;
         assert!(file.is_lent());
+        // Who has it may do with the lock as he likes: nobody waits for him.
+        rustix::fs::flock(&lent.fd, FlockOperation::NonBlockingLockExclusive)?;
+        assert_eq!(file.lend().expect_err("it is locked").kind(), io::ErrorKind::WouldBlock);
+        assert!(file.is_lent());
         drop(lent);
+        assert!(file.lend().is_ok());
         Ok(())
     }
 

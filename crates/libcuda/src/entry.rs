@@ -10,15 +10,15 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use cuda_abi::CUresult;
+use cuda_abi::{CUlogLevel, CUresult};
 use cuda_core::{CudaError, Driver};
 use parking_lot::Mutex;
 
 use crate::backend::Spared;
 use crate::check;
-use crate::error_log;
+use crate::error_log::LOG;
 use crate::log::CALL_FAILS;
 use crate::standing::Own;
 
@@ -130,11 +130,13 @@ pub(crate) fn forked() {
 pub(crate) struct Entry {
     name: &'static str,
     calls: AtomicU64,
+    /// Standard error was told why it is refused.
+    said: AtomicBool,
 }
 
 impl Entry {
     pub(crate) const fn new(name: &'static str) -> Entry {
-        Entry { name, calls: AtomicU64::new(0) }
+        Entry { name, calls: AtomicU64::new(0), said: AtomicBool::new(false) }
     }
 
     /// Calls so far.
@@ -142,13 +144,10 @@ impl Entry {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Counts; true the first time.
-    fn count(&'static self) -> bool {
-        let first = self.calls.fetch_add(1, Ordering::Relaxed) == 0;
-        if first {
+    fn count(&'static self) {
+        if self.calls.fetch_add(1, Ordering::Relaxed) == 0 {
             CALLED.lock().push(self);
         }
-        first
     }
 
     /// Runs a function that needs the driver.
@@ -180,18 +179,27 @@ impl Entry {
             }
             Err(_) => {
                 tracing::error!("{}: an internal error; please report it", self.name);
+                LOG.tell();
                 CUresult::CUDA_ERROR_UNKNOWN
             }
         }
     }
 
-    /// Refuses a function for what the GPU or the system lacks; says why once. Before `cuInit` that is what is refused.
+    /// Refuses a function for what the GPU or the system lacks, and says why: on standard error once. Before `cuInit` that is what is
+    /// refused.
     pub(crate) fn refuse(&'static self, code: CUresult, why: &str) -> CUresult {
-        if self.count() {
-            tracing::warn!(target: CALL_FAILS, "{}: {code}: {why}", self.name);
-            error_log::tell();
+        self.count();
+        if let Err(Refusal(code)) = installed() {
+            self.refused(code);
+            return code;
         }
-        installed().map_or_else(|Refusal(code)| code, |_| code)
+        if self.said.swap(true, Ordering::Relaxed) {
+            LOG.add(CUlogLevel::CU_LOG_LEVEL_ERROR, &format!("{}: {code}: {why}", self.name));
+        } else {
+            tracing::warn!(target: CALL_FAILS, "{}: {code}: {why}", self.name);
+        }
+        LOG.tell();
+        code
     }
 
     #[cold]
@@ -201,7 +209,7 @@ impl Entry {
             tracing::trace!("{}: {code}", self.name);
         } else {
             tracing::warn!(target: CALL_FAILS, "{}: {code}", self.name);
-            error_log::tell();
+            LOG.tell();
         }
     }
 }

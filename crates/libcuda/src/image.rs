@@ -41,19 +41,27 @@ impl HostImage {
     }
 }
 
+impl HostImage {
+    /// Where a part is; `None` if the image is known to end before.
+    fn place(&self, offset: u64, bytes: usize) -> Option<usize> {
+        let offset = usize::try_from(offset).ok()?;
+        let end = offset.checked_add(bytes)?;
+        self.address.checked_add(offset).filter(|_| self.bytes.is_none_or(|bytes| end <= bytes))
+    }
+}
+
 impl Image for HostImage {
     fn read(&self, offset: u64, out: &mut [u8]) -> bool {
-        let Ok(offset) = usize::try_from(offset) else { return false };
-        let Some(end) = offset.checked_add(out.len()) else { return false };
-        if self.bytes.is_some_and(|bytes| end > bytes) {
-            return false;
-        }
-        let Some(address) = self.address.checked_add(offset) else { return false };
+        let Some(address) = self.place(offset, out.len()) else { return false };
         // SAFETY: the caller promised an image here, and the reader asks only for what the image's headers, or the text
         // up to its NUL, say is there.
         let range = unsafe { HostRange::new(address, out.len()) };
         range.read(out);
         true
+    }
+
+    fn try_read(&self, offset: u64, out: &mut [u8]) -> bool {
+        self.place(offset, out.len()).is_some_and(|address| hostmem::read_if_there(address, out))
     }
 
     fn follow(&self, pointer: u64) -> Option<Box<dyn Image + '_>> {
@@ -183,5 +191,25 @@ mod tests {
         assert!(image.follow(0).is_none());
         assert_eq!(image.whole(4).as_deref(), Some(&b"abcd"[..]));
         assert_eq!(image.whole(3), None);
+    }
+
+    #[test]
+    fn an_image_of_unknown_size_is_tried_to_its_end() {
+        const PAGE: usize = hostmem::PAGE as usize;
+        let (read, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: fresh pages at an address of the kernel's choice disturb nothing.
+        let pages = unsafe { libc::mmap(std::ptr::null_mut(), 2 * PAGE, read, flags, -1, 0) }.cast::<u8>();
+        // SAFETY: the second of the two.
+        assert_eq!(unsafe { libc::mprotect(pages.wrapping_add(PAGE).cast(), PAGE, libc::PROT_NONE) }, 0);
+        // SAFETY: the last bytes of the first, which nobody else knows.
+        let header = unsafe { &mut *pages.wrapping_add(PAGE - 64).cast::<[u8; 64]>() };
+        header[..5].copy_from_slice(b"\x7FELF\x02");
+        let address = header.as_ptr().expose_provenance() as u64;
+        // SAFETY: of what is there no more is read than its magic number.
+        let image = unsafe { HostImage::at(HostAddr(address)) }.unwrap();
+        let mut out = [0; 5];
+        assert!(image.try_read(0, &mut out));
+        assert_eq!(&out, b"\x7FELF\x02");
+        assert!(!image.try_read(60, &mut out) && !image.try_read(64, &mut out) && !image.try_read(u64::MAX, &mut out));
     }
 }

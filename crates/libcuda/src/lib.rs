@@ -7,7 +7,7 @@
 //!
 //! - `shims`: one exported function for each symbol of the table `cuda_abi/functions.txt`, and the address map of
 //!   `cuGetProcAddress` ([`addresses`]); made by `cargo xtask gen`. Functions that are refused, because of what the GPU or the
-//!   system lacks, are exported too: they return a real driver's code, are counted, and logged once with the reason.
+//!   system lacks, are exported too: they return a real driver's code, are counted, and logged with the reason.
 //! - [`calls`]: the decoding of each implemented function, by family.
 //! - [`start`]: `cuInit` with the log ([`log`]) and the choice of the GPU ([`backend`]), forks, the end of the process.
 //! - [`export_tables`], [`context_storage`], [`handshake`]: the unnamed functions that NVIDIA's runtime library asks for

@@ -12,13 +12,14 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::error_log;
+use crate::error_log::{self, LOG};
 
 /// Where a call says that it fails: to the program that is an error, whatever it is to us.
 pub(crate) const CALL_FAILS: &str = "call fails";
 
 /// Starts the log. `SUNDIAL_LOG` says how much is logged: off, error (the default), warn, info, debug, trace.
 pub(crate) fn start() {
+    error_log::watch_forks();
     let level = std::env::var("SUNDIAL_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::ERROR);
     // A second start finds the log there already.
     let _ = tracing::subscriber::set_global_default(Lines { level });
@@ -54,7 +55,7 @@ impl Subscriber for Lines {
         if is_for_the_program(event.metadata()) {
             let error = *event.metadata().level() == Level::ERROR || event.metadata().target() == CALL_FAILS;
             let level = if error { CUlogLevel::CU_LOG_LEVEL_ERROR } else { CUlogLevel::CU_LOG_LEVEL_WARNING };
-            error_log::add(level, &message(event).0);
+            LOG.add(level, &message(event).0);
         }
     }
 

@@ -22,6 +22,7 @@ pub(crate) fn init(flags: u32) -> Answer {
     let _one_at_a_time = STARTING.lock();
     if entry::startable()? {
         log::start();
+        coredump::start();
         let backend = backend::open().map_err(|error| {
             tracing::warn!("no GPU: {error}");
             Refusal(CUresult::CUDA_ERROR_NO_DEVICE)

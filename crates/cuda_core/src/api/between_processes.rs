@@ -130,7 +130,8 @@ impl Driver {
         self.ready()?;
         let found = self.memory.find(address.0).filter(|found| found.base == address.0 && found.kind == Kind::Pool);
         let found = found.ok_or(CudaError::INVALID_VALUE)?;
-        if !self.pool(found.pool)?.1.is_shared() {
+        let pool = self.pool(found.pool)?.1;
+        if !pool.is_shared() || pool.has_freed(&found) {
             return Err(CudaError::INVALID_VALUE);
         }
         self.key.sign(&self.memory.of(found.gpu).export(&found)?, Shared::PoolMemory)

@@ -188,6 +188,14 @@ impl Driver {
         Ok(self.current()?.flags.load(Ordering::Relaxed))
     }
 
+    /// As [`Driver::ctx_get_flags`], whatever has become of the context's work.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ctx_get_flags_anyway(&self) -> Result<u32> {
+        Ok(self.current_any()?.flags.load(Ordering::Relaxed))
+    }
+
     /// Sets the current context's flags.
     ///
     /// # Errors

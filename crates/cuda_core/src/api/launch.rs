@@ -11,7 +11,7 @@ use crate::graph::node::{KernelWork, Work};
 use crate::handle::{Function, Stream};
 use crate::values::{HostCall, LaunchConfig, Params};
 use crate::work::event::EventState;
-use crate::work::launch::{block, launch};
+use crate::work::launch::{block, block_on, command, launch};
 use crate::work::stream::StreamState;
 
 /// What comes into any of the streams is behind what is in all of them.
@@ -55,8 +55,8 @@ impl Driver {
     /// comes into any of them, unless `before` and `behind` say otherwise.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for none, more than there are devices, two on one, and shapes that differ; `INVALID_HANDLE` for default
-    /// streams and functions of other contexts than their streams'; as `launch_kernel`. Those before one that is refused run.
+    /// `INVALID_VALUE` for none, two on one device, and shapes that differ; `INVALID_HANDLE` for default
+    /// streams and functions of other contexts than their streams'; as `launch_kernel`. None runs where one is refused, but for what is wrong with its GPU.
     pub fn launch_on_several_devices(
         &self,
         launches: &mut [(Function, LaunchConfig, Params<'_>)],
@@ -65,8 +65,8 @@ impl Driver {
         self.ready()?;
         let shape = |config: &LaunchConfig| (config.grid, config.block, config.shared_bytes);
         let first = launches.first().ok_or(CudaError::INVALID_VALUE)?;
-        let (first, named) = (shape(&first.1), launches.len() <= self.memory.count());
-        if !named || launches.iter().any(|(_, config, _)| shape(config) != first) {
+        let first = shape(&first.1);
+        if launches.iter().any(|(_, config, _)| shape(config) != first) {
             return Err(CudaError::INVALID_VALUE);
         }
         let mut streams: Vec<Arc<StreamState>> = Vec::new();
@@ -82,12 +82,17 @@ impl Driver {
             functions.push(self.function_in(&stream.core, *function)?);
             streams.push(stream);
         }
+        let mut blocks = Vec::new();
+        for ((function, stream), (_, config, params)) in functions.iter().zip(&streams).zip(launches) {
+            let config = LaunchConfig { cooperative: true, ..*config };
+            blocks.push((config, block_on(function, &config, stream.queues.multiprocessors(), params.again())?));
+        }
+        let ready = functions.iter().zip(&blocks).map(|(function, (config, block))| command(function, config, block));
+        let ready: Vec<_> = ready.collect::<Result<_>>()?;
         if before {
             meet(&streams)?;
         }
-        for ((function, stream), (_, config, params)) in functions.iter().zip(&streams).zip(launches) {
-            launch(function, stream, &LaunchConfig { cooperative: true, ..*config }, params.again())?;
-        }
+        streams.iter().zip(ready).try_for_each(|(stream, launch)| stream.submit(&[launch]))?;
         if behind { meet(&streams) } else { Ok(()) }
     }
 

@@ -42,16 +42,12 @@ impl Driver {
         let (memory, pools) = (context.core.memory(), &self.device_of(context).pools);
         let mut place = memory.place();
         let mut made = memory.try_alloc(wanted, &mut place).or_else(|error| {
-            // Memory that pools keep for later comes first.
+            // Memory that is kept for later comes first.
             let short = matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY);
-            if short && (self.virtual_memory.sweep() | pools.squeeze()) {
-                memory.try_alloc(wanted, &mut place)
-            } else {
-                Err(error)
-            }
+            if short && pools.squeeze() { memory.try_alloc(wanted, &mut place) } else { Err(error) }
         });
         while matches!(made, Err(CudaError::NOT_READY)) {
-            place.wait(&|| context.dead())?;
+            pools.wait(&place, &|| context.dead())?;
             made = memory.try_alloc(wanted, &mut place);
         }
         made

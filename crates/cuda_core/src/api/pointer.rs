@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::memory::allocation::{Allocation, Kind};
+use crate::memory::descriptors::POSIX;
 use crate::values::AttributeValue;
 
 /// Numbers of `CUpointer_attribute`.
@@ -82,12 +83,21 @@ impl Driver {
             RANGE_START | MAPPING_BASE => AttributeValue::U64(found.base),
             RANGE_SIZE | MAPPING_SIZE => AttributeValue::U64(found.bytes),
             MAPPED => AttributeValue::Bool(found.kind.on_gpu()),
-            ALLOWED_HANDLE_TYPES => AttributeValue::U64(0),
+            ALLOWED_HANDLE_TYPES => AttributeValue::U64(self.handle_types_of(found).into()),
             ACCESS_FLAGS => AttributeValue::U32(READ_WRITE),
             MEMPOOL_HANDLE => AttributeValue::U64(found.pool.0),
             MEMORY_BLOCK_ID => AttributeValue::U64(found.number),
             _ => return Err(CudaError::INVALID_VALUE),
         })
+    }
+
+    /// By which types of handles other processes get an allocation.
+    fn handle_types_of(&self, found: &Allocation) -> u32 {
+        match found.kind {
+            Kind::Mapped | Kind::MappedHost => self.virtual_memory.handle_types_at(found.base),
+            Kind::Pool if self.pool(found.pool).is_ok_and(|(_, pool)| pool.is_shared()) => POSIX,
+            _ => 0,
+        }
     }
 
     /// As `cuPointerGetAttributes` fills it: zero where there is nothing to tell.

@@ -1,6 +1,6 @@
 //! Stream-ordered allocation and its pools.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use gpu::DevAddr;
 
@@ -117,10 +117,14 @@ impl Driver {
     /// pool is.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for no pool, `INVALID_HANDLE`, `OUT_OF_MEMORY`; `NOT_SUPPORTED` in captures for pools that the host sees.
+    /// `INVALID_VALUE` for no pool, or another process's; `INVALID_HANDLE`, `OUT_OF_MEMORY`; `NOT_SUPPORTED` in captures for pools that the host sees.
     pub fn mem_alloc_from_pool_async(&self, bytes: u64, pool: MemPool, stream: Stream) -> Result<DevAddr> {
         if let Some(capture) = self.captured(stream)? {
-            if self.pool(pool)?.1.memory() != PoolMemory::Device {
+            let state = self.pool(pool)?.1;
+            if state.foreign().is_some() {
+                return Err(CudaError::INVALID_VALUE);
+            }
+            if state.memory() != PoolMemory::Device {
                 return Err(CudaError::NOT_SUPPORTED);
             }
             if bytes == 0 {
@@ -221,7 +225,7 @@ impl Driver {
             (POSIX, PoolMemory::Device, Location::Device(device))
                 if self.memory.of(device.cast_unsigned()).can_share(props.location) =>
             {
-                Sharing::Lent(OnceLock::new())
+                Sharing::Lent
             }
             _ => return Err(CudaError::NOT_SUPPORTED),
         };

@@ -11,7 +11,7 @@ impl Driver {
     /// Granularity of sizes and addresses, bytes; `option` is minimum or recommended.
     ///
     /// # Errors
-    /// `INVALID_VALUE`, `INVALID_DEVICE`, `NOT_SUPPORTED` for memory shared between processes.
+    /// `INVALID_VALUE`, `INVALID_DEVICE`; `NOT_SUPPORTED` for handles other than descriptors, and for those of a device that shows no memory.
     pub fn mem_get_allocation_granularity(&self, props: MemoryProps, option: u32) -> Result<u64> {
         self.ready()?;
         self.virtual_memory.granularity(props, option)
@@ -38,21 +38,24 @@ impl Driver {
     /// Allocates physical memory.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for sizes that are no multiple of the granularity, `NOT_SUPPORTED` for memory shared between
-    /// processes, `OUT_OF_MEMORY`.
+    /// As `mem_get_allocation_granularity`; `INVALID_VALUE` for sizes that are no multiple of it, `OUT_OF_MEMORY`.
     pub fn mem_create(&self, bytes: u64, props: MemoryProps, flags: u64) -> Result<Physical> {
         self.ready()?;
         let here = self.current_any().map_or(0, |context| context.core.gpu.ordinal);
         self.virtual_memory.create(here, bytes, props, flags)
     }
 
-    /// Releases physical memory; it goes when it is mapped nowhere.
+    /// Releases physical memory; it goes when it is mapped nowhere, and no descriptor of it is open anywhere.
     ///
     /// # Errors
     /// `INVALID_VALUE` if it is none.
     pub fn mem_release(&self, handle: Physical) -> Result<()> {
         self.ready()?;
-        self.virtual_memory.release(handle)
+        if let Some(gpu) = self.virtual_memory.release(handle)? {
+            // When the others do not want it any more, it goes to who waits.
+            self.devices.all()[gpu as usize].pools.begin_to_attend();
+        }
+        Ok(())
     }
 
     /// Maps physical memory at reserved addresses, without rights yet.

@@ -178,13 +178,13 @@ fn binary(image: &dyn Image, capability: u32, kin: Kin) -> Result<(Result<Vec<u8
         ptx().filter(family).min_by_key(|entry| entry.arch).filter(|_| runs && kin == Kin::Alone)
     };
     let best = best.or_else(above).ok_or(CudaError::NO_BINARY_FOR_GPU);
-    Ok((best.and_then(|best| trimmed(payload(image, *best)?)), end))
+    Ok((best.and_then(|best| trimmed(payload(image, *best, MOST_PTX)?)), end))
 }
 
-/// The machine code of one fat binary, if it has any.
-pub(crate) fn machine_code(image: &dyn Image) -> Option<Vec<u8>> {
+/// The machine code of one fat binary, if it has any and that is at most `most` bytes.
+pub(crate) fn machine_code(image: &dyn Image, most: u64) -> Option<Vec<u8>> {
     let entries = entries(image).ok()?.0;
-    payload(image, *entries.iter().rfind(|entry| entry.kind == MACHINE_CODE)?).ok()
+    payload(image, *entries.iter().rfind(|entry| entry.kind == MACHINE_CODE)?, most).ok()
 }
 
 /// The entries of one fat binary, and where it ends.
@@ -228,11 +228,11 @@ fn entries(image: &dyn Image) -> Result<(Vec<Entry>, u64)> {
     Ok((entries, end))
 }
 
-/// An entry's payload, decompressed.
-fn payload(image: &dyn Image, entry: Entry) -> Result<Vec<u8>> {
+/// An entry's payload, decompressed: at most `most` bytes.
+fn payload(image: &dyn Image, entry: Entry, most: u64) -> Result<Vec<u8>> {
     let compressed = entry.flags & (LZ4 | ZSTD) != 0;
     let stored = if compressed && entry.compressed != 0 { entry.compressed } else { entry.bytes };
-    if stored > entry.bytes || stored > MOST_PTX || entry.uncompressed > MOST_PTX {
+    if stored > entry.bytes || stored > most || entry.uncompressed > most {
         return Err(CudaError::INVALID_IMAGE);
     }
     let mut bytes = vec![0; stored as usize];
@@ -240,7 +240,7 @@ fn payload(image: &dyn Image, entry: Entry) -> Result<Vec<u8>> {
         return Err(CudaError::INVALID_IMAGE);
     }
     if entry.flags & ZSTD != 0 {
-        unzstd(&bytes, entry.uncompressed)
+        unzstd(&bytes, entry.uncompressed, most)
     } else if entry.flags & LZ4 != 0 {
         lz4_flex::block::decompress(&bytes, entry.uncompressed as usize).map_err(|_| CudaError::INVALID_IMAGE)
     } else {
@@ -248,9 +248,9 @@ fn payload(image: &dyn Image, entry: Entry) -> Result<Vec<u8>> {
     }
 }
 
-fn unzstd(bytes: &[u8], uncompressed: u64) -> Result<Vec<u8>> {
+fn unzstd(bytes: &[u8], uncompressed: u64, most: u64) -> Result<Vec<u8>> {
     let decoder = ruzstd::decoding::StreamingDecoder::new(bytes).map_err(|_| CudaError::INVALID_IMAGE)?;
-    let limit = if uncompressed == 0 { MOST_PTX } else { uncompressed };
+    let limit = if uncompressed == 0 { most } else { uncompressed };
     let mut text = Vec::new();
     decoder.take(limit + 1).read_to_end(&mut text).map_err(|_| CudaError::INVALID_IMAGE)?;
     if text.len() as u64 > limit {

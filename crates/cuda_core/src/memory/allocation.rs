@@ -38,7 +38,7 @@ pub(crate) enum Kind {
     Mapped,
     /// `cuMemMap` of host memory.
     MappedHost,
-    /// `cuIpcOpenMemHandle`: memory of another process's GPU, which this one and the host see.
+    /// `cuIpcOpenMemHandle`, `cuMemPoolImportPointer`: memory of another process's GPU, which this one and the host see.
     Imported,
     /// An array, which programs know by a handle.
     Array,

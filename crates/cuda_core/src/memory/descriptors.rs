@@ -12,12 +12,13 @@ use std::sync::Arc;
 
 use gpu::{AllocId, HostMemory, PAGE_BYTES};
 use hostmem::Memfd;
+use parking_lot::Mutex;
 
 use crate::error::{CudaError, Result};
 use crate::handle::{self, Physical, Tag};
 use crate::memory::handles::{Bytes, Exported, Exporter, HandleKey, Refused, Shared};
 use crate::memory::heap::Memory;
-use crate::memory::virtual_memory::{PhysicalState, VirtualMemory};
+use crate::memory::virtual_memory::{PhysicalState, VirtualMemory, minimum_granularity};
 use crate::values::{Location, MemoryProps};
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
@@ -25,7 +26,7 @@ pub(crate) const POSIX: u32 = 1;
 
 /// A file with a handle in it.
 #[derive(Debug)]
-pub(crate) struct Descriptor(Memfd);
+struct Descriptor(Memfd);
 
 impl Descriptor {
     /// A file for a handle.
@@ -42,7 +43,7 @@ impl Descriptor {
     ///
     /// # Errors
     /// `OPERATING_SYSTEM`.
-    pub(crate) fn lend(&self) -> Result<OwnedFd> {
+    fn lend(&self) -> Result<OwnedFd> {
         self.0.lend().map(Memfd::into_fd).map_err(|_| CudaError::OPERATING_SYSTEM)
     }
 
@@ -64,11 +65,47 @@ fn read(fd: OwnedFd) -> Result<(Bytes, Memfd)> {
     Ok((handle, file))
 }
 
-/// Physical memory that others may have.
+/// Physical memory that others may have, of all GPUs.
+#[derive(Debug, Default)]
+pub(crate) struct LentMemory(Mutex<Vec<Lent>>);
+
 #[derive(Debug)]
-pub(crate) struct Lent {
+struct Lent {
     descriptor: Descriptor,
     memory: Arc<PhysicalState>,
+}
+
+impl LentMemory {
+    /// One more descriptor of memory: of the file that there is, or of another, with a handle that `sign` makes.
+    fn lend(&self, memory: &Arc<PhysicalState>, sign: impl FnOnce() -> Result<Bytes>) -> Result<OwnedFd> {
+        let mut all = self.0.lock();
+        let known = all.iter().find(|lent| Arc::ptr_eq(&lent.memory, memory));
+        // Who has it may have locked its file: then the next gets his own.
+        if let Some(Ok(fd)) = known.map(|known| known.descriptor.lend()) {
+            return Ok(fd);
+        }
+        let descriptor = Descriptor::new(&sign()?)?;
+        let fd = descriptor.lend()?;
+        all.push(Lent { descriptor, memory: Arc::clone(memory) });
+        Ok(fd)
+    }
+
+    /// The memory with a number.
+    fn find(&self, number: u64) -> Option<Arc<PhysicalState>> {
+        let all = self.0.lock();
+        all.iter().find(|lent| lent.memory.number == number).map(|lent| Arc::clone(&lent.memory))
+    }
+
+    /// Whether others may have some memory.
+    pub(crate) fn has(&self, memory: &Arc<PhysicalState>) -> bool {
+        self.0.lock().iter().any(|lent| Arc::ptr_eq(&lent.memory, memory))
+    }
+
+    /// Lets go of what nobody else has any more. True if there was some.
+    pub(crate) fn sweep(&self) -> bool {
+        let gone: Vec<Lent> = self.0.lock().extract_if(.., |lent| !lent.descriptor.is_lent()).collect();
+        !gone.is_empty()
+    }
 }
 
 /// Another process's memory, as physical memory of this one.
@@ -88,52 +125,48 @@ impl VirtualMemory {
         if handle_type != POSIX || memory.props.handle_types & handle_type == 0 {
             return Err(CudaError::INVALID_VALUE);
         }
-        let place = memory.owner.export_whole(memory.id, memory.bytes, memory.number)?;
-        let descriptor = Descriptor::new(&key.sign(&place, Shared::Physical)?)?;
-        let lent = descriptor.lend()?;
-        self.sweep();
-        self.lent.lock().push(Lent { descriptor, memory });
-        Ok(lent)
+        let kind = match memory.props.location {
+            Location::Device(_) => Shared::Physical,
+            _ => Shared::PhysicalHost,
+        };
+        let sign = || key.sign(&memory.owner.export_whole(memory.id, memory.bytes, memory.number)?, kind);
+        self.memory.lent.sweep();
+        self.memory.lent.lend(&memory, sign)
     }
 
-    /// Physical memory that a descriptor names, for the device `here`.
+    /// Physical memory that a descriptor names, for the device `here`; that of another process's device is this one's.
     ///
     /// # Errors
     /// `INVALID_VALUE` if it names none that there is, `NOT_PERMITTED` if that is another user's; `OUT_OF_MEMORY`, `NOT_SUPPORTED`.
     pub(crate) fn import(&self, key: &HandleKey, here: u32, fd: OwnedFd) -> Result<Physical> {
         let (name, descriptor) = read(fd)?;
-        let (name, exporter) = key.verify(&name, Shared::Physical).map_err(Refused::of_descriptor)?;
+        let (verified, location) = match key.verify(&name, Shared::Physical) {
+            Err(Refused::Nonsense) => (key.verify(&name, Shared::PhysicalHost), Location::HostNuma(0)),
+            verified => (verified, Location::Device(here.cast_signed())),
+        };
+        let (name, exporter) = verified.map_err(Refused::of_descriptor)?;
         let handle = Physical(handle::fresh(Tag::Physical));
         if key.is_of(&exporter) {
-            let lent = self.lent.lock();
-            let known = lent.iter().find(|lent| lent.memory.number == name.number).ok_or(CudaError::INVALID_VALUE)?;
-            self.physicals.insert(handle.0, Arc::clone(&known.memory));
+            let known = self.memory.lent.find(name.number).ok_or(CudaError::INVALID_VALUE)?;
+            self.physicals.insert(handle.0, known);
             return Ok(handle);
         }
         let owner = self.memory.of(here);
         owner.arena()?;
         let file = name.open().map_err(Refused::of_descriptor)?;
         let inside = name.offset.checked_add(name.bytes).is_some_and(|end| end <= file.bytes());
-        if !inside || [name.offset, name.bytes].iter().any(|value| !value.is_multiple_of(PAGE_BYTES)) {
+        let whole = name.offset.is_multiple_of(PAGE_BYTES) && name.bytes.is_multiple_of(minimum_granularity(location));
+        if !inside || !whole {
             return Err(CudaError::INVALID_VALUE);
         }
         let id = AllocId(owner.link().fresh_id());
         let memory = HostMemory { file, offset: name.offset };
         owner.link().outcome(owner.link().gpu().import(id, &memory, name.bytes))?;
-        let location = Location::Device(here.cast_signed());
-        let props = MemoryProps { location, handle_types: 0, max_bytes: 0 };
+        let props = MemoryProps { location, handle_types: POSIX, max_bytes: 0 };
         let foreign = Some(Foreign { _descriptor: descriptor });
         let (bytes, number, owner) = (name.bytes, handle.0, Arc::clone(owner));
         self.physicals.insert(handle.0, Arc::new(PhysicalState { id, bytes, props, owner, number, _foreign: foreign }));
         Ok(handle)
-    }
-
-    /// Lets go of what nobody else has any more. True if there was some.
-    pub(crate) fn sweep(&self) -> bool {
-        let mut lent = self.lent.lock();
-        let gone: Vec<Lent> = lent.extract_if(.., |lent| !lent.descriptor.is_lent()).collect();
-        drop(lent);
-        !gone.is_empty()
     }
 }
 
@@ -179,12 +212,12 @@ impl ForeignPool {
     }
 }
 
-/// A descriptor of a pool.
+/// A descriptor of a pool, in a file of its own: nobody asks whether it is open anywhere.
 ///
 /// # Errors
 /// `OPERATING_SYSTEM`.
-pub(crate) fn of_pool(key: &HandleKey, pool: u32) -> Result<Descriptor> {
+pub(crate) fn lend_pool(key: &HandleKey, pool: u32) -> Result<OwnedFd> {
     // A pool is in no file: there is that of the key.
     let place = Exported { file: key.file()?, offset: 0, bytes: PAGE_BYTES, number: 0, pool };
-    Descriptor::new(&key.sign(&place, Shared::Pool)?)
+    Descriptor::new(&key.sign(&place, Shared::Pool)?)?.lend()
 }

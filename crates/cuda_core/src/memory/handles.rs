@@ -39,6 +39,8 @@ pub(crate) enum Shared {
     Pool = 4,
     /// An allocation in a pool.
     PoolMemory = 5,
+    /// As `Physical`, of the host.
+    PhysicalHost = 6,
 }
 
 /// Where memory of a process is.

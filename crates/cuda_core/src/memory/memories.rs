@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::memory::addresses::Space;
 use crate::memory::allocation::Allocation;
 use crate::memory::arrays::Arrays;
+use crate::memory::descriptors::LentMemory;
 use crate::memory::heap::Memory;
 use crate::memory::table::Residency;
 
@@ -18,11 +19,12 @@ pub(crate) struct Memories {
     /// By ordinal.
     all: Vec<Arc<Memory>>,
     pub(crate) arrays: Arrays,
+    pub(crate) lent: Arc<LentMemory>,
 }
 
 impl Memories {
-    pub(crate) fn new(space: &Arc<Space>, all: Vec<Arc<Memory>>) -> Memories {
-        Memories { space: Arc::clone(space), all, arrays: Arrays::default() }
+    pub(crate) fn new(space: &Arc<Space>, all: Vec<Arc<Memory>>, lent: Arc<LentMemory>) -> Memories {
+        Memories { space: Arc::clone(space), all, arrays: Arrays::default(), lent }
     }
 
     /// How many GPUs there are.

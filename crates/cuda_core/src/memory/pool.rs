@@ -3,11 +3,12 @@
 //! A freed block stays in its pool with the point in its stream up to which it may be in use. It is given out again in the
 //! same stream at once (order protects it), in other streams when the point has passed. Synchronizations give what lies
 //! above the pool's release threshold back to the GPU. While other programs wait for memory nothing is kept: a thread that is there
-//! from the first freed memory on, and sleeps else, gives back what is free, whatever the program is busy with.
+//! from the first freed memory on, and sleeps else, gives back what is free, whatever the program is busy with; also what was lent to
+//! other processes and is not wanted there any more.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use gpu::{ContextId, QueueId};
@@ -19,7 +20,7 @@ use crate::gpu_link::slots::{Mark, Slots};
 use crate::handle::{self, MemPool, Table, Tag};
 use crate::memory::allocation::{Allocation, Kind, Wanted};
 use crate::memory::between_processes::pool_number;
-use crate::memory::descriptors::{Descriptor, ForeignPool, of_pool};
+use crate::memory::descriptors::{ForeignPool, LentMemory, lend_pool};
 use crate::memory::handles::HandleKey;
 use crate::memory::heap::Memory;
 use crate::memory::line::Place;
@@ -59,8 +60,8 @@ pub(crate) struct PoolState {
 pub(crate) enum Sharing {
     /// This one.
     None,
-    /// This one, and those that it gives a descriptor, made when the first is asked for.
-    Lent(OnceLock<Descriptor>),
+    /// This one, and those that it gives a descriptor.
+    Lent,
     /// Another one: nothing is allocated here.
     Foreign(ForeignPool),
 }
@@ -110,19 +111,12 @@ impl PoolState {
     /// # Errors
     /// `INVALID_VALUE` if it was not made for it; `OPERATING_SYSTEM`.
     pub(crate) fn lend(&self, key: &HandleKey) -> Result<OwnedFd> {
-        let Sharing::Lent(descriptor) = &self.sharing else { return Err(CudaError::INVALID_VALUE) };
-        match descriptor.get() {
-            Some(descriptor) => descriptor.lend(),
-            None => {
-                let made = of_pool(key, pool_number(self.handle))?;
-                descriptor.get_or_init(|| made).lend()
-            }
-        }
+        if self.is_shared() { lend_pool(key, pool_number(self.handle)) } else { Err(CudaError::INVALID_VALUE) }
     }
 
     /// Whether other processes may be told of its allocations.
     pub(crate) fn is_shared(&self) -> bool {
-        matches!(self.sharing, Sharing::Lent(_))
+        matches!(self.sharing, Sharing::Lent)
     }
 
     /// The other process's that it is.
@@ -131,6 +125,11 @@ impl PoolState {
             Sharing::Foreign(pool) => Some(pool),
             _ => None,
         }
+    }
+
+    /// Whether an allocation of it was freed, though work may still use it.
+    pub(crate) fn has_freed(&self, memory: &Arc<Allocation>) -> bool {
+        self.contents.lock().free.iter().any(|block| Arc::ptr_eq(&block.memory, memory))
     }
 
     /// What its memory is.
@@ -178,6 +177,8 @@ pub(crate) struct Pools {
     link: Arc<GpuLink>,
     memory: Arc<Memory>,
     slots: Arc<Slots>,
+    /// Others may want it no more.
+    lent: Arc<LentMemory>,
     table: Table<PoolState>,
     /// The default pool and the current one of each memory.
     defaults: Mutex<[(MemPool, MemPool); 3]>,
@@ -188,11 +189,17 @@ pub(crate) struct Pools {
 
 impl Pools {
     /// The default pools have handles from the start.
-    pub(crate) fn new(link: &Arc<GpuLink>, memory: &Arc<Memory>, slots: &Arc<Slots>) -> Arc<Pools> {
+    pub(crate) fn new(
+        link: &Arc<GpuLink>,
+        memory: &Arc<Memory>,
+        slots: &Arc<Slots>,
+        lent: &Arc<LentMemory>,
+    ) -> Arc<Pools> {
         let pools = Arc::new_cyclic(|itself| Pools {
             link: Arc::clone(link),
             memory: Arc::clone(memory),
             slots: Arc::clone(slots),
+            lent: Arc::clone(lent),
             table: Table::default(),
             defaults: Mutex::default(),
             attended: AtomicBool::new(link.gpu().deferring().is_none()),
@@ -287,10 +294,21 @@ impl Pools {
                     return Ok(memory);
                 }
                 // Others may free into the pool meanwhile.
-                Err(CudaError::NOT_READY) => place.wait(gone)?,
+                Err(CudaError::NOT_READY) => self.wait(&place, gone)?,
                 other => return other,
             }
         }
+    }
+
+    /// Waits as [`Place::wait`] does, and meanwhile lets go of what was lent.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn wait(&self, place: &Place<'_>, gone: &dyn Fn() -> bool) -> Result<()> {
+        place.wait(&|| {
+            self.lent.sweep();
+            gone()
+        })
     }
 
     fn try_alloc(
@@ -310,15 +328,17 @@ impl Pools {
                 }
                 let mut wanted = Wanted::new(bytes, kind(pool.memory), who.context);
                 wanted.pool = pool.handle;
-                let made = self.memory.try_alloc(wanted, place).or_else(|error| {
-                    let short = matches!(error, CudaError::OUT_OF_MEMORY | CudaError::NOT_READY);
-                    if !short || contents.free.is_empty() {
-                        return Err(error);
-                    }
+                let is_short = |made: &Result<_>| matches!(made, Err(CudaError::OUT_OF_MEMORY | CudaError::NOT_READY));
+                let mut made = self.memory.try_alloc(wanted, place);
+                if is_short(&made) && self.lent.sweep() {
+                    made = self.memory.try_alloc(wanted, place);
+                }
+                if is_short(&made) && !contents.free.is_empty() {
                     wait()?;
                     self.trim(&mut contents, 0);
-                    self.memory.try_alloc(wanted, place)
-                })?;
+                    made = self.memory.try_alloc(wanted, place);
+                }
+                let made = made?;
                 contents.reserved += bytes;
                 contents.reserved_high = contents.reserved_high.max(contents.reserved);
                 made
@@ -424,7 +444,7 @@ impl Pools {
 
     /// Gives back all that can be. True if some could.
     pub(crate) fn squeeze(&self) -> bool {
-        let mut some = false;
+        let mut some = self.lent.sweep();
         for pool in self.table.all() {
             if pool.has_free.load(Ordering::Acquire) {
                 some |= self.trim(&mut pool.contents.lock(), 0);

@@ -11,14 +11,14 @@ use parking_lot::Mutex;
 use crate::error::{CudaError, Result};
 use crate::handle::{self, Physical, Table, Tag};
 use crate::memory::allocation::Kind;
-use crate::memory::descriptors::{Foreign, Lent, POSIX};
+use crate::memory::descriptors::{Foreign, POSIX};
 use crate::memory::heap::Memory;
 use crate::memory::memories::Memories;
 use crate::values::{AccessFlags, Location, MemoryProps};
 
 /// Granularity of sizes, offsets and addresses of memory at a location, bytes: what of it has a page of its own. On the host
 /// those are the processor's pages.
-fn minimum_granularity(at: Location) -> u64 {
+pub(crate) fn minimum_granularity(at: Location) -> u64 {
     if matches!(at, Location::Device(_)) { LARGE_PAGE_BYTES } else { PAGE_BYTES }
 }
 
@@ -64,8 +64,6 @@ pub(crate) struct VirtualMemory {
     pub(crate) memory: Arc<Memories>,
     pub(crate) physicals: Table<PhysicalState>,
     tables: Mutex<Tables>,
-    /// What others may have.
-    pub(crate) lent: Mutex<Vec<Lent>>,
 }
 
 #[derive(Debug, Default)]
@@ -146,19 +144,14 @@ fn device_access(range: &Range<u64>, mapping: &mut Mapping, flags: AccessFlags) 
 
 impl VirtualMemory {
     pub(crate) fn new(memory: &Arc<Memories>) -> VirtualMemory {
-        VirtualMemory {
-            memory: Arc::clone(memory),
-            physicals: Table::default(),
-            tables: Mutex::default(),
-            lent: Mutex::default(),
-        }
+        VirtualMemory { memory: Arc::clone(memory), physicals: Table::default(), tables: Mutex::default() }
     }
 
     /// Granularity of sizes and addresses, bytes; `option` is minimum or recommended (with which one entry maps as much as it
     /// can).
     ///
     /// # Errors
-    /// `INVALID_VALUE`, `INVALID_DEVICE`, `NOT_SUPPORTED` for memory shared between processes.
+    /// `INVALID_VALUE`, `INVALID_DEVICE`; `NOT_SUPPORTED` for handles other than descriptors, and for those of a device that shows no memory.
     pub(crate) fn granularity(&self, props: MemoryProps, option: u32) -> Result<u64> {
         supported(&self.memory, props)?;
         match option {
@@ -205,8 +198,7 @@ impl VirtualMemory {
     /// Allocates physical memory; that of the host is for the device `here`.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for sizes that are no multiple of the granularity, `NOT_SUPPORTED` for memory shared between
-    /// processes, `OUT_OF_MEMORY`.
+    /// As [`VirtualMemory::granularity`]; `INVALID_VALUE` for sizes that are no multiple of it, `OUT_OF_MEMORY`.
     pub(crate) fn create(&self, here: u32, bytes: u64, props: MemoryProps, flags: u64) -> Result<Physical> {
         supported(&self.memory, props)?;
         if bytes == 0 || !bytes.is_multiple_of(minimum_granularity(props.location)) || flags != 0 {
@@ -216,7 +208,8 @@ impl VirtualMemory {
             Location::Device(device) => (device.cast_unsigned(), MemoryKind::Vram),
             _ => (here, MemoryKind::Host),
         };
-        self.sweep();
+        let lent = &self.memory.lent;
+        lent.sweep();
         let owner = self.memory.of(gpu);
         owner.arena()?;
         let mut place = owner.place();
@@ -225,8 +218,12 @@ impl VirtualMemory {
             let answer = owner.request(Request::Alloc { id, bytes, kind });
             place.asked(id, bytes, &answer);
             match answer {
+                Err(CudaError::NOT_READY | CudaError::OUT_OF_MEMORY) if lent.sweep() => {}
                 // It is no context's: whatever ends, it is wanted.
-                Err(CudaError::NOT_READY) => place.wait(&|| false)?,
+                Err(CudaError::NOT_READY) => place.wait(&|| {
+                    lent.sweep();
+                    false
+                })?,
                 other => break other.map(|_| id)?,
             }
         };
@@ -241,14 +238,15 @@ impl VirtualMemory {
         Ok(handle)
     }
 
-    /// Releases physical memory; it goes when it is mapped nowhere.
+    /// Releases physical memory; it goes when it is mapped nowhere. Gives the GPU that has it, if others may still want it.
     ///
     /// # Errors
     /// `INVALID_VALUE` if it is none.
-    pub(crate) fn release(&self, handle: Physical) -> Result<()> {
-        self.physicals.remove(handle.0).map_err(|_| CudaError::INVALID_VALUE)?;
-        self.sweep();
-        Ok(())
+    pub(crate) fn release(&self, handle: Physical) -> Result<Option<u32>> {
+        let memory = self.physicals.remove(handle.0).map_err(|_| CudaError::INVALID_VALUE)?;
+        let lent = &self.memory.lent;
+        lent.sweep();
+        Ok(Some(memory.owner.gpu()).filter(|_| lent.has(&memory)))
     }
 
     /// Maps physical memory at reserved addresses, without rights yet.
@@ -381,6 +379,11 @@ impl VirtualMemory {
         let handle = Physical(handle::fresh(Tag::Physical));
         self.physicals.insert(handle.0, Arc::clone(&mapping.memory));
         Ok(handle)
+    }
+
+    /// The types of handles that memory mapped at an address was created for.
+    pub(crate) fn handle_types_at(&self, address: u64) -> u32 {
+        self.tables.lock().around(address).map_or(0, |mapping| mapping.memory.props.handle_types)
     }
 
     /// Properties it was created with.

@@ -43,7 +43,20 @@ pub(crate) fn launch(
 /// # Errors
 /// `INVALID_VALUE` for shapes that cannot be launched and for missing parameters.
 pub(crate) fn block(function: &FunctionState, config: &LaunchConfig, params: Params<'_>) -> Result<Vec<u8>> {
-    check(function, config, all_multiprocessors(function))?;
+    block_on(function, config, all_multiprocessors(function), params)
+}
+
+/// As [`block`], on so many multiprocessors.
+///
+/// # Errors
+/// As there.
+pub(crate) fn block_on(
+    function: &FunctionState,
+    config: &LaunchConfig,
+    multiprocessors: u32,
+    params: Params<'_>,
+) -> Result<Vec<u8>> {
+    check(function, config, multiprocessors)?;
     let bytes = function.info.param_bytes as usize;
     if bytes > MAX_PARAM_BYTES {
         return Err(CudaError::INVALID_VALUE);

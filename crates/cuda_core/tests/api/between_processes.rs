@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::graphs::{shape, word};
 use crate::support::{FakeGpu, Host, driver};
-use cuda_core::{AccessFlags, CudaError, Driver, Event, JitLog, Location, MemoryProps, Params, Physical, Stream};
+use cuda_core::{
+    AccessFlags, AttributeValue, CudaError, Driver, Event, JitLog, Location, MemoryProps, Params, Physical, Stream,
+};
 use gpu::DevAddr;
 use hostmem::Memfd;
 
@@ -305,6 +307,8 @@ fn events_of_one_process_are_not_shared() {
 
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const POSIX: u32 = 1;
+/// `CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES`.
+const ALLOWED_HANDLE_TYPES: i32 = 14;
 const BYTES: u64 = 4 << 20;
 
 fn shared_props() -> MemoryProps {
@@ -337,6 +341,7 @@ fn physical_memory_is_imported_by_its_descriptor() {
         let memory = one.mem_create(BYTES, shared_props(), 0).unwrap();
         let at = mapped(one, memory);
         fill(one, at, 7, BYTES / 4);
+        assert_eq!(one.pointer_get_attribute(ALLOWED_HANDLE_TYPES, at.0), Ok(AttributeValue::U64(POSIX.into())));
         (memory, at, std::array::from_fn(|_| one.mem_export(memory, POSIX).unwrap()))
     });
     within(&one, |one| {
@@ -376,6 +381,58 @@ fn physical_memory_is_imported_by_its_descriptor() {
         one.mem_release(next).unwrap();
         assert_eq!(fake.free(), free, "nobody has it any more");
     });
+}
+
+#[test]
+fn physical_memory_of_the_host_is_imported_as_what_it_is() {
+    let [(one, _), (other, _)] = two();
+    // Less than a page of a device's memory.
+    const BYTES: u64 = 64 << 10;
+    let node = Location::HostNuma(0);
+    let props = MemoryProps { location: node, ..shared_props() };
+    let at = |driver: &Driver, memory| {
+        let at = driver.mem_address_reserve(BYTES, 0, 0, 0).unwrap();
+        driver.mem_map(at, BYTES, 0, memory, 0).unwrap();
+        let rights = [(Location::Device(0), AccessFlags::ReadWrite), (node, AccessFlags::ReadWrite)];
+        driver.mem_set_access(at, BYTES, &rights).unwrap();
+        at
+    };
+    let (memory, fd) = within(&one, |one| {
+        let memory = one.mem_create(BYTES, props, 0).unwrap();
+        fill(one, at(one, memory), 7, BYTES / 4);
+        (memory, one.mem_export(memory, POSIX).unwrap())
+    });
+    within(&other, |other| {
+        let here = other.mem_import(fd, POSIX).unwrap();
+        assert_eq!(other.mem_get_allocation_properties(here), Ok(props));
+        let seen = at(other, here);
+        assert_eq!(word(other, DevAddr(seen.0 + BYTES - 4)), 7);
+        assert_eq!(other.pointer_get_attribute(2, seen.0), Ok(AttributeValue::U32(1)), "it is the host's");
+        // Who has it may hand it on.
+        let again = other.mem_export(here, POSIX).unwrap();
+        let itself = other.mem_import(again, POSIX).unwrap();
+        other.mem_release(itself).unwrap();
+    });
+    within(&one, |one| one.mem_release(memory).unwrap());
+}
+
+#[test]
+fn memory_is_lent_by_one_file_to_whoever_does_not_keep_it_to_himself() {
+    let [(one, _), (other, _)] = two();
+    let memory = within(&one, |one| one.mem_create(BYTES, shared_props(), 0).unwrap());
+    let lend = || Memfd::from_fd(within(&one, |one| one.mem_export(memory, POSIX).unwrap())).unwrap();
+    let files: Vec<Memfd> = (0..3).map(|_| lend()).collect();
+    let identity = files[0].identity().unwrap();
+    assert!(files.iter().all(|file| file.identity().unwrap() == identity));
+    drop(files);
+    let greedy = std::fs::File::from(lend().into_fd());
+    greedy.try_lock().unwrap();
+    let next = within(&one, |one| one.mem_export(memory, POSIX).unwrap());
+    within(&other, |other| {
+        let here = other.mem_import(next, POSIX).unwrap();
+        other.mem_release(here).unwrap();
+    });
+    within(&one, |one| one.mem_release(memory).unwrap());
 }
 
 #[test]
@@ -439,6 +496,13 @@ fn pools_are_imported_by_their_descriptors() {
     within(&one, |one| assert_eq!(one.mem_pool_import(own, POSIX), Err(CudaError::INVALID_VALUE), "it is its own"));
     within(&other, |other| {
         let here = other.mem_pool_import(fd, POSIX).unwrap();
+        // Nor is it in graphs.
+        let stream = other.stream_create(1).unwrap();
+        other.stream_begin_capture(stream, 0).unwrap();
+        for bytes in [4, 0] {
+            assert_eq!(other.mem_alloc_from_pool_async(bytes, here, stream), Err(CudaError::INVALID_VALUE));
+        }
+        other.graph_destroy(other.stream_end_capture(stream).unwrap()).unwrap();
         assert_eq!(other.mem_alloc_from_pool_async(4, here, Stream::NULL), Err(CudaError::INVALID_VALUE));
         assert_eq!(other.mem_pool_import_pointer(here, &foreign), Err(CudaError::INVALID_VALUE), "of another pool");
         let free = fake.free();
@@ -461,6 +525,11 @@ fn pools_are_imported_by_their_descriptors() {
     });
     within(&one, |one| {
         assert_eq!(word(one, at), 9);
+        // Freed memory is nobody's, whatever may still use it.
+        let freed = one.mem_alloc_from_pool_async(BYTES, pool, stream).unwrap();
+        assert_eq!(one.pointer_get_attribute(ALLOWED_HANDLE_TYPES, freed.0), Ok(AttributeValue::U64(POSIX.into())));
+        one.mem_free_async(freed, stream).unwrap();
+        assert_eq!(one.mem_pool_export_pointer(freed), Err(CudaError::INVALID_VALUE));
         one.mem_free_async(at, stream).unwrap();
         one.stream_synchronize(stream).unwrap();
         one.mem_pool_destroy(pool).unwrap();

@@ -502,3 +502,30 @@ fn without_devices_there_is_nothing_to_initialize() {
     assert_eq!(driver.init(0), Err(CudaError::NO_DEVICE));
     assert_eq!(driver.device_get_count(), Err(CudaError::NOT_INITIALIZED));
 }
+
+#[test]
+fn launches_on_several_devices_are_checked_before_any_is_made() {
+    let (driver, fakes, contexts) = two();
+    let made = contexts.map(|context| {
+        driver.ctx_set_current(context).unwrap();
+        let module = driver.module_load_data(&&b".version 8.0 .entry gaps()"[..], &mut JitLog::default()).unwrap();
+        (driver.module_get_function(module, "gaps").unwrap(), driver.stream_create(1).unwrap())
+    });
+    let launched = || [0, 1].map(|gpu: usize| fakes[gpu].launched().len());
+    let config = |of: usize, grid| LaunchConfig::new([grid, 1, 1], [32, 1, 1], 0, made[of].1);
+    let launch = |list: [(usize, LaunchConfig, bool); 2]| {
+        let mut params = list.map(|(_, _, there)| move |_: usize, _: &mut [u8]| there);
+        let [one, other] = &mut params;
+        let mut list =
+            [(made[list[0].0].0, list[0].1, Params::Each(one)), (made[list[1].0].0, list[1].1, Params::Each(other))];
+        driver.launch_on_several_devices(&mut list, [true; 2])
+    };
+    const NO: Result<(), CudaError> = Err(CudaError::INVALID_VALUE);
+    assert_eq!(launch([(0, config(0, 1), true), (0, config(0, 1), true)]), NO, "two on one");
+    assert_eq!(launch([(0, config(0, 1), true), (1, config(1, 2), true)]), NO, "they differ");
+    assert_eq!(launch([(0, config(0, 1), true), (1, config(1, 1), false)]), NO, "the second lacks a parameter");
+    assert_eq!(launched(), [0; 2]);
+    assert_eq!(launch([(0, config(0, 1), true), (1, config(1, 1), true)]), Ok(()));
+    driver.ctx_synchronize().unwrap();
+    assert_eq!(launched(), [1; 2]);
+}

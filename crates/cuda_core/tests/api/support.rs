@@ -385,6 +385,15 @@ pub(crate) fn waiting(line: &Arc<ToyLine>) -> Driver {
     driver
 }
 
+/// As `waiting`, on a GPU that shows its memory to other processes.
+pub(crate) fn waiting_and_showing(line: &Arc<ToyLine>) -> Driver {
+    let (driver, fakes) = over(vec![ToyGpu::waiting(&Arc::<ToyMachine>::default(), line)]);
+    fakes[0].show_memory();
+    let context = driver.device_primary_ctx_retain(Device(0)).unwrap();
+    driver.ctx_set_current(context).unwrap();
+    driver
+}
+
 fn over(toys: Vec<ToyGpu>) -> (Driver, Vec<Arc<FakeGpu>>) {
     over_fakes(toys, |_| {})
 }

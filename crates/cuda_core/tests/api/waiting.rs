@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cuda_core::{CudaError, Driver, JitLog, Stream};
+use cuda_core::{CudaError, Driver, JitLog, Location, MemoryProps, Stream};
 use gpu::{AllocId, Gpu, MemoryKind, Request};
 use toy_gpu::{ToyGpu, ToyLine, ToyMachine};
 
-use crate::support::waiting;
+use crate::support::{waiting, waiting_and_showing};
 
 const CODE: &[u8] = b".version 8.0\n.entry nothing() .entry shared()\0";
 /// Longer than anything takes that ends.
@@ -173,4 +173,52 @@ fn what_is_kept_for_later_goes_to_who_waits() {
     assert!(line.taken() > before && kept > 0);
     driver.mem_free(small).unwrap();
     assert_eq!(line.taken(), before);
+}
+
+#[test]
+fn what_was_lent_goes_to_who_waits_once_nobody_has_it() {
+    let line = Arc::new(ToyLine::new(64 << 20));
+    let (driver, other) = (waiting_and_showing(&line), Other::new(&line));
+    driver.stream_synchronize(Stream::NULL).unwrap();
+    let props = MemoryProps { location: Location::Device(0), handle_types: 1, max_bytes: 0 };
+    let lent = || {
+        let memory = driver.mem_create(8 << 20, props, 0).unwrap();
+        let fd = driver.mem_export(memory, 1).unwrap();
+        driver.mem_release(memory).unwrap();
+        fd
+    };
+    // To another program, though this one does nothing.
+    let fd = lent();
+    other.take_all();
+    let third = ToyGpu::waiting(&Arc::<ToyMachine>::default(), &line);
+    let wanted = Request::Alloc { id: AllocId(7), bytes: 6 << 20, kind: MemoryKind::Vram };
+    assert!(third.request(wanted.clone()).is_err(), "it has to wait");
+    assert_eq!(line.taken(), line.capacity(), "somebody has it");
+    drop(fd);
+    until("it goes", || line.taken() < line.capacity());
+    third.request(wanted).unwrap();
+    third.request(Request::Free { id: AllocId(7) }).unwrap();
+    other.give_all();
+    // To this one, which waits itself.
+    let context = driver.ctx_get_current().unwrap();
+    let takes: [&(dyn Fn() + Sync); 3] = [
+        &|| driver.mem_create(6 << 20, props, 0).and_then(|memory| driver.mem_release(memory)).unwrap(),
+        &|| driver.mem_alloc(6 << 20).and_then(|at| driver.mem_free(at)).unwrap(),
+        &|| driver.mem_alloc_async(6 << 20, Stream::NULL).and_then(|at| driver.mem_free(at)).unwrap(),
+    ];
+    for take in takes {
+        let fd = lent();
+        other.take_all();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                driver.ctx_set_current(context).unwrap();
+                take();
+            });
+            until("it stands in line", || line.standing() == 1);
+            drop(fd);
+            waits.join().unwrap();
+        });
+        other.give_all();
+        driver.ctx_synchronize().unwrap();
+    }
 }

@@ -59,8 +59,11 @@ fn give(place: HostAddr, flags: u64, make: impl FnOnce() -> cuda_core::Result<Ow
     Ok(())
 }
 
-/// The descriptor that a program passes as a pointer; it stays the program's.
-fn taken(handle: HostAddr) -> Result<OwnedFd, Refusal> {
+/// The descriptor that a program passes as a pointer; it stays the program's. What handles of other types are is not looked at.
+fn taken(handle: HostAddr, kind: CUmemAllocationHandleType) -> Result<OwnedFd, Refusal> {
+    if kind != CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+        return refuse(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+    }
     let none = Refusal(CUresult::CUDA_ERROR_INVALID_VALUE);
     let number = i32::try_from(handle.0).map_err(|_| none)?;
     // SAFETY: not -1. If it is not open, copying it fails, and nothing else is done with it.
@@ -85,7 +88,7 @@ pub(crate) fn import_memory(
     kind: CUmemAllocationHandleType,
 ) -> Answer {
     handle.required()?;
-    handle.set(driver.mem_import(taken(from)?, kind.0)?);
+    handle.set(driver.mem_import(taken(from, kind)?, kind.0)?);
     Ok(())
 }
 
@@ -110,7 +113,7 @@ pub(crate) fn import_pool(
     if flags != 0 {
         return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
-    pool.set(driver.mem_pool_import(taken(from)?, kind.0)?);
+    pool.set(driver.mem_pool_import(taken(from, kind)?, kind.0)?);
     Ok(())
 }
 

@@ -57,6 +57,11 @@ fn settings() -> &'static Mutex<Settings> {
     })
 }
 
+/// Reads the environment, which later changes of are not looked at.
+pub(crate) fn start() {
+    settings();
+}
+
 fn from_environment(which: CUcoredumpSettings) -> Option<Setting> {
     let name = match which {
         CUcoredumpSettings::CU_COREDUMP_ENABLE_ON_EXCEPTION => "CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
@@ -130,8 +135,8 @@ fn current(driver: &Driver) -> Result<Of, Refusal> {
 pub(crate) fn get_attribute(driver: &Driver, which: CUcoredumpSettings, value: HostAddr, size: InOut<usize>) -> Answer {
     let of = current(driver)?;
     let mut setting = settings().lock().get(of, which)?;
-    let flagged = driver.ctx_get_flags()? & ENABLED_BY_FLAGS != 0;
-    if which == CUcoredumpSettings::CU_COREDUMP_ENABLE_ON_EXCEPTION && flagged {
+    let enable = which == CUcoredumpSettings::CU_COREDUMP_ENABLE_ON_EXCEPTION;
+    if enable && driver.ctx_get_flags_anyway()? & ENABLED_BY_FLAGS != 0 {
         let said = settings().lock().set.get(&(of, which.0)).cloned();
         setting = said.unwrap_or(Setting::Bool(true));
     }
@@ -190,11 +195,17 @@ fn set(of: Of, which: CUcoredumpSettings, value: HostAddr, size: InOut<usize>) -
     let text: In<u8> = unsafe { in_at(value) };
     let new = match known {
         Setting::Name(_) => {
-            // SAFETY: as above.
-            let name = unsafe { text.list(bytes.min(NAME_BYTES)) }?;
-            let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-            let name = std::str::from_utf8(&name[..end]).ok().filter(|name| name.len() < NAME_BYTES);
-            Setting::Name(name.ok_or(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE))?.to_owned())
+            let mut name = Vec::new();
+            // What is behind the NUL is not read: it may not be there, whatever the size says.
+            for at in 0..bytes.min(NAME_BYTES) {
+                // SAFETY: as above.
+                match unsafe { text.get_at(at) }? {
+                    0 => break,
+                    byte => name.push(byte),
+                }
+            }
+            let name = String::from_utf8(name).ok().filter(|name| name.len() < NAME_BYTES);
+            Setting::Name(name.ok_or(Refusal(CUresult::CUDA_ERROR_INVALID_VALUE))?)
         }
         other if bytes < other.bytes() => return refuse(CUresult::CUDA_ERROR_INVALID_VALUE),
         Setting::Bool(_) => Setting::Bool(text.get()? != 0),

@@ -4,29 +4,30 @@ use std::io::Write as _;
 
 use cuda_abi::{CUlogsCallbackHandle, CUresult, HostAddr};
 
+use crate::callback;
 use crate::decode::{InOut, Out, Text};
 use crate::entry::{Answer, Refusal, refuse};
-use crate::{callback, error_log};
+use crate::error_log::LOG;
 
 pub(crate) fn register_callback(function: HostAddr, data: HostAddr, handle: Out<CUlogsCallbackHandle>) -> Answer {
-    handle.set_plain(error_log::register(callback::log(function, data)?));
+    handle.set_plain(LOG.register(callback::log(function, data)?));
     Ok(())
 }
 
 pub(crate) fn unregister_callback(handle: CUlogsCallbackHandle) -> Answer {
-    if error_log::unregister(handle) { Ok(()) } else { refuse(CUresult::CUDA_ERROR_INVALID_VALUE) }
+    if LOG.unregister(handle) { Ok(()) } else { refuse(CUresult::CUDA_ERROR_INVALID_VALUE) }
 }
 
 pub(crate) fn current(iterator: Out<u32>, flags: u32) -> Answer {
     no_flags(flags)?;
     iterator.required()?;
-    iterator.set(error_log::end());
+    iterator.set(LOG.end());
     Ok(())
 }
 
 pub(crate) fn dump_to_file(iterator: InOut<u32>, path: Text, flags: u32) -> Answer {
     no_flags(flags)?;
-    let (text, end) = error_log::since(start(iterator), usize::MAX).unwrap_or_default();
+    let (text, end) = LOG.since(start(iterator), usize::MAX).unwrap_or_default();
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path.get()?);
     let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|_| Refusal(CUresult::CUDA_ERROR_INVALID_VALUE))?;
@@ -39,9 +40,12 @@ pub(crate) fn dump_to_memory(iterator: InOut<u32>, buffer: Out<u8>, size: InOut<
     buffer.required()?;
     let room = size.input().get()?;
     // One byte is for the NUL.
-    let dumped = room.checked_sub(1).and_then(|room| error_log::since(start(iterator), room));
+    let dumped = room.checked_sub(1).and_then(|room| LOG.since(start(iterator), room));
     let Some((text, end)) = dumped else {
         size.output().set(0_usize);
+        if room > 0 {
+            buffer.set(0_u8);
+        }
         return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
     };
     for (index, byte) in text.bytes().chain([0]).enumerate() {

@@ -146,7 +146,11 @@ const OK: CUresult = CUresult::CUDA_SUCCESS;
 fn a_c_program() {
     crate::choose();
     before_the_start();
+    // SAFETY: there are no threads yet.
+    unsafe { std::env::set_var("CUDA_ENABLE_LIGHTWEIGHT_COREDUMP", "1") }
     assert_eq!(cuInit(0), OK);
+    // SAFETY: no other thread looks for a variable.
+    unsafe { std::env::remove_var("CUDA_ENABLE_LIGHTWEIGHT_COREDUMP") }
     assert_eq!(cuInit(0), OK);
     device();
     let mut context = CUcontext::NULL;
@@ -336,6 +340,15 @@ fn refusals(function: CUfunction) {
     // SAFETY: refused before a parameter is looked for.
     let bare = unsafe { cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, CUstream::NULL, null_mut(), null_mut()) };
     assert_eq!(bare, CUresult::CUDA_ERROR_INVALID_VALUE);
+    // Machine code whose table of sections would be where there is no memory, and some that is shorter than its header.
+    let mut header = [0; 64];
+    header[..5].copy_from_slice(b"\x7FELF\x02");
+    [header[0x28], header[0x3a], header[0x3c], header[0x3e]] = [64, 64, 2, 1];
+    let mut module = CUmodule::NULL;
+    for image in [at_the_end(header), at_the_end(*b"\x7FELF\x02")] {
+        // SAFETY: so much of it is there that it can be told what it is.
+        assert_eq!(unsafe { cuModuleLoadData(&mut module, image) }, CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU);
+    }
     compiler_log();
 }
 
@@ -404,6 +417,20 @@ fn null_places(function: CUfunction, data: CUdeviceptr) {
     // These may be left out.
     // SAFETY: nothing is stored.
     assert_eq!(unsafe { cuMemGetAddressRange_v2(null_mut(), null_mut(), data) }, OK);
+}
+
+/// Bytes behind which there is no memory.
+fn at_the_end<const N: usize>(bytes: [u8; N]) -> *const c_void {
+    const PAGE: usize = 4096;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: fresh pages at an address of the kernel's choice disturb nothing.
+    let pages = unsafe { libc::mmap(null_mut(), 2 * PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    let [place, behind] = [PAGE - N, PAGE].map(|at| pages.cast::<u8>().wrapping_add(at));
+    // SAFETY: the second of the two pages.
+    assert_eq!(unsafe { libc::mprotect(behind.cast(), PAGE, libc::PROT_NONE) }, 0);
+    // SAFETY: the end of the first, which nobody else knows.
+    unsafe { place.cast::<[u8; N]>().write(bytes) };
+    place.cast()
 }
 
 /// Memory of the program's own; so much that nothing else is in its pages.

@@ -82,6 +82,13 @@ unsafe extern "C" {
     safe fn cuGraphicsMapResources() -> CUresult;
     safe fn cuDestroyExternalMemory() -> CUresult;
     safe fn cuMulticastCreate() -> CUresult;
+    safe fn cuMemImportFromShareableHandle(handle: Option<&mut u64>, from: HostAddr, kind: u32) -> CUresult;
+    safe fn cuMemPoolImportFromShareableHandle(
+        pool: Option<&mut u64>,
+        from: HostAddr,
+        kind: u32,
+        flags: u64,
+    ) -> CUresult;
 }
 
 const NO: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -120,8 +127,8 @@ pub(super) fn errors(folder: &std::path::Path) {
     assert_eq!(iterator, before + 1);
     let (answer, size, _) = dump(&mut iterator, 512);
     assert_eq!((answer, size), (OK, 0), "nothing is new");
-    let (answer, _, _) = dump(&mut before.clone(), 20);
-    assert_eq!(answer, NO, "no room for a line");
+    let short = dump(&mut before.clone(), 20);
+    assert_eq!(short, (NO, 0, Ok(String::new())), "no room for a line");
     let path = folder.join("cuda.log");
     let _ = std::fs::remove_file(&path);
     let name = std::ffi::CString::new(path.to_str().expect("UTF-8")).expect("no NUL");
@@ -197,12 +204,33 @@ pub(super) fn core_dumps(context: CUcontext) {
     const NEVER: CUresult = CUresult::CUDA_ERROR_NOT_PERMITTED;
     assert_eq!([set(false, pipe, b"p\0"), set(false, trigger, &[1]), set(true, pipe, b"p\0")], [NEVER, NEVER, OK]);
     assert_eq!([set(true, trigger, &[1]), set(true, pipe, b"q\0")], [OK, NEVER]);
+    assert_eq!(flag(cuCoredumpGetAttributeGlobal, CUcoredumpSettings::CU_COREDUMP_LIGHTWEIGHT), (OK, 1));
+    // What stands behind a name's NUL is not looked at.
+    let last = at_the_end(*b"f\0");
+    let mut size = 1024;
+    // SAFETY: a name with its NUL.
+    assert_eq!(unsafe { cuCoredumpSetAttributeGlobal(file, last, Some(&mut size)) }, OK);
+    assert_eq!(name(cuCoredumpGetAttributeGlobal, file), (OK, "f".into()));
     // A context that was made to dump, and one that is gone.
     let mut other = CUcontext::NULL;
     assert_eq!(cuCtxCreate_v2(Some(&mut other), 0x40, 0), OK);
+    let mut module = CUmodule::NULL;
+    // SAFETY: PTX ends in NUL.
+    assert_eq!(unsafe { cuModuleLoadData(&mut module, PTX.as_ptr().cast()) }, OK);
     assert_eq!(flag(cuCoredumpGetAttribute, enable), (OK, 1));
     assert_eq!(set(false, enable, &[0]), OK);
     assert_eq!(flag(cuCoredumpGetAttribute, enable), (OK, 0));
+    // One whose kernel failed still tells its settings.
+    let (found, function) = function_of(module, c"add");
+    assert_eq!(found, OK);
+    let (mut address, mut addend, mut n) = (16u64, 5u32, 1u32);
+    let mut params: [*mut c_void; 3] = [(&raw mut address).cast(), (&raw mut addend).cast(), (&raw mut n).cast()];
+    // SAFETY: three parameters of the kernel's sizes.
+    let launched =
+        unsafe { cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, CUstream::NULL, params.as_mut_ptr(), null_mut()) };
+    assert_eq!([launched, cuCtxSynchronize()], [OK, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS]);
+    assert_eq!(flag(cuCoredumpGetAttribute, enable), (OK, 0));
+    assert_eq!(name(cuCoredumpGetAttribute, file), (OK, "f".into()));
     assert_eq!(cuCtxDestroy_v2(other), OK);
     assert_eq!(cuCtxSetCurrent(CUcontext::NULL), OK);
     assert_eq!(flag(cuCoredumpGetAttribute, enable).0, CUresult::CUDA_ERROR_INVALID_CONTEXT);
@@ -262,6 +290,15 @@ pub(super) fn what_a_device_does(data: CUdeviceptr) {
     let host = CUmemLocation { kind: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST, id: 0 };
     assert_eq!(lies, [host, host, nowhere]);
     assert_eq!(cuMemFree_v2(managed), OK);
+    // What a handle of no type that there is says is not looked at; of a descriptor that is not open there is nothing to look at.
+    let mut imported = 0;
+    let missing = HostAddr(u64::from(i32::MAX.cast_unsigned()));
+    let mut import = |from, kind| {
+        let memory = cuMemImportFromShareableHandle(Some(&mut imported), from, kind);
+        [memory, cuMemPoolImportFromShareableHandle(Some(&mut imported), from, kind, 0)]
+    };
+    assert_eq!([import(HostAddr(u64::MAX), 8), import(missing, 2)], [[CUresult::CUDA_ERROR_NOT_SUPPORTED; 2]; 2]);
+    assert_eq!([import(HostAddr(u64::MAX), 1), import(missing, 1)], [[NO; 2]; 2]);
     let mut state = CUprocessState(9);
     assert_eq!(cuCheckpointProcessGetState(std::process::id() as i32, Some(&mut state)), OK);
     assert_eq!(state, CUprocessState::CU_PROCESS_STATE_RUNNING);
@@ -280,6 +317,15 @@ pub(super) fn refusals() {
     ] {
         assert_eq!(answer, expected);
     }
+    // Each time with its reason, though what the first call met was that nothing had started.
+    let mut from = 0;
+    assert_eq!(cuLogsCurrent(Some(&mut from), 0), OK);
+    assert_eq!([cuMemMapArrayAsync(), cuMemMapArrayAsync()], [CUresult::CUDA_ERROR_NOT_SUPPORTED; 2]);
+    let (mut text, mut size) = ([7u8; 1024], 1024);
+    // SAFETY: a buffer of that size.
+    assert_eq!(unsafe { cuLogsDumpToMemory(Some(&mut from), text.as_mut_ptr(), Some(&mut size), 0) }, OK);
+    let text = CStr::from_bytes_until_nul(&text).expect("a NUL").to_str().expect("UTF-8");
+    assert_eq!(text.matches("no sparse arrays").count(), 2, "{text}");
     let (found, status, function) = proc_address(c"cuGLGetDevices", 13050);
     assert_eq!((found, status.0, function), (OK, 0, (cuGLGetDevices_v2 as *const ()).addr()));
 }
