@@ -105,6 +105,29 @@ done
 exec "$NVCC" "${arguments[@]}"
 "#;
 
+/// Words that say, anywhere in a line, that a sample has failed.
+const FAILED_ANYWHERE: [&str; 4] = ["test failed", "result = fail", "failed!", ": failed"];
+
+/// Words that a line begins with which tells of an error that a sample has met; some go on to exit status 0. Errors that were measured are told of
+/// otherwise: `Error: ` counts where no number follows.
+const FAILED_FIRST: [&str; 15] = [
+    "error in ",
+    "error at ",
+    "error while ",
+    "error processing ",
+    "error opening ",
+    "error finding ",
+    "error decoding ",
+    "error unable ",
+    "error! ",
+    "could not ",
+    "cannot ",
+    "failed to ",
+    "unable to ",
+    "runtime error",
+    "cuda error",
+];
+
 /// How one sample went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -394,21 +417,29 @@ impl Build<'_> {
 
 /// How a sample went that has ended so and said that.
 fn judged(status: Option<i32>, said: &str) -> Outcome {
-    let failed = |line: &&str| {
-        let line = line.to_lowercase();
-        ["test failed", "result = fail", "failed!", ": failed"].iter().any(|words| line.contains(words))
-    };
     match status {
-        Some(0) if !said.lines().any(|line| failed(&line)) => Outcome::Passed,
+        Some(0) if !said.lines().any(tells_of_failure) => Outcome::Passed,
         _ if said.contains(MACHINE_CODE) => {
             Outcome::Refused("kernels of a library that it has as machine code alone, or hands over so".to_owned())
         }
         Some(WAIVED) => Outcome::Waived(telling(said)),
-        Some(0) => Outcome::Failed(said.lines().find(failed).unwrap_or_default().trim().to_owned()),
+        Some(0) => {
+            let line = said.lines().find(|line| tells_of_failure(line)).unwrap_or_default();
+            Outcome::Failed(format!("{}; exit status 0", line.trim()))
+        }
         Some(124 | 137) => Outcome::Failed(format!("not done within {RUN_WITHIN} seconds")),
         Some(status) => Outcome::Failed(format!("{}; exit status {status}", telling(said))),
         None => Outcome::Failed("ended by a signal".to_owned()),
     }
+}
+
+/// Does this line say that the sample has failed, whatever its exit status?
+fn tells_of_failure(line: &str) -> bool {
+    let line = line.trim_start_matches(|c: char| c.is_whitespace() || "!*>".contains(c)).to_lowercase();
+    let message = |text: &str| text.trim_start().starts_with(|c: char| c.is_alphabetic());
+    FAILED_ANYWHERE.iter().any(|words| line.contains(words))
+        || FAILED_FIRST.iter().any(|words| line.starts_with(words))
+        || line.strip_prefix("error:").is_some_and(message)
 }
 
 /// The last line that tells of something that went wrong, or just the last.
@@ -452,7 +483,7 @@ fn keep(path: &Path, outcomes: &Outcomes) -> Result<()> {
     Ok(())
 }
 
-/// What the page says.
+/// What the page says, of those that are wanted alone: files of earlier runs may have others.
 fn section(
     modes: &[Outcomes],
     wanted: &BTreeSet<&str>,
@@ -471,7 +502,9 @@ fn section(
         String::from_utf8_lossy(&date.stdout).trim()
     );
     let names = ["native", "tenant"];
-    for (mode, outcomes) in names.iter().zip(modes) {
+    let mut modes = modes.to_vec();
+    modes.iter_mut().for_each(|outcomes| outcomes.retain(|name, _| wanted.contains(name.as_str())));
+    for (mode, outcomes) in names.iter().zip(&modes) {
         let count = |of: fn(&Outcome) -> bool| outcomes.values().filter(|outcome| of(outcome)).count();
         let passed = count(|outcome| *outcome == Outcome::Passed);
         let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
@@ -483,7 +516,7 @@ fn section(
     let mut failed: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     let mut waived: BTreeMap<&str, &str> = BTreeMap::new();
     let mut refused: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (mode, outcomes) in names.iter().zip(modes) {
+    for (mode, outcomes) in names.iter().zip(&modes) {
         for (name, outcome) in outcomes {
             match outcome {
                 Outcome::Failed(reason) => failed.entry((name, reason)).or_default().push(mode),
@@ -499,7 +532,7 @@ fn section(
             writeln!(text, "- {name} ({}): {}", modes.join(", "), shown(reason))?;
         }
     }
-    for (mode, outcomes) in names.iter().zip(modes) {
+    for (mode, outcomes) in names.iter().zip(&modes) {
         let missing: Vec<&str> = wanted.iter().copied().filter(|name| !outcomes.contains_key(*name)).collect();
         if !missing.is_empty() {
             writeln!(text, "\nNot run yet ({mode}), and not counted: {}", missing.join(", "))?;
@@ -569,7 +602,7 @@ mod tests {
         assert_eq!(judged(Some(0), MACHINE_CODE), Outcome::Passed, "it went another way");
         let cases = [
             (Some(0), "fine\nTest passed\n", Outcome::Passed),
-            (Some(0), "x\n  Test failed!\ny\n", failed("Test failed!")),
+            (Some(0), "x\n  Test failed!\ny\n", failed("Test failed!; exit status 0")),
             (Some(2), "Waiving it\nbye\n", Outcome::Waived("Waiving it".to_owned())),
             (Some(1), "CUDA error at x.cu:3\nbye\n", failed("CUDA error at x.cu:3; exit status 1")),
             (Some(124), "", failed("not done within 600 seconds")),
@@ -586,21 +619,85 @@ mod tests {
         let again = read(&path);
         fs::remove_file(&path).unwrap();
         assert_eq!(again.unwrap(), outcomes);
-        let text = section(
-            &[outcomes.clone(), outcomes],
-            &["sample1", "later"].into(),
-            &[("a".to_owned(), "why".to_owned())].into(),
-            true,
-        )
-        .unwrap();
+        outcomes.insert("fog".to_owned(), failed("is left out, but was run once"));
+        let mut wanted: BTreeSet<&str> = outcomes.keys().map(String::as_str).filter(|name| *name != "fog").collect();
+        wanted.insert("later");
+        let text =
+            section(&[outcomes.clone(), outcomes.clone()], &wanted, &[("a".to_owned(), "why".to_owned())].into(), true)
+                .unwrap();
         for part in [
             "| native | 1 | 4 | 1 | 1 | 20.0 % |",
-            "- sample1 (native, tenant): Test failed!\n",
+            "- sample1 (native, tenant): Test failed!; exit status 0\n",
             "- sample2: Waiving it\n",
             "\nNot run yet (tenant), and not counted: later\n",
             "- a: why\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("fog"), "{text}");
+    }
+
+    /// Whole outputs, and lines of others, of samples with exit status 0.
+    #[test]
+    fn samples_that_fail_with_exit_status_0_are_not_believed() {
+        let decodes_nothing = "\
+GPU Device 0: \"Blackwell\" with compute capability 12.0
+
+Using GPU 0 (Sundial Software GPU, 2 SMs, 1536 th/SM max, CC 12.0, ECC off)
+Processing file: ./images/img4.jpg
+Image is 3 channels.
+Channel #0 size: 640 x 426
+Channel #1 size: 320 x 213
+Channel #2 size: 320 x 213
+YUV 4:2:0 chroma subsampling
+sundial: warn: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (out of memory)
+Error in nvjpegDecode.
+Error processing file: ./images/img4.jpg
+Total images processed: 0
+Total time spent on encoding: 0
+Avg time/image: -nan
+";
+        let no_generator = "\
+sundial: warn: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (out of memory)
+Random Fog
+==========
+
+GPU Device 0: \"Blackwell\" with compute capability 12.0
+
+runtime error (Could not create quasi-random number generator: f)
+";
+        for (said, reason) in [
+            (decodes_nothing, "Error in nvjpegDecode."),
+            (no_generator, "runtime error (Could not create quasi-random number generator: f)"),
+            ("Cannot open image: ./images/img4.jpg\n", "Cannot open image: ./images/img4.jpg"),
+            ("Error: render_kernel() execution FAILED\n", "Error: render_kernel() execution FAILED"),
+            ("!!!! can not open file: 'x'\n!!!! Unable to open x\n", "!!!! Unable to open x"),
+        ] {
+            let expected = Outcome::Failed(format!("{reason}; exit status 0"));
+            assert_eq!(judged(Some(0), said), expected, "{said}");
+        }
+        let encodes = "\
+Processing file: ./images/img5.jpg
+Image is 3 channels.
+YUV 4:2:0 chroma subsampling
+Writing JPEG file: encode_output/img5.jpg
+Total images processed: 8
+";
+        for said in [
+            encodes,
+            "sundial: warn: cuKernelGetAttribute: CUDA_ERROR_INVALID_VALUE (invalid argument)\n",
+            "Max absolute error: 1.049042E-05\n",
+            "Absolute error: 5.272627e-03\n",
+            "L1 error : 0.044195\n",
+            "L1-Error: 0\n",
+            "Error: 0.000000\n",
+            "L2norm Error OK\n",
+            "[alignedTypes] -> Test Results: 0 Failures\n",
+            "0 error(s)\n",
+            "Test Summary:  Error amount = 0.000000, result = SUCCESS\n",
+            "Device assert failed as expected, CUDA error message is: device-side assert triggered\n",
+        ] {
+            assert_eq!(judged(Some(0), said), Outcome::Passed, "{said}");
         }
     }
 

@@ -105,6 +105,81 @@ fn what_is_not_there_is_a_fault() {
     }
 }
 
+/// Images that are said to be larger than the memory there is: what is there is read, and what is not is a fault at its address, whether the image
+/// would lie in the window (behind the memory, the window of `run` goes on) or is larger than that.
+#[test]
+fn images_may_be_larger_than_memory() {
+    const MEMORY: usize = 64 << 10;
+    const TEXELS: u64 = BASE + 8192;
+    let kernel = |fetch: &str| {
+        let text = format!(
+            ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 out, .param .u64 h, .param .u32 first) {{\n\
+             .reg .b64 %out, %h, %at; .reg .b32 %t, %x, %v<4>; .reg .f32 %fx, %fy;\n\
+             ld.param.u64 %out, [out]; ld.param.u64 %h, [h]; ld.param.u32 %x, [first];\n\
+             mov.u32 %t, %tid.x; mul.wide.u32 %at, %t, 4; add.s64 %out, %out, %at;\n\
+             {fetch} st.global.u32 [%out], %v0; ret; }}"
+        );
+        Arc::new(ptx::Program::parse(text.as_bytes()).unwrap().lower(0, &|_| None).unwrap())
+    };
+    let by_index = kernel("add.u32 %x, %x, %t; tex.1d.v4.u32.s32 {%v0, %v1, %v2, %v3}, [%h, {%x}];");
+    let by_row = kernel(
+        "cvt.rn.f32.u32 %fx, %t; cvt.rn.f32.u32 %fy, %x; tex.2d.v4.u32.f32 {%v0, %v1, %v2, %v3}, [%h, {%fx, %fy}];",
+    );
+    let mut memory = vec![0; MEMORY];
+    for (word, i) in memory.chunks_exact_mut(4).zip(0_u32..) {
+        word.copy_from_slice(&(i * 3).to_le_bytes());
+    }
+    let beyond = |byte: u64| Err(byte);
+    let read = |byte: u64| Ok(byte);
+    let last = MEMORY as u64 - 8192;
+    for (kernel, texels, pitch, cases) in [
+        // Texels, from where on lanes read, and where in the texture that is.
+        (&by_index, 1 << 16, None, vec![(0, read(0)), (last as u32 / 4 - 32, read(last - 128))]),
+        (&by_index, 1 << 16, None, vec![(last as u32 / 4, beyond(last)), (65_504, beyond(4 * 65_504))]),
+        (&by_index, 1 << 28, None, vec![(0, read(0)), (last as u32 / 4 - 32, read(last - 128))]),
+        (
+            &by_index,
+            1 << 28,
+            None,
+            vec![(last as u32 / 4, beyond(last)), ((1 << 28) - 32, beyond(4 * ((1 << 28) - 32)))],
+        ),
+        (
+            &by_row,
+            512,
+            Some(256),
+            vec![(0, read(0)), (223, read(223 * 256)), (224, beyond(last)), (511, beyond(511 * 256))],
+        ),
+        (&by_row, 65_000, Some(1024), vec![(55, read(55 * 1024)), (56, beyond(last)), (64_999, beyond(64_999 * 1024))]),
+    ] {
+        let image = match pitch {
+            None => texture::Image::linear(Format::U32, 1, TEXELS, texels),
+            Some(pitch) => texture::Image::pitched(Format::U32, 1, TEXELS, [64, texels], pitch),
+        };
+        let sampler = Some(texture::Sampler::default());
+        memory[4096..4224].copy_from_slice(&texture::Descriptor { image, sampler }.encode());
+        for (first, expected) in cases {
+            let launch = launch([32, 1, 1], &[BASE, BASE + 4096, first.into()]);
+            let (mut a, mut b) = (memory.clone(), memory.clone());
+            let ends =
+                [run(kernel, &launch, BASE, &mut a, Control::RUN), testgen::interpret(kernel, &launch, BASE, &mut b)];
+            for (end, memory) in ends.into_iter().zip([a, b]) {
+                match (expected, end) {
+                    (Ok(byte), Ok(())) => {
+                        let word = |i: usize| u32::from_le_bytes(memory[4 * i..][..4].try_into().unwrap());
+                        let from = ((TEXELS - BASE + byte) / 4) as u32;
+                        assert!((0..32).all(|t| word(t as usize) == (from + t) * 3), "{texels} {pitch:?} {first}");
+                    }
+                    (Err(byte), Err(Exception::Access { address, access: ptx::launch::Access::Read, .. })) => {
+                        let lanes = TEXELS + byte..TEXELS + byte + 128;
+                        assert!(lanes.contains(&address), "{texels} {pitch:?} {first}: {address:#x}, not {lanes:x?}");
+                    }
+                    (expected, end) => panic!("{texels} {pitch:?} {first}: {end:?}, not {expected:x?}"),
+                }
+            }
+        }
+    }
+}
+
 /// A surface is written by some lanes and read by others of the same warp: what is behind the store sees it. Values that are
 /// alive around that make chunks smaller than a warp.
 #[test]

@@ -26,18 +26,21 @@ const MAXIMUM_TEXTURE2D_LINEAR_PITCH: i32 = 72;
 impl Driver {
     /// The texels of a resource, of which a context makes textures or surfaces; whether they are a mipmapped array's.
     ///
+    /// Memory may be said to go on behind its allocation, as in CUDA. What a kernel reads there it reads as by that address: texels are no
+    /// way past its page tables.
+    ///
     /// # Errors
-    /// `INVALID_VALUE` for arrays that there are not, or of other contexts; memory that is not allocated, not aligned, or larger
-    /// than textures may be; `NOT_SUPPORTED` for formats of blocks and planes.
+    /// `INVALID_VALUE` for arrays that there are not, or of other contexts; memory whose begin is not allocated or not aligned, or that is
+    /// larger than textures may be; `NOT_SUPPORTED` for formats of blocks and planes.
     pub(crate) fn image(&self, context: &ContextState, resource: &Resource) -> Result<(Image, bool)> {
         let invalid = CudaError::INVALID_VALUE;
         let limit = |attribute| self.limit_of(context, attribute);
-        let memory = |at: DevAddr, bytes: u64| {
+        let memory = |at: DevAddr| {
             if !at.0.is_multiple_of(limit(TEXTURE_ALIGNMENT)) {
                 return Err(invalid);
             }
             // Addresses of other GPUs' memory, and of the program's own, are none.
-            on_gpu(&self.memory, context.core.gpu.ordinal, at, bytes).map(|(at, _)| at.0)
+            on_gpu(&self.memory, context.core.gpu.ordinal, at, 1).map(|(at, _)| at.0)
         };
         match *resource {
             Resource::Array(array) => {
@@ -59,7 +62,7 @@ impl Driver {
                 if texels == 0 || texels > limit(MAXIMUM_TEXTURE1D_LINEAR_WIDTH) {
                     return Err(invalid);
                 }
-                Ok((Image::linear(format, channels, memory(at, bytes)?, texels as u32), false))
+                Ok((Image::linear(format, channels, memory(at)?, texels as u32), false))
             }
             Resource::Pitched { at, format, channels, width, height, pitch } => {
                 let (format, channels) = element(format, channels)?;
@@ -72,9 +75,7 @@ impl Driver {
                 if !within || !pitch.is_multiple_of(limit(TEXTURE_PITCH_ALIGNMENT)) {
                     return Err(invalid);
                 }
-                let row = width * u64::from(format.bytes() * u32::from(channels));
-                let base = memory(at, pitch * (height - 1) + row)?;
-                Ok((Image::pitched(format, channels, base, [width as u32, height as u32], pitch as u32), false))
+                Ok((Image::pitched(format, channels, memory(at)?, [width as u32, height as u32], pitch as u32), false))
             }
         }
     }

@@ -73,8 +73,14 @@ impl Rows {
     }
 }
 
-pub(super) fn active(bits: u32) -> impl Iterator<Item = usize> {
-    (0..32).filter(move |&l| bits >> l & 1 != 0)
+/// The lanes of `bits`, in order.
+pub(super) fn active(mut bits: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lane = bits.trailing_zeros() as usize;
+        // Zero stays zero.
+        bits &= bits.wrapping_sub(1);
+        (lane < 32).then_some(lane)
+    })
 }
 
 /// Evaluates a computing operation for `lanes` lanes: rows 0 to 3 are operands, 4 and 5 results.
@@ -461,10 +467,24 @@ pub(crate) extern "C" fn copy_async(ctx: *mut Context, op: u32, bits: u32, threa
     let Op::CpAsync { bytes, src_bytes, .. } = attached(ctx, op, |of| &of.ops) else { return };
     let rows = Rows { base: rows, lanes: lanes as usize };
     let size = u64::from(*bytes);
+    let word = if size == 4 { Ty::U32 } else { Ty::U64 };
     for lane in active(bits) {
         let thread = u64::from(thread) + lane as u64;
         let to = reach(ctx, Space::Shared, rows.get(0, lane), size, thread, Access::Write);
         let wanted = if src_bytes.is_some() { rows.get(2, lane).min(size) } else { size };
+        if wanted == size && matches!(size, 4 | 8 | 16) {
+            // Both ends are multiples of the size: `reach` has seen to it.
+            let from = reach(ctx, Space::Generic, rows.get(1, lane), size, thread, Access::Read);
+            let low = read_element(from, word);
+            if size == 16 {
+                // SAFETY: the whole access lies inside its space.
+                let high = read_element(unsafe { from.add(8) }, word);
+                // SAFETY: the whole access lies inside shared memory.
+                write_element(unsafe { to.add(8) }, word, high);
+            }
+            write_element(to, word, low);
+            continue;
+        }
         let mut buffer = [0_u8; 16];
         if wanted > 0 {
             let from = reach(ctx, Space::Generic, rows.get(1, lane), size, thread, Access::Read);

@@ -1,8 +1,7 @@
 //! Operations on matrices that the lanes of a warp hold: products, and loads and stores of lines of shared memory.
 
+mod double;
 mod fast;
-
-pub(crate) use fast::is_there as is_quick;
 
 use ptx::ir::{Op, RegTy, Space};
 use ptx::launch::{Access, AccessError, Exception, SHARED_WINDOW, WARP};
@@ -26,11 +25,21 @@ const LINE_WORDS: usize = 4;
 /// Most sources of a product: three matrices, and the metadata of a sparse one.
 const MAX_SOURCES: usize = 3 * MAX_REGISTERS + 1;
 
+/// Is there a quick way for a product, on this machine?
+pub(crate) fn is_quick(p: &Product) -> bool {
+    fast::is_there(p) || double::is_there(p)
+}
+
+/// Computes a product for a whole warp in a quick way, if there is one.
+fn quickly(p: &Product, site: &Matrix, frame: *mut u8) -> bool {
+    fast::multiply(p, site, frame) || double::multiply(p, site, frame)
+}
+
 /// Performs an operation on matrices for the lanes `bits` of the warp whose frame is given. Called by machine code.
 pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, frame: *mut u8, bits: u32) {
     let site = attached(ctx, site, |of| &of.matrices);
     match &site.op {
-        Op::Mma { product, .. } if bits == u32::MAX && fast::multiply(product, site, frame) => {}
+        Op::Mma { product, .. } if bits == u32::MAX && quickly(product, site, frame) => {}
         Op::Mma { product, .. } => multiply(product, site, frame, bits),
         Op::MovMatrix { .. } => {
             let tile = transposed(&masked(site.srcs[0].words(frame), bits));
