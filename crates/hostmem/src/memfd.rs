@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, StatxFlags};
 use rustix::mm::MapFlags;
 
 use crate::{Mapping, PAGE};
@@ -152,7 +152,7 @@ impl Memfd {
     /// # Errors
     /// `NotFound` if there is another file by now; as [`Memfd::from_fd`]; else what the operating system says.
     pub fn open(name: &MemfdName) -> io::Result<Memfd> {
-        Memfd::reopen(&find(name)?)
+        Memfd::reopen(&find(name)?.0)
     }
 
     /// As [`Memfd::open`], of a file that a process of this user has made under that label. Neither ever changes.
@@ -160,8 +160,8 @@ impl Memfd {
     /// # Errors
     /// As [`Memfd::open`]; `PermissionDenied` if another user has made it, `NotFound` if it is called otherwise.
     pub fn open_own(name: &MemfdName, label: &str) -> io::Result<Memfd> {
-        let found = find(name)?;
-        if rustix::fs::fstat(&found)?.st_uid != rustix::process::geteuid().as_raw() {
+        let (found, owner) = find(name)?;
+        if !is_own(owner, rustix::process::geteuid().as_raw(), overflow_user()) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user's memory file"));
         }
         // As the operating system calls files of `memfd_create`.
@@ -214,16 +214,29 @@ impl Memfd {
     }
 }
 
-/// What a name means, not opened: it may be anything.
-fn find(name: &MemfdName) -> io::Result<OwnedFd> {
+/// What a name means, not opened: it may be anything; and whose it is. File systems, which may take as long as they like, are not asked.
+fn find(name: &MemfdName) -> io::Result<(OwnedFd, u32)> {
     let MemfdName { process, descriptor, device, inode } = *name;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let found = rustix::fs::open(format!("/proc/{process}/fd/{descriptor}"), flags, Mode::empty())?;
-    let stat = rustix::fs::fstat(&found)?;
-    if (stat.st_dev, stat.st_ino) != (device, inode) {
+    let known = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(&found, "", known, StatxFlags::INO | StatxFlags::UID)?;
+    if (rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino) != (device, inode) {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the descriptor is another file's by now"));
     }
-    Ok(found)
+    Ok((found, stat.stx_uid))
+}
+
+/// Whether a file's owner is a process's user. As one user are shown all of those who have no number in the process's user namespace: files
+/// of that one are nobody's own.
+fn is_own(owner: u32, user: u32, overflow: u32) -> bool {
+    owner == user && owner != overflow
+}
+
+/// What they are shown as.
+fn overflow_user() -> u32 {
+    let said = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+    said.and_then(|said| said.trim().parse().ok()).unwrap_or(65_534)
 }
 
 impl AsFd for Memfd {
@@ -273,6 +286,14 @@ mod tests {
         let sealed = Memfd::from_fd(file(none, PAGE, SealFlags::SHRINK | SealFlags::WRITE)?)?;
         assert!(sealed.map().is_err());
         Ok(())
+    }
+
+    #[test]
+    fn files_of_those_who_have_no_number_are_nobodys_own() {
+        assert!(is_own(1000, 1000, 65_534) && is_own(0, 0, 65_534));
+        assert!(!is_own(1000, 1001, 65_534));
+        assert!(!is_own(65_534, 65_534, 65_534), "in the namespace it may be anybody's");
+        assert!(overflow_user() > 0);
     }
 
     #[test]

@@ -81,6 +81,8 @@ pub(crate) enum Refused {
     Gone,
     /// Who has made it is another user's.
     Forbidden,
+    /// This process has no descriptors left, or the operating system no memory.
+    Failed,
 }
 
 impl Refused {
@@ -89,6 +91,7 @@ impl Refused {
         match self {
             Refused::Nonsense => CudaError::INVALID_VALUE,
             Refused::Gone | Refused::Forbidden => CudaError::INVALID_HANDLE,
+            Refused::Failed => CudaError::OPERATING_SYSTEM,
         }
     }
 
@@ -97,12 +100,22 @@ impl Refused {
         match self {
             Refused::Nonsense | Refused::Gone => CudaError::INVALID_VALUE,
             Refused::Forbidden => CudaError::NOT_PERMITTED,
+            Refused::Failed => CudaError::OPERATING_SYSTEM,
         }
     }
 
     fn of(error: &std::io::Error, process: u32) -> Refused {
         tracing::warn!(process, %error, "memory of another process cannot be opened");
-        if error.kind() == ErrorKind::PermissionDenied { Refused::Forbidden } else { Refused::Gone }
+        // A process that is just going.
+        const ESRCH: i32 = 3;
+        match error.kind() {
+            ErrorKind::PermissionDenied => Refused::Forbidden,
+            ErrorKind::NotFound | ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::Unsupported => {
+                Refused::Gone
+            }
+            _ if error.raw_os_error() == Some(ESRCH) => Refused::Gone,
+            _ => Refused::Failed,
+        }
     }
 }
 
@@ -191,9 +204,9 @@ impl HandleKey {
     /// What a handle is of, and whose it is.
     ///
     /// # Errors
-    /// As [`Refused`] says; the operating system's troubles are of [`Refused::Gone`].
+    /// As [`Refused`] says.
     pub(crate) fn verify(&self, handle: &Bytes, kind: Shared) -> std::result::Result<(Exported, Exporter), Refused> {
-        let own = self.get().map_err(|_| Refused::Gone)?;
+        let own = self.get().map_err(|_| Refused::Failed)?;
         let (signed, signed_with) = handle.split_at(SIGNED);
         let Some((&[a, b, c, of_kind], rest)) = signed.split_first_chunk() else { return Err(Refused::Nonsense) };
         if [a, b, c] != MAGIC || of_kind != kind as u8 {
@@ -277,6 +290,16 @@ mod tests {
                 assert!(reader.verify(&wrong, Shared::Memory).is_err(), "{bit}");
             }
         }
+    }
+
+    #[test]
+    fn a_process_without_descriptors_is_not_told_that_the_memory_has_gone() {
+        let refused = |code| Refused::of(&std::io::Error::from_raw_os_error(code), 1);
+        // ENOENT, ESRCH, EACCES, EMFILE, ENFILE, ENOMEM.
+        let codes = [2, 3, 13, 24, 23, 12].map(refused);
+        let failed = Refused::Failed;
+        assert_eq!(codes, [Refused::Gone, Refused::Gone, Refused::Forbidden, failed, failed, failed]);
+        assert_eq!([failed.of_handle(), failed.of_descriptor()], [CudaError::OPERATING_SYSTEM; 2]);
     }
 
     #[test]
