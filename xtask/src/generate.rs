@@ -89,6 +89,7 @@ struct Call {
 pub(crate) fn generate(root: &Path, check: bool) -> Result<()> {
     let table = std::fs::read_to_string(root.join(TABLE)).context(TABLE)?;
     let names = parse(&table)?;
+    of_names(NOTES, &names)?;
     let mut files = vec![(COVERAGE.to_owned(), coverage(&names))];
     let families = families(&names);
     for family in &families {
@@ -114,7 +115,7 @@ pub(crate) fn generate(root: &Path, check: bool) -> Result<()> {
 
 fn parse(table: &str) -> Result<Vec<Name>> {
     let mut names: Vec<Name> = Vec::new();
-    let mut reasons = BTreeMap::new();
+    let (mut reasons, mut used) = (BTreeMap::new(), BTreeSet::new());
     for (number, line) in table.lines().enumerate() {
         let row = || format!("{TABLE}:{}", number + 1);
         if line.is_empty() || line.starts_with('#') {
@@ -131,13 +132,16 @@ fn parse(table: &str) -> Result<Vec<Name>> {
             continue;
         };
         let name = names.last_mut().with_context(row)?;
-        name.variants.push(parse_variant(variant, &reasons).with_context(row)?);
+        name.variants.push(parse_variant(variant, &reasons, &mut used).with_context(row)?);
     }
+    let unused: Vec<&str> = reasons.into_keys().filter(|word| !used.contains(word)).collect();
+    ensure!(unused.is_empty(), "{TABLE}: nothing is refused because of {unused:?}");
     inherit(&mut names)?;
     Ok(names)
 }
 
-fn parse_variant(text: &str, reasons: &BTreeMap<&str, &str>) -> Result<Variant> {
+/// A variant; notes the word of its reason, if it is refused.
+fn parse_variant<'a>(text: &'a str, reasons: &BTreeMap<&str, &str>, used: &mut BTreeSet<&'a str>) -> Result<Variant> {
     let (since, rest) = text.split_once(' ').context("since and symbol")?;
     let since = since.parse()?;
     if let Some((symbol, of)) = rest.split_once(" as ") {
@@ -148,8 +152,9 @@ fn parse_variant(text: &str, reasons: &BTreeMap<&str, &str>) -> Result<Variant> 
         (declaration, AnswerOf::Done(parse_call(call)?))
     } else {
         let (declaration, refusal) = rest.split_once(" ! ").context("neither implemented nor refused")?;
-        let (code, reason) = refusal.split_once(' ').context("code and reason")?;
-        let reason = *reasons.get(reason).with_context(|| format!("no reason {reason}"))?;
+        let (code, word) = refusal.split_once(' ').context("code and reason")?;
+        let reason = *reasons.get(word).with_context(|| format!("no reason {word}"))?;
+        used.insert(word);
         (declaration, AnswerOf::Refused { code: code.to_owned(), reason: reason.to_owned() })
     };
     let (symbol, parameters) = match declaration.split_once('(') {
@@ -353,6 +358,14 @@ const NOTES: &[(&str, &str)] = &[
     ),
 ];
 
+/// Whether each note is of a name that there is.
+fn of_names(notes: &[(&str, &str)], names: &[Name]) -> Result<()> {
+    for (of, _) in notes {
+        ensure!(names.iter().any(|name| name.name == *of), "a note on {of}, which is not in {TABLE}");
+    }
+    Ok(())
+}
+
 fn coverage(names: &[Name]) -> String {
     let variants: Vec<&Variant> = names.iter().flat_map(|name| &name.variants).collect();
     let named = names.iter().filter(|name| newest(name).is_some_and(|variant| variant.call().is_some())).count();
@@ -443,6 +456,15 @@ mod tests {
         assert!(parse("cuA\n  x cuA() = copy::a\n").is_err());
         assert!(parse("cuA\n  2000 cuA_ptsz as cuB\n").is_err());
         assert!(parse("cuA\n  2000 cuA() ! NOT_SUPPORTED nothing\n").is_err());
+        let unused = format!("! fabric: no fabric\n{SAMPLE}");
+        assert!(parse(&unused).map(drop).unwrap_err().to_string().contains("fabric"));
+    }
+
+    #[test]
+    fn notes_are_of_names() {
+        let names = parse(SAMPLE).unwrap();
+        assert!(of_names(&[("cuA", "less")], &names).is_ok());
+        assert!(of_names(&[("cuA_v2", "less")], &names).is_err(), "a symbol");
     }
 
     #[test]
