@@ -121,7 +121,7 @@ const FAILED_FIRST: [&str; 15] = [
     "error unable ",
     "error! ",
     "could not ",
-    "cannot ",
+    "cannot open ",
     "failed to ",
     "unable to ",
     "runtime error",
@@ -694,6 +694,7 @@ Total images processed: 8
             "L2norm Error OK\n",
             "[alignedTypes] -> Test Results: 0 Failures\n",
             "0 error(s)\n",
+            "CANNOT access pageable memory\nsystemWideAtomics completed, returned OK\n",
             "Test Summary:  Error amount = 0.000000, result = SUCCESS\n",
             "Device assert failed as expected, CUDA error message is: device-side assert triggered\n",
         ] {
