@@ -5,7 +5,7 @@
 //! [`shared`] shows all of them host memory that one has made; [`table`] knows the [`allocation`] around any address. [`pool`]s keep freed blocks in stream order;
 //! [`graph_memory`] is what nodes of graphs allocate;
 //! [`virtual_memory`] has addresses, memory and mappings apart, as `cuMemMap` and its kin do; [`advice`] remembers what was
-//! said about managed memory; [`between_processes`] is what other processes have made. [`arrays`] are memory with a shape ([`array_shape`]): row-major, so that a copy with an array becomes
+//! said about managed memory; [`between_processes`] is what other processes have made, [`handles`] what names it, [`descriptors`] files with handles in them. [`arrays`] are memory with a shape ([`array_shape`]): row-major, so that a copy with an array becomes
 //! one with its memory before anybody else sees it.
 
 pub(crate) mod addresses;
