@@ -39,9 +39,7 @@ impl HostImage {
         let image = unsafe { HostImage::at(address) }?;
         Ok(HostImage { bytes: Some(bytes), ..image })
     }
-}
 
-impl HostImage {
     /// Where a part is; `None` if the image is known to end before.
     fn place(&self, offset: u64, bytes: usize) -> Option<usize> {
         let offset = usize::try_from(offset).ok()?;

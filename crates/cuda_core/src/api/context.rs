@@ -191,7 +191,7 @@ impl Driver {
     /// As [`Driver::ctx_get_flags`], whatever has become of the context's work.
     ///
     /// # Errors
-    /// As there.
+    /// `INVALID_CONTEXT` if none is current, or it was destroyed.
     pub fn ctx_get_flags_anyway(&self) -> Result<u32> {
         Ok(self.current_any()?.flags.load(Ordering::Relaxed))
     }

@@ -187,14 +187,10 @@ impl HandleKey {
             out.extend(inode.to_le_bytes());
         }
         for length in [offset, bytes] {
-            let (low, high) = length
-                .to_le_bytes()
-                .split_first_chunk::<6>()
-                .map_or(([0; 6], true), |(low, high)| (*low, high != [0; 2]));
-            if high {
+            if length >> 48 != 0 {
                 return Err(CudaError::NOT_SUPPORTED);
             }
-            out.extend(low);
+            out.extend(&length.to_le_bytes()[..6]);
         }
         out.extend(number.to_le_bytes());
         out.extend(signature(&key.secret, &out).to_le_bytes());
