@@ -30,6 +30,22 @@
         }                                                                                                  \
     } while (0)
 
+// A part of what is checked; says what is not so.
+inline bool expect(bool good, const char* what) {
+    if (!good) std::fprintf(stderr, "not so: %s\n", what);
+    return good;
+}
+
+// A function of the driver API, with which examples are not linked.
+template <typename Function>
+Function driver_entry(const char* name) {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    CHECK(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result));
+    if (result != cudaDriverEntryPointSuccess) std::exit(2);
+    return reinterpret_cast<Function>(found);
+}
+
 // What a program does: until it has a context; copying there; kernels, from the first call until they have ended; copying
 // back; giving memory back, and ending the context. The rest is the CPU's, or compiling.
 enum Phase { INIT, TO_GPU, LAUNCH, FROM_GPU, CLOSE, ON_CPU, COMPILE, PHASE_COUNT };

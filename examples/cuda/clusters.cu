@@ -7,11 +7,6 @@
 
 namespace cg = cooperative_groups;
 
-static bool expect(bool good, const char* what) {
-    if (!good) std::fprintf(stderr, "not so: %s\n", what);
-    return good;
-}
-
 // Bins are dealt out: block r of a cluster has those from r * share on. Each cluster counts a part of the values.
 __global__ void histogram(unsigned* bins, int count, int share, const unsigned* values, int n) {
     extern __shared__ unsigned own[];

@@ -32,11 +32,6 @@ __global__ void remainder_of(cudaGraphConditionalHandle handle, const unsigned* 
     cudaGraphSetConditional(handle, *value % by);
 }
 
-static bool expect(bool good, const char* what) {
-    if (!good) std::printf("not so: %s\n", what);
-    return good;
-}
-
 template <typename... Params>
 static cudaGraphNode_t kernel(cudaGraph_t graph, cudaGraphNode_t before, void (*function)(Params...), Params... params) {
     void* list[] = {&params...};

@@ -24,26 +24,13 @@ __global__ void add(unsigned* data, unsigned value, size_t n) {
     for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += size_t(gridDim.x) * blockDim.x) data[i] += value;
 }
 
-template <typename Function>
-static Function entry(const char* name) {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    CHECK(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result));
-    if (result != cudaDriverEntryPointSuccess) std::exit(2);
-    return reinterpret_cast<Function>(found);
-}
-#define DRIVER(name) entry<decltype(&name)>(#name)
+#define DRIVER(name) driver_entry<decltype(&name)>(#name)
 
 // What goes with the descriptors of the memory and of the pool.
 struct Names {
     cudaMemPoolPtrExportData pointer;
     cudaIpcMemHandle_t handle;
 };
-
-static bool expect(bool good, const char* what) {
-    if (!good) std::printf("not so: %s\n", what);
-    return good;
-}
 
 static int at_socket(const char* path, bool listens) {
     sockaddr_un address = {};

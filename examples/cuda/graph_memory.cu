@@ -14,11 +14,6 @@ __global__ void sum(int* out, const int* a, const int* b, int n) {
 const int N = 1'000'003;
 const size_t BYTES = N * sizeof(int);
 
-bool expect(bool good, const char* what) {
-    if (!good) printf("not so: %s\n", what);
-    return good;
-}
-
 bool is(const std::vector<int>& host, int value) {
     for (int i = 0; i < N; ++i) {
         if (host[i] != value + 2 * i) {

@@ -9,11 +9,6 @@ __global__ void add(unsigned* to, const unsigned* from, unsigned n) {
     for (unsigned i = threadIdx.x; i < n; i += blockDim.x) to[i] += from[i];
 }
 
-static bool expect(bool good, const char* what) {
-    if (!good) std::printf("not so: %s\n", what);
-    return good;
-}
-
 int main(int argc, char** argv) {
     (void)argc;
     (void)argv;

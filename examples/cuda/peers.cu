@@ -16,7 +16,7 @@ __global__ void add(int* data, int n, int addend) {
 
 static bool good = true;
 
-static void expect(bool condition, const char* what) {
+static void must_hold(bool condition, const char* what) {
     if (!condition) std::printf("wrong: %s\n", what);
     good &= condition;
 }
@@ -62,15 +62,15 @@ int main(int argc, char** argv) {
     for (int device = 0; device < 2; ++device) {
         cudaPointerAttributes is;
         CHECK(cudaPointerGetAttributes(&is, data[device]));
-        expect(is.device == device && is.type == cudaMemoryTypeDevice, "an address names its device");
+        must_hold(is.device == device && is.type == cudaMemoryTypeDevice, "an address names its device");
     }
 
     // No kernel reaches the other's memory, and is told so.
     int can = 7;
     CHECK(cudaDeviceCanAccessPeer(&can, 0, 1));
-    expect(can == 0, "there is no access to peers");
-    expect(cudaDeviceEnablePeerAccess(0, 0) == cudaErrorPeerAccessUnsupported, "it cannot be enabled");
-    expect(cudaGetLastError() == cudaErrorPeerAccessUnsupported, "that is no lasting error");
+    must_hold(can == 0, "there is no access to peers");
+    must_hold(cudaDeviceEnablePeerAccess(0, 0) == cudaErrorPeerAccessUnsupported, "it cannot be enabled");
+    must_hold(cudaGetLastError() == cudaErrorPeerAccessUnsupported, "that is no lasting error");
 
     // Round and round: each device adds what it is told, and hands on to the other, whose stream waits for it.
     const int rounds = 6;
@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
     CHECK(cudaMemcpy(back.data(), data[rounds % 2], bytes, cudaMemcpyDeviceToHost));
     for (int i = 0; i < n; ++i) {
         if (back[i] != host[i] + sum) {
-            expect(false, "what went round");
+            must_hold(false, "what went round");
             break;
         }
     }
@@ -111,11 +111,11 @@ int main(int argc, char** argv) {
     CHECK(cudaMemcpy(data[0], host.data(), bytes, cudaMemcpyDefault));
     CHECK(cudaMemcpyPeer(data[1], 1, data[0], 0, bytes));
     CHECK(cudaMemcpy(back.data(), data[1], bytes, cudaMemcpyDefault));
-    expect(back == host, "cudaMemcpyPeer");
+    must_hold(back == host, "cudaMemcpyPeer");
     CHECK(cudaMemset(data[1], 0, bytes));
     CHECK(cudaMemcpy(data[1], data[0], bytes, cudaMemcpyDefault));
     CHECK(cudaMemcpy(back.data(), data[1], bytes, cudaMemcpyDeviceToHost));
-    expect(back == host, "cudaMemcpyDefault");
+    must_hold(back == host, "cudaMemcpyDefault");
     cudaMemcpy3DPeerParms lines = {};
     lines.srcDevice = 0;
     lines.dstDevice = 1;
@@ -130,7 +130,7 @@ int main(int argc, char** argv) {
         for (int line = 0; line < 200; ++line)
             same &= std::memcmp(&back[(slice * 1024 + line) * 256], &host[(slice * 256 + line) * 1024], 1000) == 0 &&
                     back[(slice * 1024 + line) * 256 + 250] == 0;
-    expect(same, "cudaMemcpy3DPeer");
+    must_hold(same, "cudaMemcpy3DPeer");
 
     // Pinned and managed memory is seen by both, and so is a managed variable; others are each device's own.
     int *pinned, *managed, before = both, owns[2];
@@ -147,12 +147,12 @@ int main(int argc, char** argv) {
         CHECK(cudaDeviceSynchronize());
         int now;
         CHECK(cudaMemcpyFromSymbol(&now, own, 4));
-        expect(now == owns[device] + 2, "a variable of a device's own");
+        must_hold(now == owns[device] + 2, "a variable of a device's own");
     }
-    expect(owns[0] == 1 + rounds && owns[1] == 1 + rounds, "variables were counted on each device");
-    expect(both == before + 4 && both == 1000 + 2 * rounds + 4, "a managed variable is one");
-    expect(pinned[0] == 3 && pinned[n - 1] == 3, "pinned memory");
-    expect(managed[0] == 21 && managed[n - 1] == 21, "managed memory");
+    must_hold(owns[0] == 1 + rounds && owns[1] == 1 + rounds, "variables were counted on each device");
+    must_hold(both == before + 4 && both == 1000 + 2 * rounds + 4, "a managed variable is one");
+    must_hold(pinned[0] == 3 && pinned[n - 1] == 3, "pinned memory");
+    must_hold(managed[0] == 21 && managed[n - 1] == 21, "managed memory");
 
     // Freed by whomever.
     CHECK(cudaFree(data[0]));

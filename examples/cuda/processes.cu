@@ -40,11 +40,6 @@ static void all(bool in, int file, void* data, size_t bytes) {
     }
 }
 
-static bool expect(bool good, const char* what) {
-    if (!good) std::printf("not so: %s\n", what);
-    return good;
-}
-
 // In each round a child works behind the one before it; the first behind the parent.
 static int child(int number, int from, int to) {
     Handles handles;

@@ -11,24 +11,10 @@ namespace cg = cooperative_groups;
 namespace ptx = cuda::ptx;
 using Barrier = cuda::barrier<cuda::thread_scope_block>;
 
-static bool expect(bool good, const char* what) {
-    if (!good) std::fprintf(stderr, "not so: %s\n", what);
-    return good;
-}
-
-template <typename Function>
-static Function entry(const char* name) {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    CHECK(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result));
-    if (result != cudaDriverEntryPointSuccess) std::exit(2);
-    return reinterpret_cast<Function>(found);
-}
-
 // A map of a matrix of `height` rows of `width` elements, and a box in it.
 static CUtensorMap matrix(CUtensorMapDataType type, int bytes, void* at, uint64_t width, uint64_t height, unsigned box_width,
                           unsigned box_height, CUtensorMapSwizzle swizzle) {
-    static auto encode = entry<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+    static auto encode = driver_entry<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
     CUtensorMap map;
     uint64_t size[] = {width, height}, stride[] = {width * bytes};
     unsigned box[] = {box_width, box_height}, step[] = {1, 1};
@@ -193,7 +179,7 @@ static bool images(Random& random) {
     std::vector<float> image(N * H * W * CHANNELS);
     for (float& value : image) value = random.uniform(-1, 1);
     float *di = to_device(image), *out = on_device<float>(PIXELS * CHANNELS);
-    auto encode = entry<decltype(&cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
+    auto encode = driver_entry<decltype(&cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
     CUtensorMap map;
     uint64_t size[] = {CHANNELS, W, H, N};
     uint64_t stride[] = {CHANNELS * sizeof(float), W * CHANNELS * sizeof(float), H * W * CHANNELS * sizeof(float)};

@@ -7,7 +7,7 @@ namespace {
 
 int failures = 0;
 
-void expect(bool holds, const char* what, int at = -1, double got = 0, double want = 0) {
+void must_hold(bool holds, const char* what, int at = -1, double got = 0, double want = 0) {
     if (holds) return;
     if (++failures <= 10) std::printf("%s: at %d is %g, not %g\n", what, at, got, want);
 }
@@ -15,7 +15,7 @@ void expect(bool holds, const char* what, int at = -1, double got = 0, double wa
 // Compares with the CPU; filtering weighs with 8 bits behind the point.
 void same(const char* what, const std::vector<float>& got, const std::vector<float>& want, float tolerance = 0) {
     for (size_t i = 0; i < want.size(); ++i) {
-        expect(std::fabs(got[i] - want[i]) <= tolerance, what, static_cast<int>(i), got[i], want[i]);
+        must_hold(std::fabs(got[i] - want[i]) <= tolerance, what, static_cast<int>(i), got[i], want[i]);
     }
 }
 
@@ -333,7 +333,7 @@ void levels() {
         CHECK(cudaGetMipmappedArrayLevel(&to, all, level));
         cudaExtent extent;
         CHECK(cudaArrayGetInfo(nullptr, &extent, nullptr, to));
-        expect(extent.width == static_cast<size_t>(size), "width of a level", level, extent.width, size);
+        must_hold(extent.width == static_cast<size_t>(size), "width of a level", level, extent.width, size);
         cudaTextureObject_t read = texture(of(from), {});
         cudaSurfaceObject_t write = surface(to);
         halve<<<dim3((size + 7) / 8, (size + 7) / 8), dim3(8, 8)>>>(read, write, size, size);
@@ -392,7 +392,7 @@ void surfaces() {
     for (int i = 0; i < width * height; ++i) {
         uchar4 got = back[i], want = host[i / width * width + width - 1 - i % width];
         bool equal = got.x == want.x && got.y == want.y && got.z == want.z && got.w == want.w;
-        expect(equal, "surf2Dread and surf2Dwrite", i, got.x, want.x);
+        must_hold(equal, "surf2Dread and surf2Dwrite", i, got.x, want.x);
     }
     CHECK(cudaDestroySurfaceObject(read));
     CHECK(cudaDestroySurfaceObject(write));
@@ -402,18 +402,18 @@ void surfaces() {
     desc.filterMode = cudaFilterModeLinear;
     cudaTextureObject_t tex = 0;
     cudaResourceDesc resource = of(from), asked;
-    expect(cudaCreateTextureObject(&tex, &resource, &desc, nullptr) != cudaSuccess, "integers are not filtered");
+    must_hold(cudaCreateTextureObject(&tex, &resource, &desc, nullptr) != cudaSuccess, "integers are not filtered");
     (void)cudaGetLastError();
     tex = texture(resource, {});
     CHECK(cudaGetTextureObjectResourceDesc(&asked, tex));
-    expect(asked.resType == cudaResourceTypeArray && asked.res.array.array == from, "the array of a texture");
+    must_hold(asked.resType == cudaResourceTypeArray && asked.res.array.array == from, "the array of a texture");
     CHECK(cudaDestroyTextureObject(tex));
     cudaChannelFormatDesc format;
     cudaExtent extent;
     unsigned flags = 0;
     CHECK(cudaArrayGetInfo(&format, &extent, &flags, from));
-    expect(format.x == 8 && format.w == 8 && format.f == cudaChannelFormatKindUnsigned, "the format of an array");
-    expect(extent.width == width && extent.height == height && flags == cudaArraySurfaceLoadStore, "what an array is");
+    must_hold(format.x == 8 && format.w == 8 && format.f == cudaChannelFormatKindUnsigned, "the format of an array");
+    must_hold(extent.width == width && extent.height == height && flags == cudaArraySurfaceLoadStore, "what an array is");
     CHECK(cudaFreeArray(from));
     CHECK(cudaFreeArray(to));
 }
