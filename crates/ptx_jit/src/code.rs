@@ -100,6 +100,15 @@ impl Compiled {
     }
 }
 
+impl Compiled {
+    /// Is all of it a region that runs once for each CTA, and finds there what it needs?
+    pub(crate) fn is_one_region(&self) -> bool {
+        let [region] = &self.regions[..] else { return false };
+        let passes = !region.waits && region.barrier.is_none() && region.meeting.is_none();
+        passes && region.exits.is_empty() && self.zeroed.is_empty() && self.facts.local_bytes == 0
+    }
+}
+
 /// Thread indices x of all threads, then y, then z; each padded to whole warps.
 fn thread_table(block: [u32; 3]) -> Vec<u32> {
     let threads: u32 = block.iter().product();

@@ -274,6 +274,59 @@ fn a_batch_that_is_asked_to_stop_gives_back_what_has_not_begun() {
     assert_eq!(words, [[0; 1].as_slice(), &[32; 11], &[0; 1]].concat());
 }
 
+/// One more in the word of the CTA, of 3 by 4; then as long as the word at `b` is the CTA's number, nothing else.
+const COUNT: &str = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ctaid.y; mad.lo.u32 %r1, %r2, 3, %r1;\n\
+    mul.wide.u32 %rd2, %r1, 4; add.s64 %rd2, %rd0, %rd2; atom.global.add.u32 %r3, [%rd2], 1;\n\
+    WAIT: ld.volatile.global.u32 %r4, [%rd1]; setp.eq.u32 %p0, %r4, %r1; @%p0 bra WAIT;";
+
+#[test]
+fn ctas_of_a_row_are_counted_one_by_one() {
+    let m = Machine::new();
+    let waited_for = 64;
+    let mut grid = Arc::into_inner(m.grid(COUNT, 32, &[LO, LO + 4 * waited_for])).unwrap();
+    grid.launch.grid = [3, 4, 1];
+    let grid = Arc::new(grid);
+    let tell = |cta: u32| m.memory.write(4 * waited_for as usize, &cta.to_le_bytes());
+    // The last of a row, one in the middle, the first, and the last of all.
+    for cta in [5, 7, 9, 11] {
+        m.memory.fill(0, 64, 0);
+        tell(cta);
+        let mut batch = Batch::new(Arc::clone(&grid), 1..12);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while m.word(cta as usize) < 32 {
+                    std::thread::yield_now();
+                }
+                m.control.store(Control::PREEMPT, Ordering::Relaxed);
+            });
+            assert_eq!(batch.resume(), Step::Preempted);
+        });
+        assert_eq!((batch.ended(), batch.is_under_way()), (u64::from(cta) - 1, true));
+        let rest = batch.take_rest();
+        assert_eq!(rest, u64::from(cta) + 1..12);
+        m.control.store(Control::RUN, Ordering::Relaxed);
+        tell(u32::MAX);
+        assert_eq!(batch.resume(), Step::Done);
+        assert_eq!(batch.ended(), u64::from(cta));
+        assert_eq!(Batch::new(Arc::clone(&grid), rest).resume(), Step::Done);
+        let words: Vec<u32> = (0..12).map(|i| m.word(i)).collect();
+        assert_eq!(words, [[0; 1].as_slice(), &[32; 11]].concat());
+    }
+}
+
+#[test]
+fn ctas_before_one_that_fails_have_ended() {
+    let m = Machine::new();
+    let body = format!("{COUNT} setp.eq.u32 %p0, %r1, 7; @%p0 trap;");
+    let mut grid = Arc::into_inner(m.grid(&body, 32, &[LO, LO + 256])).unwrap();
+    grid.launch.grid = [3, 4, 1];
+    m.memory.write(256, &u32::MAX.to_le_bytes());
+    let mut batch = Batch::new(Arc::new(grid), 1..12);
+    assert!(matches!(batch.resume(), Step::Exception(_)));
+    assert_eq!(batch.ended(), 6);
+    assert_eq!((0..12).map(|i| m.word(i)).collect::<Vec<_>>(), [[0; 1].as_slice(), &[32; 7], &[0; 4]].concat());
+}
+
 #[test]
 fn a_cta_of_absurd_size_is_refused() {
     // Bytes of local memory per thread, threads, and whether that is within the limit.

@@ -54,6 +54,8 @@ pub(crate) struct Context {
     pub(crate) control: u64,
     /// Thread index tables of the code: x, y, z, each one u32 per thread.
     pub(crate) tids: u64,
+    /// CTAs behind this one, along x, to which the only region of a kernel may go on by itself.
+    pub(crate) row: u64,
     /// Special registers that are the same for all threads, by [`Fixed`].
     pub(crate) fixed: [u32; FIXED],
     /// Set while an atomic is under way, for fault reports.
@@ -117,6 +119,7 @@ pub(crate) mod at {
     pub(crate) const PENDING: i32 = offset_of!(Context, pending) as i32;
     pub(crate) const CONTROL: i32 = offset_of!(Context, control) as i32;
     pub(crate) const TIDS: i32 = offset_of!(Context, tids) as i32;
+    pub(crate) const ROW: i32 = offset_of!(Context, row) as i32;
     pub(crate) const ATOMIC: i32 = offset_of!(Context, atomic) as i32;
     pub(crate) const FIXED: i32 = offset_of!(Context, fixed) as i32;
 }

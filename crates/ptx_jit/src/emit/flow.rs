@@ -16,7 +16,7 @@ use ptx::ir::{Kernel, Op, Operand, PredRef, Reg, RegTy};
 use ptx::launch::WARP;
 
 use super::{Chunk, Emit, Mask, Unsupported, Val, invariants, own, slot, trusted};
-use crate::abi::context::at;
+use crate::abi::context::{self, at};
 use crate::abi::{Attached, Helper};
 use crate::analysis::classes::Class;
 use crate::analysis::floats::Floats;
@@ -245,6 +245,9 @@ pub(crate) fn emit_region(
     let following = e.b.ins().iadd_imm_s(warp, 1);
     e.b.ins().jump(warp_loop, &[super::arg(following)]);
     e.b.switch_to_block(done);
+    if plan.regions.len() == 1 && region.exits.is_empty() {
+        e.next_in_row(warp_loop, first_warp);
+    }
     let exits = e.b.ins().stack_load(types::I64, types::I64, exits, 0);
     e.b.ins().return_(&[exits]);
     let failure = e.unsupported.take();
@@ -254,6 +257,34 @@ pub(crate) fn emit_region(
 }
 
 impl Emit<'_, '_> {
+    /// Goes on with the next CTA of the row, from `first_warp` on, if there is one and nobody asks to stop; else here.
+    fn next_in_row(&mut self, warp_loop: Block, first_warp: Value) {
+        let [look, next, end] = [(); 3].map(|()| self.b.create_block());
+        let ctx = self.inv.ctx;
+        let row = self.b.ins().load(types::I64, trusted(), ctx, at::ROW);
+        self.b.ins().brif(row, look, &[], end, &[]);
+        self.b.switch_to_block(look);
+        let word = self.control_word();
+        self.b.ins().brif(word, end, &[], next, &[]);
+        self.b.switch_to_block(next);
+        let row = self.b.ins().iadd_imm_s(row, -1);
+        self.b.ins().store(trusted(), row, ctx, at::ROW);
+        let [ctaid, cluster_id] = [context::CTAID, context::CLUSTER_ID].map(|index| at::FIXED + 4 * index as i32);
+        let x = self.b.ins().load(types::I32, trusted(), ctx, ctaid);
+        let x = self.b.ins().iadd_imm_s(x, 1);
+        self.b.ins().store(trusted(), x, ctx, ctaid);
+        self.b.ins().store(trusted(), x, ctx, cluster_id);
+        self.b.ins().jump(warp_loop, &[super::arg(first_warp)]);
+        self.b.switch_to_block(end);
+    }
+
+    /// [`ptx::launch::Control`], as it is now.
+    fn control_word(&mut self) -> Value {
+        let flags = trusted().with_readonly().with_can_move();
+        let control = self.b.ins().load(types::I64, flags, self.inv.ctx, at::CONTROL);
+        self.b.ins().load(types::I32, MemFlagsData::new().with_notrap().with_aligned(), control, 0)
+    }
+
     /// Addresses and active lanes of a chunk.
     fn chunk_prologue(&mut self, warp: Value, frame: Value, sub: Value, bits: Value) {
         let lanes = i64::from(self.plan.lanes());
@@ -703,9 +734,7 @@ impl Emit<'_, '_> {
 
     /// Looks at the control word; suspends the CTA when asked to.
     fn poll(&mut self) {
-        let control =
-            self.b.ins().load(types::I64, trusted().with_readonly().with_can_move(), self.inv.ctx, at::CONTROL);
-        let word = self.b.ins().load(types::I32, MemFlagsData::new().with_notrap().with_aligned(), control, 0);
+        let word = self.control_word();
         let (stop, on) = (self.b.create_block(), self.b.create_block());
         self.b.ins().brif(word, stop, &[], on, &[]);
         self.b.switch_to_block(stop);

@@ -16,9 +16,9 @@ impl Emit<'_, '_> {
     pub(super) fn special(&mut self, sreg: SReg, ty: Ty) -> Val {
         let block = self.plan.shape.block;
         let fixed = |e: &mut Self, index: usize| {
+            // Not read-only: a region that goes on to the next CTA changes some.
             let offset = at::FIXED + 4 * index as i32;
-            let flags = trusted().with_readonly().with_can_move();
-            e.b.ins().load(types::I32, flags, e.inv.ctx, offset)
+            e.b.ins().load(types::I32, trusted(), e.inv.ctx, offset)
         };
         let constant = |e: &mut Self, v: u32| e.i32(i64::from(v));
         let value = match sreg {

@@ -47,6 +47,10 @@ struct State {
     ended_before: u64,
     /// The CTA of `progress.rest`'s first index.
     next: [u32; 3],
+    /// Can CTAs begin without anything being made ready but their index? Then their only region goes on to the next one along x by itself.
+    in_rows: bool,
+    /// To so many it might when the CTA under way began.
+    row: u64,
     warps: usize,
     /// Regions with pending lanes, one bit each.
     ready: Vec<u64>,
@@ -144,6 +148,7 @@ impl JitBatch {
             stack_base: state.stack_base,
         };
         let result = trap::guarded(&current, || coroutine.resume(()));
+        state.count_row();
         *progress = state.progress.clone();
         match result {
             CoroutineResult::Yield(()) => match state.context.exception {
@@ -251,6 +256,7 @@ impl JitBatch {
             pending: host + pending_at as u64,
             control: grid.control.as_ptr().expose_provenance() as u64,
             tids: code.tids.as_ptr().expose_provenance() as u64,
+            row: 0,
             fixed: fixed_registers,
             atomic: 0,
             met: 0,
@@ -275,6 +281,8 @@ impl JitBatch {
             progress: Progress::default(),
             ended_before: 0,
             next: launch.ctaid(first),
+            in_rows: shared_bytes == 0 && self.cluster.is_null() && code.is_one_region(),
+            row: 0,
             warps,
             ready: vec![0; regions.div_ceil(64)],
             held: vec![0; regions.div_ceil(64)],
@@ -327,7 +335,9 @@ impl State {
                 continue;
             }
             self.begin();
-            match self.schedule() {
+            let step = self.schedule();
+            self.count_row();
+            match step {
                 Step::Done => self.progress.ended += 1,
                 step => return step,
             }
@@ -378,14 +388,35 @@ impl State {
             *last = u32::MAX >> (WARP as usize - odd);
         }
         self.ready[0] |= 1;
-        // What comes after this one.
-        for (at, side) in self.next.iter_mut().zip(self.grid.launch.grid) {
-            *at += 1;
-            if *at < side {
-                break;
-            }
-            *at = 0;
+        self.advance(1);
+        if self.in_rows && self.next[0] > 0 {
+            let row = u64::from(self.grid.launch.grid[0] - self.next[0]);
+            self.row = row.min(self.progress.rest.end - self.progress.rest.start);
+            self.context.row = self.row;
         }
+    }
+
+    /// The next CTA is one so much further along x, which is in the row or begins another.
+    fn advance(&mut self, by: u32) {
+        let [x, y, z] = &mut self.next;
+        let [columns, rows, _] = self.grid.launch.grid;
+        *x += by;
+        if *x == columns {
+            (*x, *y) = (0, *y + 1);
+            if *y == rows {
+                (*y, *z) = (0, *z + 1);
+            }
+        }
+    }
+
+    /// Counts the CTAs that have ended since the one under way began, because the region has gone on from each to the next; it does no
+    /// more so.
+    fn count_row(&mut self) {
+        let more = std::mem::take(&mut self.row) - std::mem::take(&mut self.context.row);
+        self.progress.rest.start += more;
+        self.progress.begun += more;
+        self.progress.ended += more;
+        self.advance(more as u32);
     }
 
     /// As [`clear`], of so much that it takes long: 64 MiB of local memory take tens of milliseconds.
