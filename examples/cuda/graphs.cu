@@ -102,6 +102,71 @@ bool captured(int rounds) {
     return passed;
 }
 
+#if CUDART_VERSION >= 13030
+// What was asked about nodes that are captured again with other parameters.
+struct Asked {
+    int kernels = 0, fills = 0;
+    bool right = true;
+};
+
+cudaError_t CUDART_CB agree(void* data, cudaGraphNode_t node, const cudaGraphNodeParams* before,
+                            const cudaGraphNodeParams* now, cudaGraphRecaptureStatus status) {
+    Asked* asked = static_cast<Asked*>(data);
+    bool right = node != nullptr && before->type == now->type && status == cudaGraphRecaptureEligibleForUpdate;
+    if (now->type == cudaGraphNodeTypeKernel) {
+        ++asked->kernels;
+        right = right && *static_cast<int*>(before->kernel.kernelParams[1]) == 30;
+        right = right && *static_cast<int*>(now->kernel.kernelParams[1]) == 40;
+    } else {
+        ++asked->fills;
+        right = right && now->type == cudaGraphNodeTypeMemset && before->memset.value == 0 && now->memset.value == 1;
+    }
+    asked->right = asked->right && right;
+    return cudaSuccess;
+}
+
+// A graph that is captured once more, with another number to add to another beginning.
+bool recaptured() {
+    Buffers buffers;
+    cudaStream_t stream;
+    CHECK(cudaStreamCreate(&stream));
+    auto given = [&](int fill, int number) {
+        CHECK(cudaMemsetAsync(buffers.a, fill, BYTES, stream));
+        add<<<40, 128, 0, stream>>>(buffers.a, number, N);
+        CHECK(cudaMemcpyAsync(buffers.host.data(), buffers.a, BYTES, cudaMemcpyDeviceToHost, stream));
+    };
+    cudaGraph_t graph, same;
+    cudaGraphExec_t exec;
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    given(0, 30);
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    Asked asked;
+    cudaGraphRecaptureCallbackData told = {agree, &asked};
+    CHECK(cudaStreamBeginRecaptureToGraph(stream, cudaStreamCaptureModeGlobal, graph, &told));
+    given(1, 40);
+    CHECK(cudaStreamEndCapture(stream, &same));
+    bool passed = expect(same == graph && asked.right && asked.kernels == 1 && asked.fills == 1, "what was asked");
+    cudaGraphExecUpdateResultInfo result;
+    CHECK(cudaGraphExecUpdate(exec, graph, &result));
+    CHECK(cudaGraphLaunch(exec, stream));
+    CHECK(cudaStreamSynchronize(stream));
+    passed = expect(buffers.all(0x01010101 + 40), "sums of what was captured again") && passed;
+    // Another graph altogether.
+    CHECK(cudaStreamBeginRecaptureToGraph(stream, cudaStreamCaptureModeGlobal, graph, nullptr));
+    add<<<40, 128, 0, stream>>>(buffers.a, 1, N);
+    passed = expect(cudaGetLastError() == cudaErrorGraphRecaptureFailure, "another shape fails") && passed;
+    passed = expect(cudaStreamEndCapture(stream, &same) == cudaErrorStreamCaptureInvalidated, "and is over") && passed;
+    (void)cudaGetLastError();
+    CHECK(cudaGraphExecDestroy(exec));
+    CHECK(cudaGraphDestroy(graph));
+    CHECK(cudaStreamDestroy(stream));
+    return passed;
+}
+#else
+bool recaptured() { return true; }
+#endif
+
 // memset -> kernel -> copy to the host -> function, all added by hand; then changed in the executable graph and in the whole.
 bool by_hand() {
     Buffers buffers;
@@ -216,7 +281,8 @@ void measure() {
 int main(int argc, char** argv) {
     Options options = parse_options(argc, argv);
     bool passed = captured(options.repeat + 2);
+    passed = recaptured() && passed;
     passed = by_hand() && passed;
     measure();
-    return verdict("graphs", passed, "capture with fork and join, nodes by hand, updates, clone, graph in a graph");
+    return verdict("graphs", passed, "capture with fork and join, and once more, nodes by hand, updates, clone, graph in a graph");
 }

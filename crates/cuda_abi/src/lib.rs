@@ -102,8 +102,8 @@ pub use graph::{
     CUDA_MEM_ALLOC_NODE_PARAMS_v2, CUDA_MEM_FREE_NODE_PARAMS, CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS,
     CUDA_MEMSET_NODE_PARAMS_v2, CUgraphChildGraphNodeOwnership, CUgraphConditionalNodeType, CUgraphDependencyType,
     CUgraphEdgeData, CUgraphExecUpdateResult, CUgraphExecUpdateResultInfo, CUgraphInstantiate_flags,
-    CUgraphInstantiateResult, CUgraphMem_attribute, CUgraphNodeParams, CUgraphNodeType, CUuserObject_flags,
-    CUuserObjectRetain_flags,
+    CUgraphInstantiateResult, CUgraphMem_attribute, CUgraphNodeParams, CUgraphNodeType, CUgraphRecaptureStatus,
+    CUuserObject_flags, CUuserObjectRetain_flags,
 };
 pub use handles::*;
 pub use memory::{

@@ -100,7 +100,7 @@ pub use handle::{
 pub use ptx::JitOptions;
 pub use resources::{DevResource, SmGroup, SmResource, Split, Workqueue, WorkqueueConfig};
 pub use values::{
-    AccessFlags, AttributeValue, CaptureInfo, Copy3D, CopyEnd, CopyMemory, DeviceProperties, Fill, GraphEdge,
+    AccessFlags, Approve, AttributeValue, CaptureInfo, Copy3D, CopyEnd, CopyMemory, DeviceProperties, Fill, GraphEdge,
     GraphOutcome, HostCall, HostServices, Image, JitLog, LaunchConfig, Location, MemOp, MemoryProps, MemoryWatcher,
-    NodeInfo, NodeParams, Params, PoolAttribute, PrimaryState, Resource, WatchedMemory,
+    NodeInfo, NodeParams, Params, PoolAttribute, PrimaryState, Recaptured, Resource, WatchedMemory,
 };

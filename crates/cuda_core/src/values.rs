@@ -268,6 +268,24 @@ pub enum NodeInfo {
     },
 }
 
+/// A node of a graph that is captured once more, with other parameters than before.
+#[derive(Debug)]
+pub struct Recaptured<'a> {
+    /// Which.
+    pub node: GraphNode,
+    /// `CUgraphNodeType`.
+    pub kind: u32,
+    /// What it did. Addresses in it are good until the call returns.
+    pub before: &'a NodeInfo,
+    /// What it is to do.
+    pub now: &'a NodeInfo,
+    /// Executable graphs made of the graph can be given that.
+    pub eligible: bool,
+}
+
+/// Whether the program agrees that a node does something else. It may call anything of the driver's.
+pub type Approve = Arc<dyn Fn(&Recaptured<'_>) -> bool + Send + Sync>;
+
 /// An edge of a graph: from which node, to which, and its `CUgraphEdgeData`.
 pub type GraphEdge = (GraphNode, GraphNode, [u8; 8]);
 

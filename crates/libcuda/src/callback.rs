@@ -3,9 +3,11 @@
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 
-use cuda_abi::{CUlogLevel, CUresult, CUstream, HostAddr};
-use cuda_core::HostCall;
+use cuda_abi::{CUgraphNode, CUgraphNodeParams, CUgraphRecaptureStatus, CUlogLevel, CUresult, CUstream, HostAddr};
+use cuda_core::{Approve, HostCall, NodeInfo, Recaptured};
 
+use crate::calls::graph_node::{all_params, no_params};
+use crate::decode::out_at;
 use crate::entry::{Refusal, refuse};
 use crate::error_log::Listener;
 
@@ -13,6 +15,13 @@ type HostFunction = unsafe extern "C" fn(*mut c_void);
 type StreamCallback = unsafe extern "C" fn(CUstream, CUresult, *mut c_void);
 type Callback = Box<dyn FnOnce(cuda_core::Result<()>) + Send>;
 type LogCallback = unsafe extern "C" fn(*mut c_void, CUlogLevel, *const c_char, usize);
+type RecaptureCallback = unsafe extern "C" fn(
+    *mut c_void,
+    CUgraphNode,
+    *const CUgraphNodeParams,
+    *const CUgraphNodeParams,
+    CUgraphRecaptureStatus,
+) -> CUresult;
 type SharedOfBlock = unsafe extern "C" fn(i32) -> usize;
 
 /// A C caller's data, on its way to the caller's own function on another thread.
@@ -90,6 +99,35 @@ pub(crate) fn log(function: HostAddr, data: HostAddr) -> Result<Listener, Refusa
         let Ok(line) = CString::new(line) else { return };
         // SAFETY: the caller promised that it may be called with its data, on any thread; the text outlives the call.
         unsafe { function(data.pointer(), level, line.as_ptr(), line.count_bytes()) }
+    }))
+}
+
+/// The callback of `cuStreamBeginRecaptureToGraph`; none if it is null.
+pub(crate) fn recaptured(function: HostAddr, data: HostAddr) -> Option<Approve> {
+    if function.is_null() {
+        return None;
+    }
+    // SAFETY: not null; the caller promised a function of this type (`CUgraphRecaptureCallback`).
+    let function = unsafe { std::mem::transmute::<*const (), RecaptureCallback>(pointer(function)) };
+    let data = Data::new(data);
+    Some(Arc::new(move |Recaptured { node, kind, before, now, eligible }: &Recaptured<'_>| {
+        let shown = |info: &NodeInfo| {
+            let mut params = no_params(*kind);
+            let at = HostAddr((&raw mut params).expose_provenance() as u64);
+            // SAFETY: the structure lies there, and lives as long.
+            all_params(*kind, info, unsafe { out_at(at) });
+            params
+        };
+        let (before, now) = (shown(before), shown(now));
+        let status = if *eligible {
+            CUgraphRecaptureStatus::CU_GRAPH_RECAPTURE_ELIGIBLE_FOR_UPDATE
+        } else {
+            CUgraphRecaptureStatus::CU_GRAPH_RECAPTURE_INELIGIBLE_FOR_UPDATE
+        };
+        let node = CUgraphNode(node.0);
+        // SAFETY: the caller promised that it may be called with its data; both structures were filled, and outlive the call.
+        let answer = unsafe { function(data.pointer(), node, &raw const before, &raw const now, status) };
+        answer == CUresult::CUDA_SUCCESS
     }))
 }
 

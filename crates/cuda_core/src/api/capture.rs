@@ -2,9 +2,9 @@
 
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
-use crate::graph::capture::MODE;
+use crate::graph::capture::{MODE, Target};
 use crate::handle::{Graph, GraphNode, Stream};
-use crate::values::CaptureInfo;
+use crate::values::{Approve, CaptureInfo};
 
 impl Driver {
     /// Begins to record what a stream is given, and what waits for it, instead of submitting it.
@@ -13,7 +13,7 @@ impl Driver {
     /// `INVALID_HANDLE`; `STREAM_CAPTURE_UNSUPPORTED` for the legacy stream; `ILLEGAL_STATE` if it is being captured;
     /// `INVALID_VALUE` for unknown modes.
     pub fn stream_begin_capture(&self, stream: Stream, mode: u32) -> Result<()> {
-        self.begin_capture(stream, mode, None)
+        self.begin_capture(stream, mode, Target::New)
     }
 
     /// As `stream_begin_capture`, into a graph that there is, behind nodes of it.
@@ -27,7 +27,26 @@ impl Driver {
         before: &[(GraphNode, [u8; 8])],
         mode: u32,
     ) -> Result<()> {
-        self.begin_capture(stream, mode, Some((graph, before)))
+        self.begin_capture(stream, mode, Target::Behind(graph, before))
+    }
+
+    /// As `stream_begin_capture`, of a graph once more: what streams are given must be its nodes again, in the order of their making, and
+    /// behind the same ones; they take over its parameters. Where these are others, `approve` is asked first, if there is any. The user
+    /// objects of the graph are released.
+    ///
+    /// Calls that make another graph of it fail with `GRAPH_RECAPTURE_FAILURE`, as do those of which `approve` will have nothing, others
+    /// than before that allocate or free, and the end of the capture while nodes are missing. The graph is partly the old one then.
+    ///
+    /// # Errors
+    /// As `stream_begin_capture`; `INVALID_VALUE` for no graph.
+    pub fn stream_begin_recapture_to_graph(
+        &self,
+        stream: Stream,
+        graph: Graph,
+        mode: u32,
+        approve: Option<Approve>,
+    ) -> Result<()> {
+        self.begin_capture(stream, mode, Target::Again(graph, approve))
     }
 
     /// Ends a capture; gives the graph. However it ends, unless in the wrong stream or thread, nothing is captured any more.

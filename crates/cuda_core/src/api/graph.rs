@@ -339,42 +339,7 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` if it is none.
     pub fn graph_node_get_params(&self, node: GraphNode) -> Result<NodeInfo> {
-        self.with_node(node, |_, node| match &node.work {
-            Work::Kernel(kernel) => NodeInfo::Kernel {
-                function: kernel.given,
-                in_context: kernel.function.handle,
-                config: kernel.config,
-                params: kernel.params.pointers.as_ptr().expose_provenance() as u64,
-                context: kernel.function.core.handle,
-            },
-            Work::Copy { copy, core } => NodeInfo::Copy { copy: *copy, context: core.handle },
-            Work::Fill { fill, core } => NodeInfo::Fill { fill: *fill, context: core.handle },
-            Work::Host(function) => NodeInfo::Host(function.clone()),
-            Work::Graph(graph) => NodeInfo::Graph(*graph),
-            Work::Empty => NodeInfo::Empty,
-            Work::WaitEvent(event, _) => NodeInfo::WaitEvent(*event),
-            Work::RecordEvent(event, _) => NodeInfo::RecordEvent(*event),
-            Work::MemOps { shown, flags, core, .. } => {
-                let shown = (shown.as_ptr().expose_provenance() as u64, shown.len() as u64);
-                NodeInfo::MemOps { shown, flags: *flags, context: core.handle }
-            }
-            Work::Alloc(alloc) => NodeInfo::MemAlloc {
-                device: alloc.block.memory().gpu().cast_signed(),
-                bytes: alloc.bytes,
-                address: DevAddr(alloc.block.base),
-                descriptors: (alloc.descriptors.as_ptr().expose_provenance() as u64, alloc.descriptors.len() as u64),
-            },
-            Work::Free(block) => NodeInfo::MemFree(DevAddr(block.base)),
-            Work::Conditional(conditional) => {
-                let bodies = &conditional.bodies;
-                NodeInfo::Conditional {
-                    handle: conditional.condition.handle(),
-                    kind: conditional.choice.number(),
-                    bodies: (bodies.as_ptr().expose_provenance() as u64, bodies.len() as u64),
-                    context: conditional.condition.core.handle,
-                }
-            }
-        })
+        self.with_node(node, |_, node| node.work.info())
     }
 
     /// Gives other work to a node. Executable graphs do not change.

@@ -6,7 +6,6 @@ use gpu::DevAddr;
 
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
-use crate::graph::node::Work;
 use crate::handle::{Device, MemPool, Stream};
 use crate::memory::allocation::{Allocation, Kind};
 use crate::memory::descriptors::POSIX;
@@ -133,13 +132,7 @@ impl Driver {
             let location = Location::Device(self.device_of_pool(pool)?);
             let props = MemoryProps { location, handle_types: 0, max_bytes: 0 };
             let wanted = self.wanted_alloc(props, bytes, &[], Box::default())?;
-            let mut address = DevAddr(0);
-            capture.add_node(|state, graph, before| {
-                let alloc = state.store.alloc(graph, before, wanted)?;
-                address = DevAddr(alloc.block.base);
-                Ok(Work::Alloc(Arc::new(alloc)))
-            })?;
-            return Ok(address);
+            return capture.alloc(wanted);
         }
         let stream = self.stream(stream)?;
         let (pools, pool) = self.pool(pool)?;
@@ -164,7 +157,7 @@ impl Driver {
                 return Ok(());
             }
             let memory = self.graph_memory_at(address)?;
-            return capture.add_node(|_, graph, _| Ok(Work::Free(memory.graph_to_free(address.0, graph)?)));
+            return capture.free(memory, address);
         }
         let stream = self.stream(stream)?;
         if address.0 == 0 {

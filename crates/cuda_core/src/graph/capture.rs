@@ -11,6 +11,8 @@
 //! A stream that waits for an event recorded in a capture takes part in it from then on, until it ends. Each stream of a capture knows
 //! the nodes behind which its next one comes.
 
+mod recapture;
+
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,11 +23,13 @@ use crate::context::state::ContextState;
 use crate::context_core::ContextCore;
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
+use crate::graph::capture::recapture::Recapture;
 use crate::graph::node::Work;
 use crate::graph::store::{EdgeData, PLAIN, Taken};
+use crate::graph::user_object::References;
 use crate::graph::{Graphs, State};
 use crate::handle::{Graph, GraphNode, Stream};
-use crate::values::CaptureInfo;
+use crate::values::{Approve, CaptureInfo};
 use crate::work::event::EventState;
 use crate::work::queues::Queues;
 use crate::work::stream::StreamState;
@@ -54,6 +58,11 @@ impl Member {
         Member { stream, before, shown: Default::default() }
     }
 
+    /// That of a stream.
+    fn of<'a>(members: &'a mut [Member], stream: &Arc<StreamState>) -> Result<&'a mut Member> {
+        members.iter_mut().find(|member| Arc::ptr_eq(&member.stream, stream)).ok_or(CudaError::ILLEGAL_STATE)
+    }
+
     /// The stream has not been destroyed.
     fn takes_part(&self) -> bool {
         self.stream.capture() != 0
@@ -65,11 +74,23 @@ struct Capture {
     graph: Graph,
     /// The graph was there before.
     given: bool,
+    /// Its nodes come once more.
+    again: Option<Recapture>,
     mode: u32,
     thread: ThreadId,
     invalid: bool,
     /// The first is the origin.
     members: Vec<Member>,
+}
+
+/// Where what is captured goes.
+pub(crate) enum Target<'a> {
+    /// Into a graph of its own.
+    New,
+    /// Behind nodes of a graph.
+    Behind(Graph, &'a [(GraphNode, EdgeData)]),
+    /// It takes the places of a graph's nodes, which the program may have to agree to.
+    Again(Graph, Option<Approve>),
 }
 
 /// All captures that go on.
@@ -89,7 +110,7 @@ impl Capture {
     }
 
     fn member(&mut self, stream: &Arc<StreamState>) -> Result<&mut Member> {
-        self.members.iter_mut().find(|member| Arc::ptr_eq(&member.stream, stream)).ok_or(CudaError::ILLEGAL_STATE)
+        Member::of(&mut self.members, stream)
     }
 
     /// # Errors
@@ -100,6 +121,14 @@ impl Capture {
 }
 
 impl Captures {
+    /// One that is valid.
+    ///
+    /// # Errors
+    /// `STREAM_CAPTURE_INVALIDATED`; `ILLEGAL_STATE` if there is none.
+    fn get(&mut self, id: u64) -> Result<&mut Capture> {
+        self.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?.valid()
+    }
+
     /// Invalidates captures.
     ///
     /// # Errors
@@ -213,15 +242,20 @@ impl Captured<'_> {
         self.add_node(|_, _, _| Ok(work))
     }
 
-    /// As `add`, of what `work` makes for a graph, behind those nodes of it.
+    /// As `add`, of what `work` makes for a graph, behind those nodes of it. Where the graph is captured once more, the work is the next
+    /// node's.
     pub(crate) fn add_node(
         &self,
         work: impl FnOnce(&mut State, Graph, &[(GraphNode, EdgeData)]) -> Result<Work>,
     ) -> Result<()> {
-        self.with(|state, id| {
-            let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?.valid()?;
-            let (graph, before) = (capture.graph, capture.member(&self.stream)?.before.clone());
+        let change = self.with(|state, id| {
+            let capture = state.captures.get(id)?;
+            let (graph, again) = (capture.graph, capture.again.is_some());
+            let before = capture.member(&self.stream)?.before.clone();
             let work = work(state, graph, &before)?;
+            if again {
+                return self.compare(state, id, work);
+            }
             let child = if let Work::Graph(child) = work { Some(child) } else { None };
             let node = state.store.add(graph, &before, work).inspect_err(|_| {
                 // It refers to what the caller does too: nothing of the program's is called.
@@ -229,8 +263,9 @@ impl Captured<'_> {
             })?;
             let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?;
             capture.member(&self.stream)?.before = vec![(node, PLAIN)];
-            Ok(())
-        })
+            Ok(None)
+        })?;
+        change.map_or(Ok(()), |change| self.change(change))
     }
 
     /// Records an event behind what the stream was given before.
@@ -239,7 +274,7 @@ impl Captured<'_> {
     /// `STREAM_CAPTURE_INVALIDATED`.
     pub(crate) fn record(&self, event: &EventState) -> Result<()> {
         self.with(|state, id| {
-            let capture = state.captures.all.get_mut(&id).ok_or(CudaError::ILLEGAL_STATE)?.valid()?;
+            let capture = state.captures.get(id)?;
             let before = capture.member(&self.stream)?.before.iter().map(|edge| edge.0).collect();
             event.record_captured(id, before);
             Ok(())
@@ -317,13 +352,8 @@ impl Driver {
         event.tells_of_work()
     }
 
-    /// Begins to capture a stream, into a graph of its own or behind nodes of a given one.
-    pub(crate) fn begin_capture(
-        &self,
-        stream: Stream,
-        mode: u32,
-        given: Option<(Graph, &[(GraphNode, EdgeData)])>,
-    ) -> Result<()> {
+    /// Begins to capture a stream.
+    pub(crate) fn begin_capture(&self, stream: Stream, mode: u32, target: Target<'_>) -> Result<()> {
         let stream = self.any_stream(stream)?;
         if mode > RELAXED {
             return Err(CudaError::INVALID_VALUE);
@@ -331,16 +361,24 @@ impl Driver {
         if stream.handle == Stream::LEGACY {
             return Err(CudaError::STREAM_CAPTURE_UNSUPPORTED);
         }
-        let mut state = self.graphs.state.lock();
+        let mut guard = self.graphs.state.lock();
+        let state = &mut *guard;
         // What a context's end did not find, it was too late for.
         stream.core.check()?;
         if stream.capture() != 0 {
             return Err(CudaError::ILLEGAL_STATE);
         }
-        let mut before = Vec::new();
-        let graph = match given {
-            None => state.store.create(),
-            Some((graph, nodes)) => {
+        let given = !matches!(target, Target::New);
+        let (mut before, mut references, mut again) = (Vec::new(), References::new(), None);
+        let graph = match target {
+            Target::New => state.store.create(),
+            Target::Again(graph, approve) => {
+                let found = state.store.graph_mut(graph)?;
+                references = std::mem::take(&mut found.references);
+                again = Some(Recapture::new(found.nodes.clone(), approve));
+                graph
+            }
+            Target::Behind(graph, nodes) => {
                 state.store.graph(graph)?;
                 for (node, _) in nodes {
                     if state.store.node(*node)?.graph != graph {
@@ -356,9 +394,10 @@ impl Driver {
         stream.set_capture(id);
         let members = vec![Member::new(stream, before)];
         let thread = std::thread::current().id();
-        let given = given.is_some();
-        state.captures.all.insert(id, Capture { graph, given, mode, thread, invalid: false, members });
+        state.captures.all.insert(id, Capture { graph, given, again, mode, thread, invalid: false, members });
         self.graphs.capturing.fetch_add(1, Ordering::AcqRel);
+        drop(guard);
+        drop(references);
         Ok(())
     }
 
@@ -384,10 +423,12 @@ impl Driver {
         let last = capture.members.first().map(nodes).unwrap_or_default();
         let all: Vec<GraphNode> = capture.members.iter().flat_map(nodes).collect();
         let joined = state.store.are_before(&all, &last);
-        let error = match (capture.invalid, joined) {
-            (false, true) => return Ok(capture.graph),
-            (true, _) => CudaError::STREAM_CAPTURE_INVALIDATED,
-            _ => CudaError::STREAM_CAPTURE_UNJOINED,
+        let complete = capture.again.as_ref().is_none_or(Recapture::is_complete);
+        let error = match (capture.invalid, joined, complete) {
+            (false, true, true) => return Ok(capture.graph),
+            (true, ..) => CudaError::STREAM_CAPTURE_INVALIDATED,
+            (_, false, _) => CudaError::STREAM_CAPTURE_UNJOINED,
+            _ => CudaError::GRAPH_RECAPTURE_FAILURE,
         };
         let taken = discard(state, &capture);
         drop(guard);

@@ -405,11 +405,7 @@ impl ExecState {
         let mut contents = self.contents.lock();
         let place = *contents.places.get(&node).ok_or(CudaError::INVALID_VALUE)?;
         let found = contents.nodes.get_mut(place).ok_or(CudaError::INVALID_VALUE)?;
-        let same = match (found.work.core(), work.core()) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            _ => true,
-        };
-        if found.work.kind() != work.kind() || !same || matches!(work, Work::Graph(_)) {
+        if found.work.kind() != work.kind() || !found.work.shares_context(&work) || matches!(work, Work::Graph(_)) {
             return Err(CudaError::INVALID_VALUE);
         }
         if self.core.as_ref().is_some_and(|core| is_of_another(&work, &core.gpu)) {

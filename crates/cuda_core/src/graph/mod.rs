@@ -8,7 +8,7 @@
 //! - [`exec`] is an executable graph: instantiated, changed, launched. All commands of a graph without functions of the program
 //!   are one submission. Branches follow one another, in the order of their making: a launch uses one queue;
 //! - [`conditional`] is what runs, or not, or again, by a value that kernels set;
-//! - [`capture`] records what streams are given instead of submitting it;
+//! - [`capture`] records what streams are given instead of submitting it, or has a graph's nodes do it from then on;
 //! - [`user_object`] is what of the program's lives as long as a graph; [`dot`] shows a graph as text.
 //!
 //! Locks: that of the graphs (topology and captures), then an executable graph's, then those of [`queues`](crate::work::queues).

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use gpu::DevAddr;
+
 use crate::code::function::FunctionState;
 use crate::context_core::ContextCore;
 use crate::graph::conditional::Conditional;
 use crate::handle::{Event, Function, Graph};
 use crate::memory::graph_memory::{GraphBlock, Use};
-use crate::values::{Copy3D, Fill, HostCall, LaunchConfig, MemOp};
+use crate::values::{Copy3D, Fill, HostCall, LaunchConfig, MemOp, NodeInfo};
 use crate::work::event::EventState;
 
 /// The parameters of a kernel.
@@ -132,6 +134,51 @@ impl Work {
             Work::WaitEvent(..) | Work::RecordEvent(..) | Work::Host(_) | Work::Graph(_) | Work::Empty => None,
             Work::Alloc(_) | Work::Free(_) => None,
         }
+    }
+
+    /// What is told of it.
+    pub(crate) fn info(&self) -> NodeInfo {
+        match self {
+            Work::Kernel(kernel) => NodeInfo::Kernel {
+                function: kernel.given,
+                in_context: kernel.function.handle,
+                config: kernel.config,
+                params: kernel.params.pointers.as_ptr().expose_provenance() as u64,
+                context: kernel.function.core.handle,
+            },
+            Work::Copy { copy, core } => NodeInfo::Copy { copy: *copy, context: core.handle },
+            Work::Fill { fill, core } => NodeInfo::Fill { fill: *fill, context: core.handle },
+            Work::Host(function) => NodeInfo::Host(function.clone()),
+            Work::Graph(graph) => NodeInfo::Graph(*graph),
+            Work::Empty => NodeInfo::Empty,
+            Work::WaitEvent(event, _) => NodeInfo::WaitEvent(*event),
+            Work::RecordEvent(event, _) => NodeInfo::RecordEvent(*event),
+            Work::MemOps { shown, flags, core, .. } => {
+                let shown = (shown.as_ptr().expose_provenance() as u64, shown.len() as u64);
+                NodeInfo::MemOps { shown, flags: *flags, context: core.handle }
+            }
+            Work::Alloc(alloc) => NodeInfo::MemAlloc {
+                device: alloc.block.memory().gpu().cast_signed(),
+                bytes: alloc.bytes,
+                address: DevAddr(alloc.block.base),
+                descriptors: (alloc.descriptors.as_ptr().expose_provenance() as u64, alloc.descriptors.len() as u64),
+            },
+            Work::Free(block) => NodeInfo::MemFree(DevAddr(block.base)),
+            Work::Conditional(conditional) => {
+                let bodies = &conditional.bodies;
+                NodeInfo::Conditional {
+                    handle: conditional.condition.handle(),
+                    kind: conditional.choice.number(),
+                    bodies: (bodies.as_ptr().expose_provenance() as u64, bodies.len() as u64),
+                    context: conditional.condition.core.handle,
+                }
+            }
+        }
+    }
+
+    /// Whether both are the same context's, unless one is none's.
+    pub(crate) fn shares_context(&self, other: &Work) -> bool {
+        self.core().zip(other.core()).is_none_or(|(one, other)| Arc::ptr_eq(one, other))
     }
 
     /// The graphs that belong to its node.

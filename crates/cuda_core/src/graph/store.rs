@@ -61,6 +61,7 @@ pub(crate) struct NodeState {
 pub(crate) struct Taken {
     graphs: Vec<GraphState>,
     nodes: Vec<NodeState>,
+    work: Vec<Work>,
 }
 
 /// What an allocation is to be.
@@ -134,13 +135,7 @@ impl Store {
             Work::Graph(child) => self.graph(child)?.has_memory,
             _ => work.block().is_some(),
         };
-        let mut levels = 0;
-        for child in work.graphs() {
-            levels = levels.max(self.graph(*child)?.levels + 1);
-        }
-        if levels > 0 && self.around(graph).count() + levels > MOST_LEVELS {
-            return Err(CudaError::OUT_OF_MEMORY);
-        }
+        let levels = self.levels_with(graph, &work)?;
         let state = self.graph_mut(graph)?;
         if has_memory && state.parent.is_some() {
             return Err(CudaError::INVALID_VALUE);
@@ -152,15 +147,7 @@ impl Store {
             Some((block, Use::Free)) => block.memory().graph_freed_by(block.base, graph, handle),
             None => {}
         }
-        for child in work.graphs() {
-            self.graph_mut(*child)?.parent = Some(handle);
-        }
-        if levels > 0 {
-            for (around, inside) in self.around(graph).zip(levels..).collect::<Vec<_>>() {
-                let state = self.graph_mut(around)?;
-                state.levels = state.levels.max(inside);
-            }
-        }
+        self.adopt(graph, handle, &work, levels)?;
         let state = self.graph_mut(graph)?;
         state.nodes.push(handle);
         let number = state.next;
@@ -171,6 +158,56 @@ impl Store {
         let (before, after) = (before.to_vec(), Vec::new());
         self.nodes.insert(handle, NodeState { graph, number, work, before, after, original: None });
         Ok(handle)
+    }
+
+    /// Levels of graphs in a graph's node that does this.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for a graph that is none, `OUT_OF_MEMORY` for too many in each other.
+    fn levels_with(&self, graph: Graph, work: &Work) -> Result<usize> {
+        let mut levels = 0;
+        for child in work.graphs() {
+            levels = levels.max(self.graph(*child)?.levels + 1);
+        }
+        let many = levels > 0 && self.around(graph).count() + levels > MOST_LEVELS;
+        if many { Err(CudaError::OUT_OF_MEMORY) } else { Ok(levels) }
+    }
+
+    /// The graphs in `work`, so many levels of them, become a node's.
+    fn adopt(&mut self, graph: Graph, node: GraphNode, work: &Work, levels: usize) -> Result<()> {
+        for child in work.graphs() {
+            self.graph_mut(*child)?.parent = Some(node);
+        }
+        if levels > 0 {
+            for (around, inside) in self.around(graph).zip(levels..).collect::<Vec<_>>() {
+                let state = self.graph_mut(around)?;
+                state.levels = state.levels.max(inside);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a node other work of its kind, which neither allocates nor frees. A graph in it becomes the node's. What is nobody's now is
+    /// taken out: the work before, or that.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if there is no such node, `OUT_OF_MEMORY` for too many graphs in each other.
+    pub(crate) fn replace(&mut self, node: GraphNode, mut work: Work) -> (Taken, Result<()>) {
+        let graph = self.node(node).map(|state| state.graph);
+        let adopted = graph.and_then(|graph| self.adopt(graph, node, &work, self.levels_with(graph, &work)?));
+        let replaced = adopted.and_then(|()| {
+            std::mem::swap(&mut self.node_mut(node)?.work, &mut work);
+            Ok(())
+        });
+        (self.discard(work), replaced)
+    }
+
+    /// Takes out what work has that is no node's any more, or will be none's.
+    pub(crate) fn discard(&mut self, work: Work) -> Taken {
+        let mut taken = Taken::default();
+        work.graphs().iter().for_each(|graph| self.take_graph(*graph, &mut taken));
+        taken.work.push(work);
+        taken
     }
 
     /// An allocation behind nodes of a graph: where one was that is freed before, or at new addresses.

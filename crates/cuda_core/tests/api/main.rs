@@ -14,6 +14,7 @@ mod graph_memory;
 mod graphs;
 mod green;
 mod memory;
+mod recaptures;
 mod streams;
 mod support;
 mod tensor_maps;

@@ -536,8 +536,18 @@ pub(crate) fn batch_mem_op_node_get_params(
 pub(crate) fn node_get_params(driver: &Driver, node: CUgraphNode, out: Out<CUgraphNodeParams>) -> Answer {
     out.required()?;
     let info = driver.graph_node_get_params(node.core())?;
-    let kind = CUgraphNodeType(driver.graph_node_get_type(node.core())?);
-    out.set_plain(CUgraphNodeParams { kind, reserved0: [0; 3], value: [0; 29], reserved2: 0 });
+    all_params(driver.graph_node_get_type(node.core())?, &info, out);
+    Ok(())
+}
+
+/// Those of a node of a kind that has none.
+pub(crate) fn no_params(kind: u32) -> CUgraphNodeParams {
+    CUgraphNodeParams { kind: CUgraphNodeType(kind), reserved0: [0; 3], value: [0; 29], reserved2: 0 }
+}
+
+/// Of whatever kind.
+pub(crate) fn all_params(kind: u32, info: &NodeInfo, out: Out<CUgraphNodeParams>) {
+    out.set_plain(no_params(kind));
     let at = HostAddr(out.address().0 + UNION_AT);
     macro_rules! member {
         ($value:expr) => {
@@ -545,29 +555,29 @@ pub(crate) fn node_get_params(driver: &Driver, node: CUgraphNode, out: Out<CUgra
             unsafe { out_at(at) }.set_plain($value)
         };
     }
-    match &info {
-        NodeInfo::Kernel { .. } => kernel_params(&info).into_iter().for_each(|params| member!(params)),
+    match info {
+        NodeInfo::Kernel { .. } => kernel_params(info).into_iter().for_each(|params| member!(params)),
         NodeInfo::Copy { context, .. } => {
             let copy_ctx = CUcontext(context.0);
-            if let Some(copy_params) = copy_params(&info) {
+            if let Some(copy_params) = copy_params(info) {
                 member!(CUDA_MEMCPY_NODE_PARAMS { flags: 0, reserved: 0, copy_ctx, copy_params });
             }
         }
         NodeInfo::Fill { context, .. } => {
             let ctx = CUcontext(context.0);
-            if let Some(params) = fill_params(&info) {
+            if let Some(params) = fill_params(info) {
                 let CUDA_MEMSET_NODE_PARAMS { dst, pitch, value, element_size, width, height } = params;
                 member!(CUDA_MEMSET_NODE_PARAMS_v2 { dst, pitch, value, element_size, width, height, ctx });
             }
         }
-        NodeInfo::Host(_) => host_params(&info).into_iter().for_each(|params| member!(params)),
+        NodeInfo::Host(_) => host_params(info).into_iter().for_each(|params| member!(params)),
         NodeInfo::Graph(graph) => {
             let ownership = CUgraphChildGraphNodeOwnership::CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE;
             member!(CUDA_CHILD_GRAPH_NODE_PARAMS { graph: CUgraph(graph.0), ownership });
         }
         NodeInfo::RecordEvent(event) | NodeInfo::WaitEvent(event) => member!(CUevent(event.0)),
-        NodeInfo::MemOps { .. } => mem_ops_params(&info).into_iter().for_each(|params| member!(params)),
-        NodeInfo::MemAlloc { .. } => alloc_params(&info).into_iter().for_each(|params| member!(params)),
+        NodeInfo::MemOps { .. } => mem_ops_params(info).into_iter().for_each(|params| member!(params)),
+        NodeInfo::MemAlloc { .. } => alloc_params(info).into_iter().for_each(|params| member!(params)),
         NodeInfo::Conditional { handle, kind, bodies, context } => {
             member!(CUDA_CONDITIONAL_NODE_PARAMS {
                 handle: *handle,
@@ -580,5 +590,4 @@ pub(crate) fn node_get_params(driver: &Driver, node: CUgraphNode, out: Out<CUgra
         NodeInfo::MemFree(address) => member!(CUDA_MEM_FREE_NODE_PARAMS { dptr: address.0 }),
         NodeInfo::Empty => {}
     }
-    Ok(())
 }

@@ -8,6 +8,7 @@ use cuda_abi::{
 use cuda_core::{Driver, MemOp};
 use gpu::DevAddr;
 
+use crate::callback;
 use crate::calls::graph::before;
 use crate::decode::{Core, Encode, In, InOut, Out};
 use crate::entry::{Answer, Refusal, refuse};
@@ -134,6 +135,18 @@ pub(crate) fn stream_begin_capture_to_graph(
 ) -> Answer {
     let before = before(nodes, data, count)?;
     Ok(driver.stream_begin_capture_to_graph(stream.core(), graph.core(), &before, mode.0)?)
+}
+
+pub(crate) fn stream_begin_recapture_to_graph(
+    driver: &Driver,
+    stream: CUstream,
+    mode: CUstreamCaptureMode,
+    graph: CUgraph,
+    approve: HostAddr,
+    data: HostAddr,
+) -> Answer {
+    let approve = callback::recaptured(approve, data);
+    Ok(driver.stream_begin_recapture_to_graph(stream.core(), graph.core(), mode.0, approve)?)
 }
 
 pub(crate) fn stream_end_capture(driver: &Driver, stream: CUstream, graph: Out<CUgraph>) -> Answer {

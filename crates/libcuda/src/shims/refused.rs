@@ -114,8 +114,6 @@ refused! {
     cuSignalExternalSemaphoresAsync_ptsz: CUDA_ERROR_INVALID_HANDLE, "no memory and no semaphores of a graphics driver to import";
     cuStreamBeginCaptureToCig: CUDA_ERROR_NOT_SUPPORTED, "no graphics on this GPU";
     cuStreamBeginCaptureToCig_ptsz: CUDA_ERROR_NOT_SUPPORTED, "no graphics on this GPU";
-    cuStreamBeginRecaptureToGraph: CUDA_ERROR_NOT_SUPPORTED, "a capture cannot be compared with a graph that is there";
-    cuStreamBeginRecaptureToGraph_ptsz: CUDA_ERROR_NOT_SUPPORTED, "a capture cannot be compared with a graph that is there";
     cuStreamEndCaptureToCig: CUDA_ERROR_INVALID_VALUE, "no graphics on this GPU";
     cuStreamEndCaptureToCig_ptsz: CUDA_ERROR_INVALID_VALUE, "no graphics on this GPU";
     cuSubgridCreate: CUDA_ERROR_NOT_SUPPORTED, "no subgrids on this GPU";

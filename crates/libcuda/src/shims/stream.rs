@@ -148,6 +148,34 @@ pub(super) extern "C" fn cuStreamBeginCaptureToGraph_ptsz(
 }
 
 #[unsafe(no_mangle)]
+pub(super) extern "C" fn cuStreamBeginRecaptureToGraph(
+    h_stream: CUstream,
+    mode: CUstreamCaptureMode,
+    h_graph: CUgraph,
+    callback_func: HostAddr,
+    user_data: HostAddr,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuStreamBeginRecaptureToGraph");
+    ENTRY.call(|driver| {
+        stream::stream_begin_recapture_to_graph(driver, h_stream, mode, h_graph, callback_func, user_data)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn cuStreamBeginRecaptureToGraph_ptsz(
+    h_stream: CUstream,
+    mode: CUstreamCaptureMode,
+    h_graph: CUgraph,
+    callback_func: HostAddr,
+    user_data: HostAddr,
+) -> CUresult {
+    static ENTRY: Entry = Entry::new("cuStreamBeginRecaptureToGraph_ptsz");
+    ENTRY.call(|driver| {
+        stream::stream_begin_recapture_to_graph(driver, per_thread(h_stream), mode, h_graph, callback_func, user_data)
+    })
+}
+
+#[unsafe(no_mangle)]
 pub(super) extern "C" fn cuStreamCopyAttributes(dst_stream: CUstream, src_stream: CUstream) -> CUresult {
     static ENTRY: Entry = Entry::new("cuStreamCopyAttributes");
     ENTRY.call(|driver| stream::stream_copy_attributes(driver, dst_stream, src_stream))
