@@ -229,14 +229,23 @@ fn find(name: &MemfdName) -> io::Result<(OwnedFd, u32)> {
 
 /// Whether a file's owner is a process's user. As one user are shown all of those who have no number in the process's user namespace: files
 /// of that one are nobody's own.
-fn is_own(owner: u32, user: u32, overflow: u32) -> bool {
-    owner == user && owner != overflow
+fn is_own(owner: u32, user: u32, overflow: Option<u32>) -> bool {
+    owner == user && Some(owner) != overflow
 }
 
-/// What they are shown as.
-fn overflow_user() -> u32 {
+/// What they are shown as; none where all users have numbers.
+fn overflow_user() -> Option<u32> {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    if has_all_users(&map) {
+        return None;
+    }
     let said = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
-    said.and_then(|said| said.trim().parse().ok()).unwrap_or(65_534)
+    Some(said.and_then(|said| said.trim().parse().ok()).unwrap_or(65_534))
+}
+
+/// Does a user namespace's map give each user his own number?
+fn has_all_users(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 impl AsFd for Memfd {
@@ -290,10 +299,14 @@ mod tests {
 
     #[test]
     fn files_of_those_who_have_no_number_are_nobodys_own() {
-        assert!(is_own(1000, 1000, 65_534) && is_own(0, 0, 65_534));
-        assert!(!is_own(1000, 1001, 65_534));
-        assert!(!is_own(65_534, 65_534, 65_534), "in the namespace it may be anybody's");
-        assert!(overflow_user() > 0);
+        let some = Some(65_534);
+        assert!(is_own(1000, 1000, some) && is_own(0, 0, some));
+        assert!(!is_own(1000, 1001, some));
+        assert!(!is_own(65_534, 65_534, some), "in the namespace it may be anybody's");
+        assert!(is_own(65_534, 65_534, None) && !is_own(65_534, 0, None));
+        assert!(has_all_users("         0          0 4294967295\n"));
+        assert!(!has_all_users("0 1000 1\n") && !has_all_users("0 1000 1\n1 100000 65536\n") && !has_all_users(""));
+        assert!(overflow_user().is_none_or(|user| user > 0));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! What went wrong, for the program to read (`cuLogs…`): the last lines, and who is told of each.
 //!
 //! A line is kept where it is logged, which may be deep inside, and told when the call that failed is about to return: a program's
-//! function may call us again. What no call reports is told with the next that fails.
+//! function may call us again. What no call reports is told with the next that fails. While a thread tells, what other threads' calls
+//! report is told by it, and may be told behind their return.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::SystemTime;
 
@@ -141,8 +142,11 @@ impl ErrorLog {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a message, as one line.
+    /// Keeps a message, as one line; of a thread that forks, nothing.
     pub(crate) fn add(&self, level: CUlogLevel, message: &str) {
+        if this_forks() {
+            return;
+        }
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (seconds, milliseconds) = (since.as_secs() % 86_400, since.subsec_millis());
         let [hours, minutes, seconds] = [seconds / 3600, seconds / 60 % 60, seconds % 60];
@@ -158,7 +162,7 @@ impl ErrorLog {
     /// Tells the listeners what they have not heard, and what others add meanwhile. Nothing of ours may be locked. What fails in a
     /// listener is told with the next that fails.
     pub(crate) fn tell(&self) {
-        if !self.heard.load(Ordering::Relaxed) {
+        if !self.heard.load(Ordering::Relaxed) || this_forks() {
             return;
         }
         let mut log = self.lock();
@@ -223,6 +227,14 @@ unsafe impl Sync for DuringFork {}
 
 static DURING_FORK: DuringFork = DuringFork(UnsafeCell::new(None));
 
+/// The thread that has the lock while it forks, by the C library's number; 0: none.
+static FORKING: AtomicUsize = AtomicUsize::new(0);
+
+/// Does this thread fork? Then it has the lock, and a handler of the program's, which runs meanwhile, may have called us.
+fn this_forks() -> bool {
+    FORKING.load(Ordering::Relaxed) == Thread::this().0 as usize
+}
+
 /// Has forks find the log whole, whatever other threads do with it. Done before the first line, so that of all that is locked before a
 /// fork this is the last: whoever holds something else may write a line.
 pub(crate) fn watch_forks() {
@@ -237,14 +249,17 @@ extern "C" fn before_fork() {
     let log = LOG.lock();
     // SAFETY: the lock is held.
     unsafe { *DURING_FORK.0.get() = Some(log) };
+    FORKING.store(Thread::this().0 as usize, Ordering::Relaxed);
 }
 
 extern "C" fn in_parent() {
+    FORKING.store(0, Ordering::Relaxed);
     // SAFETY: the lock is held, since `before_fork`.
     drop(unsafe { (*DURING_FORK.0.get()).take() });
 }
 
 extern "C" fn in_child() {
+    FORKING.store(0, Ordering::Relaxed);
     // SAFETY: the lock is held, since `before_fork`, by the thread that this one was.
     let Some(mut log) = (unsafe { (*DURING_FORK.0.get()).take() }) else { return };
     // Another thread, which told, is not here.
@@ -393,6 +408,13 @@ mod tests {
 
     #[test]
     fn a_child_has_a_log_whatever_other_threads_did() {
+        // A handler of the program's that was there before runs while the log is locked, on all three sides.
+        extern "C" fn fails() {
+            LOG.add(LEVEL, "in a handler");
+            LOG.tell();
+        }
+        // SAFETY: the handler does, in the child, nothing but look at a number.
+        assert_eq!(unsafe { libc::pthread_atfork(Some(fails), Some(fails), Some(fails)) }, 0);
         watch_forks();
         static OVER: AtomicBool = AtomicBool::new(false);
         static FORKED: Mutex<()> = Mutex::new(());

@@ -277,6 +277,7 @@ fn a_batch_that_is_asked_to_stop_gives_back_what_has_not_begun() {
 /// One more in the word of the CTA, of 3 by 4; then as long as the word at `b` is the CTA's number, nothing else.
 const COUNT: &str = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ctaid.y; mad.lo.u32 %r1, %r2, 3, %r1;\n\
     mul.wide.u32 %rd2, %r1, 4; add.s64 %rd2, %rd0, %rd2; atom.global.add.u32 %r3, [%rd2], 1;\n\
+    mov.u32 %r5, %ctaid.x; mov.u32 %r6, %clusterid.x; setp.ne.u32 %p0, %r5, %r6; @%p0 trap;\n\
     WAIT: ld.volatile.global.u32 %r4, [%rd1]; setp.eq.u32 %p0, %r4, %r1; @%p0 bra WAIT;";
 
 #[test]

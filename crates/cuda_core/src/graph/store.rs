@@ -191,21 +191,40 @@ impl Store {
     /// taken out: the work before, or that.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if there is no such node, `OUT_OF_MEMORY` for too many graphs in each other.
+    /// `INVALID_VALUE` if there is no such node, and for a graph that is another node's, around this one, or has nodes that allocate, free or
+    /// choose; `OUT_OF_MEMORY` for too many graphs in each other.
     pub(crate) fn replace(&mut self, node: GraphNode, mut work: Work) -> (Taken, Result<()>) {
         let graph = self.node(node).map(|state| state.graph);
-        let adopted = graph.and_then(|graph| self.adopt(graph, node, &work, self.levels_with(graph, &work)?));
+        let adopted = graph.and_then(|graph| {
+            for child in work.graphs() {
+                let state = self.graph(*child)?;
+                let taken = state.parent.is_some() || state.has_memory || self.is_in(graph, *child);
+                if taken || self.has_conditional(*child)? {
+                    return Err(CudaError::INVALID_VALUE);
+                }
+            }
+            self.adopt(graph, node, &work, self.levels_with(graph, &work)?)
+        });
         let replaced = adopted.and_then(|()| {
             std::mem::swap(&mut self.node_mut(node)?.work, &mut work);
             Ok(())
         });
+        if replaced.is_ok() {
+            for before in work.graphs() {
+                self.graphs.get_mut(before).into_iter().for_each(|state| state.parent = None);
+            }
+        }
         (self.discard(work), replaced)
     }
 
-    /// Takes out what work has that is no node's any more, or will be none's.
+    /// Takes the graphs of work out that are no node's.
     pub(crate) fn discard(&mut self, work: Work) -> Taken {
         let mut taken = Taken::default();
-        work.graphs().iter().for_each(|graph| self.take_graph(*graph, &mut taken));
+        for graph in work.graphs() {
+            if self.graphs.get(graph).is_some_and(|state| state.parent.is_none()) {
+                self.take_graph(*graph, &mut taken);
+            }
+        }
         taken.work.push(work);
         taken
     }

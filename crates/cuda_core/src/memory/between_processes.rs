@@ -91,12 +91,19 @@ impl Memory {
     /// The file that shows what has a name of the GPU's.
     ///
     /// # Errors
-    /// `NOT_SUPPORTED` if there is none.
+    /// `NOT_SUPPORTED` if there is none, as the GPU shows no memory; `OUT_OF_MEMORY` if there was no room for this to be shown, or too few
+    /// entries of the host's memory map.
     pub(crate) fn shown(&self, id: AllocId) -> Result<HostMemory> {
-        let shown = self.link().gpu().host_memory(id).inspect_err(|error| {
-            tracing::warn!(%error, "memory that only this process's GPU sees cannot be shared with another");
-        });
-        shown.map_err(|_| CudaError::NOT_SUPPORTED)
+        let gpu = self.link().gpu();
+        gpu.host_memory(id).map_err(|error| {
+            if gpu.shows_memory() {
+                tracing::warn!(%error, "so much memory is shown already that this cannot be shared with another process");
+                CudaError::OUT_OF_MEMORY
+            } else {
+                tracing::warn!(%error, "memory that only this process's GPU sees cannot be shared with another");
+                CudaError::NOT_SUPPORTED
+            }
+        })
     }
 
     /// Has the GPU and the host see memory of another process.

@@ -79,9 +79,9 @@ impl LentMemory {
     /// One more descriptor of memory: of the file that there is, or of another, with a handle that `sign` makes.
     fn lend(&self, memory: &Arc<PhysicalState>, sign: impl FnOnce() -> Result<Bytes>) -> Result<OwnedFd> {
         let mut all = self.0.lock();
-        let known = all.iter().find(|lent| Arc::ptr_eq(&lent.memory, memory));
-        // Who has it may have locked its file: then the next gets his own.
-        if let Some(Ok(fd)) = known.map(|known| known.descriptor.lend()) {
+        let mut known = all.iter().filter(|lent| Arc::ptr_eq(&lent.memory, memory));
+        // Who has one may have locked its file: then the next gets another.
+        if let Some(fd) = known.find_map(|known| known.descriptor.lend().ok()) {
             return Ok(fd);
         }
         let descriptor = Descriptor::new(&sign()?)?;

@@ -202,6 +202,56 @@ fn memory_stays_where_it_is() {
     driver.stream_end_capture(stream).unwrap_err();
 }
 
+/// The program may do anything with a graph that is to become a node's, while it is asked.
+#[test]
+fn a_graph_that_is_another_s_by_then_does_not_become_a_node_s() {
+    let (driver, _) = driver();
+    let driver = Arc::new(driver);
+    let [a, ..] = words(&driver);
+    let stream = driver.stream_create(1).unwrap();
+    let exec = |value| {
+        let graph = driver.graph_create(0).unwrap();
+        driver.graph_add_node(graph, &[], fill_of(a, value)).unwrap();
+        driver.graph_instantiate(graph, 0).unwrap()
+    };
+    let moves = |graph, into| {
+        let moved = NodeParams::Graph { graph, moved: true };
+        driver.graph_add_node(into, &[], moved).map(drop)
+    };
+    let third = driver.graph_create(0).unwrap();
+    for (around, agrees) in [(true, true), (false, true), (false, false)] {
+        driver.stream_begin_capture(stream, RELAXED).unwrap();
+        driver.graph_launch(exec(1), stream).unwrap();
+        let graph = driver.stream_end_capture(stream).unwrap();
+        let (own, child) = (Arc::clone(&driver), Arc::new(Mutex::new(Graph::NULL)));
+        let keeps = Arc::clone(&child);
+        let approve: Approve = Arc::new(move |of: &Recaptured<'_>| {
+            let NodeInfo::Graph(now) = of.now else { return false };
+            *keeps.lock() = *now;
+            let (moved, into) = if around { (graph, *now) } else { (*now, third) };
+            own.graph_add_node(into, &[], NodeParams::Graph { graph: moved, moved: true }).unwrap();
+            agrees
+        });
+        driver.stream_begin_recapture_to_graph(stream, graph, RELAXED, Some(approve)).unwrap();
+        assert_eq!(driver.graph_launch(exec(2), stream), FAILURE);
+        driver.stream_end_capture(stream).unwrap_err();
+        // It is there, where it was put.
+        let child = *child.lock();
+        if around {
+            assert_eq!(
+                driver.graph_get_nodes(child),
+                Err(CudaError::INVALID_VALUE),
+                "it went, with what was put into it"
+            );
+        } else {
+            assert_eq!(driver.graph_get_nodes(child).unwrap().len(), 1);
+            assert_eq!(moves(child, graph), Err(CudaError::INVALID_VALUE));
+            driver.graph_destroy(graph).unwrap();
+        }
+    }
+    driver.graph_destroy(third).unwrap();
+}
+
 #[test]
 fn graphs_in_nodes_are_compared_node_by_node() {
     let (driver, _) = driver();
