@@ -177,7 +177,7 @@ impl Driver {
         store.graph(graph)?;
         let Work::Graph(child) = work else { return store.add(graph, before, work) };
         if moved {
-            if store.is_in(graph, child) || store.graph(child)?.parent.is_some() || store.has_conditional(child)? {
+            if !store.can_be_in(graph, child)? {
                 return Err(CudaError::INVALID_VALUE);
             }
             return store.add(graph, before, work);

@@ -197,9 +197,7 @@ impl Store {
         let graph = self.node(node).map(|state| state.graph);
         let adopted = graph.and_then(|graph| {
             for child in work.graphs() {
-                let state = self.graph(*child)?;
-                let taken = state.parent.is_some() || state.has_memory || self.is_in(graph, *child);
-                if taken || self.has_conditional(*child)? {
+                if self.graph(*child)?.has_memory || !self.can_be_in(graph, *child)? {
                     return Err(CudaError::INVALID_VALUE);
                 }
             }
@@ -277,6 +275,15 @@ impl Store {
     /// Whether a graph is another, or in one of its nodes, however deep.
     pub(crate) fn is_in(&self, graph: Graph, other: Graph) -> bool {
         self.around(graph).any(|around| around == other)
+    }
+
+    /// Whether a graph can become that of a node of another: it is nobody's, nor around that one, and has no conditional nodes.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` if it is none.
+    pub(crate) fn can_be_in(&self, graph: Graph, child: Graph) -> Result<bool> {
+        let free = self.graph(child)?.parent.is_none() && !self.is_in(graph, child);
+        Ok(free && !self.has_conditional(child)?)
     }
 
     /// A graph, and those in whose nodes it is, outwards.
