@@ -273,7 +273,7 @@ impl Store {
     }
 
     /// Whether a graph is another, or in one of its nodes, however deep.
-    pub(crate) fn is_in(&self, graph: Graph, other: Graph) -> bool {
+    fn is_in(&self, graph: Graph, other: Graph) -> bool {
         self.around(graph).any(|around| around == other)
     }
 
