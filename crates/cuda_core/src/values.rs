@@ -271,9 +271,9 @@ pub enum NodeInfo {
 /// A node of a graph that is captured once more, with other parameters than before.
 #[derive(Debug)]
 pub struct Recaptured<'a> {
-    /// Which.
+    /// The graph's node, which keeps its handle.
     pub node: GraphNode,
-    /// `CUgraphNodeType`.
+    /// `CUgraphNodeType`, which stays the same.
     pub kind: u32,
     /// What it did. Addresses in it are good until the call returns.
     pub before: &'a NodeInfo,

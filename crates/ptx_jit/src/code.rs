@@ -98,9 +98,7 @@ impl Compiled {
             text,
         })
     }
-}
 
-impl Compiled {
     /// Is all of it a region that runs once for each CTA, and finds there what it needs?
     pub(crate) fn is_one_region(&self) -> bool {
         let [region] = &self.regions[..] else { return false };

@@ -23,7 +23,8 @@ impl Driver {
     /// What another process of the same user opens an allocation with, as long as it is there.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if no allocation of `mem_alloc` begins there; `NOT_SUPPORTED` if others do not see this GPU's memory.
+    /// `INVALID_VALUE` if no allocation of `mem_alloc` begins there; `NOT_SUPPORTED` if others do not see this GPU's memory,
+    /// `OUT_OF_MEMORY` if too much of it is shown already.
     pub fn ipc_get_mem_handle(&self, address: DevAddr) -> Result<[u8; 64]> {
         self.current()?;
         let found = self.memory.find(address.0).ok_or(CudaError::INVALID_VALUE)?;

@@ -66,8 +66,7 @@ impl Captured<'_> {
         let member = Member::of(&mut capture.members, &self.stream)?;
         let found = next.filter(|node| {
             let Ok(NodeState { before, work, .. }) = store.node(*node) else { return false };
-            let same = before.len() == member.before.len() && member.before.iter().all(|edge| before.contains(edge));
-            same && fits(work)
+            are_same(&member.before, before) && fits(work)
         });
         let Some(node) = found else {
             capture.invalid = true;
@@ -208,7 +207,11 @@ fn are_alike(store: &Store, one: Graph, other: Graph, alike: fn(&Store, &Work, &
             let here = first.before.iter().map(|(node, data)| (place(&one.nodes, *node), *data)).collect::<Vec<_>>();
             let there = second.before.iter().map(|(node, data)| (place(&other.nodes, *node), *data));
             let there = there.collect::<Vec<_>>();
-            let edges = here.len() == there.len() && here.iter().all(|edge| there.contains(edge));
-            edges && alike(store, &first.work, &second.work)
+            are_same(&here, &there) && alike(store, &first.work, &second.work)
         })
+}
+
+/// Are these the same edges, each there once, in whatever order?
+fn are_same<T: PartialEq>(one: &[T], other: &[T]) -> bool {
+    one.len() == other.len() && one.iter().all(|edge| other.contains(edge))
 }
