@@ -42,6 +42,23 @@ def batched_gemm():
         close((cupy.asarray(x) @ cupy.asarray(y)).get(), x @ y, tolerance)
 
 
+def streams():
+    """cuBLAS: gemm in ten streams at once, with one handle"""
+    for kind, tolerance in REALS:
+        pairs = [[random.standard_normal((128, 128)).astype(kind) for _ in range(2)] for _ in range(10)]
+        on_gpu = [[cupy.asarray(it) for it in pair] for pair in pairs]
+        lanes = [cupy.cuda.Stream(non_blocking=True) for _ in pairs]
+        cupy.cuda.Device().synchronize()
+        for _ in range(3):
+            products = []
+            for lane, (x, y) in zip(lanes, on_gpu):
+                with lane:
+                    products.append(x @ y)
+            cupy.cuda.Device().synchronize()
+            for result, (x, y) in zip(products, pairs):
+                close(result.get(), x @ y, tolerance)
+
+
 def vectors():
     """cuBLAS: gemv, dot, axpy, nrm2"""
     for kind, tolerance in REALS:
@@ -137,6 +154,7 @@ run(
     small_half_gemm,
     half_gemm,
     batched_gemm,
+    streams,
     vectors,
     distributions,
     generators,

@@ -9,8 +9,8 @@
 //! |---|---|---|
 //! | `CUDART_INTERFACE` | every runtime | 1, 6, 8 load a module from a fatbin, 2 names the primary context, 7, 12 nothing to do |
 //! | `TOOLS_RUNTIME_CALLBACKS` | every runtime | 2, 6 tell two areas of flags, all zero: no tool listens |
-//! | `TOOLS_TLS` | every runtime | 2 the thread's tool context: none |
-//! | `TOOLS_CONTEXT` | runtimes since 13.4, cuBLAS | 4, 39, 51 (cuBLAS) no tool to tell anything |
+//! | `TOOLS_TLS` | every runtime | 2 the thread's context (cuBLAS) |
+//! | `TOOLS_CONTEXT` | runtimes since 13.4, cuBLAS | 4 a context's number, 39 a stream's, 51 which stream a handle means (cuBLAS) |
 //! | `CONTEXT_STORAGE` | every runtime | 0 put, 1 delete, 2 get |
 //! | `CONTEXT_CHECKS` | runtimes since 12.4 | 2 whether a context is a green one, 3 nothing is wrong |
 //! | `HANDSHAKE` | every runtime | 1 the validity handshake |
@@ -19,19 +19,22 @@
 //! | `PROFILER` | cuPTI, which calls itself without end where it is refused | none |
 //! | `STANDING` | our `libnvidia-ml.so.1` ([`wire::place::STANDING_TABLE`]) | 1 how the program stands |
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
-use cuda_abi::{CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUuuid, HostAddr};
+use cuda_abi::{CUcontext, CUdevice, CUfunction, CUmodule, CUresult, CUstream, CUuuid, HostAddr};
 use cuda_core::Device;
 use cuda_core::Driver;
 use gpu::Properties;
 use wire::place::STANDING_TABLE;
 
+use crate::calls::context::{ctx_get_current, ctx_get_id};
 use crate::calls::module::module_load_data;
+use crate::calls::stream::stream_get_id;
 use crate::context_storage::{self, Destructor};
 use crate::decode::{Core, Encode, Out};
 use crate::entry::{Answer, Entry, Refusal, driver};
 use crate::handshake::{Asked, DeviceIdentity, answer};
+use crate::start::per_thread;
 
 /// A word of a table: an address or a size.
 #[derive(Clone, Copy, Debug)]
@@ -81,12 +84,12 @@ table!(TOOLS_RUNTIME_CALLBACKS[7] {
     6: second_flags,
 });
 table!(TOOLS_TLS[4] {
-    2: tool_context,
+    2: thread_context,
 });
 table!(TOOLS_CONTEXT[95] {
-    4: no_tool,
-    39: no_tool,
-    51: no_tool,
+    4: context_number,
+    39: stream_number,
+    51: stream_meant,
 });
 table!(CONTEXT_CHECKS[4] {
     2: check_context,
@@ -213,14 +216,33 @@ extern "C" fn second_flags(flags: Out<HostAddr>, count: Out<usize>) {
     count.set(SECOND_FLAGS.len());
 }
 
-/// No tool keeps a context for the thread.
-extern "C" fn tool_context() -> HostAddr {
-    HostAddr::NULL
+/// The thread's current context, null if there is none.
+extern "C" fn thread_context(context: Out<CUcontext>) -> CUresult {
+    static ENTRY: Entry = Entry::new("TOOLS_TLS[2]");
+    ENTRY.call(|driver| ctx_get_current(driver, context))
 }
 
-/// There is no tool that wants to hear of it.
-extern "C" fn no_tool() -> CUresult {
-    CUresult::CUDA_SUCCESS
+/// As `cuCtxGetId`: cuBLASLt keeps its kernels by it.
+extern "C" fn context_number(context: CUcontext, number: Out<u64>) -> CUresult {
+    static ENTRY: Entry = Entry::new("TOOLS_CONTEXT[4]");
+    ENTRY.call(|driver| ctx_get_id(driver, context, number))
+}
+
+/// As `cuStreamGetId`: cuBLAS lends streams with the same number the same workspace, without waiting.
+extern "C" fn stream_number(_: CUcontext, stream: CUstream, number: Out<u64>) -> CUresult {
+    static ENTRY: Entry = Entry::new("TOOLS_CONTEXT[39]");
+    ENTRY.call(|driver| stream_get_id(driver, stream, number))
+}
+
+/// Which stream a handle means: the default one's is the thread's own with `is_per_thread`, else the legacy one's.
+extern "C" fn stream_meant(_: CUcontext, stream: CUstream, meant: Out<CUstream>, is_per_thread: c_int) -> CUresult {
+    static ENTRY: Entry = Entry::new("TOOLS_CONTEXT[51]");
+    ENTRY.call(|_| {
+        meant.required()?;
+        let stream = if is_per_thread != 0 { per_thread(stream) } else { stream };
+        meant.set(stream.core());
+        Ok(())
+    })
 }
 
 /// What a context is: 1 for one that stands for a green context, else 0.

@@ -5,6 +5,7 @@
 
 mod graphs;
 mod old;
+mod tables;
 mod told;
 
 use std::ffi::{CStr, c_char, c_void};
@@ -166,6 +167,7 @@ fn a_c_program() {
     old::arrays();
     old::launches(function, data);
     old::several_devices(function, data);
+    tables::contexts_and_streams(context);
     told::errors(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")));
     told::core_dumps(context);
     told::what_a_device_does(data);
