@@ -76,7 +76,7 @@ pub(crate) const NUMBA: Environment = Environment {
     ]],
     size: "830 MB",
 };
-pub(crate) const CUPY: Environment = Environment {
+const CUPY: Environment = Environment {
     name: "cupy",
     steps: &[&[
         "--no-deps",
@@ -91,7 +91,7 @@ pub(crate) const CUPY: Environment = Environment {
     size: "480 MB",
 };
 /// NVIDIA's libraries of ready kernels, by way of CuPy.
-const LIBRARIES: Environment = Environment {
+pub(crate) const LIBRARIES: Environment = Environment {
     name: "libraries",
     steps: &[
         CUPY.steps[0],
@@ -108,13 +108,13 @@ const LIBRARIES: Environment = Environment {
     ],
     size: "2.9 GB",
 };
-const LIGHT: Environment = Environment {
+pub(crate) const LIGHT: Environment = Environment {
     name: "light",
     steps: &[&["warp-lang==1.19.0", "taichi==1.7.4", "tinygrad==0.14.0", "numpy==2.4.6", "nvidia-cuda-nvrtc==13.5.37"]],
     size: "900 MB",
 };
 /// JAX's plugin finds the libraries that torch brings.
-const TORCH: Environment = Environment {
+pub(crate) const TORCH: Environment = Environment {
     name: "torch",
     steps: &[
         &["torch==2.15.0", "triton==3.9.0", "numpy==2.4.6"],

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::clients::{CUPY, Environment, NUMBA, add_packages, product, set_up, write};
+use crate::clients::{Environment, LIBRARIES, LIGHT, NUMBA, TORCH, add_packages, product, set_up, write};
 use crate::run::{checked, say, target};
 
 /// Where a suite's tests come from.
@@ -35,13 +35,15 @@ struct Suite {
     arguments: &'static [&'static str],
     /// Folders of the repository that tests import from the package, but wheels do not have: where they are, where they go in site-packages.
     helpers: &'static [(&'static str, &'static str)],
+    /// What the tests' own settings are in the environment.
+    settings: &'static [(&'static str, &'static str)],
     /// One in so many tests is run, by a checksum of its name.
     one_in: u32,
     /// Packages whose versions are told.
     versions: &'static [&'static str],
 }
 
-const SUITES: [Suite; 4] = [
+const SUITES: [Suite; 6] = [
     Suite {
         name: "numba",
         environment: &NUMBA,
@@ -58,6 +60,7 @@ const SUITES: [Suite; 4] = [
             "numba.cuda.tests",
         ],
         helpers: &[],
+        settings: &[],
         one_in: 1,
         versions: &["numba-cuda", "numba", "cuda-core", "cuda-bindings"],
     },
@@ -72,6 +75,7 @@ const SUITES: [Suite; 4] = [
             ("cuda_bindings/cuda/bindings/_test_helpers", "cuda/bindings/_test_helpers"),
             ("cuda_bindings/cuda/bindings/_example_helpers", "cuda/bindings/_example_helpers"),
         ],
+        settings: &[],
         one_in: 1,
         versions: &["cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-nvfatbin"],
     },
@@ -93,12 +97,13 @@ const SUITES: [Suite; 4] = [
         folder: "cuda_core",
         arguments: &["tests", "--continue-on-collection-errors"],
         helpers: &[("cuda_bindings/cuda/bindings/_test_helpers", "cuda/bindings/_test_helpers")],
+        settings: &[],
         one_in: 1,
         versions: &["cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-nvjitlink"],
     },
     Suite {
         name: "cupy",
-        environment: &CUPY,
+        environment: &LIBRARIES,
         packages: &["ml_dtypes", "nvidia-cuda-nvcc==13.5.*", "nvidia-nvvm==13.5.*"],
         source: Source::Repository { owner: "cupy", name: "cupy", tag: "v14.2.0" },
         // Not the repository itself: its package has not been built, and would be found before the wheel's.
@@ -113,8 +118,34 @@ const SUITES: [Suite; 4] = [
             "cupy_tests/random_tests",
         ],
         helpers: &[],
+        settings: &[],
         one_in: 40,
-        versions: &["cupy-cuda13x", "nvidia-cuda-nvrtc"],
+        versions: &["cupy-cuda13x", "nvidia-cuda-nvrtc", "nvidia-cublas", "nvidia-curand"],
+    },
+    Suite {
+        name: "warp",
+        environment: &LIGHT,
+        packages: &["psutil"],
+        source: Source::Wheel,
+        folder: "",
+        // Methods only, which the functions become; each is there for the CPU, too.
+        arguments: &["-o", "python_functions=none", "-k", "cuda", "--pyargs", "warp.tests"],
+        helpers: &[],
+        settings: &[],
+        one_in: 12,
+        versions: &["warp-lang"],
+    },
+    Suite {
+        name: "tinygrad",
+        environment: &TORCH,
+        packages: &["tinygrad==0.13.0", "hypothesis", "ml_dtypes"],
+        source: Source::Repository { owner: "tinygrad", name: "tinygrad", tag: "v0.13.0" },
+        folder: "",
+        arguments: &["--continue-on-collection-errors", "test/backend", "test/unit"],
+        helpers: &[],
+        settings: &[("DEV", "CUDA")],
+        one_in: 5,
+        versions: &["tinygrad", "torch"],
     },
 ];
 
@@ -324,6 +355,7 @@ fn run(root: &Path, suite: &Suite, python: &Path, folder: &Path, mode: &[&str], 
             .env("SUNDIAL_OWN_TESTS_ONE_IN", suite.one_in.to_string())
             .env("SUNDIAL_OWN_TESTS_VERSIONS", suite.versions.join(" "))
             .env("PYTHONPATH", &paths)
+            .envs(suite.settings.iter().copied())
             // CuPy's look for the compiler even where no test uses it.
             .env("NVCC", std::env::var_os("NVCC").unwrap_or_else(|| nvcc.clone().into()))
             .env_remove("XDG_CACHE_HOME")

@@ -115,6 +115,40 @@ fn products_agree_for_any_bits_and_any_lanes() {
     assert!(numbers > 50_000, "{numbers}");
 }
 
+/// D in registers of A, B or C, which are read before any is written; and with a register of it that nobody reads.
+#[test]
+fn results_may_take_the_place_of_what_they_are_made_of() {
+    let mut random = Random(0x51);
+    // All in doubles, one in three of the others.
+    for (index, form) in
+        forms().iter().enumerate().filter(|(i, form)| i % 3 == 0 || form.element(Role::D) == Element::F64)
+    {
+        let text = form.text();
+        let mut memory = vec![0; 64 << 10];
+        for role in [Role::A, Role::B, Role::C] {
+            form.put(role, &mut memory, &mut |_, _| random.element(form.element(role)));
+        }
+        form.put_metadata(&mut memory, 0x1b1b_e4e4, &mut |_| random.next() as u32 >> 7);
+        let expected = agreed(&text, 32, 1, &memory);
+        let class = |role| (form.element(role) == Element::F32, form.register_bytes(role));
+        for (letter, role) in [('a', Role::A), ('b', Role::B), ('c', Role::C)] {
+            let shared = form.registers(role).min(form.registers(Role::D));
+            if class(role) != class(Role::D) {
+                continue;
+            }
+            for (of, instead) in [(0..shared, 0), (0..shared - 1, 1)] {
+                let renamed = of.rev().fold(text.clone(), |text, i| {
+                    text.replace(&format!("%d{i}"), &format!("%{letter}{}", i + instead))
+                });
+                assert_eq!(agreed(&renamed, 32, 1, &memory), expected, "{renamed}");
+            }
+        }
+        let unread = format!("%d{};", index % form.registers(Role::D));
+        let without = text.lines().filter(|line| !(line.starts_with("st.") && line.ends_with(&unread)));
+        agreed(&without.map(|line| format!("{line}\n")).collect::<String>(), 32, 1, &memory);
+    }
+}
+
 /// Sums carried round a loop, in code before which lanes have parted, by several warps, of lines from shared memory.
 #[test]
 fn loops_of_loads_and_products_agree() {
