@@ -122,7 +122,7 @@ impl Store {
     ///
     /// # Errors
     /// `INVALID_VALUE` if there is no such graph, or a dependency is not one of its nodes, or is named twice; for memory in a graph of a
-    /// node. `OUT_OF_MEMORY` for too many graphs in each other.
+    /// node, unless that is a conditional one: those are told when they are instantiated. `OUT_OF_MEMORY` for too many graphs in each other.
     pub(crate) fn add(&mut self, graph: Graph, before: &[(GraphNode, EdgeData)], work: Work) -> Result<GraphNode> {
         self.graph(graph)?;
         let mut seen = HashSet::new();
@@ -136,10 +136,11 @@ impl Store {
             _ => work.block().is_some(),
         };
         let levels = self.levels_with(graph, &work)?;
-        let state = self.graph_mut(graph)?;
-        if has_memory && state.parent.is_some() {
+        let parent = self.graph(graph)?.parent.map(|node| self.node(node)).transpose()?;
+        if has_memory && parent.is_some_and(|node| matches!(node.work, Work::Graph(_))) {
             return Err(CudaError::INVALID_VALUE);
         }
+        let state = self.graph_mut(graph)?;
         state.has_memory |= has_memory;
         let handle = GraphNode(handle::fresh(Tag::GraphNode));
         match work.block() {

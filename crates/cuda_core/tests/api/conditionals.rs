@@ -289,6 +289,25 @@ fn a_body_is_captured() {
     assert_eq!(driver.graph_get_nodes(graph), Ok(vec![]));
 }
 
+/// A body may be made with memory in it, as a program that captures one may not know better; instantiating names the node.
+#[test]
+fn memory_in_a_body_is_told_when_it_is_instantiated() {
+    let (driver, _fake) = driver();
+    let graph = driver.graph_create(0).unwrap();
+    let (_, bodies) = add(&driver, graph, &[], condition(&driver, graph, Some(1)), (IF, 1));
+    let stream = driver.stream_create(1).unwrap();
+    driver.stream_begin_capture_to_graph(stream, bodies[0], &[], 0).unwrap();
+    let at = driver.mem_alloc_async(40, stream).unwrap();
+    driver.mem_free_async(at, stream).unwrap();
+    driver.stream_end_capture_to_graph(stream).unwrap();
+    let nodes = driver.graph_get_nodes(bodies[0]).unwrap();
+    assert_eq!(nodes.len(), 2);
+    let (error, outcome) = driver.graph_instantiate(graph, 0).unwrap_err();
+    assert_eq!((error, outcome.result, outcome.error_node), (CudaError::NOT_SUPPORTED, 3, nodes[0]));
+    driver.graph_destroy(graph).unwrap();
+    assert_eq!(driver.device_get_graph_mem_attribute(Device(0), 2), Ok(0));
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let (driver, _) = driver();
