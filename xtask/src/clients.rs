@@ -265,12 +265,28 @@ pub(crate) fn all(root: &Path, names: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Waits until nobody else runs clients here, as long as the file is kept: they have one home, which each run begins with an empty one of.
+///
+/// # Errors
+/// No file can be made or locked.
+pub(crate) fn alone(root: &Path) -> Result<fs::File> {
+    let folder = target(root).join("clients");
+    fs::create_dir_all(&folder)?;
+    let file = fs::File::create(folder.join("lock"))?;
+    if file.try_lock().is_err() {
+        say("waiting for another run of clients");
+        file.lock()?;
+    }
+    Ok(file)
+}
+
 /// The short check that is part of the tests; says if it cannot be made.
 ///
 /// # Errors
 /// A check that failed.
 pub(crate) fn quick(root: &Path) -> Result<()> {
     let client = &CLIENTS[0];
+    let _alone = alone(root)?;
     let checks = match checks(root, client, Some(TESTS_WAIT)) {
         Ok(checks) => checks,
         Err(error) => {

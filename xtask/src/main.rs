@@ -118,6 +118,7 @@ fn main() -> Result<()> {
             if clients::given_product().is_none() {
                 run::build(&root)?;
             }
+            let _alone = clients::alone(&root)?;
             if own_tests {
                 return own_tests::all(&root, &names, &how);
             }
