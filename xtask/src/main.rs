@@ -70,7 +70,7 @@ enum Command {
         /// 2.9 GB; rust, which is built for many minutes [default: the first seven]. Or: samples, and which of NVIDIA's cuda-samples
         /// [default: all].
         names: Vec<String>,
-        /// Runs the packages' own tests instead, or samples of them: of numba, cuda_bindings, cuda_core, cupy, warp, tinygrad [default: all].
+        /// Runs the packages' own tests instead, or samples of them: of numba, cuda_bindings, cuda_core, cupy, warp, taichi, tinygrad [default: all].
         #[arg(long)]
         own_tests: bool,
         #[command(flatten)]

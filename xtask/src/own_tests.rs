@@ -43,7 +43,7 @@ struct Suite {
     versions: &'static [&'static str],
 }
 
-const SUITES: [Suite; 6] = [
+const SUITES: [Suite; 7] = [
     Suite {
         name: "numba",
         environment: &NUMBA,
@@ -134,6 +134,18 @@ const SUITES: [Suite; 6] = [
         settings: &[],
         one_in: 12,
         versions: &["warp-lang"],
+    },
+    Suite {
+        name: "taichi",
+        environment: &LIGHT,
+        packages: &["pytest-rerunfailures", "autograd", "psutil"],
+        source: Source::Repository { owner: "taichi-dev", name: "taichi", tag: "v1.7.4" },
+        folder: "",
+        arguments: &["--continue-on-collection-errors", "-c", "tests/pytest.ini", "tests/python"],
+        helpers: &[],
+        settings: &[("TI_WANTED_ARCHS", "cuda")],
+        one_in: 5,
+        versions: &["taichi"],
     },
     Suite {
         name: "tinygrad",
