@@ -138,7 +138,7 @@ const SUITES: [Suite; 7] = [
     Suite {
         name: "taichi",
         environment: &LIGHT,
-        packages: &["pytest-rerunfailures", "autograd", "psutil"],
+        packages: &["pytest-rerunfailures", "autograd", "requests"],
         source: Source::Repository { owner: "taichi-dev", name: "taichi", tag: "v1.7.4" },
         folder: "",
         arguments: &["--continue-on-collection-errors", "-c", "tests/pytest.ini", "tests/python"],
@@ -150,7 +150,7 @@ const SUITES: [Suite; 7] = [
     Suite {
         name: "tinygrad",
         environment: &TORCH,
-        packages: &["tinygrad==0.13.0", "hypothesis", "ml_dtypes"],
+        packages: &["tinygrad==0.13.0", "hypothesis", "gguf"],
         source: Source::Repository { owner: "tinygrad", name: "tinygrad", tag: "v0.13.0" },
         folder: "",
         arguments: &["--continue-on-collection-errors", "test/backend", "test/unit"],
