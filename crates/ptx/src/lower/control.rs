@@ -341,9 +341,10 @@ impl<'a> Body<'a, '_> {
             name => return Err(self.unsupported(format!("the external function '{}' is not provided", clip(name)))),
         };
         let fits = |formal: &Formal, ty: &Ty| formal.size == ty.bytes();
+        // Who never looks at a result may leave it out of the declaration, as Taichi does with that of `vprintf`.
         let right = function.params.len() == params.len()
             && function.params.iter().zip(params).all(|(f, ty)| fits(f, ty))
-            && function.rets.len() == usize::from(result.is_some())
+            && function.rets.len() <= usize::from(result.is_some())
             && function.rets.iter().zip(result).all(|(f, ty)| fits(f, &ty));
         if !right {
             return Err(self.other_signature(function));
