@@ -90,6 +90,27 @@ fn initial_values_name_symbols() {
     assert_eq!((program.function_handle("f"), program.function_handle("text")), (Some(16), None));
 }
 
+/// As ptxas 13.5 has it, which says that it ignores the qualifier; two such arrays in shared memory lie apart.
+#[test]
+fn extern_variables_of_known_length_are_defined_where_nobody_else_can() {
+    let program = parse(
+        ".extern .shared .align 8 .b8 one[260]; .extern .shared .align 8 .b8 two[100]; .extern .shared .b8 dynamic[];
+         .extern .global .u32 g[5]; .extern .const .u32 c; .extern .global .u32 unknown[];
+         .visible .entry both() { .reg .b32 %r<4>; mov.u32 %r1, two; mov.u32 %r2, one; mov.u32 %r3, dynamic; ret; }
+         .visible .entry second() { .reg .b32 %r<4>; mov.u32 %r1, two; ret; }
+         .visible .entry inside() { .extern .shared .b8 own[30]; .reg .b32 %r<4>; mov.u32 %r1, own; ret; }",
+    );
+    let defined: Vec<&str> = program.variables().iter().filter(|v| v.is_defined()).map(|v| v.name.as_str()).collect();
+    assert_eq!(defined, ["one", "two", "g", "c"]);
+    assert_eq!(program.const_bytes(), 4);
+    let shared = [0, 1, 2].map(|entry| program.lower(entry, &|_| None).expect("compiles").shared_bytes);
+    assert_eq!(shared, [364, 100, 30]);
+    let kernel = program.lower(0, &|_| None).expect("compiles").to_string();
+    for offset in [0, 104, 368] {
+        assert!(kernel.contains(&format!("src: {offset:#x}")), "{offset}: {kernel}");
+    }
+}
+
 #[test]
 fn resources_are_known_before_compilation() {
     let program = parse(

@@ -108,6 +108,9 @@ fn undefined_symbols_are_named_with_who_wants_them() {
     // A function of another module's own is not shown to others.
     refused(&[".func f() { ret; }", &format!(".extern .func f(); {call}")], "undefined symbol 'f', wanted by b");
     refused(&[".global .u32 y;", ".extern .global .u32 x;"], "undefined symbol 'x', wanted by b");
+    // Dynamic shared memory has no length.
+    refused(&[".global .u32 y;", ".extern .shared .b8 x[4];"], "undefined symbol 'x', wanted by b");
+    fine(&[".extern .shared .b8 x[];", ".extern .shared .b8 x[];"]);
     refused(
         &[".extern .func f(); .global .u64 t[1] = {f};", ".extern .global .u32 x;"],
         "undefined symbol 'x', wanted by b\nundefined symbol 'f', wanted by a",

@@ -99,9 +99,8 @@ impl ManagedVariables {
     fn place(memory: &Arc<Memory>, ptx: &[u8], log: &mut JitLog) -> Result<Option<Self>> {
         // The GPU reads it too, and says what is wrong.
         let Ok(program) = Program::parse(ptx) else { return Ok(None) };
-        let managed = |variable: &&Variable| {
-            variable.managed && variable.space == VarSpace::Global && variable.linkage != Linkage::Extern
-        };
+        let managed =
+            |variable: &&Variable| variable.managed && variable.space == VarSpace::Global && variable.is_defined();
         let (mut end, mut variables) = (0u64, Vec::new());
         for variable in program.variables().iter().filter(managed) {
             check(&program, variable, log)?;
@@ -195,9 +194,7 @@ fn write(memory: &Memory, address: u64, data: &[u8]) -> Result<()> {
 /// Refuses a variable that is to hold the address of what the text does not define.
 fn check(program: &Program, variable: &Variable, log: &mut JitLog) -> Result<()> {
     let defined = |symbol: &str| {
-        let stored = |other: &Variable| {
-            other.name == symbol && other.linkage != Linkage::Extern && other.space != VarSpace::Shared
-        };
+        let stored = |other: &Variable| other.name == symbol && other.is_defined() && other.space != VarSpace::Shared;
         program.function_handle(symbol).is_some() || program.variables().iter().any(stored)
     };
     let missing = |relocation: &&Relocation| !defined(&relocation.symbol);

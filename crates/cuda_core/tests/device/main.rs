@@ -157,7 +157,7 @@ fn managed_variables_are_one_for_host_and_gpu_device() {
 #[test]
 fn an_address_of_nothing_is_refused_device() {
     let (driver, _) = start();
-    let text = ".version 8.0\n.target sm_75\n.address_size 64\n.extern .global .u32 far;\n\
+    let text = ".version 8.0\n.target sm_75\n.address_size 64\n.extern .global .u32 far[];\n\
         .global .attribute(.managed) .u64 at = far;\n";
     let mut log = JitLog::default();
     assert_eq!(driver.module_load_data(&text.as_bytes(), &mut log).err(), Some(CudaError::INVALID_PTX));

@@ -5,7 +5,7 @@
 //!   common ones the largest; two strong ones are an error. Declarations must agree in size and state space, or signature.
 //! - Symbols without linkage stay their module's own. Where two modules have one of the same name, the later one's is
 //!   renamed; kernels and symbols that others see keep their names.
-//! - `.extern .shared` arrays that nobody defines are the dynamic shared memory of all kernels.
+//! - `.extern .shared` arrays of unknown length that nobody defines are the dynamic shared memory of all kernels.
 //! - Members of libraries take part where they are needed.
 //! - What the driver provides (`vprintf`, `malloc`, the device runtime, …) needs no definition.
 //! - The result has the highest `.version` and `.target` of all. Debug information goes; a pragma before each function says

@@ -148,7 +148,7 @@ impl<'a> Symbols<'a> {
             Shape::Variable { bytes, common: true, .. } => Some((bytes, module)),
             _ => None,
         };
-        let dynamic = matches!(new.shape, Shape::Variable { space: VarSpace::Shared, .. }) && !new.defined;
+        let dynamic = matches!(new.shape, Shape::Variable { space: VarSpace::Shared, bytes: 0, .. }) && !new.defined;
         let Some(old) = self.shown.get_mut(new.name) else {
             let symbol = Symbol { shape: new.shape, first: module, definition, align: new.align, dynamic, common };
             self.shown.insert(new.name, symbol);

@@ -408,7 +408,7 @@ impl<'a, 'i> Body<'a, 'i> {
             Some(DeclSpace::Local) => Name::Local(self.inst.slots.local(size, head.align(), line)?),
             Some(DeclSpace::Param) => Name::Slot(self.inst.slots.slot(size, head.align(), line)?),
             Some(DeclSpace::Shared) => {
-                let offset = self.inst.layout.offset(d.mark.pos, head.linkage == Linkage::Extern);
+                let offset = self.inst.layout.offset(d.mark.pos, head.linkage == Linkage::Extern && size == 0);
                 Name::Shared(offset.ok_or_else(|| self.invalid("a shared variable that was not laid out"))?)
             }
             Some(DeclSpace::Global | DeclSpace::Const) => {

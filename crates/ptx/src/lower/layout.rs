@@ -236,7 +236,7 @@ fn scan(program: &Program, function: usize) -> Result<Facts, PtxError> {
                 Some(Item::Variable(at)) => {
                     let v = &program.variables[*at];
                     if v.space == VarSpace::Shared && seen.insert(v.mark.pos) {
-                        let dynamic = v.linkage == Linkage::Extern;
+                        let dynamic = !v.is_defined();
                         let (position, size, align, line) = (v.mark.pos, v.size, v.align, lexer.line());
                         facts.shared.push(Shared { position, size, align, dynamic, line });
                     }
@@ -263,7 +263,7 @@ impl Facts {
             let size = head.size(&d, line)?;
             match head.space {
                 Some(DeclSpace::Shared) => {
-                    let dynamic = head.linkage == Linkage::Extern;
+                    let dynamic = head.linkage == Linkage::Extern && size == 0;
                     self.shared.push(Shared { position: d.mark.pos, size, align, dynamic, line });
                 }
                 Some(DeclSpace::Local) => {

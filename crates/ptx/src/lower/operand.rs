@@ -496,8 +496,7 @@ impl<'a> Body<'a, '_> {
         }
         let space = match variable.space {
             VarSpace::Shared => {
-                let dynamic = variable.linkage == crate::decl::Linkage::Extern;
-                let offset = self.inst.layout.offset(variable.mark.pos, dynamic);
+                let offset = self.inst.layout.offset(variable.mark.pos, !variable.is_defined());
                 let offset = offset.ok_or_else(|| self.invalid("a shared variable that was not laid out"))?;
                 return Ok((u64::from(offset), Space::Shared));
             }
