@@ -145,6 +145,11 @@ impl Head {
         u64::from(self.elem.map_or(0, Elem::bytes) * self.vector)
     }
 
+    /// Bytes that an index of `d` counts, if that is an array: of a scalar, in vectors too.
+    pub(crate) fn array_element(&self, d: &Declarator<'_>) -> Option<u32> {
+        self.elem.filter(|_| d.dims > 0).map(Elem::bytes)
+    }
+
     /// Bytes of `d` under this head; 0 for an array of unknown length.
     pub(crate) fn size(&self, d: &Declarator<'_>, line: u32) -> Result<u64, PtxError> {
         let size = d.count.checked_mul(self.elem_bytes()).filter(|s| *s <= MAX_VARIABLE_BYTES);

@@ -231,6 +231,7 @@ impl<'a> Indexer<'a, '_> {
             relocations: Vec::new(),
             managed: head.managed,
             opaque: if let Elem::Opaque(sort) = elem { Some(sort) } else { None },
+            element: head.array_element(&d),
             mark: d.mark,
             head: start,
             end: 0,
@@ -502,7 +503,8 @@ impl<'a> Indexer<'a, '_> {
             let offset = u32::try_from(offset).map_err(too_large)?;
             u32::try_from(end).map_err(too_large)?;
             let size = u32::try_from(head.size(&d, line)?).map_err(too_large)?;
-            formals.push(Formal { name: d.name.to_owned(), size, align, offset, reg });
+            let element = head.array_element(&d);
+            formals.push(Formal { name: d.name.to_owned(), size, align, offset, reg, element });
             if !self.lexer.eat(b',')? {
                 self.lexer.expect(b')')?;
                 break;

@@ -23,6 +23,7 @@ mod contract;
 mod control;
 mod convert;
 mod device_runtime;
+mod element;
 mod frames;
 mod graph;
 mod image;

@@ -115,6 +115,8 @@ pub(crate) struct Formal {
     pub(crate) offset: u32,
     /// Class of a `.reg` parameter; `None` for `.param` memory.
     pub(crate) reg: Option<RegTy>,
+    /// Bytes of an element, if it is an array.
+    pub(crate) element: Option<u32>,
 }
 
 /// State space of a module-scope variable.
@@ -149,6 +151,8 @@ pub struct Variable {
     pub managed: bool,
     /// A texture, sampler or surface reference: 8 bytes for a handle, which the driver writes; kernels only load it.
     pub opaque: Option<Opaque>,
+    /// Bytes of an element, if it is an array.
+    pub(crate) element: Option<u32>,
     /// Where its name stands.
     pub(crate) mark: Mark,
     /// Where its declaration begins; the head is shared by all names of one declaration.

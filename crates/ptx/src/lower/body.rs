@@ -103,6 +103,8 @@ struct Range {
 #[derive(Debug, Default)]
 struct Scope<'a> {
     names: HashMap<&'a str, Name>,
+    /// Bytes of an element of those that are arrays.
+    arrays: HashMap<&'a str, u32>,
     ranges: HashMap<&'a str, Range>,
     labels: HashMap<&'a str, Target>,
     /// Branches to labels not seen yet: the label, its target, the line.
@@ -139,6 +141,7 @@ impl<'a, 'i> Body<'a, 'i> {
         let program = body.inst.program;
         for formal in &program.functions[entry.function].params {
             body.declare(&formal.name, Name::Param(formal.offset))?;
+            body.declare_array(&formal.name, formal.element);
         }
         if body.inst.layout.copies_params {
             body.copy_params()?;
@@ -416,6 +419,7 @@ impl<'a, 'i> Body<'a, 'i> {
             }
             None => return Err(self.invalid("syntax error: a declaration without a state space")),
         };
+        self.declare_array(d.name, head.array_element(d));
         self.declare(d.name, name)
     }
 
@@ -454,6 +458,19 @@ impl<'a, 'i> Body<'a, 'i> {
             None => Ok(()),
             Some(_) => Err(duplicate(line, text)),
         }
+    }
+
+    /// Notes how large the elements of a name are, if it is an array's.
+    pub(super) fn declare_array(&mut self, text: &'a str, element: Option<u32>) {
+        if let Some(bytes) = element {
+            self.scope().arrays.insert(text, bytes);
+        }
+    }
+
+    /// Bytes of an element of the array that a name means here; `None` if this body declares it as something else.
+    pub(super) fn array(&self, text: &str) -> Option<u32> {
+        let scope = self.scopes.iter().rev().find(|scope| scope.names.contains_key(text))?;
+        scope.arrays.get(text).copied()
     }
 
     /// What a name means here, if this body declares it.

@@ -296,6 +296,7 @@ impl<'a> Body<'a, '_> {
             }
             (None, Actual::Slot(slot)) if self.inst.slots.size(slot) == u64::from(formal.size) => {
                 self.declare(&formal.name, Name::Slot(slot))?;
+                self.declare_array(&formal.name, formal.element);
                 Ok(None)
             }
             _ => Err(self.mismatch(formal)),

@@ -1,6 +1,7 @@
 //! Operands: as written, and as an instruction wants them.
 
 use super::body::{Body, Name};
+use super::element::Index;
 use super::layout::RESERVED_BYTES;
 use super::slots::Slot;
 use crate::children;
@@ -22,6 +23,8 @@ pub(super) enum Arg<'a> {
     Reg(Reg),
     /// `symbol+4`.
     Sum(&'a str, i64),
+    /// `array[4]`.
+    Element(&'a str, Index<'a>),
     /// `!%p`.
     Not(&'a str),
     /// `%r1|%p1`.
@@ -122,6 +125,9 @@ impl<'a> Body<'a, '_> {
                 if self.lexer.eat(b'|')? {
                     return Ok(Arg::Pair(word, self.lexer.word("a predicate")?));
                 }
+                if self.lexer.eat(b'[')? {
+                    return self.parse_element(word);
+                }
                 match self.offset()? {
                     Some(offset) => Arg::Sum(word, offset),
                     None => Arg::Word(word),
@@ -136,7 +142,7 @@ impl<'a> Body<'a, '_> {
     }
 
     /// Any number of `+ n` and `- n`.
-    fn offset(&mut self) -> Result<Option<i64>, PtxError> {
+    pub(super) fn offset(&mut self) -> Result<Option<i64>, PtxError> {
         let mut sum = None;
         loop {
             let negative = match self.lexer.peek()? {
@@ -279,6 +285,7 @@ impl<'a> Body<'a, '_> {
                 let base = self.address_of(name, found)?;
                 self.address_operand(base, offset, ty)
             }
+            Arg::Element(array, index) => self.element_address(array, index, ty),
             _ => self.immediate(arg, ty),
         }
     }
@@ -358,7 +365,7 @@ impl<'a> Body<'a, '_> {
         }
     }
 
-    fn immediate(&self, arg: Arg<'_>, ty: Ty) -> Result<Operand, PtxError> {
+    pub(super) fn immediate(&self, arg: Arg<'_>, ty: Ty) -> Result<Operand, PtxError> {
         let mismatch = || self.invalid("an immediate of the wrong type");
         let bits = match (arg, ty) {
             (Arg::Int(v), Ty::Pred) => u64::from(v != 0),
@@ -438,7 +445,7 @@ impl<'a> Body<'a, '_> {
     }
 
     /// The address of a named variable in its own space.
-    fn address_of(&mut self, name: &str, found: Option<Name>) -> Result<Address, PtxError> {
+    pub(super) fn address_of(&mut self, name: &str, found: Option<Name>) -> Result<Address, PtxError> {
         let fixed = |at: u64| Address { base: Operand::Imm(at), offset: 0 };
         match found {
             Some(Name::Shared(offset)) => Ok(fixed(u64::from(offset))),
@@ -454,7 +461,7 @@ impl<'a> Body<'a, '_> {
     }
 
     /// An address, and something added to it, as an operand.
-    fn address_operand(&mut self, address: Address, offset: i64, ty: Ty) -> Result<Operand, PtxError> {
+    pub(super) fn address_operand(&mut self, address: Address, offset: i64, ty: Ty) -> Result<Operand, PtxError> {
         let base = match address.base {
             Operand::Imm(base) => return self.address_imm(base.wrapping_add_signed(offset), ty),
             Operand::Reg(base) => base,
@@ -481,7 +488,7 @@ impl<'a> Body<'a, '_> {
         self.inst.slots.address(self.inst.slots.offset(slot))
     }
 
-    fn module_symbol(&mut self, name: &str) -> Result<(u64, Space), PtxError> {
+    pub(super) fn module_symbol(&mut self, name: &str) -> Result<(u64, Space), PtxError> {
         let program = self.inst.program;
         let variable = match program.names.get(name) {
             Some(Item::Variable(at)) => &program.variables[*at],
@@ -511,10 +518,11 @@ impl<'a> Body<'a, '_> {
 
     /// Operand `at` as an address.
     pub(super) fn address(&mut self, at: usize) -> Result<Place, PtxError> {
-        let Arg::Address(base, offset) = self.arg(at)? else {
-            return Err(self.invalid("an address in brackets was expected"));
-        };
-        self.based(base, offset)
+        match self.arg(at)? {
+            Arg::Address(base, offset) => self.based(base, offset),
+            Arg::Element(array, index) => self.element_place(array, index),
+            _ => Err(self.invalid("an address in brackets was expected")),
+        }
     }
 
     /// The address that is written as `[base+offset]`.
