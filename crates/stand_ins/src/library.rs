@@ -60,12 +60,13 @@ pub(crate) fn is_ours(function: *const c_void) -> bool {
     base(function).is_some_and(|found| Some(found) == base(of_function as *const c_void))
 }
 
-/// The folder that this library really lies in.
-pub(crate) fn folder() -> Option<PathBuf> {
+/// Our `ptxas`: beside the folder that this library really lies in, or one further up, where somebody's copy has made files of the links to it.
+pub(crate) fn ptxas() -> Option<PathBuf> {
     let found = about(of_function as *const c_void)?;
     // SAFETY: the loader's C string.
     let path = unsafe { CStr::from_ptr(found.dli_fname) };
-    Some(std::fs::canonicalize(OsStr::from_bytes(path.to_bytes())).ok()?.parent()?.to_path_buf())
+    let library = std::fs::canonicalize(OsStr::from_bytes(path.to_bytes())).ok()?;
+    library.ancestors().skip(2).take(2).map(|folder| folder.join("bin/ptxas")).find(|path| path.exists())
 }
 
 /// Where the file begins that the loader has an address in.

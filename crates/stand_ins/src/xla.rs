@@ -23,7 +23,7 @@ const FLAGS: [&str; 2] = ["xla_gpu_enable_libnvptxcompiler", "xla_gpu_enable_lib
 pub(crate) fn prepare(function: *const c_void) {
     let Some(base) = crate::library::base(function) else { return };
     // It is there, unless somebody has moved the library away from it.
-    if let Some(ptxas) = crate::library::folder().map(|folder| folder.join("../bin/ptxas")).filter(|path| path.exists())
+    if let Some(ptxas) = crate::library::ptxas()
         && let Ok(path) = CString::new(ptxas.into_os_string().into_vec())
     {
         PTXAS.get_or_init(|| path);
