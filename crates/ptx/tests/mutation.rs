@@ -66,6 +66,8 @@ fn edit() -> impl Strategy<Value = Edit> {
         Just("call "),
         Just(".align 65536 "),
         Just("[1099511627776]"),
+        Just("tile[%r1]"),
+        Just("dynamic[-9223372036854775808]"),
         Just("a:"),
         Just(".extern .shared .b8 z[];"),
         Just("+"),
