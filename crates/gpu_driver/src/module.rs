@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use gpu::{DevAddr, GlobalInfo, GpuError, KernelInfo, ModuleInfo};
 use gpu_spec::program;
 use ptx::launch::{self, MAX_CTA_BYTES, MAX_THREADS_PER_CTA};
-use ptx::{Linkage, Program, PtxError, PtxErrorKind, VarSpace, Variable};
+use ptx::{Program, PtxError, PtxErrorKind, VarSpace, Variable};
 
 use crate::space::{Memory, invalid};
 

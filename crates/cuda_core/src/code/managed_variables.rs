@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpu::{ContextId, DevAddr, ModuleInfo};
 use parking_lot::Mutex;
-use ptx::{Linkage, Program, Relocation, VarSpace, Variable};
+use ptx::{Program, Relocation, VarSpace, Variable};
 
 use crate::error::{CudaError, Result};
 use crate::memory::allocation::{Allocation, Kind, Wanted};
