@@ -115,10 +115,11 @@ fn main() -> Result<()> {
         Command::Fuzz { seconds, targets } => tests::fuzz(&root, seconds, &targets, None),
         Command::Attack { arguments } => run::attack(&root, &arguments),
         Command::Clients { names, own_tests, how } => {
+            // Building takes libraries away from who runs on them.
+            let _alone = clients::alone(&root)?;
             if clients::given_product().is_none() {
                 run::build(&root)?;
             }
-            let _alone = clients::alone(&root)?;
             if own_tests {
                 return own_tests::all(&root, &names, &how);
             }

@@ -30,6 +30,8 @@ pub(crate) fn all(root: &Path, nvcc: bool, fuzz_seconds: u64) -> Result<()> {
         crates.env("SUNDIAL_CUDA_HOME", toolkit::cuda_home(root)?);
     }
     checked(&mut crates)?;
+    // Building takes libraries away from clients that run on them.
+    let _alone = clients::alone(root)?;
     say("2/4 the product");
     build(root)?;
     let programs = if nvcc {

@@ -34,7 +34,6 @@ use crate::context_storage::{self, Destructor};
 use crate::decode::{Core, Encode, Out};
 use crate::entry::{Answer, Entry, Refusal, driver};
 use crate::handshake::{Asked, DeviceIdentity, answer};
-use crate::start::per_thread;
 
 /// A word of a table: an address or a size.
 #[derive(Clone, Copy, Debug)]
@@ -239,8 +238,12 @@ extern "C" fn stream_meant(_: CUcontext, stream: CUstream, meant: Out<CUstream>,
     static ENTRY: Entry = Entry::new("TOOLS_CONTEXT[51]");
     ENTRY.call(|_| {
         meant.required()?;
-        let stream = if is_per_thread != 0 { per_thread(stream) } else { stream };
-        meant.set(stream.core());
+        let meaning = match stream {
+            CUstream::NULL if is_per_thread != 0 => CUstream::PER_THREAD,
+            CUstream::NULL => CUstream::LEGACY,
+            named => named,
+        };
+        meant.set(meaning.core());
         Ok(())
     })
 }

@@ -254,7 +254,10 @@ impl<'a> Indexer<'a, '_> {
             }
             Slot::Occupied(slot) => match *slot.get() {
                 Item::Variable(old) if self.program.variables[old].linkage == Linkage::Extern => {
-                    self.program.variables[old] = variable;
+                    // Declared again without its length, as ptxas has it, it keeps the one that is known.
+                    if variable.is_defined() || !self.program.variables[old].is_defined() {
+                        self.program.variables[old] = variable;
+                    }
                 }
                 Item::Variable(_) if variable.linkage == Linkage::Extern => {}
                 _ => return Err(duplicate(line, d.name)),

@@ -162,13 +162,11 @@ pub struct Variable {
 }
 
 impl Variable {
-    /// Whether a program that is loaded as it is has memory for it: extern ones too, which nobody else can define then, if their size is
-    /// known. The rest are arrays of unknown length: dynamic shared memory, or undefined.
-    ///
-    /// Source: ptxas 13.5, by trial ("ignoring extern qualifier").
+    /// Whether a program that is loaded as it is has memory for it: not for arrays of unknown length, which are dynamic shared memory or
+    /// undefined.
     #[must_use]
     pub fn is_defined(&self) -> bool {
-        self.linkage != Linkage::Extern || self.size > 0
+        self.linkage.defines(self.size)
     }
 }
 

@@ -98,13 +98,15 @@ fn extern_variables_of_known_length_are_defined_where_nobody_else_can() {
          .extern .global .u32 g[5]; .extern .const .u32 c; .extern .global .u32 unknown[];
          .visible .entry both() { .reg .b32 %r<4>; mov.u32 %r1, two; mov.u32 %r2, one; mov.u32 %r3, dynamic; ret; }
          .visible .entry second() { .reg .b32 %r<4>; mov.u32 %r1, two; ret; }
+         .extern .shared .b8 again[64]; .extern .shared .b8 again[]; .extern .shared .b8 late[]; .extern .shared .b8 late[32];
+         .visible .entry twice() { .reg .b32 %r<4>; mov.u32 %r1, again; mov.u32 %r2, late; ret; }
          .visible .entry inside() { .extern .shared .b8 own[30]; .reg .b32 %r<4>; mov.u32 %r1, own; ret; }",
     );
     let defined: Vec<&str> = program.variables().iter().filter(|v| v.is_defined()).map(|v| v.name.as_str()).collect();
-    assert_eq!(defined, ["one", "two", "g", "c"]);
+    assert_eq!(defined, ["one", "two", "g", "c", "again", "late"]);
     assert_eq!(program.const_bytes(), 4);
-    let shared = [0, 1, 2].map(|entry| program.lower(entry, &|_| None).expect("compiles").shared_bytes);
-    assert_eq!(shared, [364, 100, 30]);
+    let shared = [0, 1, 2, 3].map(|entry| program.lower(entry, &|_| None).expect("compiles").shared_bytes);
+    assert_eq!(shared, [364, 100, 96, 30]);
     let kernel = program.lower(0, &|_| None).expect("compiles").to_string();
     for offset in [0, 104, 368] {
         assert!(kernel.contains(&format!("src: {offset:#x}")), "{offset}: {kernel}");

@@ -171,6 +171,17 @@ fn declarations_agree() {
     mismatch(&[".common .global .u32 x[4];", ".weak .global .u32 x = 7;"], Difference::Common);
     // What the toolkit's linker takes.
     fine(&[".extern .global .u32 x[];", ".visible .global .u32 x[7];"]);
+    // Declared with other elements, an index would mean another place.
+    let index = |decl: &str| format!("{decl} {}", kernel("mov.u64 %rd2, x[2];"));
+    let plain = |decl: &str| format!("{decl} {}", kernel("mov.u64 %rd2, x;"));
+    let (words, bytes) = (".extern .global .align 4 .u32 x[4];", ".visible .global .align 4 .b8 x[16];");
+    fine(&[&plain(words), bytes]);
+    fine(&[words, &index(bytes)]);
+    mismatch(&[&index(words), bytes], Difference::Element);
+    mismatch(&[bytes, &index(words)], Difference::Element);
+    let (words, bytes) = (".extern .shared .align 4 .u32 x[];", ".extern .shared .align 4 .b8 x[];");
+    mismatch(&[words, &index(bytes)], Difference::Element);
+    fine(&[&index(words), bytes]);
     fine(&[".extern .global .align 8 .u32 x;", ".visible .global .u32 x;"]);
     fine(&[".extern .func f;", ".visible .func f() { ret; }"]);
     fine(&[".entry k() { ret; }", ".entry k() { ret; }"]);

@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::interpose::c_dlsym;
@@ -66,7 +66,12 @@ pub(crate) fn ptxas() -> Option<PathBuf> {
     // SAFETY: the loader's C string.
     let path = unsafe { CStr::from_ptr(found.dli_fname) };
     let library = std::fs::canonicalize(OsStr::from_bytes(path.to_bytes())).ok()?;
-    library.ancestors().skip(2).take(2).map(|folder| folder.join("bin/ptxas")).find(|path| path.exists())
+    beside(&library).find(|path| path.exists())
+}
+
+/// Where `ptxas` may be.
+fn beside(library: &Path) -> impl Iterator<Item = PathBuf> {
+    library.ancestors().skip(2).take(2).map(|folder| folder.join("bin/ptxas"))
 }
 
 /// Where the file begins that the loader has an address in.
@@ -162,4 +167,17 @@ fn about(address: *const c_void) -> Option<libc::Dl_info> {
     let known = unsafe { libc::dladdr(address, found.as_mut_ptr()) };
     // SAFETY: the answer is there if the return value is not 0.
     (known != 0).then(|| unsafe { found.assume_init() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ptxas_is_found_from_the_library_and_from_copies_of_links_to_it() {
+        for library in ["lib/x.so", "lib64/x.so", "lib/x86_64-linux-gnu/x.so"] {
+            let library = Path::new("/there/stand-ins").join(library);
+            assert!(beside(&library).any(|path| path == Path::new("/there/stand-ins/bin/ptxas")), "{library:?}");
+        }
+    }
 }

@@ -142,9 +142,9 @@ impl Driver {
     /// # Errors
     /// `INVALID_VALUE` for graphs and nodes that there are not, or what the parameters say; those of the work. Of memory: `INVALID_VALUE`
     /// for what no node has allocated, or another node frees, for a graph of a node (in a conditional one's it is instantiating that says so),
-    /// and to copy a graph that has any. Of conditional nodes: `INVALID_VALUE` for a handle that was made for a graph around none of this, or in another context, a number of bodies that the
-    /// kind has not, and a graph with any that is to be a node's; `OUT_OF_MEMORY` for more than 65,536 bodies. The
-    /// same for more than 512 graphs in each other.
+    /// and to copy a graph that has any. Of conditional nodes: `INVALID_VALUE` for a handle that was made for a graph around none of this, or
+    /// in another context, a number of bodies that the kind has not, and a graph with any that is to be a node's; `OUT_OF_MEMORY` for more
+    /// than 65,536 bodies. The same for more than 512 graphs in each other.
     pub fn graph_add_node(
         &self,
         graph: Graph,

@@ -60,6 +60,7 @@ pub(super) fn contexts_and_streams(context: CUcontext) {
     for (stream, is_per_thread, expected) in meaning {
         let mut meant = CUstream(77);
         assert_eq!(stream_meant(context, stream, Some(&mut meant), is_per_thread), OK);
+        assert_eq!(meant, expected);
         assert_eq!(stream_number(context, meant, Some(&mut number)), OK);
         assert_eq!(cuStreamGetId(expected, Some(&mut id)), OK);
         assert_eq!(number, id);

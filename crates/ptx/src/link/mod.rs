@@ -95,6 +95,8 @@ pub enum Difference {
     Signature,
     /// A `.common` variable is larger than what defines it.
     Common,
+    /// Elements of an array that is indexed.
+    Element,
 }
 
 impl fmt::Display for LinkError {
@@ -119,6 +121,7 @@ impl fmt::Display for LinkError {
                     Difference::Space => "is not in the same state space in",
                     Difference::Size => "has not the same size in",
                     Difference::Signature => "has not the same parameters and results in",
+                    Difference::Element => "is indexed, but has not the same elements in",
                     Difference::Common => "is common and larger than its initialised definition, in",
                 };
                 write!(f, "'{symbol}' {what} {a} and {b}")

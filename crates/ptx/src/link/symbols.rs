@@ -179,6 +179,11 @@ impl<'a> Symbols<'a> {
 }
 
 impl<'a> Symbol<'a> {
+    /// The module whose declaration of a variable is part of the result.
+    pub(super) fn kept(&self) -> usize {
+        self.definition.map_or(self.first, |(module, ..)| module)
+    }
+
     /// Compares, and learns the size from whoever knows it.
     fn agree(&mut self, new: &Shape<'a>) -> Result<(), Difference> {
         match (&mut self.shape, new) {

@@ -4,13 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use super::symbols::{Piece, Symbols};
-use super::{LinkError, MOST_UNDEFINED, Module, origin_pragma};
+use super::{Difference, LinkError, MOST_UNDEFINED, Module, origin_pragma};
 use crate::builtins;
 use crate::decl::Linkage;
 use crate::error::PtxError;
 use crate::index::MAX_TEXT;
 use crate::lexer::{Lexer, Mark, Token, clip};
-use crate::program::{Function, VarSpace, Variable};
+use crate::program::{Function, Item, VarSpace, Variable};
 
 /// # Errors
 /// Symbols that are used and that nobody defines; what is not PTX in a body.
@@ -54,6 +54,8 @@ enum Use<'a> {
     Renamed(&'a str),
     /// Nobody defines it.
     Missing,
+    /// An array whose elements are others in the declaration that is kept, of this module: an index would mean something else.
+    OtherElements(usize),
 }
 
 type Uses<'a> = HashMap<&'a str, Use<'a>>;
@@ -80,8 +82,16 @@ impl<'a> Writer<'a> {
             // A variable is wanted as soon as it is declared, a function when it is named.
             for variable in &module.program.variables {
                 let symbol = symbols.shown.get(variable.name.as_str());
-                if symbol.is_some_and(|symbol| symbol.definition.is_none() && !symbol.dynamic) {
+                let Some(symbol) = symbol.filter(|_| variable.linkage != Linkage::Internal) else { continue };
+                if symbol.definition.is_none() && !symbol.dynamic {
                     self.wanted(&variable.name, module.name);
+                }
+                let kept = symbol.kept();
+                let of = self.modules[kept].program;
+                if let Some(Item::Variable(at)) = of.names.get(&variable.name)
+                    && of.variables[*at].element != variable.element
+                {
+                    uses.insert(&variable.name, Use::OtherElements(kept));
                 }
             }
             for function in &module.program.functions {
@@ -268,14 +278,16 @@ impl<'a> Writer<'a> {
     fn copy(&mut self, module: usize, uses: &Uses<'a>, from: Mark, end: usize, kind: Text) -> Result<(), LinkError> {
         let text = &self.modules[module].program.text()[..end];
         let (lexer, ranges, missing) = (Lexer::at(text, from), HashSet::new(), Vec::new());
-        let mut copier = Copier { lexer, uses, written: from.pos, ranges, missing };
+        let mut copier = Copier { lexer, uses, written: from.pos, ranges, missing, mismatch: None };
         copier.run(&mut self.out, kind == Text::Function).map_err(|error| self.unreadable(module, error))?;
         if kind != Text::Prototype {
             for name in copier.missing {
                 self.wanted(name, self.modules[module].name);
             }
         }
-        Ok(())
+        let Some((name, kept)) = copier.mismatch else { return Ok(()) };
+        let modules = [module.min(kept), module.max(kept)].map(|of| self.modules[of].name.to_owned());
+        Err(LinkError::Mismatch { symbol: clip(name).to_owned(), what: Difference::Element, modules })
     }
 }
 
@@ -352,6 +364,8 @@ struct Copier<'a, 'u> {
     ranges: HashSet<&'a str>,
     /// Names that nobody defines.
     missing: Vec<&'a str>,
+    /// The first array whose index would mean something else: the module whose declaration is kept.
+    mismatch: Option<(&'a str, usize)>,
 }
 
 impl<'a> Copier<'a, '_> {
@@ -431,6 +445,11 @@ impl<'a> Copier<'a, '_> {
                 self.written = at + name.len();
             }
             Use::Missing => self.missing.push(name),
+            Use::OtherElements(kept) => {
+                if self.lexer.peek()? == Token::Punct(b'[') {
+                    self.mismatch.get_or_insert((name, *kept));
+                }
+            }
         }
         Ok(())
     }

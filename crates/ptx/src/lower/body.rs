@@ -10,7 +10,7 @@ use super::opcodes;
 use super::operand::Arg;
 use super::slots::{Slot, Slots};
 use super::units::Units;
-use crate::decl::{DeclSpace, Declarator, Elem, Head, Linkage};
+use crate::decl::{DeclSpace, Declarator, Elem, Head};
 use crate::error::{PtxError, PtxErrorKind};
 use crate::ir::{Inst, Op, PredRef, Reg, RegTy, Term};
 use crate::lexer::{Lexer, Token, clip};
@@ -102,9 +102,8 @@ struct Range {
 
 #[derive(Debug, Default)]
 struct Scope<'a> {
-    names: HashMap<&'a str, Name>,
-    /// Bytes of an element of those that are arrays.
-    arrays: HashMap<&'a str, u32>,
+    /// What names mean, and of arrays the bytes of an element.
+    names: HashMap<&'a str, (Name, Option<u32>)>,
     ranges: HashMap<&'a str, Range>,
     labels: HashMap<&'a str, Target>,
     /// Branches to labels not seen yet: the label, its target, the line.
@@ -140,8 +139,7 @@ impl<'a, 'i> Body<'a, 'i> {
         let mut body = Body::function(inst, entry.function, None)?;
         let program = body.inst.program;
         for formal in &program.functions[entry.function].params {
-            body.declare(&formal.name, Name::Param(formal.offset))?;
-            body.declare_array(&formal.name, formal.element);
+            body.declare(&formal.name, Name::Param(formal.offset), formal.element)?;
         }
         if body.inst.layout.copies_params {
             body.copy_params()?;
@@ -411,7 +409,7 @@ impl<'a, 'i> Body<'a, 'i> {
             Some(DeclSpace::Local) => Name::Local(self.inst.slots.local(size, head.align(), line)?),
             Some(DeclSpace::Param) => Name::Slot(self.inst.slots.slot(size, head.align(), line)?),
             Some(DeclSpace::Shared) => {
-                let offset = self.inst.layout.offset(d.mark.pos, head.linkage == Linkage::Extern && size == 0);
+                let offset = self.inst.layout.offset(d.mark.pos, !head.linkage.defines(size));
                 Name::Shared(offset.ok_or_else(|| self.invalid("a shared variable that was not laid out"))?)
             }
             Some(DeclSpace::Global | DeclSpace::Const) => {
@@ -419,8 +417,7 @@ impl<'a, 'i> Body<'a, 'i> {
             }
             None => return Err(self.invalid("syntax error: a declaration without a state space")),
         };
-        self.declare_array(d.name, head.array_element(d));
-        self.declare(d.name, name)
+        self.declare(d.name, name, head.array_element(d))
     }
 
     fn register(&mut self, head: &Head, d: &Declarator<'a>) -> Result<(), PtxError> {
@@ -435,7 +432,7 @@ impl<'a, 'i> Body<'a, 'i> {
             for _ in 1..head.vector {
                 self.new_reg(class)?;
             }
-            return self.declare(d.name, Name::Vector(first, head.vector));
+            return self.declare(d.name, Name::Vector(first, head.vector), None);
         }
         match d.range {
             Some(count) => {
@@ -447,34 +444,26 @@ impl<'a, 'i> Body<'a, 'i> {
             }
             None => {
                 let reg = self.new_reg(class)?;
-                self.declare(d.name, Name::Reg(reg))
+                self.declare(d.name, Name::Reg(reg), None)
             }
         }
     }
 
-    pub(super) fn declare(&mut self, text: &'a str, name: Name) -> Result<(), PtxError> {
+    pub(super) fn declare(&mut self, text: &'a str, name: Name, element: Option<u32>) -> Result<(), PtxError> {
         let line = self.line;
-        match self.scope().names.insert(text, name) {
+        match self.scope().names.insert(text, (name, element)) {
             None => Ok(()),
             Some(_) => Err(duplicate(line, text)),
         }
     }
 
-    /// Notes how large the elements of a name are, if it is an array's.
-    pub(super) fn declare_array(&mut self, text: &'a str, element: Option<u32>) {
-        if let Some(bytes) = element {
-            self.scope().arrays.insert(text, bytes);
-        }
-    }
-
-    /// Bytes of an element of the array that a name means here; `None` if this body declares it as something else.
-    pub(super) fn array(&self, text: &str) -> Option<u32> {
-        let scope = self.scopes.iter().rev().find(|scope| scope.names.contains_key(text))?;
-        scope.arrays.get(text).copied()
-    }
-
     /// What a name means here, if this body declares it.
     pub(super) fn lookup(&mut self, text: &'a str) -> Result<Option<Name>, PtxError> {
+        Ok(self.declared(text)?.map(|(name, _)| name))
+    }
+
+    /// What a name means here, if this body declares it, and the bytes of an element if that is an array.
+    pub(super) fn declared(&mut self, text: &'a str) -> Result<Option<(Name, Option<u32>)>, PtxError> {
         let stem = text.trim_end_matches(|c: char| c.is_ascii_digit());
         let digits = &text[stem.len()..];
         let number = if digits.is_empty() || (digits.len() > 1 && digits.starts_with('0')) {
@@ -493,14 +482,14 @@ impl<'a, 'i> Body<'a, 'i> {
                 && number < range.count
             {
                 if let Some(reg) = range.used.get(&number) {
-                    return Ok(Some(Name::Reg(*reg)));
+                    return Ok(Some((Name::Reg(*reg), None)));
                 }
                 let reg = self.inst.graph.reg(range.class, self.line)?;
                 range.used.insert(number, reg);
-                return Ok(Some(Name::Reg(reg)));
+                return Ok(Some((Name::Reg(reg), None)));
             }
         }
-        Ok(self.element(text))
+        Ok(self.element(text).map(|name| (name, None)))
     }
 
     /// `v.x`: an element of a vector register.
@@ -514,7 +503,7 @@ impl<'a, 'i> Body<'a, 'i> {
             _ => return None,
         };
         match self.scopes.iter().rev().find_map(|scope| scope.names.get(stem))? {
-            Name::Vector(first, lanes) if at < *lanes => Some(Name::Reg(Reg(first.0 + at))),
+            (Name::Vector(first, lanes), _) if at < *lanes => Some(Name::Reg(Reg(first.0 + at))),
             _ => None,
         }
     }

@@ -291,12 +291,11 @@ impl<'a> Body<'a, '_> {
         match (formal.reg, actual) {
             (Some(class), _) => {
                 let reg = self.new_reg(class)?;
-                self.declare(&formal.name, Name::Reg(reg))?;
+                self.declare(&formal.name, Name::Reg(reg), None)?;
                 Ok(Some(reg))
             }
             (None, Actual::Slot(slot)) if self.inst.slots.size(slot) == u64::from(formal.size) => {
-                self.declare(&formal.name, Name::Slot(slot))?;
-                self.declare_array(&formal.name, formal.element);
+                self.declare(&formal.name, Name::Slot(slot), formal.element)?;
                 Ok(None)
             }
             _ => Err(self.mismatch(formal)),

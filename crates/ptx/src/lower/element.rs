@@ -48,6 +48,7 @@ impl<'a> Body<'a, '_> {
         }
         let base = self.address_of(array, found)?;
         let base = self.address_operand(base, 0, ty)?;
+        let ty = if ty.bits() == 64 { Ty::U64 } else { Ty::U32 };
         let offset = self.scaled(reg, index.constant, bytes, ty)?;
         let dst = self.new_reg(ty.reg())?;
         self.emit(Op::Int { op: IntOp::Add, ty, sat: false, dst, a: base, b: offset })?;
@@ -62,18 +63,19 @@ impl<'a> Body<'a, '_> {
         }
         let space = match self.lookup(array)? {
             Some(Name::Shared(_)) => Space::Shared,
-            Some(_) => Space::Local,
+            Some(Name::Local(_)) => Space::Local,
+            Some(_) => Space::Param,
             None => self.module_symbol(array)?.1,
         };
-        let ty = if matches!(space, Space::Shared | Space::Local) { Ty::U32 } else { Ty::U64 };
+        let ty = if matches!(space, Space::Global | Space::Const) { Ty::U64 } else { Ty::U32 };
         let base = self.element_address(array, index, ty)?;
         Ok(Place { address: Address { base, offset: 0 }, space: Some(space), slot: None })
     }
 
     /// Bytes of an array's scalars.
     fn element_bytes(&mut self, array: &'a str) -> Result<i64, PtxError> {
-        let bytes = match (self.lookup(array)?, self.inst.program.names.get(array)) {
-            (Some(_), _) => self.array(array),
+        let bytes = match (self.declared(array)?, self.inst.program.names.get(array)) {
+            (Some((_, element)), _) => element,
             (None, Some(Item::Variable(at))) => self.inst.program.variables[*at].element,
             (None, _) => None,
         };

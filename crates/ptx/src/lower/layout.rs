@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::calls::Plan;
-use crate::decl::{DeclSpace, Declarator, Elem, Head, Linkage, MAX_VARIABLE_BYTES};
+use crate::decl::{DeclSpace, Declarator, Elem, Head, MAX_VARIABLE_BYTES};
 use crate::error::PtxError;
 use crate::launch::{MAX_SHARED_BYTES, MAX_THREADS_PER_CTA, WARP};
 use crate::lexer::{Lexer, Token, clip};
@@ -263,7 +263,7 @@ impl Facts {
             let size = head.size(&d, line)?;
             match head.space {
                 Some(DeclSpace::Shared) => {
-                    let dynamic = head.linkage == Linkage::Extern && size == 0;
+                    let dynamic = !head.linkage.defines(size);
                     self.shared.push(Shared { position: d.mark.pos, size, align, dynamic, line });
                 }
                 Some(DeclSpace::Local) => {

@@ -177,7 +177,7 @@ fn body(inst: &mut Instance<'_>, at: usize) -> Result<(), PtxError> {
                 Name::Slot(slot)
             }
         };
-        body.declare(&formal.name, name)?;
+        body.declare(&formal.name, name, formal.element)?;
     }
     let saved = body.open_stack(function)?;
     body.run()?;
