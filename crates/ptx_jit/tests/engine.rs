@@ -16,7 +16,8 @@ const MAPPED: u64 = 16 * PAGE;
 /// A kernel of two parameters, read into `%rd0` and `%rd1`, with the thread's index in `%r0`.
 fn lowered(body: &str) -> ptx::ir::Kernel {
     let text = format!(
-        ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 a, .param .u64 b) {{\n\
+        ".version 8.0\n.target sm_75\n.address_size 64\n.extern .func (.param .b64 r) malloc(.param .b64 n);\n\
+         .visible .entry k(.param .u64 a, .param .u64 b) {{\n\
          .reg .b64 %rd<8>; .reg .b32 %r<8>; .reg .b16 %h<4>; .reg .pred %p<4>; .reg .f32 %f<8>;\n\
          ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [b]; mov.u32 %r0, %tid.x;\n{body}\nret;\n}}\n"
     );
@@ -171,6 +172,17 @@ fn endless_kernels_are_preempted_and_dropped() {
         drop(cta);
         m.control.store(Control::RUN, Ordering::Relaxed);
     }
+}
+
+/// A thread may print 64 texts of 4 KiB, a block a thousand times that, without a loop of its own.
+#[test]
+fn calls_of_the_drivers_functions_give_the_worker_back() {
+    let m = Machine::new();
+    m.control.store(Control::PREEMPT, Ordering::Relaxed);
+    let call = "{ .param .b64 n; .param .b64 r; st.param.b64 [n], 8; call (r), malloc, (n); ld.param.b64 %rd2, [r]; }";
+    let mut cta = Batch::new(m.grid(call, 64, &[]), 0..1);
+    let given_back = (0..1000).map(|_| cta.resume()).take_while(|step| *step == Step::Preempted).count();
+    assert!((64..1000).contains(&given_back), "{given_back}");
 }
 
 #[test]

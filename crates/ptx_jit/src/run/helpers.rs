@@ -10,7 +10,7 @@ use ptx::builtins;
 use ptx::children;
 use ptx::ir::{AtomOp, Builtin, Op, Space, Ty};
 use ptx::launch::{
-    Access, AccessError, CLUSTER_WINDOW_BYTES, Exception, GlobalMemory, LOCAL_WINDOW, LOCAL_WINDOW_BYTES,
+    Access, AccessError, CLUSTER_WINDOW_BYTES, Control, Exception, GlobalMemory, LOCAL_WINDOW, LOCAL_WINDOW_BYTES,
     SHARED_WINDOW, SHARED_WINDOW_BYTES,
 };
 use ptx::math::{self, int};
@@ -111,6 +111,18 @@ pub(crate) extern "C" fn preempt(ctx: *mut Context) {
     // SAFETY: the context is live while its CTA runs.
     let context = unsafe { &*ctx };
     context.suspend.suspend();
+}
+
+/// Suspends the CTA if that is asked for: in what takes long without a loop of the kernel's own.
+pub(crate) fn poll(ctx: *mut Context) {
+    // SAFETY: the context is live while its CTA runs.
+    let control = unsafe { (*ctx).control };
+    let control: *mut u32 = std::ptr::with_exposed_provenance_mut(control as usize);
+    // SAFETY: the grid's control word outlives its CTAs, and is changed atomically.
+    let word = unsafe { AtomicU32::from_ptr(control) };
+    if word.load(Ordering::Relaxed) != Control::RUN {
+        preempt(ctx);
+    }
 }
 
 /// Nanoseconds of the wall clock.
@@ -593,6 +605,8 @@ pub(crate) extern "C" fn service(ctx: *mut Context, op: u32, bits: u32, thread: 
     };
     let rows = Rows { base: rows, lanes: lanes as usize };
     for lane in active(bits) {
+        // A lane may have long texts to print.
+        poll(ctx);
         let arg = |i: usize| rows.get(i, lane);
         let outcome = {
             // SAFETY: the context is live while its CTA runs.

@@ -1,12 +1,10 @@
 //! Bulk copies, for the lanes of a chunk.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use ptx::ir::{Op, Ty};
-use ptx::launch::{Access, AccessError, Control, GlobalMemory};
+use ptx::launch::{Access, AccessError, GlobalMemory};
 use ptx::tensor::{MAX_ADDRESSES, MAX_WORDS};
 
-use super::helpers::{active, attached, preempt, raise, reach_bytes, read_element, update, write_element};
+use super::helpers::{active, attached, poll, raise, reach_bytes, read_element, update, write_element};
 use crate::abi::context::Context;
 use crate::abi::image::Rows;
 
@@ -45,20 +43,6 @@ struct Reach {
     thread: u64,
 }
 
-impl Reach {
-    /// Looks at the control word; suspends the CTA when asked to.
-    fn poll(&self) {
-        // SAFETY: the context is live while its CTA runs.
-        let control = unsafe { (*self.ctx).control };
-        let control: *mut u32 = std::ptr::with_exposed_provenance_mut(control as usize);
-        // SAFETY: the grid's control word outlives its CTAs, and is changed atomically.
-        let word = unsafe { AtomicU32::from_ptr(control) };
-        if word.load(Ordering::Relaxed) != Control::RUN {
-            preempt(self.ctx);
-        }
-    }
-}
-
 /// Calls `f` with the offset and the type of each element of so many bytes at an address: as large as they may be.
 fn elements(address: u64, bytes: usize, f: &mut dyn FnMut(usize, Ty)) {
     let mut at = 0;
@@ -89,7 +73,7 @@ impl GlobalMemory for Reach {
     }
 
     fn write(&self, address: u64, data: &[u8]) -> Result<(), AccessError> {
-        self.poll();
+        poll(self.ctx);
         let to = reach_bytes(self.ctx, address, data.len() as u64, self.thread, Access::Write);
         elements(to.addr() as u64, data.len(), &mut |at, ty| {
             // SAFETY: the whole access lies inside its space.
@@ -106,7 +90,7 @@ impl GlobalMemory for Reach {
         if !address.is_multiple_of(bytes.into()) {
             return Err(AccessError::Misaligned);
         }
-        self.poll();
+        poll(self.ctx);
         let at = reach_bytes(self.ctx, address, bytes.into(), self.thread, Access::Atomic);
         // SAFETY: the context is live while its CTA runs.
         unsafe { (*self.ctx).atomic = 1 };
