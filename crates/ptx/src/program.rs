@@ -162,8 +162,8 @@ pub struct Variable {
 }
 
 impl Variable {
-    /// Whether a program that is loaded as it is has memory for it: not for arrays of unknown length, which are dynamic shared memory or
-    /// undefined.
+    /// Whether a program that is loaded as it is has memory for it. For arrays of unknown length it has none: they are dynamic shared
+    /// memory, or somebody else was to define them.
     #[must_use]
     pub fn is_defined(&self) -> bool {
         self.linkage.defines(self.size)

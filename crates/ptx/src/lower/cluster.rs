@@ -44,7 +44,9 @@ impl Body<'_, '_> {
             return Ok((space, address));
         }
         let wide = match address.base {
-            Operand::Reg(reg) if self.inst.graph.ty(reg) == RegTy::B32 => self.extended(address.base)?,
+            Operand::Reg(reg) if self.inst.graph.ty(reg) == RegTy::B32 => {
+                self.converted(address.base, Ty::U32, Ty::U64)?
+            }
             base => base,
         };
         let base = self.int(IntOp::Add, Ty::U64, wide, Operand::Imm(SHARED_WINDOW))?;
@@ -73,7 +75,7 @@ impl Body<'_, '_> {
         let window = self.int(IntOp::Add, Ty::U32, rank, Operand::Imm(1))?;
         let mut base = self.int(IntOp::Shl, Ty::B32, window, Operand::Imm(SHIFT))?;
         if ty == Ty::U64 {
-            base = self.extended(base)?;
+            base = self.converted(base, Ty::U32, Ty::U64)?;
         }
         if generic {
             base = self.int(IntOp::Add, Ty::U64, base, Operand::Imm(SHARED_WINDOW))?;
@@ -96,11 +98,7 @@ impl Body<'_, '_> {
         // What a generic address has above its lower half says only that it is one.
         let mut low = a;
         if ty == Ty::U64 {
-            let dst = self.new_reg(RegTy::B32)?;
-            let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
-            let (dst_ty, src_ty) = (Ty::U32, Ty::U64);
-            self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst, a })?;
-            low = Operand::Reg(dst);
+            low = self.converted(a, Ty::U64, Ty::U32)?;
         }
         let window = self.int(IntOp::Shr, Ty::U32, low, Operand::Imm(SHIFT))?;
         let own = self.new_reg(RegTy::B32)?;
@@ -140,19 +138,5 @@ impl Body<'_, '_> {
             Arg::Address(..) => Err(self.invalid("an address without brackets was expected")),
             _ => self.src(at, ty),
         }
-    }
-
-    fn int(&mut self, op: IntOp, ty: Ty, a: Operand, b: Operand) -> Result<Operand, PtxError> {
-        let dst = self.new_reg(ty.reg())?;
-        self.emit(Op::Int { op, ty, sat: false, dst, a, b })?;
-        Ok(Operand::Reg(dst))
-    }
-
-    fn extended(&mut self, a: Operand) -> Result<Operand, PtxError> {
-        let dst = self.new_reg(RegTy::B64)?;
-        let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
-        let (dst_ty, src_ty) = (Ty::U64, Ty::U32);
-        self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst, a })?;
-        Ok(Operand::Reg(dst))
     }
 }

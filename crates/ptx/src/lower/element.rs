@@ -9,7 +9,7 @@ use super::body::{Body, Name};
 use super::operand::{Arg, Base, Place};
 use crate::constant::{self, Constant};
 use crate::error::PtxError;
-use crate::ir::{Address, IntOp, Op, Operand, RegTy, Space, Ty};
+use crate::ir::{Address, IntOp, Operand, RegTy, Space, Ty};
 use crate::lexer::{Token, clip};
 use crate::program::Item;
 
@@ -50,9 +50,7 @@ impl<'a> Body<'a, '_> {
         let base = self.address_operand(base, 0, ty)?;
         let ty = if ty.bits() == 64 { Ty::U64 } else { Ty::U32 };
         let offset = self.scaled(reg, index.constant, bytes, ty)?;
-        let dst = self.new_reg(ty.reg())?;
-        self.emit(Op::Int { op: IntOp::Add, ty, sat: false, dst, a: base, b: offset })?;
-        Ok(Operand::Reg(dst))
+        self.int(IntOp::Add, ty, base, offset)
     }
 
     /// An element as what a load or store names.
@@ -85,32 +83,18 @@ impl<'a> Body<'a, '_> {
     /// `(reg + constant) * bytes` for an address of type `ty`.
     fn scaled(&mut self, name: &'a str, constant: i64, bytes: i64, ty: Ty) -> Result<Operand, PtxError> {
         let reg = self.any_reg(name)?;
-        let (own, narrow) = match self.inst.graph.ty(reg) {
-            RegTy::B16 => (Ty::U16, true),
-            RegTy::B32 => (Ty::U32, false),
-            RegTy::B64 => (Ty::U64, false),
+        let at = Operand::Reg(reg);
+        let (at, wide, bits) = match self.inst.graph.ty(reg) {
+            RegTy::B16 => (self.converted(at, Ty::U16, Ty::U32)?, Ty::U32, Ty::B32),
+            RegTy::B32 => (at, Ty::U32, Ty::B32),
+            RegTy::B64 => (at, Ty::U64, Ty::B64),
             RegTy::Pred | RegTy::B128 => {
                 return Err(self.invalid(format!("'{}' as an index, which is no integer", clip(name))));
             }
         };
-        let wide = if narrow { Ty::U32 } else { own };
-        let mut at = if narrow { self.converted(Operand::Reg(reg), own, wide)? } else { Operand::Reg(reg) };
         let constant = self.immediate(Arg::Int(constant.cast_unsigned()), wide)?;
-        let shift = Operand::Imm(u64::from(bytes.trailing_zeros()));
-        for (op, op_ty, b) in
-            [(IntOp::Add, wide, constant), (IntOp::Shl, if wide == Ty::U64 { Ty::B64 } else { Ty::B32 }, shift)]
-        {
-            let dst = self.new_reg(wide.reg())?;
-            self.emit(Op::Int { op, ty: op_ty, sat: false, dst, a: at, b })?;
-            at = Operand::Reg(dst);
-        }
-        if wide.reg() == ty.reg() { Ok(at) } else { self.converted(at, wide, ty) }
-    }
-
-    fn converted(&mut self, a: Operand, src_ty: Ty, dst_ty: Ty) -> Result<Operand, PtxError> {
-        let dst = self.new_reg(dst_ty.reg())?;
-        let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
-        self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst, a })?;
-        Ok(Operand::Reg(dst))
+        let sum = self.int(IntOp::Add, wide, at, constant)?;
+        let offset = self.int(IntOp::Shl, bits, sum, Operand::Imm(u64::from(bytes.trailing_zeros())))?;
+        if wide == ty { Ok(offset) } else { self.converted(offset, wide, ty) }
     }
 }

@@ -166,25 +166,15 @@ impl Body<'_, '_> {
             IntOp::And | IntOp::Or | IntOp::Shl | IntOp::Shr => Ty::B64,
             _ => Ty::U64,
         };
-        let dst = self.new_reg(RegTy::B64)?;
-        self.emit(Op::Int { op, ty, sat: false, dst, a, b })?;
-        Ok(Operand::Reg(dst))
+        self.int(op, ty, a, b)
     }
 
     /// Operand `at`, a u32, in 64 bits.
     fn widened(&mut self, at: usize) -> Result<Operand, PtxError> {
         match self.src(at, Ty::U32)? {
-            Operand::Reg(reg) => self.widen(reg).map(Operand::Reg),
+            reg @ Operand::Reg(_) => self.converted(reg, Ty::U32, Ty::U64),
             imm @ Operand::Imm(_) => Ok(imm),
         }
-    }
-
-    fn widen(&mut self, reg: Reg) -> Result<Reg, PtxError> {
-        let dst = self.new_reg(RegTy::B64)?;
-        let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
-        let (dst_ty, src_ty, a) = (Ty::U64, Ty::U32, Operand::Reg(reg));
-        self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst, a })?;
-        Ok(dst)
     }
 
     fn compare(
@@ -304,7 +294,7 @@ impl Body<'_, '_> {
         self.copy_loop(spaces, to, from, size, part)?;
         if let Some((space, address)) = object {
             let bytes = match size {
-                Operand::Reg(reg) => Operand::Reg(self.widen(reg)?),
+                Operand::Reg(reg) => self.converted(Operand::Reg(reg), Ty::U32, Ty::U64)?,
                 imm @ Operand::Imm(_) => imm,
             };
             let bytes = self.int64(IntOp::Shl, bytes, Operand::Imm(BYTES))?;
@@ -318,7 +308,9 @@ impl Body<'_, '_> {
     /// An address as a 64-bit value.
     pub(super) fn pointer(&mut self, place: &Place) -> Result<Operand, PtxError> {
         let base = match place.address.base {
-            Operand::Reg(reg) if self.inst.graph.ty(reg) == RegTy::B32 => Operand::Reg(self.widen(reg)?),
+            Operand::Reg(reg) if self.inst.graph.ty(reg) == RegTy::B32 => {
+                self.converted(Operand::Reg(reg), Ty::U32, Ty::U64)?
+            }
             base => base,
         };
         self.int64(IntOp::Add, base, Operand::Imm(place.address.offset.cast_unsigned()))
@@ -346,7 +338,7 @@ impl Body<'_, '_> {
         let p = PredRef { reg: over, negate: false };
         self.inst.graph.terminate(Term::CondBra { p, then: done.id(), els: body.id(), uniform: false });
         self.inst.graph.bind(body);
-        let offset = Operand::Reg(self.widen(at)?);
+        let offset = self.converted(Operand::Reg(at), Ty::U32, Ty::U64)?;
         let (to, from) = (self.int64(IntOp::Add, to, offset)?, self.int64(IntOp::Add, from, offset)?);
         let (whole, next) = (self.new_reg(RegTy::Pred)?, self.inst.graph.target());
         match part {

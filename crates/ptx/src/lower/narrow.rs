@@ -53,13 +53,7 @@ impl Body<'_, '_> {
             self.emit(Op::CvtFromFp8 { format, relu, dst: halves, a })?;
             let [low, high] = [self.new_reg(RegTy::B16)?, self.new_reg(RegTy::B16)?];
             self.emit(Op::Unpack { dsts: vec![Some(low), Some(high)], src: Operand::Reg(halves) })?;
-            let mut wide = |half: Reg| {
-                let dst = self.new_reg(RegTy::B32)?;
-                let (dst_ty, src_ty, a) = (Ty::F32, Ty::F16, Operand::Reg(half));
-                let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
-                self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst, a })?;
-                Ok::<_, PtxError>(Operand::Reg(dst))
-            };
+            let mut wide = |half: Reg| self.converted(Operand::Reg(half), Ty::F16, Ty::F32);
             let (a, b) = (wide(high)?, wide(low)?);
             let (dst_ty, src_ty, round) = (Ty::BF16x2, Ty::F32, Round::Rn);
             self.emit(Op::CvtPack { dst_ty, src_ty, round, sat: false, relu: false, dst, a, b })?;

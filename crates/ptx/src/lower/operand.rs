@@ -468,19 +468,27 @@ impl<'a> Body<'a, '_> {
         };
         // On the stack: an offset of 32 bits in local memory.
         let b = self.address_imm(address.offset.wrapping_add(offset).cast_unsigned(), Ty::U32)?;
-        let sum = self.new_reg(RegTy::B32)?;
-        self.emit(Op::Int { op: IntOp::Add, ty: Ty::U32, sat: false, dst: sum, a: Operand::Reg(base), b })?;
+        let sum = self.int(IntOp::Add, Ty::U32, Operand::Reg(base), b)?;
         match ty.bits() {
-            32 => Ok(Operand::Reg(sum)),
-            64 => {
-                let dst = self.new_reg(RegTy::B64)?;
-                let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
-                let (dst_ty, src_ty, a) = (Ty::U64, Ty::U32, Operand::Reg(sum));
-                self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst, a })?;
-                Ok(Operand::Reg(dst))
-            }
+            32 => Ok(sum),
+            64 => self.converted(sum, Ty::U32, Ty::U64),
             _ => Err(self.invalid("an address in an instruction of this type")),
         }
+    }
+
+    /// `a op b`, in a new register.
+    pub(super) fn int(&mut self, op: IntOp, ty: Ty, a: Operand, b: Operand) -> Result<Operand, PtxError> {
+        let dst = self.new_reg(ty.reg())?;
+        self.emit(Op::Int { op, ty, sat: false, dst, a, b })?;
+        Ok(Operand::Reg(dst))
+    }
+
+    /// A conversion that needs no rounding, in a new register.
+    pub(super) fn converted(&mut self, a: Operand, src_ty: Ty, dst_ty: Ty) -> Result<Operand, PtxError> {
+        let dst = self.new_reg(dst_ty.reg())?;
+        let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
+        self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst, a })?;
+        Ok(Operand::Reg(dst))
     }
 
     /// Where a slot of the unit at hand lies, if it is memory.

@@ -275,10 +275,6 @@ impl<'a> Body<'a, '_> {
         if let Operand::Imm(_) = a {
             return Ok(a);
         }
-        let dst = self.new_reg(RegTy::B32)?;
-        let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
-        let (dst_ty, src_ty) = (Ty::U32, Ty::U16);
-        self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst, a })?;
-        Ok(Operand::Reg(dst))
+        self.converted(a, Ty::U16, Ty::U32)
     }
 }
