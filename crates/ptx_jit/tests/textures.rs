@@ -7,8 +7,9 @@ mod support;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use ptx::launch::{Control, DriverArea, Exception, Launch};
-use support::run;
+use ptx::launch::{Control, DriverArea, Exception, Launch, Step};
+use ptx_jit::Batch;
+use support::{grid_over, run};
 use testgen::image::{Form, Manner, Random, Scene, THREADS, forms, scene};
 use texture::{Filter, Format, Shape};
 
@@ -80,6 +81,25 @@ fn usual_textures_agree() {
             if left == [0, 0] {
                 break;
             }
+        }
+    }
+}
+
+/// Accesses take long, and a kernel may have thousands of them without a loop of its own.
+#[test]
+fn accesses_give_the_worker_back() {
+    for opcode in ["tex.2d.v4.f32.f32", "suld.b.2d.b32.zero", "sust.b.2d.b32.zero"] {
+        let form = forms().into_iter().find(|f| f.opcode == opcode).unwrap();
+        for manner in [Manner::Uniform, Manner::Own] {
+            let scene = scene(&mut Random(3), &form, BASE, manner == Manner::Uniform);
+            let program = ptx::Program::parse(form.text(manner).as_bytes()).unwrap();
+            let kernel = Arc::new(program.lower(0, &|_| None).unwrap());
+            let launch = launch([THREADS as u32, 1, 1], &scene.params);
+            let (grid, _memory) =
+                grid_over(ptx_jit::Form::default(), &kernel, &launch, BASE, &scene.memory, Control::PREEMPT);
+            let mut batch = Batch::new(grid, 0..1);
+            let given_back = (0..1000).map(|_| batch.resume()).take_while(|step| *step == Step::Preempted).count();
+            assert!((THREADS / 32..1000).contains(&given_back), "{opcode} {manner:?}: {given_back}");
         }
     }
 }

@@ -11,11 +11,13 @@ use texture::{Access, Descriptor, MAX_RESULTS, MAX_SOURCES, Memory, Object, Refu
 
 use crate::abi::context::Context;
 use crate::abi::image::{Known, Rows, Words};
-use crate::run::helpers::{active, attached, raise, reach, read_element, update, write_element};
+use crate::run::helpers::{active, attached, poll, raise, reach, read_element, update, write_element};
 
 /// Performs an access for the lanes `bits` of a chunk. Called by machine code: `shape` says how many lanes the rows have, and
 /// whether the first handle is everybody's.
 pub(crate) extern "C" fn run(ctx: *mut Context, access: u32, bits: u32, shape: u32, rows: *mut u8) {
+    // An access takes as long as a hundred instructions, and kernels may have many without a loop of their own.
+    poll(ctx);
     let access = attached(ctx, access, |of| &of.images);
     let lanes = (shape & 0xff) as usize;
     let rows = Lanes { rows: Rows::new(access, lanes), lanes, base: rows };
