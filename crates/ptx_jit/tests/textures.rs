@@ -85,22 +85,48 @@ fn usual_textures_agree() {
     }
 }
 
-/// Accesses take long, and a kernel may have thousands of them without a loop of its own.
+/// Accesses take long, and a kernel may have thousands of them without a loop of its own: each is a place where the worker is given back.
 #[test]
 fn accesses_give_the_worker_back() {
-    for opcode in ["tex.2d.v4.f32.f32", "suld.b.2d.b32.zero", "sust.b.2d.b32.zero"] {
-        let form = forms().into_iter().find(|f| f.opcode == opcode).unwrap();
-        for manner in [Manner::Uniform, Manner::Own] {
-            let scene = scene(&mut Random(3), &form, BASE, manner == Manner::Uniform);
-            let program = ptx::Program::parse(form.text(manner).as_bytes()).unwrap();
-            let kernel = Arc::new(program.lower(0, &|_| None).unwrap());
-            let launch = launch([THREADS as u32, 1, 1], &scene.params);
-            let (grid, _memory) =
-                grid_over(ptx_jit::Form::default(), &kernel, &launch, BASE, &scene.memory, Control::PREEMPT);
+    const TEXELS: u64 = BASE + 4096;
+    let mut memory = vec![0; 8192];
+    let image = texture::Image::linear(Format::U32, 1, TEXELS, 64);
+    let sampler = Some(texture::Sampler::default());
+    memory[..128].copy_from_slice(&texture::Descriptor { image, sampler }.encode());
+    memory[128..256].copy_from_slice(&texture::Descriptor { image, sampler: None }.encode());
+    for (access, handle) in [
+        ("tex.1d.v4.u32.s32 {%v0, %v1, %v2, %v3}, [%h, {%x}];", BASE),
+        ("suld.b.1d.b32.zero %v0, [%h, {%x}];", BASE + 128),
+        ("sust.b.1d.b32.zero [%h, {%x}], %x;", BASE + 128),
+    ] {
+        let given_back = |accesses: usize| {
+            let text = format!(
+                ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 h) {{\n\
+                 .reg .b64 %h; .reg .b32 %x, %v<4>;\n\
+                 ld.param.u64 %h, [h]; mov.u32 %x, %tid.x; shl.b32 %x, %x, 2;\n{} ret; }}",
+                access.repeat(accesses)
+            );
+            let kernel = Arc::new(ptx::Program::parse(text.as_bytes()).unwrap().lower(0, &|_| None).unwrap());
+            let (grid, _memory) = grid_over(
+                ptx_jit::Form::default(),
+                &kernel,
+                &launch([32, 1, 1], &[handle]),
+                BASE,
+                &memory,
+                Control::PREEMPT,
+            );
             let mut batch = Batch::new(grid, 0..1);
-            let given_back = (0..1000).map(|_| batch.resume()).take_while(|step| *step == Step::Preempted).count();
-            assert!((THREADS / 32..1000).contains(&given_back), "{opcode} {manner:?}: {given_back}");
-        }
+            let mut given_back = 0;
+            loop {
+                match batch.resume() {
+                    Step::Preempted => given_back += 1,
+                    end => break assert_eq!(end, Step::Done, "{access}"),
+                }
+            }
+            given_back
+        };
+        let (few, many) = (given_back(10), given_back(110));
+        assert!(many - few >= 100, "{access}: {few} times, {many} times");
     }
 }
 
