@@ -1,10 +1,12 @@
 // GPU memory and events of several processes: a parent whose children work in its memory, in turns that events keep.
 //
 //   (nothing)        a parent and its children; says PASSED, or that processes do not share memory here
+//   --killed         a parent that waits for what its child has recorded, and kills it; says PASSED
 //   --export FILE    fills memory, writes its handle into a file, says so, and ends with its standard input
 //   --import FILE    what it finds in that memory, adds to it, and looks again for each line of its standard input
 #include "check.h"
 
+#include <csignal>
 #include <fstream>
 #include <iostream>
 #include <string>
@@ -38,6 +40,81 @@ static void all(bool in, int file, void* data, size_t bytes) {
         at += some;
         bytes -= some;
     }
+}
+
+__global__ void hang(volatile unsigned* data) {
+    while (*data == 0) {}
+}
+
+// Records the parent's event and one of its own behind work that never ends.
+static int doomed(int from, int to) {
+    cudaIpcEventHandle_t theirs, handle;
+    all(true, from, &theirs, sizeof theirs);
+    unsigned* data;
+    cudaEvent_t event[2];
+    CHECK(cudaMalloc(&data, sizeof *data));
+    CHECK(cudaMemset(data, 0, sizeof *data));
+    CHECK(cudaIpcOpenEventHandle(&event[0], theirs));
+    CHECK(cudaEventCreateWithFlags(&event[1], cudaEventDisableTiming | cudaEventInterprocess));
+    CHECK(cudaIpcGetEventHandle(&handle, event[1]));
+    hang<<<1, 1>>>(data);
+    for (cudaEvent_t recorded : event) CHECK(cudaEventRecord(recorded));
+    all(false, to, &handle, sizeof handle);
+    pause();
+    return 3;
+}
+
+// Starts this program again.
+static pid_t start(const char* program, int number, int* to, int* from) {
+    int down[2], up[2];
+    if (pipe(down) != 0 || pipe(up) != 0) std::exit(3);
+    pid_t child = fork();
+    if (child == 0) {
+        close(down[1]);
+        close(up[0]);
+        std::string which = std::to_string(number), in = std::to_string(down[0]), out = std::to_string(up[1]);
+        execl(program, program, "--child", which.c_str(), in.c_str(), out.c_str(), nullptr);
+        _exit(3);
+    }
+    close(down[0]);
+    close(up[1]);
+    *to = down[1];
+    *from = up[0];
+    return child;
+}
+
+// A stream waits for the one event, and the host for the other, then the other way round.
+static int killer(const char* program) {
+    bool passed = true;
+    for (int turn = 0; turn < 2; ++turn) {
+        cudaEvent_t event[2];
+        cudaIpcEventHandle_t handle;
+        CHECK(cudaEventCreateWithFlags(&event[0], cudaEventDisableTiming | cudaEventInterprocess));
+        CHECK(cudaIpcGetEventHandle(&handle, event[0]));
+        int to, from;
+        pid_t child = start(program, -1, &to, &from);
+        all(false, to, &handle, sizeof handle);
+        all(true, from, &handle, sizeof handle);
+        CHECK(cudaIpcOpenEventHandle(&event[1], handle));
+        cudaStream_t stream;
+        CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        CHECK(cudaStreamWaitEvent(stream, event[turn], 0));
+        usleep(100000);
+        passed &= expect(cudaStreamQuery(stream) == cudaErrorNotReady, "the stream waits");
+        for (cudaEvent_t recorded : event) passed &= expect(cudaEventQuery(recorded) == cudaErrorNotReady, "it is not reached");
+        kill(child, SIGKILL);
+        CHECK(cudaStreamSynchronize(stream));
+        CHECK(cudaEventSynchronize(event[1 - turn]));
+        // Others record it as before.
+        CHECK(cudaEventRecord(event[0], stream));
+        CHECK(cudaEventSynchronize(event[0]));
+        waitpid(child, nullptr, 0);
+        for (cudaEvent_t recorded : event) CHECK(cudaEventDestroy(recorded));
+        CHECK(cudaStreamDestroy(stream));
+        close(to);
+        close(from);
+    }
+    return verdict("processes", passed, "nobody waits for a process that was killed");
 }
 
 // In each round a child works behind the one before it; the first behind the parent.
@@ -109,20 +186,7 @@ static int parent(const char* program) {
     int to[CHILDREN], from[CHILDREN];
     pid_t children[CHILDREN];
     for (int i = 0; i < CHILDREN; ++i) {
-        int down[2], up[2];
-        if (pipe(down) != 0 || pipe(up) != 0) return 3;
-        children[i] = fork();
-        if (children[i] == 0) {
-            close(down[1]);
-            close(up[0]);
-            std::string number = std::to_string(i), in = std::to_string(down[0]), out = std::to_string(up[1]);
-            execl(program, program, "--child", number.c_str(), in.c_str(), out.c_str(), nullptr);
-            _exit(3);
-        }
-        close(down[0]);
-        close(up[1]);
-        to[i] = down[1];
-        from[i] = up[0];
+        children[i] = start(program, i, &to[i], &from[i]);
         all(false, to[i], &handles, sizeof handles);
     }
     cudaStream_t stream;
@@ -199,7 +263,11 @@ static int importer(const char* file) {
 
 int main(int argc, char** argv) {
     std::string what = argc > 1 ? argv[1] : "";
-    if (what == "--child" && argc == 5) return child(std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]));
+    if (what == "--child" && argc == 5) {
+        int number = std::atoi(argv[2]), from = std::atoi(argv[3]), to = std::atoi(argv[4]);
+        return number < 0 ? doomed(from, to) : child(number, from, to);
+    }
+    if (what == "--killed") return killer(argv[0]);
     if (what == "--export" && argc == 3) return exporter(argv[2]);
     if (what == "--import" && argc == 3) return importer(argv[2]);
     return parent(argv[0]);

@@ -45,6 +45,17 @@ fn the_processes_of_a_tenant_work_in_one_memory() {
 }
 
 #[test]
+fn nobody_waits_for_an_event_of_a_process_that_was_killed() {
+    let Some(program) = program("processes") else { return };
+    let daemon = Daemon::start(&["--gpu", "soft:512m"]);
+    let mut command = daemon.sundial();
+    command.args(["run", "--mem", "256m", "--", "timeout", "60"]).arg(program).arg("--killed");
+    let said = text(&command.output().expect("sundial run"));
+    assert!(said.contains("PASSED"), "{said}");
+    none_left(&daemon);
+}
+
+#[test]
 fn what_nobody_else_can_see_is_not_shared() {
     for name in ["processes", "descriptors"] {
         let Some(program) = program(name) else { return };

@@ -14,6 +14,7 @@
 //! - [`ProgramPages`]: memory of the program, what it is ([`PagesKind`]), and how its pages are moved into a memory file while
 //!   its threads use them; forked children get copies.
 //! - [`Chain`]: a handler of faults among others; [`is_writable`], for faults that may be over.
+//! - [`Freed`]: what the allocator keeps of freed memory, for the operating system.
 //! - [`strangers`]: descriptors that somebody else has sent, of which closing may take for ever.
 //! - [`Spin`]: how long who waits for a word of shared memory looks at it before it sleeps; and [`prefer_short_slices`], so that who slept is
 //!   not late.
@@ -23,6 +24,7 @@
 mod chain;
 mod device;
 mod fork;
+mod freed;
 mod mapping;
 mod maps;
 mod memfd;
@@ -39,6 +41,7 @@ mod window;
 pub use chain::{Chain, FaultHandler, is_writable};
 pub use device::DeviceMapping;
 pub use fork::ForkMark;
+pub use freed::Freed;
 pub use mapping::Mapping;
 pub use maps::read_if_there;
 pub use memfd::{Memfd, MemfdName};

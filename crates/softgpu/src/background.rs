@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use hostmem::Freed;
 use parking_lot::{Condvar, Mutex};
 
 use crate::budget::{Budgets, Dropping};
@@ -167,12 +168,17 @@ impl Background {
         self.loads.clear();
     }
 
-    /// The life of the thread that frees, one after the other; `tell` that somebody waits for what was freed.
-    pub(crate) fn free(&self, chip: &Chip, tell: impl Fn()) {
+    /// The life of the thread that frees, one after the other; `tell` that somebody waits for what was freed. Whatever the allocator
+    /// keeps of it is `freed`, unless others in this process had better keep it.
+    pub(crate) fn free(&self, chip: &Chip, freed: Option<&Freed>, tell: impl Fn()) {
         while let Some(rubbish) = self.trash.pop() {
+            let heavy = rubbish.is_heavy();
             drop(rubbish);
             if chip.budgets.is_freed() {
                 tell();
+            }
+            if heavy && let Some(Err(error)) = freed.map(|freed| freed.give_back(chip.budgets.charged())) {
+                tracing::warn!(%error, "this process may keep what it has freed");
             }
         }
         self.trash.clear();

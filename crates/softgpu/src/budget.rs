@@ -160,6 +160,11 @@ impl Budgets {
         self.limit(number).saturating_sub(self.get(number).bytes.load(Ordering::SeqCst))
     }
 
+    /// Bytes that are charged, in all budgets together.
+    pub(crate) fn charged(&self) -> u64 {
+        self.budgets.iter().map(|budget| budget.bytes.load(Ordering::SeqCst)).sum()
+    }
+
     /// Charges host memory, if there is room.
     pub(crate) fn charge(self: &Arc<Budgets>, number: u32, bytes: u64) -> Option<Charge> {
         self.charge_mapped(number, Need { bytes, maps: 0 })

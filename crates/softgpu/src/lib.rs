@@ -89,7 +89,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use device_io::{BusAddr, DeviceBacking, DmaMemory, VramOffset};
-use hostmem::{Mapping, Memfd};
+use hostmem::{Freed, Mapping, Memfd};
 use parking_lot::Mutex;
 use ptx_jit::compiler::{Compiler, Threads};
 
@@ -125,6 +125,9 @@ pub struct Config {
     /// returns, in place of a worker: for an owner whose ringing threads have nothing better to do. Kernels then run on
     /// those threads, so their signal masks and floating-point modes must be the usual ones.
     pub lend: bool,
+    /// What the allocator of this process keeps of freed memory goes back to the operating system: for a process that has nothing large
+    /// beside the device.
+    pub trim: bool,
 }
 
 impl Default for Config {
@@ -139,6 +142,7 @@ impl Default for Config {
             uuid: *b"sundial-soft-gpu",
             pci: [0, 1, 0],
             lend: false,
+            trim: false,
         }
     }
 }
@@ -182,12 +186,13 @@ impl SoftGpu {
         let memory = Memory::new(vram_bytes)?;
         let (name, uuid, pci) = (config.name.clone(), config.uuid, config.pci);
         let identity = Identity { name, uuid, pci, clock_khz: 2_000_000, vram_bytes };
+        let freed = config.trim.then(Freed::new).transpose()?;
         let device = Arc::new_cyclic(|device| {
             let compiler = Arc::clone(&config.compiler);
             let engine = if config.checker.is_some() { EngineKind::Interpreter } else { config.engine };
             let chip =
                 Chip::new(memory, (engine, config.checker.clone()), compiler, workers as u64, Weak::clone(device));
-            Device::new(chip, identity, config.lend)
+            Device::new(chip, identity, config.lend, freed)
         });
         let gpu = Arc::new(SoftGpu { device: Arc::clone(&device), threads: Mutex::default() });
         for worker in 0..workers {

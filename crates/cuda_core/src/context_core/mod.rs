@@ -27,6 +27,7 @@ use crate::handle::Context;
 use crate::memory::addresses::Space;
 use crate::memory::heap::Memory;
 use crate::values::HostServices;
+use crate::work::event_watch::EventWatch;
 
 /// What all contexts of a process on one GPU have in common.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(crate) struct GpuCore {
     pub(crate) slots: Arc<Slots>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) host: HostServices,
+    /// Events of other processes that something here waits for.
+    pub(crate) event_watch: EventWatch,
     /// Contexts that exist on the GPU.
     contexts: RwLock<Vec<Weak<ContextCore>>>,
     /// Count of context errors up to which the contexts know of theirs.
@@ -51,6 +54,7 @@ impl GpuCore {
             memory: Arc::new(Memory::new(link, ordinal, space, &slots)),
             slots,
             host,
+            event_watch: EventWatch::default(),
             contexts: RwLock::default(),
             errors_seen: AtomicU32::new(0),
         }

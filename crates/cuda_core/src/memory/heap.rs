@@ -447,9 +447,9 @@ impl Memory {
         self.space.existing().is_some_and(|arena| arena.window.read(at - arena.lo, out).is_ok())
     }
 
-    /// Changes an aligned word of 4 bytes that the host sees, at once; gives what was there, if the host does see it.
-    pub(crate) fn update_on_host(&self, at: u64, f: &mut dyn FnMut(u64) -> u64) -> Option<u64> {
-        self.space.existing().and_then(|arena| arena.window.update(at - arena.lo, 4, f).ok())
+    /// Changes an aligned word of 4 or 8 bytes that the host sees, at once; gives what was there, if the host does see it.
+    pub(crate) fn update_on_host(&self, at: u64, bytes: u32, f: &mut dyn FnMut(u64) -> u64) -> Option<u64> {
+        self.space.existing().and_then(|arena| arena.window.update(at - arena.lo, bytes, f).ok())
     }
 
     /// Writes memory that the host sees.

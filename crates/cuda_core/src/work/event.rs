@@ -14,7 +14,7 @@ use crate::error::{CudaError, Result};
 use crate::gpu_link::slots::Mark;
 use crate::handle::GraphNode;
 use crate::memory::handles::Exported;
-use crate::work::event_words::{EventWords, NewRecord};
+use crate::work::event_words::{Awaited, EventWords, NewRecord};
 use crate::work::queues::{Held, Point};
 use crate::work::stream::StreamState;
 
@@ -117,9 +117,23 @@ impl EventState {
             return Err(CudaError::NOT_SUPPORTED);
         }
         // With its context its memory is gone: there may be something else.
-        let Some(wait) = (!self.core.dead()).then(|| words.wait()).flatten() else { return Ok(()) };
+        let Some((wait, awaited)) = (!self.core.dead()).then(|| words.wait()).flatten() else { return Ok(()) };
         held.push(&[wait])?;
+        self.watch(words, awaited, stream, held)?;
         self.record.lock().used(stream, held, None)
+    }
+
+    /// A stream that is held waits for a record of several processes' event.
+    fn watch(
+        &self,
+        words: &Arc<EventWords>,
+        record: Awaited,
+        stream: &Arc<StreamState>,
+        held: &Held<'_>,
+    ) -> Result<()> {
+        let until = held.tail()?.map(|mark| Point { core: Arc::clone(&stream.core), mark });
+        self.core.gpu.event_watch.begin(words, record, until);
+        Ok(())
     }
 
     /// Records the event in a capture, behind these nodes.
@@ -163,8 +177,11 @@ impl EventState {
             if self.core.dead() {
                 return Err(CudaError::CONTEXT_IS_DESTROYED);
             }
-            let NewRecord { number, commands } = words.record(record.last_in(stream))?;
+            let NewRecord { number, commands, behind } = words.record(record.last_in(stream))?;
             held.push(&commands).inspect_err(|_| words.give_up(number))?;
+            if let Some(awaited) = behind {
+                self.watch(words, awaited, stream, held)?;
+            }
             return record.used(stream, held, Some(number));
         }
         if !self.timing {
@@ -194,7 +211,9 @@ impl EventState {
     /// Whether the event was reached, as far as is known here. One that was never recorded was.
     pub(crate) fn reached(&self) -> bool {
         if let Some(words) = &self.words {
-            return words.reached();
+            let Some((_, awaited)) = words.wait() else { return true };
+            self.core.gpu.event_watch.begin(words, awaited, None);
+            return false;
         }
         self.record.lock().last.as_ref().is_none_or(|(mark, _)| self.core.slots().reached(mark))
     }
@@ -204,10 +223,10 @@ impl EventState {
     /// # Errors
     /// The error of the context in which it was recorded.
     pub(crate) fn synchronize(&self) -> Result<bool> {
-        if let Some(words) = &self.words {
+        if self.words.is_some() {
             self.core.link().flush()?;
             // Another process's GPU may be the one that comes to it: it wakes nobody here.
-            while !words.reached() {
+            while !self.reached() {
                 self.core.check()?;
                 std::thread::sleep(LOOK_AGAIN);
             }

@@ -32,7 +32,8 @@ impl Machine {
     pub(super) fn start((gpu, number): (GpuSpec, u8), compiler: Arc<dyn Compiler>) -> Result<Machine> {
         let GpuSpec::Soft { memory } = gpu;
         // Sessions' threads ring the doorbells: nothing but their clients waits for them.
-        let config = Config { vram_bytes: memory.0, lend: true, compiler, ..Config::default() }.numbered(number);
+        let config =
+            Config { vram_bytes: memory.0, lend: true, trim: true, compiler, ..Config::default() }.numbered(number);
         let driver = drive(&config)?;
         let properties = driver.properties().clone();
         Ok(Machine { config, properties, driver: Arc::new(RwLock::new(Some(driver))) })
