@@ -11,8 +11,10 @@ use ptx::{Program, PtxError, PtxErrorKind, VarSpace, Variable};
 
 use crate::space::{Memory, invalid};
 
-/// Most kernels of a module, and most variables: what a tenant can make the driver keep.
-const MAX_ITEMS: usize = 1 << 16;
+/// Most kernels of a module: what a tenant can make the driver keep.
+const MAX_KERNELS: usize = 1 << 16;
+/// Most variables of a module. Each static member of a C++ template is one, of each instance: there are programs with 100,000.
+const MAX_VARIABLES: usize = 1 << 18;
 /// Variables are aligned at least like this, as on hardware.
 const MIN_ALIGN: u64 = 16;
 /// Largest alignment that is honoured.
@@ -95,8 +97,12 @@ impl Parsed {
     /// Reads PTX text and lays its variables out, but those that the client has placed.
     pub(crate) fn parse(text: &[u8], by_client: &[(String, DevAddr)]) -> Result<Parsed, GpuError> {
         let program = Program::parse(text).map_err(rejected)?;
-        if program.entries().len() > MAX_ITEMS || program.variables().len() > MAX_ITEMS {
-            return Err(GpuError::TooMany { what: "kernels or variables in a module".into(), limit: MAX_ITEMS as u64 });
+        let items = [
+            (program.entries().len(), "kernels", MAX_KERNELS),
+            (program.variables().len(), "variables", MAX_VARIABLES),
+        ];
+        if let Some((_, what, limit)) = items.into_iter().find(|(items, _, limit)| items > limit) {
+            return Err(GpuError::TooMany { what: format!("{what} in a module").into(), limit: limit as u64 });
         }
         let mut chosen = chosen(&program, by_client)?;
         let (mut image_bytes, mut placed) = (0u64, Vec::new());
@@ -316,6 +322,27 @@ mod tests {
         assert_eq!(part("first", 4), 7u32.to_le_bytes());
         assert_eq!(part("table", 3), [1, 2, 3]);
         assert_eq!(part("pointer", 8), (at["table"] + 1).to_le_bytes());
+    }
+
+    /// Programs of Warp have so many, of which each has a value.
+    #[test]
+    fn variables_may_be_many_but_not_any_number() {
+        let text = |variables: usize| {
+            let lines = (0..variables).map(|i| format!(".weak .global .align 1 .u8 v{i} = {};\n", i % 256));
+            format!(".version 9.0\n.target sm_120\n.address_size 64\n{}\0", lines.collect::<String>())
+        };
+        let parsed = Parsed::parse(text(110_000).as_bytes(), &[]).unwrap();
+        let mut image = vec![0; parsed.image_bytes as usize];
+        parsed.image(0, |at, bytes| image[at as usize..at as usize + bytes.len()].copy_from_slice(bytes));
+        assert!(
+            parsed
+                .symbols(0)
+                .iter()
+                .enumerate()
+                .all(|(i, (name, at))| { *name == format!("v{i}") && image[*at as usize] == (i % 256) as u8 })
+        );
+        let refused = Parsed::parse(text(MAX_VARIABLES + 1).as_bytes(), &[]);
+        assert!(matches!(refused, Err(GpuError::TooMany { limit, .. }) if limit == MAX_VARIABLES as u64));
     }
 
     #[test]
