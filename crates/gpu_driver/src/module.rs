@@ -13,8 +13,6 @@ use crate::space::{Memory, invalid};
 
 /// Most kernels of a module: what a tenant can make the driver keep.
 const MAX_KERNELS: usize = 1 << 16;
-/// Most variables of a module. Each static member of a C++ template is one, of each instance: there are programs with 100,000.
-const MAX_VARIABLES: usize = 1 << 18;
 /// Variables are aligned at least like this, as on hardware.
 const MIN_ALIGN: u64 = 16;
 /// Largest alignment that is honoured.
@@ -99,7 +97,7 @@ impl Parsed {
         let program = Program::parse(text).map_err(rejected)?;
         let items = [
             (program.entries().len(), "kernels", MAX_KERNELS),
-            (program.variables().len(), "variables", MAX_VARIABLES),
+            (program.variables().len(), "variables", program::MAX_SYMBOLS),
         ];
         if let Some((_, what, limit)) = items.into_iter().find(|(items, _, limit)| items > limit) {
             return Err(GpuError::TooMany { what: format!("{what} in a module").into(), limit: limit as u64 });
@@ -341,8 +339,8 @@ mod tests {
                 .enumerate()
                 .all(|(i, (name, at))| { *name == format!("v{i}") && image[*at as usize] == (i % 256) as u8 })
         );
-        let refused = Parsed::parse(text(MAX_VARIABLES + 1).as_bytes(), &[]);
-        assert!(matches!(refused, Err(GpuError::TooMany { limit, .. }) if limit == MAX_VARIABLES as u64));
+        let refused = Parsed::parse(text(program::MAX_SYMBOLS + 1).as_bytes(), &[]);
+        assert!(matches!(refused, Err(GpuError::TooMany { limit, .. }) if limit == program::MAX_SYMBOLS as u64));
     }
 
     #[test]

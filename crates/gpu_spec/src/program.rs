@@ -27,6 +27,9 @@ pub const ENTRY_MAGIC: u32 = u32::from_le_bytes(*b"SDLE");
 pub const VERSION: u32 = 1;
 /// Largest container, bytes: what a launch may make the device read and parse.
 pub const MAX_BYTES: u32 = 128 << 20;
+/// Most variables of a module: each becomes an entry of a table. Each static member of a C++ template is one, of each instance: there are
+/// programs with 100,000.
+pub const MAX_SYMBOLS: usize = 1 << 18;
 /// Offset of the parameter block in constant bank 0, bytes.
 pub const PARAMS_OFFSET: u64 = 0x160;
 

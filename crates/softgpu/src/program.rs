@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use gpu_spec::notifier::{Code as ErrorCode, Reason};
-use gpu_spec::program::{Container, ENTRY_MAGIC, Entry, Header, entry_name};
+use gpu_spec::program::{Container, ENTRY_MAGIC, Entry, Header, MAX_SYMBOLS, entry_name};
 use parking_lot::Mutex;
 use ptx_jit::compiler::Source;
 use ptx_jit::{Code, CompileError};
@@ -30,8 +30,6 @@ const MAX_CODE_BYTES: u64 = 512 << 20;
 const MAX_KERNELS: usize = 4096;
 /// Most modules that a process may be made to read for kernels that it keeps no code of, bytes: about twice their text.
 const MAX_MODULE_BYTES: u64 = 512 << 20;
-/// Most variables of a module: each becomes an entry of a table.
-const MAX_SYMBOLS: usize = 1 << 16;
 /// Bytes read of a container before others have their turn.
 const PART_BYTES: usize = 1 << 20;
 /// What an entry of the symbol table costs besides its name, bytes.
