@@ -178,7 +178,7 @@ impl Background {
                 tell();
             }
             if heavy && let Some(Err(error)) = freed.map(|freed| freed.give_back(chip.budgets.charged())) {
-                tracing::warn!(%error, "this process may keep what it has freed");
+                log_limit::warn!(%error, "this process may keep what it has freed");
             }
         }
         self.trash.clear();
