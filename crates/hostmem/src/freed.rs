@@ -39,8 +39,7 @@ impl Freed {
     pub fn give_back(&self, used: u64) -> io::Result<()> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.anonymous()?.saturating_sub(used);
-        if now < last.saturating_add(WORTH_WHILE) {
-            *last = now.min(*last);
+        if !is_worth_while(&mut last, now) {
             return Ok(());
         }
         #[cfg(target_env = "gnu")]
@@ -63,6 +62,12 @@ impl Freed {
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, "/proc/self/statm has no such numbers")),
         }
     }
+}
+
+/// Whether so much more than last time is kept; notes if it is less.
+fn is_worth_while(last: &mut u64, now: u64) -> bool {
+    *last = now.min(*last);
+    now >= last.saturating_add(WORTH_WHILE)
 }
 
 #[cfg(test)]
@@ -91,13 +96,17 @@ mod tests {
     }
 
     #[test]
-    fn as_long_as_the_process_is_as_large_as_it_was_nothing_is_given_back() {
-        let freed = Freed::new().unwrap();
-        *freed.last.lock().unwrap() = u64::MAX;
-        freed.give_back(0).unwrap();
-        let now = *freed.last.lock().unwrap();
-        assert!(now < u64::MAX, "it has got smaller");
-        freed.give_back(0).unwrap();
-        assert!(*freed.last.lock().unwrap() <= now);
+    fn as_long_as_little_more_is_kept_than_last_time_nothing_is_given_back() {
+        let mut last = 0;
+        assert!(!is_worth_while(&mut last, WORTH_WHILE - 1));
+        assert!(is_worth_while(&mut last, WORTH_WHILE));
+        // What stays kept is not looked for again.
+        last = WORTH_WHILE;
+        assert!(!is_worth_while(&mut last, 2 * WORTH_WHILE - 1));
+        assert!(is_worth_while(&mut last, 2 * WORTH_WHILE));
+        // It has got smaller.
+        assert!(!is_worth_while(&mut last, 5));
+        assert_eq!(last, 5);
+        assert!(is_worth_while(&mut last, WORTH_WHILE + 5));
     }
 }

@@ -199,6 +199,44 @@ impl Memfd {
         !free
     }
 
+    /// The same file by a description of its own, whose locks are its own, too ([`Memfd::lock_byte`]).
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn described_anew(&self) -> io::Result<Memfd> {
+        Memfd::reopen(&self.fd)
+    }
+
+    /// Locks a byte, which need not lie in the file, for this description alone, until the last descriptor of it is closed, wherever that is: at
+    /// the latest when the process has ended, and its children that run the same program. False if another has locked it.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn lock_byte(&self, at: u64) -> io::Result<bool> {
+        let mut lock = byte(at)?;
+        // SAFETY: the lock is valid as long as the call takes.
+        match unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) } {
+            0 => Ok(true),
+            _ => match io::Error::last_os_error() {
+                error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+                error => Err(error),
+            },
+        }
+    }
+
+    /// Whether another description has locked a byte.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn is_byte_locked(&self, at: u64) -> io::Result<bool> {
+        let mut lock = byte(at)?;
+        // SAFETY: as above; the call says in it who has locked the byte.
+        match unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } {
+            0 => Ok(i32::from(lock.l_type) != libc::F_UNLCK),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Another handle of the same file.
     ///
     /// # Errors
@@ -212,6 +250,13 @@ impl Memfd {
     pub fn into_fd(self) -> OwnedFd {
         self.fd
     }
+}
+
+/// A lock of one byte.
+fn byte(at: u64) -> io::Result<libc::flock> {
+    let at = at.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+    let [kind, from] = [libc::F_WRLCK as i16, libc::SEEK_SET as i16];
+    Ok(libc::flock { l_type: kind, l_whence: from, l_start: at, l_len: 1, l_pid: 0 })
 }
 
 /// What a name means, not opened: it may be anything; and whose it is. File systems, which may take as long as they like, are not asked.

@@ -28,7 +28,7 @@ pub(crate) struct Device {
     /// Threads that ring doorbells do short work.
     lend: bool,
     /// What the process keeps of freed memory, if it is to give it back.
-    freed: Option<Freed>,
+    freed: Option<Arc<Freed>>,
 }
 
 /// Whoever changes the device holds one outside of its locks: if it panics, the device is lost.
@@ -45,7 +45,7 @@ impl Drop for Guard<'_> {
 }
 
 impl Device {
-    pub(crate) fn new(chip: Chip, identity: Identity, lend: bool, freed: Option<Freed>) -> Device {
+    pub(crate) fn new(chip: Chip, identity: Identity, lend: bool, freed: Option<Arc<Freed>>) -> Device {
         let workers = chip.workers as usize;
         let front = Mutex::new(Front::new(workers, chip.clock));
         Device {
@@ -173,7 +173,7 @@ impl Device {
     /// The life of the thread that frees memory.
     pub(crate) fn free_in_background(&self) {
         let _guard = Guard(self);
-        self.chip.background.free(&self.chip, self.freed.as_ref(), || self.change(|_, _| ()));
+        self.chip.background.free(&self.chip, self.freed.as_deref(), || self.change(|_, _| ()));
     }
 
     /// Makes a worker look at the front end, if there is something to see.

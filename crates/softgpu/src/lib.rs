@@ -125,9 +125,9 @@ pub struct Config {
     /// returns, in place of a worker: for an owner whose ringing threads have nothing better to do. Kernels then run on
     /// those threads, so their signal masks and floating-point modes must be the usual ones.
     pub lend: bool,
-    /// What the allocator of this process keeps of freed memory goes back to the operating system: for a process that has nothing large
-    /// beside the device.
-    pub trim: bool,
+    /// What the allocator of this process keeps of freed memory, for the operating system: of a process that has nothing large beside the
+    /// device.
+    pub freed: Option<Arc<Freed>>,
 }
 
 impl Default for Config {
@@ -142,7 +142,7 @@ impl Default for Config {
             uuid: *b"sundial-soft-gpu",
             pci: [0, 1, 0],
             lend: false,
-            trim: false,
+            freed: None,
         }
     }
 }
@@ -186,13 +186,12 @@ impl SoftGpu {
         let memory = Memory::new(vram_bytes)?;
         let (name, uuid, pci) = (config.name.clone(), config.uuid, config.pci);
         let identity = Identity { name, uuid, pci, clock_khz: 2_000_000, vram_bytes };
-        let freed = config.trim.then(Freed::new).transpose()?;
         let device = Arc::new_cyclic(|device| {
             let compiler = Arc::clone(&config.compiler);
             let engine = if config.checker.is_some() { EngineKind::Interpreter } else { config.engine };
             let chip =
                 Chip::new(memory, (engine, config.checker.clone()), compiler, workers as u64, Weak::clone(device));
-            Device::new(chip, identity, config.lend, freed)
+            Device::new(chip, identity, config.lend, config.freed.clone())
         });
         let gpu = Arc::new(SoftGpu { device: Arc::clone(&device), threads: Mutex::default() });
         for worker in 0..workers {

@@ -74,6 +74,12 @@ impl Memory {
         self.backing_of(allocation).is_some_and(|(id, _)| self.link().gpu().host_memory(id).is_ok())
     }
 
+    /// The file that shows an allocation, if there is one.
+    pub(crate) fn file_of(&self, allocation: &Allocation) -> Option<Arc<Memfd>> {
+        let (id, _) = self.backing_of(allocation)?;
+        self.link().gpu().host_memory(id).ok().map(|memory| memory.file)
+    }
+
     /// Where other processes find an allocation.
     ///
     /// # Errors

@@ -211,7 +211,8 @@ impl EventState {
     /// Whether the event was reached, as far as is known here. One that was never recorded was.
     pub(crate) fn reached(&self) -> bool {
         if let Some(words) = &self.words {
-            let Some((_, awaited)) = words.wait() else { return true };
+            // With its context its memory is gone: there may be something else.
+            let Some((_, awaited)) = (!self.core.dead()).then(|| words.wait()).flatten() else { return true };
             self.core.gpu.event_watch.begin(words, awaited, None);
             return false;
         }

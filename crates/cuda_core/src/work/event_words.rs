@@ -1,10 +1,10 @@
 //! What processes know of an event that they share: words that all of their GPUs and hosts see.
 //!
 //! ```text
-//!   last record │ place 0: given to, reached, recorder, of which record │ place 1: … │ …
+//!   last record │ place 0: given to (record, recorder), reached │ place 1: … │ …
 //! ```
 //! A record has a place, which its number tells, and the GPU that comes to it stores the number there. It gets one where nothing is
-//! under way, in whichever process, or that of the record before in its own stream. So the numbers of a place are stored as they grow:
+//! under way, in whichever process, or that of the record before in its own stream: record and recorder are written at once. So the numbers of a place are stored as they grow:
 //! a record that a slow stream comes to late hides none that was made after it. The event is reached when its last record is.
 //!
 //! A process that is killed leaves records that no GPU comes to. Who waits sees by the place whose they are, and gives them up
@@ -17,17 +17,17 @@ use parking_lot::Mutex;
 
 use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
+use crate::handle::MemPool;
 use crate::memory::allocation::{Allocation, Kind, Wanted};
-use crate::memory::handles::Exported;
-use crate::memory::heap::Memory;
+use crate::memory::handles::{Exported, Refused};
 use crate::work::queues::Point;
-use crate::work::recorder::Recorder;
+use crate::work::recorder::{Recorder, RecorderId};
 
 /// Records that may be under way at a time, those in one stream counted once; what is beyond waits. A power of two.
-const PLACES: u32 = 32;
+const PLACES: u32 = 128;
 /// Of a word.
 const WORD: u64 = 4;
-/// Of the last record, and of a place: whole pairs of words, so that a recorder and its record are written at once.
+/// Of the last record, and of a place: whole pairs of words.
 const LAST: u64 = 2 * WORD;
 const PLACE: u64 = 4 * WORD;
 /// All words.
@@ -35,32 +35,28 @@ const BYTES: u64 = LAST + PLACE * PLACES as u64;
 
 #[derive(Debug)]
 pub(crate) struct EventWords {
-    memory: Arc<Memory>,
+    core: Arc<ContextCore>,
     allocation: Arc<Allocation>,
-    /// This process; `None` if it cannot be told from others.
-    own: Option<Recorder>,
-    /// What waits here, as far as it is known to.
+    /// This process; `None` if others cannot be told.
+    recorder: Option<Arc<Recorder>>,
+    /// What waits here for records of other processes, as far as they are known.
     waits: Mutex<Vec<Wait>>,
 }
 
-/// Something here waits for a record.
-#[derive(Debug)]
-struct Wait {
-    record: Awaited,
-    /// The point of the stream that is not reached before; `None` for the host.
-    until: Option<Point>,
-    given_up: bool,
+/// To which record a place was given last, and who has made it, if that is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Given {
+    number: u32,
+    by: Option<RecorderId>,
 }
 
-impl Wait {
-    /// Whether it is that of the same record by the same stream.
-    fn is_of(&self, record: &Awaited, until: Option<&Point>) -> bool {
-        let same = |one: &Point, other: &Point| Arc::ptr_eq(&one.core, &other.core) && one.mark.slot == other.mark.slot;
-        let by = match (&self.until, until) {
-            (Some(one), Some(other)) => same(one, other),
-            (one, other) => one.is_none() && other.is_none(),
-        };
-        by && self.record == *record
+impl Given {
+    fn from_words(both: u64) -> Given {
+        Given { number: both as u32, by: RecorderId::new((both >> 32) as u32) }
+    }
+
+    fn words(self) -> u64 {
+        u64::from(self.number) | u64::from(self.by.map_or(0, RecorderId::get)) << 32
     }
 }
 
@@ -69,7 +65,30 @@ impl Wait {
 pub(crate) struct Awaited {
     number: u32,
     /// Who has made it, if that is known.
-    by: Option<Recorder>,
+    by: Option<RecorderId>,
+}
+
+/// Something here waits for a record.
+#[derive(Debug)]
+struct Wait {
+    number: u32,
+    by: RecorderId,
+    /// The point of the stream that is not reached before; `None` for the host.
+    until: Option<Point>,
+    /// The record was reached, though the stream may not have seen it.
+    reached: bool,
+}
+
+impl Wait {
+    /// Whether it is that of the same stream, or the host, for a record in the same place: of these the last is the one to wait for.
+    fn is_of(&self, number: u32, until: Option<&Point>) -> bool {
+        let same = |one: &Point, other: &Point| Arc::ptr_eq(&one.core, &other.core) && one.mark.slot == other.mark.slot;
+        let by = match (&self.until, until) {
+            (Some(one), Some(other)) => same(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        by && place(self.number) == place(number)
+    }
 }
 
 /// A record: its number, and what the GPU has to do for it.
@@ -94,10 +113,13 @@ impl EventWords {
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`.
-    pub(crate) fn new(core: &ContextCore) -> Result<EventWords> {
+    pub(crate) fn new(core: &Arc<ContextCore>) -> Result<EventWords> {
         let allocation = core.memory().alloc_host(Wanted::new(BYTES, Kind::Pinned, core.id))?;
-        let words = EventWords::at(core, allocation);
-        words.memory.write_on_host(words.allocation.base, &[0; BYTES as usize])?;
+        // Where no file shows the memory there are no others.
+        let file = core.memory().file_of(&allocation);
+        let recorder = file.and_then(|file| core.gpu.event_watch.recorder(&file));
+        let words = EventWords { core: Arc::clone(core), allocation, recorder, waits: Mutex::default() };
+        core.memory().write_on_host(words.allocation.base, &[0; BYTES as usize])?;
         Ok(words)
     }
 
@@ -105,17 +127,14 @@ impl EventWords {
     ///
     /// # Errors
     /// `INVALID_HANDLE`, `INVALID_VALUE`, `OUT_OF_MEMORY`.
-    pub(crate) fn import(core: &ContextCore, exported: &Exported) -> Result<EventWords> {
+    pub(crate) fn import(core: &Arc<ContextCore>, exported: &Exported) -> Result<EventWords> {
         if exported.bytes != BYTES || !exported.offset.is_multiple_of(2 * WORD) {
             return Err(CudaError::INVALID_VALUE);
         }
-        let allocation = core.memory().import(exported, core.id)?;
-        Ok(EventWords::at(core, allocation))
-    }
-
-    fn at(core: &ContextCore, allocation: Arc<Allocation>) -> EventWords {
-        let (memory, own) = (Arc::clone(core.memory()), Recorder::own());
-        EventWords { memory, allocation, own, waits: Mutex::default() }
+        let file = exported.open().map_err(Refused::of_handle)?;
+        let allocation = core.memory().import_from(Arc::clone(&file), exported, core.id, MemPool::NULL)?;
+        let recorder = core.gpu.event_watch.recorder(&file);
+        Ok(EventWords { core: Arc::clone(core), allocation, recorder, waits: Mutex::default() })
     }
 
     /// Where other processes find it.
@@ -123,7 +142,7 @@ impl EventWords {
     /// # Errors
     /// `NOT_SUPPORTED`.
     pub(crate) fn export(&self) -> Result<Exported> {
-        self.memory.export(&self.allocation)
+        self.core.memory().export(&self.allocation)
     }
 
     fn last_at(&self) -> u64 {
@@ -135,17 +154,13 @@ impl EventWords {
     }
 
     fn reached_at(&self, place: u32) -> u64 {
-        self.given_at(place) + WORD
-    }
-
-    fn recorder_at(&self, place: u32) -> u64 {
         self.given_at(place) + 2 * WORD
     }
 
     fn word(&self, at: u64) -> u32 {
         let mut bytes = [0; WORD as usize];
         // Without its memory it tells of nothing.
-        self.memory.read_on_host(at, &mut bytes);
+        self.core.memory().read_on_host(at, &mut bytes);
         u32::from_le_bytes(bytes)
     }
 
@@ -154,13 +169,36 @@ impl EventWords {
     /// # Errors
     /// `INVALID_HANDLE` if there is no memory any more.
     fn update(&self, at: u64, mut f: impl FnMut(u32) -> u32) -> Result<u32> {
-        let before = self.memory.update_on_host(at, WORD as u32, &mut |word| f(word as u32).into());
+        let before = self.core.memory().update_on_host(at, WORD as u32, &mut |word| f(word as u32).into());
         before.map(|word| word as u32).ok_or(CudaError::INVALID_HANDLE)
+    }
+
+    /// Gives a place to another record if it `may` be taken from the one that has it; gives what was there.
+    ///
+    /// # Errors
+    /// As of `update`.
+    fn give(&self, place: u32, may: impl Fn(u32) -> bool, to: impl Fn(u32) -> Given) -> Result<Given> {
+        let before = self.core.memory().update_on_host(self.given_at(place), 2 * WORD as u32, &mut |both| {
+            let Given { number, .. } = Given::from_words(both);
+            if may(number) { to(number).words() } else { both }
+        });
+        before.map(Given::from_words).ok_or(CudaError::INVALID_HANDLE)
     }
 
     /// What a queue waits with for the last record, and that record; `None` if that was reached.
     pub(crate) fn wait(&self) -> Option<(Command<'static>, Awaited)> {
-        self.wait_for(self.word(self.last_at()))
+        /// Records that are made meanwhile, until whoever makes them is not asked for.
+        const TRIES: u32 = 8;
+        let mut number = self.word(self.last_at());
+        for _ in 0..TRIES {
+            let wait = self.wait_for(number)?;
+            let last = self.word(self.last_at());
+            if wait.1.by.is_some() || last == number {
+                return Some(wait);
+            }
+            number = last;
+        }
+        self.wait_for(number)
     }
 
     fn wait_for(&self, number: u32) -> Option<(Command<'static>, Awaited)> {
@@ -169,9 +207,8 @@ impl EventWords {
         if is_reached(self.word(at), number) {
             return None;
         }
-        // Both at once, as they were written.
-        let both = self.memory.update_on_host(self.recorder_at(place), 2 * WORD as u32, &mut |both| both);
-        let by = both.and_then(|both| Recorder::from_word(both as u32).filter(|_| (both >> 32) as u32 == number));
+        let given = self.give(place, |_| false, |number| Given { number, by: None }).ok();
+        let by = given.filter(|given| given.number == number).and_then(|given| given.by);
         let (value, compare) = (number.into(), Compare::CyclicGeq);
         Some((Command::WaitValue { at: DevAddr(at), value, wide: false, compare }, Awaited { number, by }))
     }
@@ -181,36 +218,56 @@ impl EventWords {
     /// # Errors
     /// `INVALID_HANDLE` if there is no memory any more.
     pub(crate) fn record(&self, before: Option<u32>) -> Result<NewRecord> {
-        let own = before.filter(|number| self.word(self.given_at(place(*number))) == *number).map(place);
-        let is_free = |place: &u32| self.word(self.given_at(*place)) == self.word(self.reached_at(*place));
-        let place = own.or_else(|| (0..PLACES).find(is_free));
-        let place = place.unwrap_or_else(|| self::place(self.word(self.last_at())));
-        let after = |given: u32| (given & !(PLACES - 1) | place).wrapping_add(PLACES);
-        let given = self.update(self.given_at(place), after)?;
-        let number = after(given);
-        // All places are taken, or another process was quicker.
-        let behind = if before == Some(given) { None } else { self.wait_for(given) };
-        let own = self.own.map_or(0, Recorder::word);
-        self.memory.update_on_host(self.recorder_at(place), 2 * WORD as u32, &mut |_| {
-            u64::from(number) << 32 | u64::from(own)
+        let own = self.recorder.as_ref().map(|recorder| recorder.id());
+        let after = |given: u32, place: u32| (given & !(PLACES - 1) | place).wrapping_add(PLACES);
+        let free = (0..PLACES).filter_map(|place| {
+            let given = self.word(self.given_at(place));
+            (given == self.word(self.reached_at(place))).then_some((place, given))
         });
+        let mut taken = None;
+        for (place, last) in before.map(|own| (place(own), own)).into_iter().chain(free) {
+            let next = |given| Given { number: after(given, place), by: own };
+            // Another process may be quicker.
+            if self.give(place, |given| given == last, next)?.number == last {
+                taken = Some((after(last, place), None));
+                break;
+            }
+        }
+        let (number, behind) = match taken {
+            Some(taken) => taken,
+            // All are taken: behind the last record, whosever that is. This is not given up before that, so nobody is told whose it is.
+            None => {
+                let place = place(self.word(self.last_at()));
+                let given = self.give(place, |_| true, |given| Given { number: after(given, place), by: None })?;
+                let Given { number, by } = given;
+                (after(number, place), self.wait_for(number).map(|(wait, _)| (wait, Awaited { number, by })))
+            }
+        };
         self.update(self.last_at(), |_| number)?;
         let (behind, awaited) = behind.unzip();
-        let reached = Command::WriteValue { at: DevAddr(self.reached_at(place)), value: number.into(), wide: false };
+        let reached =
+            Command::WriteValue { at: DevAddr(self.reached_at(place(number))), value: number.into(), wide: false };
         Ok(NewRecord { number, commands: behind.into_iter().chain([reached]).collect(), behind: awaited })
     }
 
     /// Something here waits for a record: a stream up to a point, or the host. True if nothing was waited for before.
     pub(crate) fn begin_to_await(&self, record: Awaited, until: Option<Point>) -> bool {
-        // The host sees to its own records itself.
-        if until.is_none() && record.by.is_some() && record.by == self.own {
+        let Awaited { number, by: Some(by) } = record else { return false };
+        // This process's own records its GPU comes to, or their context gives them up.
+        if self.recorder.as_ref().is_none_or(|own| own.id() == by) {
             return false;
         }
         let mut waits = self.waits.lock();
+        if self.core.dead() {
+            return false;
+        }
         let first = waits.is_empty();
-        match waits.iter_mut().find(|wait| wait.is_of(&record, until.as_ref())) {
-            Some(wait) => wait.until = until,
-            None => waits.push(Wait { record, until, given_up: false }),
+        match waits.iter_mut().find(|wait| wait.is_of(number, until.as_ref())) {
+            Some(wait) => {
+                let reached = wait.reached && wait.number == number;
+                *wait = Wait { number, by, until, reached };
+            }
+            None => waits.push(Wait { number, by, until, reached: false }),
         }
         first
     }
@@ -218,27 +275,47 @@ impl EventWords {
     /// Gives up what is waited for of processes that have ended; false if nothing waits any more.
     pub(crate) fn give_up_gone(&self) -> bool {
         let mut waits = self.waits.lock();
+        if self.core.dead() {
+            waits.clear();
+        }
+        let Some(recorder) = &self.recorder else { return false };
         waits.retain_mut(|wait| {
-            let Awaited { number, by } = wait.record;
-            let place = place(number);
-            let reached = is_reached(self.word(self.reached_at(place)), number);
-            match &wait.until {
-                // These words may go with the process that has made the event, before the GPU has seen them.
-                Some(Point { core, mark }) if core.dead() || core.slots().reached(mark) => return false,
-                None if reached => return false,
-                _ => {}
+            // These words may go with the process that has made the event, before the GPU has seen them.
+            if let Some(Point { core, mark }) = &wait.until
+                && (core.dead() || core.slots().reached(mark))
+            {
+                return false;
             }
-            let lost = || !is_reached(self.word(self.given_at(place)), number);
-            // This process's own records its GPU comes to, or their context gives them up.
-            if !reached && by != self.own && (by.is_some_and(Recorder::is_gone) || lost()) {
-                if !std::mem::replace(&mut wait.given_up, true) {
+            let gone = recorder.is_gone(wait.by);
+            let now = is_reached(self.word(self.reached_at(place(wait.number))), wait.number);
+            if !now && (gone || wait.reached) {
+                if !wait.reached {
                     tracing::warn!("an event was recorded by a process that has ended: nobody waits for that any more");
                 }
-                self.give_up(number);
+                self.retire(wait.number, wait.by);
             }
-            true
+            wait.reached |= now || gone;
+            wait.until.is_some() || !wait.reached
         });
         !waits.is_empty()
+    }
+
+    /// Its context is about to take the memory back: nothing waits here from now on.
+    pub(crate) fn end(&self) {
+        self.waits.lock().clear();
+    }
+
+    /// Of a context.
+    pub(crate) fn is_of(&self, core: &Arc<ContextCore>) -> bool {
+        Arc::ptr_eq(&self.core, core)
+    }
+
+    /// Gives up a record of a process that has ended, whose GPU may still come to it: so that nobody gets its place, that is given to
+    /// the same process once more, and given up only if somebody has to wait for it.
+    fn retire(&self, number: u32, by: RecorderId) {
+        let next = |number: u32| Given { number: number.wrapping_add(PLACES), by: Some(by) };
+        let _ = self.give(place(number), |given| given == number, next);
+        self.give_up(number);
     }
 
     /// No GPU comes to a record any more: nobody is to wait for it.
@@ -255,6 +332,6 @@ impl EventWords {
 
 impl Drop for EventWords {
     fn drop(&mut self) {
-        self.memory.release(&self.allocation);
+        self.core.memory().release(&self.allocation);
     }
 }

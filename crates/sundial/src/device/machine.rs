@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use device_io::DeviceBacking;
 use gpu::{GpuError, Properties, VramLedger};
 use gpu_driver::{Budget, Client, ClientConfig, Driver, Metered, Unused, Usage};
+use hostmem::Freed;
 use parking_lot::RwLock;
 use session::Backend;
 use softgpu::compiler::Compiler;
@@ -31,9 +32,13 @@ impl Machine {
     /// Starts it; `compiler` compiles for it.
     pub(super) fn start((gpu, number): (GpuSpec, u8), compiler: Arc<dyn Compiler>) -> Result<Machine> {
         let GpuSpec::Soft { memory } = gpu;
+        // Later this process may open no files.
+        let freed = Freed::new()
+            .inspect_err(|error| tracing::warn!(%error, "the GPU's process keeps what it has freed"))
+            .ok()
+            .map(Arc::new);
         // Sessions' threads ring the doorbells: nothing but their clients waits for them.
-        let config =
-            Config { vram_bytes: memory.0, lend: true, trim: true, compiler, ..Config::default() }.numbered(number);
+        let config = Config { vram_bytes: memory.0, lend: true, freed, compiler, ..Config::default() }.numbered(number);
         let driver = drive(&config)?;
         let properties = driver.properties().clone();
         Ok(Machine { config, properties, driver: Arc::new(RwLock::new(Some(driver))) })
