@@ -24,7 +24,7 @@ use crate::work::queues::Point;
 use crate::work::recorder::{Recorder, RecorderId};
 
 /// Records that may be under way at a time, those in one stream counted once; what is beyond waits. A power of two.
-const PLACES: u32 = 128;
+const PLACES: u32 = 256;
 /// Of a word.
 const WORD: u64 = 4;
 /// Of the last record, and of a place: whole pairs of words.
@@ -187,18 +187,7 @@ impl EventWords {
 
     /// What a queue waits with for the last record, and that record; `None` if that was reached.
     pub(crate) fn wait(&self) -> Option<(Command<'static>, Awaited)> {
-        /// Records that are made meanwhile, until whoever makes them is not asked for.
-        const TRIES: u32 = 8;
-        let mut number = self.word(self.last_at());
-        for _ in 0..TRIES {
-            let wait = self.wait_for(number)?;
-            let last = self.word(self.last_at());
-            if wait.1.by.is_some() || last == number {
-                return Some(wait);
-            }
-            number = last;
-        }
-        self.wait_for(number)
+        self.wait_for(self.word(self.last_at()))
     }
 
     fn wait_for(&self, number: u32) -> Option<(Command<'static>, Awaited)> {
@@ -207,8 +196,8 @@ impl EventWords {
         if is_reached(self.word(at), number) {
             return None;
         }
-        let given = self.give(place, |_| false, |number| Given { number, by: None }).ok();
-        let by = given.filter(|given| given.number == number).and_then(|given| given.by);
+        // A later record of the place, before this one is reached, is the same recorder's, or tells of nobody.
+        let by = self.give(place, |_| false, |number| Given { number, by: None }).ok().and_then(|given| given.by);
         let (value, compare) = (number.into(), Compare::CyclicGeq);
         Some((Command::WaitValue { at: DevAddr(at), value, wide: false, compare }, Awaited { number, by }))
     }

@@ -235,7 +235,7 @@ fn an_event_is_recorded_in_more_streams_and_more_often_than_it_has_places() {
     is_over(busy, let_busy_go);
     assert_eq!(query(), [Ok(()); 2]);
     // In many: the first ones are let go last.
-    let streams: Vec<_> = (0..140).map(|_| within(&one, held)).collect();
+    let streams: Vec<_> = (0..270).map(|_| within(&one, held)).collect();
     for (stream, _) in &streams {
         record(*stream);
     }
