@@ -100,7 +100,7 @@ impl Parsed {
             (program.variables().len(), "variables", program::MAX_SYMBOLS),
         ];
         if let Some((_, what, limit)) = items.into_iter().find(|(items, _, limit)| items > limit) {
-            return Err(GpuError::TooMany { what: format!("{what} in a module").into(), limit: limit as u64 });
+            return Err(GpuError::TooMany { what: format!("{what} in a module"), limit: limit as u64 });
         }
         let mut chosen = chosen(&program, by_client)?;
         let (mut image_bytes, mut placed) = (0u64, Vec::new());
