@@ -125,8 +125,8 @@ pub struct Config {
     /// returns, in place of a worker: for an owner whose ringing threads have nothing better to do. Kernels then run on
     /// those threads, so their signal masks and floating-point modes must be the usual ones.
     pub lend: bool,
-    /// What the allocator of this process keeps of freed memory, for the operating system: of a process that has nothing large beside the
-    /// device.
+    /// Gives what the allocator of this process keeps of freed memory back to the operating system: for a process in which nothing large
+    /// is freed and made again beside the device's.
     pub freed: Option<Arc<Freed>>,
 }
 

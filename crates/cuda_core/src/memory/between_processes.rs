@@ -71,7 +71,7 @@ pub(crate) fn pool_number(pool: MemPool) -> u32 {
 impl Memory {
     /// Whether there is a file that shows an allocation.
     pub(crate) fn is_shown(&self, allocation: &Allocation) -> bool {
-        self.backing_of(allocation).is_some_and(|(id, _)| self.link().gpu().host_memory(id).is_ok())
+        self.file_of(allocation).is_some()
     }
 
     /// The file that shows an allocation, if there is one.

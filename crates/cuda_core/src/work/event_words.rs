@@ -4,8 +4,9 @@
 //!   last record │ place 0: given to (record, recorder), reached │ place 1: … │ …
 //! ```
 //! A record has a place, which its number tells, and the GPU that comes to it stores the number there. It gets one where nothing is
-//! under way, in whichever process, or that of the record before in its own stream: record and recorder are written at once. So the numbers of a place are stored as they grow:
-//! a record that a slow stream comes to late hides none that was made after it. The event is reached when its last record is.
+//! under way, in whichever process, or that of the record before in its own stream: record and recorder are written at once.
+//! So the numbers of a place are stored as they grow: a record that a slow stream comes to late hides none that was made after it. The
+//! event is reached when its last record is.
 //!
 //! A process that is killed leaves records that no GPU comes to. Who waits sees by the place whose they are, and gives them up
 //! ([`event_watch`](crate::work::event_watch)).
@@ -214,7 +215,7 @@ impl EventWords {
             (given == self.word(self.reached_at(place))).then_some((place, given))
         });
         let mut taken = None;
-        for (place, last) in before.map(|own| (place(own), own)).into_iter().chain(free) {
+        for (place, last) in before.map(|number| (place(number), number)).into_iter().chain(free) {
             let next = |given| Given { number: after(given, place), by: own };
             // Another process may be quicker.
             if self.give(place, |given| given == last, next)?.number == last {
