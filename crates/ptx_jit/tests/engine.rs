@@ -714,6 +714,22 @@ fn directed_rounding_is_that_of_the_soft_numbers() {
     }
 }
 
+#[test]
+fn lanes_shift_by_what_they_share() {
+    for amount in [0_u32, 1, 7, 15, 16, 31, 32, 33, 63, 64, 256, u32::MAX] {
+        let body = format!(
+            "mov.u32 %r1, {amount}; mul.lo.u32 %r2, %r0, 0x9e3779b1; mul.wide.s32 %rd3, %r2, 0x7feb352d; cvt.u16.u32 %h0, %r2;\n\
+             shl.b32 %r3, %r2, %r1; shr.u32 %r4, %r2, %r1; shr.s32 %r5, %r2, %r1;\n\
+             shl.b64 %rd4, %rd3, %r1; shr.u64 %rd5, %rd3, %r1; shr.s64 %rd6, %rd3, %r1;\n\
+             shl.b16 %h1, %h0, %r1; shr.u16 %h2, %h0, %r1; shr.s16 %h3, %h0, %r1;\n\
+             mul.wide.u32 %rd2, %r0, 48; add.s64 %rd2, %rd1, %rd2; st.global.v2.u32 [%rd2], {{%r3, %r4}};\n\
+             st.global.u32 [%rd2+8], %r5; st.global.v2.u64 [%rd2+16], {{%rd4, %rd5}}; st.global.u64 [%rd2+32], %rd6;\n\
+             st.global.u16 [%rd2+12], %h1; st.global.u16 [%rd2+14], %h2; st.global.u16 [%rd2+40], %h3;"
+        );
+        assert!(same_in(PAGE, &[(0, 0)], &body, &[LO, LO]), "{amount}");
+    }
+}
+
 /// Results that are stored are asked together whether one is a NaN; each that is has the bits that the interpreter's has.
 #[test]
 fn single_lanes_may_store_nans() {
@@ -723,6 +739,9 @@ fn single_lanes_may_store_nans() {
         (16, "st.global.v4.f32 [%rd2], {%f2, %f3, %f1, %f4};"),
         (4, "setp.lt.u32 %p1, %r0, 41; @%p1 st.global.f32 [%rd2], %f1;"),
         (4, "setp.ge.u32 %p1, %r0, 41; @%p1 bra END; st.global.f32 [%rd2], %f1; END:"),
+        (4, "mov.b32 %r2, %f1; st.global.u32 [%rd2], %r2;"),
+        (4, "mov.b32 %r2, %f1; @!%p0 mov.b32 %r2, %f2; st.global.u32 [%rd2], %r2;"),
+        (4, "mov.b32 %r2, %f1; shfl.sync.bfly.b32 %r2, %r2, 3, 31, -1; st.global.u32 [%rd2], %r2;"),
     ];
     // In one lane, in every fourth, in all, in none.
     for (mask, value) in [(63, 0), (63, 5), (63, 31), (63, 40), (3, 2), (0, 0), (0, 1)] {

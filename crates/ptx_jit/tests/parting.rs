@@ -179,7 +179,7 @@ fn stored_sums_are_canonical() {
                 add.s64 %rd4, %rd4, 128; add.u32 %r1, %r1, 1; setp.lt.u32 %p0, %r1, %r2; @%p0 bra LOOP;\n\
                 st.global.f32 [%rd1], %f0; add.f32 %f3, %f0, %f1; st.global.v2.f32 [%rd1+8], {%f5, %f3}; add.f64 %d2, %d1, %d0;\n\
                 st.global.f64 [%rd1+16], %d2; st.global.f32 [%rd1+4], %f1; mul.f32 %f4, %f0, %f5; add.f32 %f4, %f4, %f4;\n\
-                neg.f32 %f4, %f4; st.global.f32 [%rd1+24], %f4;";
+                neg.f32 %f4, %f4; st.global.f32 [%rd1+24], %f4; mov.b32 %r3, %f0; st.global.u32 [%rd1+28], %r3;";
     for trips in ["mov.u32 %r2, 4;", "and.b32 %r2, %r0, 7;"] {
         let body = format!("{trips}{body}");
         check(Form::default(), &body, &word);

@@ -14,7 +14,7 @@ pub(crate) enum Nans {
     Canonical,
     /// Any: all its readers are floating-point operations, which take a NaN of any kind, or hand it on to such registers.
     Any,
-    /// Any, where the program has the canonical one: some of its readers are stores, which see to it.
+    /// Any, where the program has the canonical one: some of its readers are stores and copies, which see to it.
     Late,
 }
 
@@ -81,8 +81,8 @@ fn any(kernel: &Kernel) -> Vec<bool> {
     vec![false; kernel.regs.len()]
 }
 
-/// Registers that are only written where a NaN is the canonical one, and stored in no more places than that; all other readers are
-/// indifferent.
+/// Registers that are only written where a NaN is the canonical one, and stored or copied in no more places than that; all other readers
+/// are indifferent.
 fn late(kernel: &Kernel, any: &[bool]) -> Vec<bool> {
     let mut late = candidates(kernel);
     // Writers less stores.
@@ -110,17 +110,22 @@ fn late(kernel: &Kernel, any: &[bool]) -> Vec<bool> {
         if is_indifferent(kernel, inst, any) {
             continue;
         }
-        let Op::St { ty, srcs, addr, .. } = &inst.op else {
-            operands::inst_reads(inst, &mut |r| late[r.0 as usize] = false);
-            continue;
+        let (ty, settled, address) = match &inst.op {
+            Op::St { ty, srcs, addr, .. } => (*ty, srcs.as_slice(), Some(addr.base)),
+            // As bits, or where NaNs are to be the program's.
+            Op::Mov { ty, src, .. } if inst.guard.is_none() => (*ty, std::slice::from_ref(src), None),
+            _ => {
+                operands::inst_reads(inst, &mut |r| late[r.0 as usize] = false);
+                continue;
+            }
         };
-        for src in srcs {
+        for src in settled {
             if let Operand::Reg(r) = *src {
                 worth[r.0 as usize] -= 1;
                 late[r.0 as usize] &= kernel.regs[r.0 as usize] == ty.reg();
             }
         }
-        if let Operand::Reg(r) = addr.base {
+        if let Some(Operand::Reg(r)) = address {
             late[r.0 as usize] = false;
         }
     }

@@ -48,6 +48,18 @@ pub(crate) struct Region {
     pub(crate) masked: bool,
 }
 
+impl Region {
+    /// Registers that it writes, or reads before it writes them.
+    pub(crate) fn touched(&self, live: &Liveness) -> RegSet {
+        let mut touched = RegSet::default();
+        for &n in &self.nodes {
+            touched.add(&live.exposed[n]);
+            touched.add(&live.defined[n]);
+        }
+        touched
+    }
+}
+
 /// Bytes of a warp's frame from which on registers share places in it.
 const LARGE_FRAME: u64 = 16 << 10;
 /// Steps of a search that is done once more for every branch; behind that, what it would find at worst is taken for granted.

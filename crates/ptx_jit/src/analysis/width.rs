@@ -211,24 +211,35 @@ const OF_ACCESS: usize = 12;
 /// Instructions for a vector that finds no register at one time, about.
 const OF_SPILL: usize = 6;
 
-/// Do the values of a chunk's lanes find room in registers? Outside of loops not all have to, if that costs less than what is done once
-/// per chunk and would be done twice for chunks of half the lanes.
+/// Do the values of a chunk's lanes find room in registers? Outside of loops not all have to, if that costs less in all than what is done
+/// once per chunk and would be done twice for chunks of half the lanes.
 fn finds_room(kernel: &Kernel, plan: &Plan) -> bool {
     let vectors = plan.lanes() as usize / 4;
-    (0..plan.nodes.len()).all(|n| {
-        let missing = (pressure(kernel, plan, n) * vectors).saturating_sub(VECTORS);
-        let position = plan.ordering.position[n];
-        let looped = plan.ordering.loops.iter().any(|&(begin, end)| begin <= position && position <= end);
-        let accesses = plan.nodes[n].body(kernel).iter().filter(|inst| match &inst.op {
-            Op::Ld { space, .. } | Op::St { space, .. } => *space != Space::Param,
-            _ => false,
-        });
-        missing == 0 || !looped && missing * OF_SPILL <= OF_CHUNK + OF_ACCESS * accesses.count()
-    })
+    let (mut price, mut saved) = (0, 0);
+    for region in &plan.regions {
+        let touched = region.touched(&plan.live);
+        saved += OF_CHUNK;
+        for &n in &region.nodes {
+            let missing = (pressure(kernel, plan, n, &touched) * vectors).saturating_sub(VECTORS);
+            let position = plan.ordering.position[n];
+            let looped = plan.ordering.loops.iter().any(|&(begin, end)| begin <= position && position <= end);
+            if looped && missing > 0 {
+                return false;
+            }
+            let accesses = plan.nodes[n].body(kernel).iter().filter(|inst| match &inst.op {
+                Op::Ld { space, .. } | Op::St { space, .. } => *space != Space::Param,
+                _ => false,
+            });
+            saved += if looped { 0 } else { OF_ACCESS * accesses.count() };
+            price += missing * OF_SPILL;
+        }
+    }
+    price <= saved
 }
 
-/// Most values of a lane, in units of 32 bits, that are alive at once in a node.
-fn pressure(kernel: &Kernel, plan: &Plan, n: NodeId) -> usize {
+/// Most values of a lane, in units of 32 bits, that are alive at once in a node, of registers that its region touches: others stay in the
+/// frame.
+fn pressure(kernel: &Kernel, plan: &Plan, n: NodeId, touched: &RegSet) -> usize {
     let size = |r: ptx::ir::Reg| match (plan.classes[r.0 as usize], kernel.regs[r.0 as usize]) {
         (Class::Varying, RegTy::B128) => 4,
         (Class::Varying, RegTy::B64) => 2,
@@ -238,7 +249,7 @@ fn pressure(kernel: &Kernel, plan: &Plan, n: NodeId) -> usize {
     let node = &plan.nodes[n];
     let mut live = RegSet::default();
     for s in node.successors() {
-        live.add(&plan.live.live_in[s]);
+        live.add(&plan.live.live_in[s].and(touched));
     }
     let mut now: usize = live.iter().map(size).sum();
     let mut most = now;
@@ -271,7 +282,7 @@ mod tests {
         for (name, block, want) in [
             ("saxpy", [256, 1, 1], 32),
             ("stencil", [32, 8, 1], 32),
-            ("radix_scatter", [256, 1, 1], 16),
+            ("radix_scatter", [256, 1, 1], 32),
             ("divergent", [128, 1, 1], 8),
             ("spmv", [128, 1, 1], 1),
         ] {

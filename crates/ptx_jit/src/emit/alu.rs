@@ -8,6 +8,7 @@ use ptx::math::{Source, shape};
 use super::{Emit, Val};
 use crate::abi::Helper;
 use crate::analysis::classes::{self, Class};
+use crate::analysis::floats::Nans;
 
 /// Cranelift values of an operand: one scalar, or the vectors of a chunk.
 pub(super) type Parts = Vec<Value>;
@@ -18,6 +19,7 @@ impl Emit<'_, '_> {
         match op {
             Op::Mov { ty, dst, src } => {
                 let val = self.operand(*src, ty.reg());
+                let val = if self.floats.nans[dst.0 as usize] == Nans::Any { val } else { self.settled_val(*src, val) };
                 self.set(*dst, val);
             }
             Op::Special { dst, sreg, ty } => {

@@ -180,11 +180,9 @@ pub(crate) fn emit_region(
         skippable: false,
         floats,
         written: RegSet::default(),
-        touched: RegSet::default(),
+        touched: region.touched(&plan.live),
     };
     for &n in &region.nodes {
-        e.touched.add(&plan.live.exposed[n]);
-        e.touched.add(&plan.live.defined[n]);
         // What joint operations write is in the frame.
         for inst in plan.nodes[n].body(k) {
             for r in operands::writes(&inst.op) {

@@ -6,6 +6,7 @@ use ptx::ir::{Cmp, IntOp, IntUnOp, MulPart, Op, Operand, RegTy, Ty};
 
 use super::Emit;
 use super::alu::Parts;
+use crate::analysis::classes::Class;
 
 impl Emit<'_, '_> {
     // Building blocks for native code: scalars and vectors alike.
@@ -260,6 +261,11 @@ impl Emit<'_, '_> {
                             (_, false) => e.b.ins().ushr_imm_u(a, n as i64),
                         })
                     }
+                    Operand::Reg(r) if vector && self.class(r) == Class::Same => {
+                        let amount = self.get(r);
+                        let amount = self.first(&amount, RegTy::B32);
+                        self.shifted_alike(op, ty, &x, amount)
+                    }
                     Operand::Reg(_) => {
                         let reg = if bits == 64 { RegTy::B64 } else { RegTy::B32 };
                         self.lanewise(&[(&x, reg), (y, RegTy::B32)], reg, vector, |e, s| {
@@ -287,6 +293,24 @@ impl Emit<'_, '_> {
             return Some(self.map1(&out, |e, v| e.band_const(v, 0xffff)));
         }
         Some(out)
+    }
+
+    /// Vectors shifted by an amount that all lanes share, an i32. Widths less than 32 bits are extended to that.
+    fn shifted_alike(&mut self, op: IntOp, ty: Ty, x: &Parts, amount: Value) -> Parts {
+        let limit = self.i32(i64::from(ty.bits().max(32)) - 1);
+        if op == IntOp::Shr && ty.is_signed() {
+            let amount = self.b.ins().umin(amount, limit);
+            return self.map1(x, |e, v| e.b.ins().sshr(v, amount));
+        }
+        let fits = self.b.ins().icmp(IntCC::UnsignedLessThanOrEqual, amount, limit);
+        let fits = self.b.ins().uextend(types::I64, fits);
+        let fits = self.b.ins().ineg(fits);
+        let fits = self.b.ins().splat(types::I64X2, fits);
+        self.map1(x, |e, v| {
+            let shifted = if op == IntOp::Shl { e.b.ins().ishl(v, amount) } else { e.b.ins().ushr(v, amount) };
+            let fits = e.cast(e.b.func.dfg.value_type(v), fits);
+            e.b.ins().band(shifted, fits)
+        })
     }
 
     /// Quotients or remainders of four 32-bit lanes, in double precision: no double that is not whole is nearer to a

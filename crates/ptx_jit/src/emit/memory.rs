@@ -622,7 +622,7 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(done);
     }
 
-    /// Bits of an operand as they are stored: if it may still be any NaN, they are the canonical one's.
+    /// Bits of an operand as they are stored or copied: if it may still be any NaN, they are the canonical one's.
     fn settled(&mut self, o: Operand, v: Value) -> Value {
         match o {
             Operand::Reg(r) if self.floats.nans[r.0 as usize] == Nans::Late => {
@@ -631,6 +631,15 @@ impl Emit<'_, '_> {
                 self.integer_bits(v)
             }
             _ => v,
+        }
+    }
+
+    /// [`Self::settled`] for the value of an operand.
+    pub(super) fn settled_val(&mut self, o: Operand, val: Val) -> Val {
+        match val {
+            Val::Same(v) => Val::Same(self.settled(o, v)),
+            Val::Lanes(parts) => Val::Lanes(self.all_settled(&[o], vec![parts]).swap_remove(0)),
+            other => other,
         }
     }
 
