@@ -14,6 +14,7 @@ use ptx::ir::{Kernel, Op};
 use crate::abi::Attached;
 use crate::analysis::floats::Floats;
 use crate::analysis::graph::NodeId;
+use crate::analysis::pointers::Pointers;
 use crate::analysis::{self, Plan, width};
 use crate::compiler::Watch;
 use crate::emit::{self, joint};
@@ -124,13 +125,13 @@ impl<E: Into<CompileError>> From<E> for Failure {
 fn in_regions(kernel: &Kernel, block: [u32; 3], region: usize, alone: bool, watch: &Watch) -> Result<Machine, Failure> {
     let entries = isa(Allocation::Thorough)?;
     let plan = width::plan_widest(kernel, block, region, alone).map_err(unsupported)?;
-    let floats = Floats::of(kernel);
+    let known = (Floats::of(kernel), Pointers::of(kernel));
     let instructions = kernel.blocks.iter().map(|block| block.insts.len()).sum();
     let pieces = divide(plan.regions.len(), watch.threads(instructions), watch, |scratch: &mut Scratch, index| {
         watch.check().map_err(CompileError::from)?;
         let quick = region < usize::MAX && is_short(&plan, index);
         let isa = isa(if quick { Allocation::Quick } else { Allocation::Thorough })?;
-        let (piece, attached) = self::region(isa, kernel, &plan, index, &floats, scratch, watch)?;
+        let (piece, attached) = self::region(isa, kernel, &plan, index, &known, scratch, watch)?;
         match piece.frame_bytes {
             bytes if bytes > MAX_STACK_BYTES => Err(Failure::Stack(unsupported(format!("{bytes} bytes of stack")))),
             _ => Ok((piece, attached)),
@@ -212,7 +213,7 @@ fn region(
     kernel: &Kernel,
     plan: &Plan,
     index: usize,
-    floats: &Floats,
+    (floats, pointers): &(Floats, Pointers),
     Scratch { context, builder: builder_context }: &mut Scratch,
     watch: &Watch,
 ) -> Result<(Piece, Attached), CompileError> {
@@ -221,7 +222,7 @@ fn region(
     let mut attached = Attached::default();
     let builder = FunctionBuilder::new(&mut context.func, builder_context);
     let config = isa.frontend_config();
-    let emitted = emit::emit_region(kernel, plan, index, &mut attached, builder, config, floats);
+    let emitted = emit::emit_region(kernel, plan, index, &mut attached, builder, config, (floats, pointers));
     emitted.map_err(|u| CompileError::Unsupported { line: u.line, what: u.what })?;
     watch.check()?;
     Ok((Piece::compile(isa, context)?, attached))

@@ -535,16 +535,20 @@ fn an_index_may_wrap_inside_a_chunk() {
         let all = stride << 32;
         // Where it would go on if it did not wrap there is memory, too.
         let (window, maps) = (all + PAGE, [(0, 0), (all - PAGE, 1), (2 * PAGE, 2), (all, 3)]);
-        let body = |first: u64, sign: &str| {
+        let body = |first: u64, sign: &str, product: &str| {
             let begin = (first - wraps_at) as u32;
             format!(
-                "add.u32 %r1, %r0, {begin}; mul.wide.{sign}32 %rd2, %r1, {stride}; add.s64 %rd2, %rd0, %rd2;\n{APART}"
+                "add.u32 %r1, %r0, {begin}; mul.wide.{sign}32 {product}, %r1, {stride}; add.s64 %rd2, %rd0, {product};\n{APART}"
             )
         };
         let out = LO + 2 * PAGE;
-        assert!(same_in(window, &maps, &body(1 << 32, "u"), &[LO, out]), "unsigned, at {wraps_at} by {stride}");
-        let middle = LO + all / 2;
-        assert!(same_in(window, &maps, &body(1 << 31, "s"), &[middle, out]), "signed, at {wraps_at} by {stride}");
+        // In a register of its own, and in one that is written again.
+        for product in ["%rd6", "%rd2"] {
+            let (unsigned, signed) = (body(1 << 32, "u", product), body(1 << 31, "s", product));
+            assert!(same_in(window, &maps, &unsigned, &[LO, out]), "unsigned, at {wraps_at} by {stride}");
+            let middle = LO + all / 2;
+            assert!(same_in(window, &maps, &signed, &[middle, out]), "signed, at {wraps_at} by {stride}");
+        }
     }
 }
 
@@ -712,6 +716,77 @@ fn directed_rounding_is_that_of_the_soft_numbers() {
             }
         }
     }
+}
+
+/// Arrays that parameters point to, from around the beginning of memory to around its end, with indices before the array and behind it, in
+/// lanes of their own and shared: what machine code does is what the interpreter does.
+#[test]
+fn arrays_begin_and_end_where_memory_does() {
+    const PAGES: u64 = 3;
+    let file = Memfd::create("engine", PAGES * PAGE).unwrap();
+    let window = Window::reserve(PAGES * PAGE).unwrap();
+    window.map(0, &file, 0, PAGES * PAGE, Protection::ReadWrite).unwrap();
+    let m = Machine { memory: file.map().unwrap(), window: Arc::new(window), control: Arc::default() };
+    let fresh: Vec<u8> = (0..PAGES as u32 * PAGE as u32).map(|i| (i * 13 + i / 256) as u8).collect();
+    let out = LO + PAGE;
+    let accesses = [
+        (1, 1, "u8 %r2"),
+        (2, 2, "u16 %h0"),
+        (4, 4, "u32 %r2"),
+        (8, 4, "u32 %r2"),
+        (8, 8, "u64 %rd3"),
+        (16, 16, "v2.u64 {%rd3, %rd4}"),
+        (4, 8, "u64 %rd3"),
+        (12, 4, "u32 %r2"),
+    ];
+    let mut faults = 0;
+    for (scale, size, load) in accesses {
+        for (sign, index) in [
+            ("u", "add.u32 %r4, %r1, %r0;"),
+            ("s", "add.u32 %r4, %r1, %r0;"),
+            ("u", "mov.u32 %r4, %r1;"),
+            ("s", "mov.u32 %r4, %r1;"),
+        ] {
+            let body = format!(
+                "cvt.u32.u64 %r1, %rd1; {index} mul.wide.{sign}32 %rd6, %r4, {scale}; add.s64 %rd2, %rd0, %rd6;\n\
+                 mov.u32 %r2, 0; mov.u16 %h0, 0; mov.u64 %rd3, 0; mov.u64 %rd4, 0;\n\
+                 ld.global.{load}, [%rd2+{size}]; xor.b64 %rd4, %rd4, %rd3; cvt.u32.u16 %r3, %h0; add.u32 %r2, %r2, %r3;\n\
+                 ld.global.{load}, [%rd2-{size}]; xor.b64 %rd4, %rd4, %rd3; cvt.u32.u16 %r3, %h0; add.u32 %r2, %r2, %r3;\n\
+                 mul.wide.u32 %rd5, %r0, 16; add.s64 %rd5, %rd5, {out}; st.global.u64 [%rd5], %rd4; st.global.u32 [%rd5+8], %r2;"
+            );
+            let engines = [EngineKind::Jit, EngineKind::Interpreter];
+            let codes = engines.map(|engine| Arc::clone(&m.grid_on(engine, &body, 64, &[LO, 0]).code));
+            let (size, end) = (size as u64, LO + PAGES * PAGE);
+            let bases =
+                [LO - size, LO, LO + 1, LO + size, LO + 2 * PAGE, end - 66 * scale, end - 65 * scale, end - size, end];
+            for base in bases {
+                for begin in [0_u32, 1, u32::MAX, 2_u32.wrapping_neg(), i32::MAX as u32, 1 << 31, (1 << 31) - 64] {
+                    let run = |code: &Arc<Code>| {
+                        m.memory.write(0, &fresh);
+                        let params = [base, begin.into()].into_iter().flat_map(u64::to_le_bytes).collect();
+                        let grid = m.grid_on(EngineKind::Interpreter, "", 64, &[]);
+                        let launch = Launch { params, ..grid.launch.clone() };
+                        let (code, window) = (Arc::clone(code), Arc::clone(&m.window));
+                        let control = Arc::clone(&m.control);
+                        let grid = Grid { code, launch, window, window_lo: LO, control, checked: None, launcher: None };
+                        let step = Batch::new(Arc::new(grid), 0..1).resume();
+                        let mut after = vec![0; fresh.len()];
+                        m.memory.read(0, &mut after);
+                        (step, (step == Step::Done).then_some(after))
+                    };
+                    let (machine, interpreter) = (run(&codes[0]), run(&codes[1]));
+                    faults += u32::from(machine.0 != Step::Done);
+                    assert!(
+                        machine == interpreter,
+                        "{:?}, {:?}: {base:#x} {begin:#x}\n{body}",
+                        machine.0,
+                        interpreter.0
+                    );
+                }
+            }
+        }
+    }
+    assert!(faults > 0);
 }
 
 #[test]

@@ -9,6 +9,7 @@ pub(crate) mod liveness;
 pub(crate) mod lockstep;
 pub(crate) mod meeting;
 pub(crate) mod operands;
+pub(crate) mod pointers;
 mod regions;
 pub(crate) mod regset;
 pub(crate) mod waiting;

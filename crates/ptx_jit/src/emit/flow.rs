@@ -22,6 +22,7 @@ use crate::analysis::classes::Class;
 use crate::analysis::floats::Floats;
 use crate::analysis::graph::{NodeId, NodeTerm};
 use crate::analysis::operands;
+use crate::analysis::pointers::Pointers;
 use crate::analysis::regset::RegSet;
 use crate::analysis::{Plan, Region};
 
@@ -103,7 +104,7 @@ pub(crate) fn emit_region(
     attached: &mut Attached,
     mut b: FunctionBuilder<'_>,
     config: cranelift_codegen::isa::TargetFrontendConfig,
-    floats: &Floats,
+    (floats, pointers): (&Floats, &Pointers),
 ) -> Result<(), Unsupported> {
     let region = &plan.regions[index];
     let entry = b.create_block();
@@ -175,10 +176,15 @@ pub(crate) fn emit_region(
         only_exit,
         entry,
         places: Vec::new(),
+        fixed: HashMap::new(),
+        bases: Vec::new(),
+        rooms: Vec::new(),
+        indices: HashMap::new(),
         checked: Vec::new(),
         upcoming: &[],
         skippable: false,
         floats,
+        pointers,
         written: RegSet::default(),
         touched: region.touched(&plan.live),
     };
@@ -747,6 +753,7 @@ impl Emit<'_, '_> {
         let k = self.k;
         let insts = self.plan.nodes[n].body(k);
         self.checked.clear();
+        self.indices.clear();
         for (i, inst) in insts.iter().enumerate() {
             self.upcoming = &insts[i..];
             self.line = inst.line;
@@ -755,6 +762,7 @@ impl Emit<'_, '_> {
             }
             let Some(p) = inst.guard else {
                 self.op(&inst.op);
+                self.note_index(&inst.op);
                 continue;
             };
             if self.class(p.reg) == Class::Varying {

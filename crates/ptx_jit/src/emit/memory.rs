@@ -12,11 +12,13 @@ use ptx::ir::{Address, Op, Operand, Reg, RegTy, Space, Ty};
 
 use super::alu::Parts;
 use super::consecutive::{At, vectorable, whole_vector};
+use super::fixed::Reach;
 use super::{Emit, Mask, Val, arg, trusted};
 use crate::abi::Helper;
 use crate::abi::Site;
 use crate::abi::context::at;
 use crate::analysis::floats::Nans;
+use crate::analysis::pointers::Pointer;
 
 /// Flags of an access to tenant memory: it may fault, and is aligned only as elements are.
 pub(super) fn tenant() -> MemFlagsData {
@@ -115,12 +117,16 @@ impl Emit<'_, '_> {
         let entry = match found {
             Some(entry) => entry.clone(),
             None => {
-                let val = self.address(space, Address { base: addr.base, offset: low });
+                let lowest = Address { base: addr.base, offset: low };
+                let val = self.address(space, lowest);
                 let (host, fine) = if spaced {
-                    self.spaced(space, &val, size, high - low - size)?
+                    self.spaced(space, lowest, &val, size, high - low - size)?
                 } else {
                     let Val::Same(v) = val else { return None };
-                    self.resolve(space, v, high - low, size)
+                    match self.by_index(space, lowest, size, high - low, 0, false) {
+                        Some((host, ok)) => (host, vec![ok]),
+                        None => self.resolve(space, v, high - low, size),
+                    }
                 };
                 let entry = Checked { space, base, size, spaced, low, high, host, fine };
                 self.checked.push(entry.clone());
@@ -168,7 +174,11 @@ impl Emit<'_, '_> {
                     Val::Lanes(list.chunks(2).map(|two| self.narrow(two[0], two[1], false)).collect())
                 }
             },
-            (true, _) | (false, RegTy::B64) => val,
+            (true, _) => val,
+            (false, RegTy::B64) => match addr.base {
+                Operand::Reg(r) => self.rebased(r, val),
+                Operand::Imm(_) => val,
+            },
             (false, from) => match val {
                 Val::Same(v) => Val::Same(self.b.ins().uextend(types::I64, v)),
                 other => {
@@ -276,9 +286,15 @@ impl Emit<'_, '_> {
 
     /// For elements of `size` bytes at a fixed distance: host address of the first lane's, and what must hold for all to be
     /// accessed without another look. `more` bytes behind those of the chunk are checked too.
-    fn spaced(&mut self, space: Space, val: &Val, size: i64, more: i64) -> Option<(Value, Checks)> {
+    fn spaced(&mut self, space: Space, addr: Address, val: &Val, size: i64, more: i64) -> Option<(Value, Checks)> {
         let distance = Self::distance(space, val)?;
         let others = self.lanes_per_chunk() as i64 - 1;
+        if let Val::Wide { stride, .. } = *val
+            && let Some((host, ok)) =
+                self.by_index(space, addr, size, distance * others + size + more, i64::from(stride) * others, true)
+        {
+            return Some((host, vec![ok]));
+        }
         let (first, wraps) = match val {
             Val::Affine { base, .. } => (*base, None),
             Val::Wide { b, c, stride, k, signed } => {
@@ -302,6 +318,30 @@ impl Emit<'_, '_> {
         let host = self.moved(host, -below);
         ok.extend(wraps);
         Some((host, ok))
+    }
+
+    /// Address of accesses of `size` bytes in the window by an index and a base that is the same in the whole grid, the lowest of which is
+    /// at `addr`, and whether all may be, from there to `span` bytes on and to an index that is `ahead` of the first lane's. It is a `host`
+    /// address, or less the window's distance.
+    fn by_index(
+        &mut self,
+        space: Space,
+        addr: Address,
+        size: i64,
+        span: i64,
+        ahead: i64,
+        host: bool,
+    ) -> Option<(Value, Value)> {
+        let (Operand::Reg(r), Space::Global | Space::Const | Space::Generic) = (addr.base, space) else { return None };
+        if self.reg_ty(r) != RegTy::B64 || !size.cast_unsigned().is_power_of_two() {
+            return None;
+        }
+        let val = self.get(r);
+        let (Pointer { mut base, scale, signed, .. }, index) = self.pointer(r, &val)?;
+        base.number = base.number.wrapping_add(addr.offset);
+        let reach = Reach { base, scale, signed, size, span, ahead, host };
+        let room = self.room(&reach)?;
+        Some(self.in_room(room, &reach, index))
     }
 
     /// What must hold besides for all lanes to load at once from `host` on where not all are active: what the others load, nobody looks
@@ -708,7 +748,7 @@ impl Emit<'_, '_> {
         if Self::distance(space, val)? != size {
             return None;
         }
-        self.covered(space, addr, size, true).or_else(|| self.spaced(space, val, size, 0))
+        self.covered(space, addr, size, true).or_else(|| self.spaced(space, addr, val, size, 0))
     }
 
     /// The same for elements at another distance, and the distance; only where all lanes of a chunk are active, since a
@@ -719,7 +759,7 @@ impl Emit<'_, '_> {
         if !fits || self.guard.is_some() || self.exec.is_some() {
             return None;
         }
-        let (host, ok) = self.covered(space, addr, size, true).or_else(|| self.spaced(space, val, size, 0))?;
+        let (host, ok) = self.covered(space, addr, size, true).or_else(|| self.spaced(space, addr, val, size, 0))?;
         Some((host, distance as i32, ok))
     }
 

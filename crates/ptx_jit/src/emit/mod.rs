@@ -7,6 +7,7 @@ mod consecutive;
 mod convert;
 mod directed;
 mod fields;
+mod fixed;
 mod float;
 mod flow;
 mod image;
@@ -32,6 +33,7 @@ use crate::abi::{Attached, Helper, Key, MAX_ELEMENTS};
 use crate::analysis::classes::Class;
 use crate::analysis::floats::Floats;
 use crate::analysis::graph::NodeId;
+use crate::analysis::pointers::{Base, Pointers};
 use crate::analysis::regset::RegSet;
 use crate::analysis::{Plan, Region};
 
@@ -116,6 +118,12 @@ pub(crate) struct Emit<'a, 'f> {
     entry: Block,
     /// What has been computed there for checks of addresses; see `memory`.
     places: Vec<(memory::Room, Value)>,
+    /// The same for registers and addresses that are the same in the whole grid, and for what may be accessed by them; see `fixed`.
+    fixed: HashMap<Reg, Value>,
+    bases: Vec<(Base, Value)>,
+    rooms: Vec<(fixed::Reach, fixed::Room)>,
+    /// Indices that have been extended to 64 bits in the node so far, by the register that this is in.
+    indices: HashMap<Reg, Value>,
     /// Ranges that have been checked in the node so far; see `memory`.
     checked: Vec<memory::Checked>,
     /// The instructions of the node from the current one on.
@@ -123,6 +131,7 @@ pub(crate) struct Emit<'a, 'f> {
     /// Inside code that a scalar guard may skip.
     skippable: bool,
     floats: &'a Floats,
+    pointers: &'a Pointers,
     /// Registers that the region may write.
     written: RegSet,
     /// These, and registers that it reads before it writes them.

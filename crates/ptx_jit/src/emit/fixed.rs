@@ -1,0 +1,231 @@
+//! What is computed where a function begins, for all its CTAs: registers that are the same in the whole grid, and how far indices of the
+//! arrays that they point to may go.
+
+use cranelift_codegen::cursor::{Cursor, FuncCursor};
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{InstBuilder, Value, types};
+use ptx::ir::{IntOp, MulPart, Op, Operand, Reg, Ty};
+
+use super::{Emit, Val, trusted};
+use crate::analysis::classes::Class;
+use crate::analysis::pointers::{Base, Pointer, parameter};
+
+/// Accesses by an index from a base on, in the window: what is limited alike.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Reach {
+    /// The address of the lowest access of index 0.
+    pub(super) base: Base,
+    pub(super) scale: i64,
+    pub(super) signed: bool,
+    /// Bytes of an access, to which it is aligned; a power of two.
+    pub(super) size: i64,
+    /// Bytes from the lowest address of an index to the end of the highest access.
+    pub(super) span: i64,
+    /// By how much the highest index of a chunk is more than that of its first lane.
+    pub(super) ahead: i64,
+    /// Host addresses are wanted; else they are less the window's distance.
+    pub(super) host: bool,
+}
+
+/// How far an index may go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// Where the lowest access of index 0 is.
+    at: Value,
+    /// What is added to a signed index, extended, before it is compared.
+    bias: Value,
+    /// The first index that is too high: an i32 for unsigned ones, else an i64.
+    limit: Value,
+}
+
+/// Most of each that a function keeps.
+const MAX_ROOMS: usize = 12;
+
+impl Emit<'_, '_> {
+    fn at_entry(&mut self) -> FuncCursor<'_> {
+        let entry = self.entry;
+        let mut cursor = FuncCursor::new(self.b.func);
+        cursor.goto_last_inst(entry);
+        cursor
+    }
+
+    /// The value of a register that is the same in the whole grid ([`crate::analysis::pointers::Pointers::is_fixed`]).
+    fn fixed(&mut self, r: Reg) -> Value {
+        if let Some(&v) = self.fixed.get(&r) {
+            return v;
+        }
+        let pointers = self.pointers;
+        let v = match pointers.definition(r) {
+            Some(op) => self.fixed_result(op),
+            None => self.at_entry().ins().iconst(types::I64, 0),
+        };
+        self.fixed.insert(r, v);
+        v
+    }
+
+    fn fixed_operand(&mut self, o: Operand, ty: Ty) -> Value {
+        match o {
+            Operand::Reg(r) => self.fixed(r),
+            Operand::Imm(v) if ty.bits() == 32 => self.at_entry().ins().iconst(types::I32, i64::from(v as u32)),
+            Operand::Imm(v) => self.at_entry().ins().iconst(types::I64, v.cast_signed()),
+        }
+    }
+
+    fn fixed_extended(&mut self, v: Value, ty: Ty) -> Value {
+        let mut cursor = self.at_entry();
+        if ty.is_signed() { cursor.ins().sextend(types::I64, v) } else { cursor.ins().uextend(types::I64, v) }
+    }
+
+    /// Operations that [`crate::analysis::pointers`] follows.
+    fn fixed_result(&mut self, op: &Op) -> Value {
+        match *op {
+            Op::Ld { ty, .. } => {
+                let at = parameter(self.k, op).unwrap_or(0);
+                let (params, flags) = (self.inv.params, trusted().with_readonly().with_can_move());
+                let ty = if ty.bits() == 32 { types::I32 } else { types::I64 };
+                self.at_entry().ins().load(ty, flags, params, at.cast_signed())
+            }
+            Op::Mov { ty, src: a, .. } => self.fixed_operand(a, ty),
+            Op::Cvta { a, .. } => self.fixed_operand(a, Ty::U64),
+            Op::Cvt { src_ty, a, .. } => {
+                let a = self.fixed_operand(a, src_ty);
+                self.fixed_extended(a, src_ty)
+            }
+            Op::Int { op: IntOp::Shl, ty, a, b: Operand::Imm(n), .. } => {
+                let a = self.fixed_operand(a, ty);
+                self.at_entry().ins().ishl_imm_u(a, n.cast_signed())
+            }
+            Op::Int { op, ty, a, b, .. } => {
+                let (a, b) = (self.fixed_operand(a, ty), self.fixed_operand(b, ty));
+                let mut cursor = self.at_entry();
+                if op == IntOp::Sub { cursor.ins().isub(a, b) } else { cursor.ins().iadd(a, b) }
+            }
+            Op::Mul { part, ty, a, b, .. } => {
+                let (mut a, mut b) = (self.fixed_operand(a, ty), self.fixed_operand(b, ty));
+                if part == MulPart::Wide {
+                    (a, b) = (self.fixed_extended(a, ty), self.fixed_extended(b, ty));
+                }
+                self.at_entry().ins().imul(a, b)
+            }
+            _ => self.at_entry().ins().iconst(types::I64, 0),
+        }
+    }
+
+    /// The address that a base is.
+    pub(super) fn fixed_base(&mut self, base: &Base) -> Value {
+        if let Some((_, v)) = self.bases.iter().find(|(of, _)| of == base) {
+            return *v;
+        }
+        let terms: Vec<Value> = base.terms.iter().map(|&r| self.fixed(r)).collect();
+        let mut cursor = self.at_entry();
+        let sum = terms.into_iter().reduce(|sum, term| cursor.ins().iadd(sum, term));
+        let v = match sum {
+            Some(sum) if base.number == 0 => sum,
+            Some(sum) => cursor.ins().iadd_imm_s(sum, base.number),
+            None => cursor.ins().iconst(types::I64, base.number),
+        };
+        self.bases.push((base.clone(), v));
+        v
+    }
+
+    /// How far an index may go that is accessed so; none if that cannot be told for all indices at once, or if the function knows
+    /// enough such numbers already.
+    pub(super) fn room(&mut self, reach: &Reach) -> Option<Room> {
+        if let Some((_, room)) = self.rooms.iter().find(|(of, _)| of == reach) {
+            return Some(*room);
+        }
+        let shift = (reach.scale > 0 && reach.scale.cast_unsigned().is_power_of_two()).then(|| reach.scale.trailing_zeros())?;
+        if reach.scale % reach.size != 0 || self.rooms.len() == MAX_ROOMS {
+            return None;
+        }
+        let at = self.fixed_base(&reach.base);
+        let (below, window, delta) = (self.inv.below_window, self.inv.window_bytes, self.inv.delta);
+        let mut cursor = self.at_entry();
+        // The offset in the window is (index + bias) * scale + rest.
+        let offset = cursor.ins().iadd(at, below);
+        let bias = cursor.ins().sshr_imm_u(offset, i64::from(shift));
+        let rest = cursor.ins().band_imm_u(offset, reach.scale - 1);
+        let most = cursor.ins().iadd_imm_s(window, -reach.span);
+        let most = cursor.ins().isub(most, rest);
+        let most = cursor.ins().sshr_imm_u(most, i64::from(shift));
+        let mut limit = cursor.ins().iadd_imm_s(most, 1);
+        let zero = cursor.ins().iconst(types::I64, 0);
+        if reach.signed {
+            // The last lane's index is not to wrap.
+            let wraps = cursor.ins().iadd_imm_s(bias, (1 << 31) - reach.ahead);
+            limit = cursor.ins().smin(limit, wraps);
+        } else {
+            let wraps = cursor.ins().iconst(types::I64, i64::from(u32::MAX) - reach.ahead);
+            limit = cursor.ins().isub(limit, bias);
+            limit = cursor.ins().smin(limit, wraps);
+            // What lies below the window at index 0 is looked at one by one.
+            let inside = cursor.ins().icmp(IntCC::SignedGreaterThanOrEqual, bias, zero);
+            limit = cursor.ins().select(inside, limit, zero);
+        }
+        limit = cursor.ins().smax(limit, zero);
+        if reach.size > 1 {
+            let odd = cursor.ins().band_imm_u(offset, reach.size - 1);
+            limit = cursor.ins().select(odd, zero, limit);
+        }
+        if !reach.signed {
+            limit = cursor.ins().ireduce(types::I32, limit);
+        }
+        let at = if reach.host { cursor.ins().iadd(at, delta) } else { at };
+        let room = Room { at, bias, limit };
+        self.rooms.push((reach.clone(), room));
+        Some(room)
+    }
+
+    /// The address of the lowest access of an index, an i32, and whether all of them may be.
+    pub(super) fn in_room(&mut self, room: Room, reach: &Reach, index: Value) -> (Value, Value) {
+        let (extended, ok) = if reach.signed {
+            let extended = self.b.ins().sextend(types::I64, index);
+            let biased = self.b.ins().iadd(extended, room.bias);
+            (extended, self.b.ins().icmp(IntCC::UnsignedLessThan, biased, room.limit))
+        } else {
+            let extended = self.b.ins().uextend(types::I64, index);
+            (extended, self.b.ins().icmp(IntCC::UnsignedLessThan, index, room.limit))
+        };
+        let scaled = self.times(extended, reach.scale);
+        (self.b.ins().iadd(room.at, scaled), ok)
+    }
+
+    /// What the address in a register is made of, if that can be told, and its index in the first lane.
+    pub(super) fn pointer(&mut self, r: Reg, val: &Val) -> Option<(Pointer, Value)> {
+        let pointer = self.pointers.pointer(r)?;
+        let index = match *val {
+            Val::Wide { b, stride, k, signed, .. } => {
+                (stride > 0 && (k, signed) == (pointer.scale, pointer.signed)).then_some(b)?
+            }
+            Val::Same(_) => *self.indices.get(&pointer.extended)?,
+            _ => return None,
+        };
+        Some((pointer, index))
+    }
+
+    /// The same address, computed from its base and index: the register need not be kept for it then.
+    pub(super) fn rebased(&mut self, r: Reg, val: Val) -> Val {
+        let Some((pointer, index)) = self.pointer(r, &val) else { return val };
+        let known = self.bases.iter().any(|(of, _)| *of == pointer.base);
+        if !known && self.bases.len() == MAX_ROOMS {
+            return val;
+        }
+        let base = self.fixed_base(&pointer.base);
+        match val {
+            Val::Wide { b, stride, k, signed, .. } => Val::Wide { b, c: base, stride, k, signed },
+            Val::Same(_) => Val::Same(self.wide_scalar(index, base, pointer.scale, pointer.signed)),
+            other => other,
+        }
+    }
+
+    /// Notes the index that an operation has just extended: a scalar of which addresses will be made.
+    pub(super) fn note_index(&mut self, op: &Op) {
+        let (Op::Mul { dst, .. } | Op::Cvt { dst, .. }) = *op else { return };
+        let Some(index) = self.pointers.index(dst) else { return };
+        if [index, dst].into_iter().all(|r| self.class(r) == Class::Same)
+            && let Val::Same(v) = self.get(index)
+        {
+            self.indices.insert(dst, v);
+        }
+    }
+}
