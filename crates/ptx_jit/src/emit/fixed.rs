@@ -50,7 +50,7 @@ impl Emit<'_, '_> {
     }
 
     /// The value of a register that is the same in the whole grid ([`crate::analysis::pointers::Pointers::is_fixed`]).
-    fn fixed(&mut self, r: Reg) -> Value {
+    pub(super) fn fixed(&mut self, r: Reg) -> Value {
         if let Some(&v) = self.fixed.get(&r) {
             return v;
         }

@@ -7,7 +7,7 @@
 
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Value, types};
+use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Type, Value, types};
 use ptx::ir::{Address, Op, Operand, Reg, RegTy, Space, Ty};
 
 use super::alu::Parts;
@@ -397,20 +397,26 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// Host address for a scalar access: the fast check, else the helper, which returns or raises.
-    /// The address is computed once more there, so that it need not be kept for that.
-    fn scalar_host(&mut self, space: Space, ty: Ty, count: usize, v: Value, addr: Address, write: bool) -> Value {
-        let size = i64::from(ty.bytes()) * count as i64;
+    /// A scalar access, which is done where its host address is known: by the fast check, or by the helper, which returns or raises. What
+    /// the access gives is handed on. The address is computed once more for the helper, so that it need not be kept for that.
+    fn scalar_access(
+        &mut self,
+        site: Site,
+        (v, addr): (Value, Address),
+        write: bool,
+        access: &mut dyn FnMut(&mut Self, Value) -> Vec<Value>,
+    ) -> Vec<Value> {
+        let (space, size) = (site.space, i64::from(site.ty.bytes()) * i64::from(site.count));
         let (host, ok) = match self.covered(space, addr, size, false) {
             Some(covered) => covered,
             None => self.resolve(space, v, size, size),
         };
-        let (slow, on) = (self.b.create_block(), self.b.create_block());
-        let result = self.b.append_block_param(on, types::I64);
-        self.branch(&ok, (on, &[arg(host)]), (slow, &[]));
+        let [fast, slow, on] = [(); 3].map(|()| self.b.create_block());
+        self.branch(&ok, (fast, &[]), (slow, &[]));
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
-        let site = self.site(space, ty, count);
+        let key = self.key(self.attached.sites.len());
+        self.attached.sites.push(site);
         let v = match self.address(space, addr) {
             Val::Same(v) => v,
             _ => v,
@@ -420,15 +426,21 @@ impl Emit<'_, '_> {
             _ => self.b.ins().uextend(types::I64, v),
         };
         let write = self.i64(i64::from(write));
-        let args = [self.inv.ctx, site, wide, write];
+        let args = [self.inv.ctx, key, wide, write];
         self.call_rarely(Helper::Resolve, &args);
-        let host = self.b.ins().load(types::I64, trusted(), self.inv.ctx, at::RESOLVED);
-        let base = self.space_base(space);
-        let host = self.b.ins().isub(host, base);
-        self.b.ins().jump(on, &[arg(host)]);
-        self.b.switch_to_block(on);
+        let resolved = self.b.ins().load(types::I64, trusted(), self.inv.ctx, at::RESOLVED);
+        let given = access(self, resolved);
+        self.jump_with(on, &given);
+        self.b.switch_to_block(fast);
         // Here, and not before: instructions of the processor add a base to an address at no cost.
-        self.b.ins().iadd(result, base)
+        let base = self.space_base(space);
+        let host = self.b.ins().iadd(host, base);
+        let given = access(self, host);
+        self.jump_with(on, &given);
+        let types: Vec<Type> = given.iter().map(|&v| self.b.func.dfg.value_type(v)).collect();
+        let results = types.into_iter().map(|ty| self.b.append_block_param(on, ty)).collect();
+        self.b.switch_to_block(on);
+        results
     }
 
     fn load(&mut self, space: Space, ty: Ty, dsts: &[Option<Reg>], addr: Address) {
@@ -441,16 +453,18 @@ impl Emit<'_, '_> {
         }
         let val = self.address(space, addr);
         if let (Val::Same(v), None, true) = (&val, &self.guard, self.shareable(space)) {
-            let host = self.scalar_host(space, ty, dsts.len(), *v, addr, false);
-            for (i, dst) in dsts.iter().enumerate() {
-                let Some(dst) = *dst else { continue };
-                let offset = i as i32 * ty.bytes() as i32;
-                let v = match self.component_types(dst)[..] {
+            let site = Site { space, ty, count: dsts.len() as u32 };
+            let wanted = || dsts.iter().enumerate().filter_map(|(i, dst)| Some((i as i32 * ty.bytes() as i32, (*dst)?)));
+            let loaded = self.scalar_access(site, (*v, addr), false, &mut |e, host| {
+                let one = |(offset, dst)| match e.component_types(dst)[..] {
                     [float @ (types::F32 | types::F64)] if float.bytes() == ty.bytes() => {
-                        self.b.ins().load(float, tenant(), host, offset)
+                        e.b.ins().load(float, tenant(), host, offset)
                     }
-                    _ => self.scalar_load(ty, self.reg_ty(dst), tenant(), host, offset),
+                    _ => e.scalar_load(ty, e.reg_ty(dst), tenant(), host, offset),
                 };
+                wanted().map(one).collect()
+            });
+            for ((_, dst), v) in wanted().zip(loaded) {
                 self.set(dst, Val::Same(v));
             }
             return;
@@ -534,6 +548,14 @@ impl Emit<'_, '_> {
         if !(at as usize).is_multiple_of(size) || end > self.k.param_bytes.into() || end > 1 << 31 {
             return false;
         }
+        if let &[Some(dst)] = dsts
+            && self.pointers.is_fixed(dst)
+            && !self.is_float(dst)
+        {
+            let v = self.fixed(dst);
+            self.set(dst, Val::Same(v));
+            return true;
+        }
         for (i, dst) in dsts.iter().enumerate() {
             let Some(dst) = *dst else { continue };
             let offset = at as i32 + i as i32 * ty.bytes() as i32;
@@ -584,8 +606,8 @@ impl Emit<'_, '_> {
             })
             .collect();
         if let (Val::Same(v), None, None, true) = (&val, &self.guard, &self.exec, self.shareable(space)) {
-            let host = self.scalar_host(space, ty, srcs.len(), *v, addr, true);
-            for (i, (&src, &reg)) in srcs.iter().zip(&tys).enumerate() {
+            let mut values = Vec::with_capacity(srcs.len());
+            for (&src, &reg) in srcs.iter().zip(&tys) {
                 // All lanes write there; the last one is seen.
                 let v = match self.operand(src, reg) {
                     Val::Same(v) => v,
@@ -596,9 +618,15 @@ impl Emit<'_, '_> {
                 };
                 let v = self.settled(src, v);
                 let v = self.fitted(v, ty);
-                let v = self.cast_from(v).filter(|&v| !self.is_vector(v)).unwrap_or(v);
-                self.b.ins().store(tenant(), v, host, i as i32 * ty.bytes() as i32);
+                values.push(self.cast_from(v).filter(|&v| !self.is_vector(v)).unwrap_or(v));
             }
+            let site = Site { space, ty, count: srcs.len() as u32 };
+            self.scalar_access(site, (*v, addr), true, &mut |e, host| {
+                for (i, &v) in values.iter().enumerate() {
+                    e.b.ins().store(tenant(), v, host, i as i32 * ty.bytes() as i32);
+                }
+                Vec::new()
+            });
             return;
         }
         let size = i64::from(ty.bytes()) * srcs.len() as i64;
