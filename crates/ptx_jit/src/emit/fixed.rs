@@ -23,14 +23,12 @@ pub(super) struct Reach {
     pub(super) span: i64,
     /// By how much the highest index of a chunk is more than that of its first lane.
     pub(super) ahead: i64,
-    /// Host addresses are wanted; else they are less the window's distance.
-    pub(super) host: bool,
 }
 
 /// How far an index may go.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
-    /// Where the lowest access of index 0 is.
+    /// Host address of the lowest access of index 0.
     at: Value,
     /// What is added to a signed index, extended, before it is compared.
     bias: Value,
@@ -170,13 +168,13 @@ impl Emit<'_, '_> {
         if !reach.signed {
             limit = cursor.ins().ireduce(types::I32, limit);
         }
-        let at = if reach.host { cursor.ins().iadd(at, delta) } else { at };
+        let at = cursor.ins().iadd(at, delta);
         let room = Room { at, bias, limit };
         self.rooms.push((reach.clone(), room));
         Some(room)
     }
 
-    /// The address of the lowest access of an index, an i32, and whether all of them may be.
+    /// The host address of the lowest access of an index, an i32, and whether all of them may be.
     pub(super) fn in_room(&mut self, room: Room, reach: &Reach, index: Value) -> (Value, Value) {
         let (extended, ok) = if reach.signed {
             let extended = self.b.ins().sextend(types::I64, index);

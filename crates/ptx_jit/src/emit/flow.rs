@@ -292,7 +292,7 @@ impl Emit<'_, '_> {
     /// Addresses and active lanes of a chunk.
     fn chunk_prologue(&mut self, warp: Value, frame: Value, sub: Value, bits: Value) {
         let lanes = i64::from(self.plan.lanes());
-        let first = self.b.ins().imul_imm_s(warp, i64::from(WARP));
+        let first = self.times(warp, i64::from(WARP));
         if self.plan.lanes() == WARP {
             // The only one.
             let thread = self.b.ins().ireduce(types::I32, first);
@@ -300,7 +300,7 @@ impl Emit<'_, '_> {
                 Chunk { warp, frame, index: sub, base4: frame, base8: frame, scalars: frame, thread, entry: bits };
             return;
         }
-        let shift = self.b.ins().imul_imm_s(sub, lanes);
+        let shift = self.times(sub, lanes);
         let shift32 = self.b.ins().ireduce(types::I32, shift);
         let mine = self.b.ins().ushr(bits, shift32);
         let full = self.full_bits();

@@ -37,10 +37,18 @@ pub(super) struct Checked {
     /// Offsets from the base that are covered: from `low` to below `high`, for one lane.
     low: i64,
     high: i64,
-    /// Host address of offset `low`; less the base that [`Emit::space_base`] gives, for one access for all.
-    host: Value,
+    /// Host address of offset `low`.
+    host: Host,
     /// What must hold.
     fine: Checks,
+}
+
+/// A host address.
+#[derive(Clone, Copy, Debug)]
+enum Host {
+    Whole(Value),
+    /// Less the base that [`Emit::space_base`] gives: instructions of the processor add one to an address at no cost.
+    InSpace(Value),
 }
 
 /// From so many vectors of numbers on they are asked together whether one is a NaN.
@@ -104,9 +112,8 @@ impl Emit<'_, '_> {
         Some((base, low, high))
     }
 
-    /// Host address of an access and what must hold for it, by a check that covers its neighbours too; unless elements are spaced, less
-    /// the space's base.
-    fn covered(&mut self, space: Space, addr: Address, size: i64, spaced: bool) -> Option<(Value, Checks)> {
+    /// Host address of an access and what must hold for it, by a check that covers its neighbours too.
+    fn covered(&mut self, space: Space, addr: Address, size: i64, spaced: bool) -> Option<(Host, Checks)> {
         let (base, low, high) = self.reach(space, addr, size)?;
         let found = self.checked.iter().find(|c| {
             (c.space, c.base, c.size, c.spaced) == (space, base, size, spaced)
@@ -120,12 +127,16 @@ impl Emit<'_, '_> {
                 let lowest = Address { base: addr.base, offset: low };
                 let val = self.address(space, lowest);
                 let (host, fine) = if spaced {
-                    self.spaced(space, lowest, &val, size, high - low - size)?
+                    let (host, fine) = self.spaced(space, lowest, &val, size, high - low - size)?;
+                    (Host::Whole(host), fine)
                 } else {
                     let Val::Same(v) = val else { return None };
-                    match self.by_index(space, lowest, size, high - low, 0, false) {
-                        Some((host, ok)) => (host, vec![ok]),
-                        None => self.resolve(space, v, high - low, size),
+                    match self.by_index(space, lowest, size, high - low, 0) {
+                        Some((host, ok)) => (Host::Whole(host), vec![ok]),
+                        None => {
+                            let (host, fine) = self.resolve(space, v, high - low, size);
+                            (Host::InSpace(host), fine)
+                        }
                     }
                 };
                 let entry = Checked { space, base, size, spaced, low, high, host, fine };
@@ -133,7 +144,11 @@ impl Emit<'_, '_> {
                 entry
             }
         };
-        let host = self.moved(entry.host, addr.offset - entry.low);
+        let by = addr.offset - entry.low;
+        let host = match entry.host {
+            Host::Whole(host) => Host::Whole(self.moved(host, by)),
+            Host::InSpace(host) => Host::InSpace(self.moved(host, by)),
+        };
         Some((host, entry.fine))
     }
 
@@ -218,6 +233,16 @@ impl Emit<'_, '_> {
         }
     }
 
+    fn whole(&mut self, space: Space, host: Host) -> Value {
+        match host {
+            Host::Whole(host) => host,
+            Host::InSpace(host) => {
+                let base = self.space_base(space);
+                self.b.ins().iadd(host, base)
+            }
+        }
+    }
+
     /// What is added to addresses of a space to give host addresses.
     fn space_base(&self, space: Space) -> Value {
         match space {
@@ -291,7 +316,7 @@ impl Emit<'_, '_> {
         let others = self.lanes_per_chunk() as i64 - 1;
         if let Val::Wide { stride, .. } = *val
             && let Some((host, ok)) =
-                self.by_index(space, addr, size, distance * others + size + more, i64::from(stride) * others, true)
+                self.by_index(space, addr, size, distance * others + size + more, i64::from(stride) * others)
         {
             return Some((host, vec![ok]));
         }
@@ -320,18 +345,9 @@ impl Emit<'_, '_> {
         Some((host, ok))
     }
 
-    /// Address of accesses of `size` bytes in the window by an index and a base that is the same in the whole grid, the lowest of which is
-    /// at `addr`, and whether all may be, from there to `span` bytes on and to an index that is `ahead` of the first lane's. It is a `host`
-    /// address, or less the window's distance.
-    fn by_index(
-        &mut self,
-        space: Space,
-        addr: Address,
-        size: i64,
-        span: i64,
-        ahead: i64,
-        host: bool,
-    ) -> Option<(Value, Value)> {
+    /// Host address of accesses of `size` bytes in the window by an index and a base that is the same in the whole grid, the lowest of which
+    /// is at `addr`, and whether all may be, from there to `span` bytes on and to an index that is `ahead` of the first lane's.
+    fn by_index(&mut self, space: Space, addr: Address, size: i64, span: i64, ahead: i64) -> Option<(Value, Value)> {
         let (Operand::Reg(r), Space::Global | Space::Const | Space::Generic) = (addr.base, space) else { return None };
         if self.reg_ty(r) != RegTy::B64 || !size.cast_unsigned().is_power_of_two() {
             return None;
@@ -339,7 +355,7 @@ impl Emit<'_, '_> {
         let val = self.get(r);
         let (Pointer { mut base, scale, signed, .. }, index) = self.pointer(r, &val)?;
         base.number = base.number.wrapping_add(addr.offset);
-        let reach = Reach { base, scale, signed, size, span, ahead, host };
+        let reach = Reach { base, scale, signed, size, span, ahead };
         let room = self.room(&reach)?;
         Some(self.in_room(room, &reach, index))
     }
@@ -409,7 +425,10 @@ impl Emit<'_, '_> {
         let (space, size) = (site.space, i64::from(site.ty.bytes()) * i64::from(site.count));
         let (host, ok) = match self.covered(space, addr, size, false) {
             Some(covered) => covered,
-            None => self.resolve(space, v, size, size),
+            None => {
+                let (host, ok) = self.resolve(space, v, size, size);
+                (Host::InSpace(host), ok)
+            }
         };
         let [fast, slow, on] = [(); 3].map(|()| self.b.create_block());
         self.branch(&ok, (fast, &[]), (slow, &[]));
@@ -432,9 +451,7 @@ impl Emit<'_, '_> {
         let given = access(self, resolved);
         self.jump_with(on, &given);
         self.b.switch_to_block(fast);
-        // Here, and not before: instructions of the processor add a base to an address at no cost.
-        let base = self.space_base(space);
-        let host = self.b.ins().iadd(host, base);
+        let host = self.whole(space, host);
         let given = access(self, host);
         self.jump_with(on, &given);
         let types: Vec<Type> = given.iter().map(|&v| self.b.func.dfg.value_type(v)).collect();
@@ -776,7 +793,14 @@ impl Emit<'_, '_> {
         if Self::distance(space, val)? != size {
             return None;
         }
-        self.covered(space, addr, size, true).or_else(|| self.spaced(space, addr, val, size, 0))
+        self.covered_or_spaced(space, val, addr, size)
+    }
+
+    fn covered_or_spaced(&mut self, space: Space, val: &Val, addr: Address, size: i64) -> Option<(Value, Checks)> {
+        match self.covered(space, addr, size, true) {
+            Some((host, fine)) => Some((self.whole(space, host), fine)),
+            None => self.spaced(space, addr, val, size, 0),
+        }
     }
 
     /// The same for elements at another distance, and the distance; only where all lanes of a chunk are active, since a
@@ -787,7 +811,7 @@ impl Emit<'_, '_> {
         if !fits || self.guard.is_some() || self.exec.is_some() {
             return None;
         }
-        let (host, ok) = self.covered(space, addr, size, true).or_else(|| self.spaced(space, addr, val, size, 0))?;
+        let (host, ok) = self.covered_or_spaced(space, val, addr, size)?;
         Some((host, distance as i32, ok))
     }
 
