@@ -314,25 +314,28 @@ fn side_by_side(
     (last.addr() - at.addr() == (high - low) as usize).then_some((at, first, count))
 }
 
-/// Copies `count` elements of a type that lie side by side, one after another.
+/// Copies `count` elements of a type that lie side by side, one after another; small ones several at once, as machine code does.
 fn copy_elements(from: *const u8, to: *mut u8, ty: Ty, count: usize) {
-    fn each<T: Copy>(from: *const T, to: *mut T, count: usize) {
-        for i in 0..count {
+    fn each<T: Copy>(from: *const u8, to: *mut u8, bytes: std::ops::Range<usize>) {
+        for at in bytes.step_by(size_of::<T>()) {
             // SAFETY: callers name elements inside their space; a page that is not there is a fault of the CTA.
-            let from = unsafe { from.add(i) };
+            let from = unsafe { from.add(at) }.cast::<T>();
             // SAFETY: as above.
-            let to = unsafe { to.add(i) };
+            let to = unsafe { to.add(at) }.cast::<T>();
             // SAFETY: as above.
-            let value = unsafe { from.read_volatile() };
+            let value = unsafe { from.read_unaligned() };
             // SAFETY: as above.
-            unsafe { to.write_volatile(value) };
+            unsafe { to.write_unaligned(value) };
         }
     }
+    let bytes = count * ty.bytes() as usize;
+    let whole = bytes - bytes % size_of::<u128>();
+    each::<u128>(from, to, 0..whole);
     match ty.bytes() {
-        1 => each(from, to, count),
-        2 => each(from.cast::<u16>(), to.cast::<u16>(), count),
-        4 => each(from.cast::<u32>(), to.cast::<u32>(), count),
-        _ => each(from.cast::<u64>(), to.cast::<u64>(), count),
+        1 => each::<u8>(from, to, whole..bytes),
+        2 => each::<u16>(from, to, whole..bytes),
+        4 => each::<u32>(from, to, whole..bytes),
+        _ => each::<u64>(from, to, whole..bytes),
     }
 }
 
