@@ -43,6 +43,20 @@ struct Index {
     grows: Value,
 }
 
+type Indices = HashMap<(Value, i32, bool), Index>;
+
+/// What is asked of a predicate, and what is to come out.
+struct Leaf {
+    of: Asked,
+    want: bool,
+}
+
+enum Asked {
+    /// A predicate that lanes share.
+    Shared(Operand),
+    Bound(Bound),
+}
+
 impl Emit<'_, '_> {
     /// How the predicate at the end of a node comes about, if by bounds.
     pub(super) fn ends(&self, n: NodeId) -> Option<Ends> {
@@ -105,20 +119,33 @@ impl Emit<'_, '_> {
     /// on here for the rest, with the lanes in which the register says yes.
     pub(super) fn branch_by_ends(&mut self, n: NodeId, p: PredRef, ends: &Ends, to: [Block; 2]) -> Vec<Value> {
         let body = self.plan.nodes[n].body(self.k);
-        let mut known: HashMap<Reg, Everywhere> = HashMap::new();
-        let mut indices = HashMap::new();
-        for &i in &ends.made {
-            let Some(&r) = operands::writes(&body[i].op).first() else { continue };
-            let everywhere = self.everywhere(&body[i], r, &known, &mut indices);
-            known.insert(r, everywhere);
-        }
-        if let Some(&Everywhere { all, none }) = known.get(&p.reg) {
-            let to = if p.negate { [to[1], to[0]] } else { to };
-            let (some, mixed) = (self.b.create_block(), self.b.create_block());
-            self.b.ins().brif(none, to[1], &[], some, &[]);
-            self.b.switch_to_block(some);
-            self.b.ins().brif(all, to[0], &[], mixed, &[]);
-            self.b.switch_to_block(mixed);
+        let [holds, fails] = if p.negate { [to[1], to[0]] } else { to };
+        // One comparison after the other, where each must come out so: mostly all do.
+        let asked = [(false, fails), (true, holds)].map(|(want, to)| {
+            let mut leaves = Vec::new();
+            let enough = self.leaves(body, &ends.made, p.reg, want, &mut leaves);
+            if enough {
+                self.branch_by_leaves(&leaves, to);
+            }
+            enough
+        });
+        if asked != [true; 2] {
+            let mut known: HashMap<Reg, Everywhere> = HashMap::new();
+            let mut indices = HashMap::new();
+            for &i in &ends.made {
+                let Some(&r) = operands::writes(&body[i].op).first() else { continue };
+                let everywhere = self.everywhere(&body[i], r, &known, &mut indices);
+                known.insert(r, everywhere);
+            }
+            if let Some(&Everywhere { all, none }) = known.get(&p.reg) {
+                for (asked, is_so, to) in [(asked[0], none, fails), (asked[1], all, holds)] {
+                    if !asked {
+                        let next = self.b.create_block();
+                        self.b.ins().brif(is_so, to, &[], next, &[]);
+                        self.b.switch_to_block(next);
+                    }
+                }
+            }
         }
         for &i in ends.late() {
             self.line = body[i].line;
@@ -128,12 +155,73 @@ impl Emit<'_, '_> {
         self.lanes(&val, RegTy::Pred)
     }
 
+    /// Comparisons that must come out alike in all lanes for predicate `r`, made by instructions `made`, to be `want` in all; false if it is
+    /// not enough that all of some do.
+    fn leaves(&self, body: &[Inst], made: &[usize], r: Reg, want: bool, leaves: &mut Vec<Leaf>) -> bool {
+        let last = made.iter().rposition(|&i| operands::writes(&body[i].op).first() == Some(&r));
+        let Some(position) = last else {
+            leaves.push(Leaf { of: Asked::Shared(Operand::Reg(r)), want });
+            return true;
+        };
+        let (inst, made) = (&body[made[position]], &made[..position]);
+        if let Some(bound) = classes::bound(inst, r, &self.plan.classes) {
+            leaves.push(Leaf { of: Asked::Bound(bound), want });
+            return true;
+        }
+        let mut of = |o: Operand, want| match o {
+            Operand::Reg(r) => self.leaves(body, made, r, want, leaves),
+            Operand::Imm(_) => false,
+        };
+        match inst.op {
+            Op::Int { op: IntOp::And, a, b, .. } if want => of(a, want) && of(b, want),
+            Op::Int { op: IntOp::Or, a, b, .. } if !want => of(a, want) && of(b, want),
+            Op::IntUn { a, .. } => of(a, !want),
+            Op::Mov { src, .. } => of(src, want),
+            _ => false,
+        }
+    }
+
+    /// Goes to `to` if all that is asked comes out as it is to be; code goes on here if not.
+    fn branch_by_leaves(&mut self, leaves: &[Leaf], to: Block) {
+        let rest = self.b.create_block();
+        let mut indices = HashMap::new();
+        let mut go_on = |e: &mut Self, value: Value, want: bool| {
+            let next = e.b.create_block();
+            let (yes, no) = if want { (next, rest) } else { (rest, next) };
+            e.b.ins().brif(value, yes, &[], no, &[]);
+            e.b.switch_to_block(next);
+        };
+        for Leaf { of, want } in leaves {
+            match of {
+                Asked::Shared(o) => {
+                    let val = self.operand(*o, RegTy::Pred);
+                    let value = self.first(&val, RegTy::Pred);
+                    go_on(self, value, *want);
+                }
+                Asked::Bound(bound) => {
+                    let seen = indices.len();
+                    let ends = self.bound_ends(bound, &mut indices);
+                    let (value, want) = match ends {
+                        Some((all, some, _)) => if *want { (all, true) } else { (some, false) },
+                        None => (self.b.ins().iconst(types::I8, 0), true),
+                    };
+                    go_on(self, value, want);
+                    if let Some((.., grows)) = ends && indices.len() > seen {
+                        go_on(self, grows, true);
+                    }
+                }
+            }
+        }
+        self.b.ins().jump(to, &[]);
+        self.b.switch_to_block(rest);
+    }
+
     fn everywhere(
         &mut self,
         inst: &Inst,
         r: Reg,
         known: &HashMap<Reg, Everywhere>,
-        indices: &mut HashMap<(Value, i32, bool), Index>,
+        indices: &mut Indices,
     ) -> Everywhere {
         if let Some(bound) = classes::bound(inst, r, &self.plan.classes) {
             return self.bound_everywhere(&bound, indices);
@@ -173,13 +261,23 @@ impl Emit<'_, '_> {
         }
     }
 
-    fn bound_everywhere(&mut self, bound: &Bound, indices: &mut HashMap<(Value, i32, bool), Index>) -> Everywhere {
+    fn bound_everywhere(&mut self, bound: &Bound, indices: &mut Indices) -> Everywhere {
+        let Some((all, some, grows)) = self.bound_ends(bound, indices) else {
+            let no = self.b.ins().iconst(types::I8, 0);
+            return Everywhere { all: no, none: no };
+        };
+        let none = self.b.ins().bxor_imm_u(some, 1);
+        Everywhere { all: self.b.ins().band(all, grows), none: self.b.ins().band(none, grows) }
+    }
+
+    /// Does a comparison hold in all lanes of a chunk, and in some? Both if the index has not wrapped, which the third says. None if it is
+    /// no such comparison.
+    fn bound_ends(&mut self, bound: &Bound, indices: &mut Indices) -> Option<(Value, Value, Value)> {
         let (a, b) = (self.operand(bound.a, RegTy::B32), self.operand(bound.b, RegTy::B32));
-        let no = self.b.ins().iconst(types::I8, 0);
         let (base, stride, v, swapped) = match (&a, &b) {
             (Val::Affine { base, stride }, Val::Same(v)) => (*base, *stride, *v, false),
             (Val::Same(v), Val::Affine { base, stride }) => (*base, *stride, *v, true),
-            _ => return Everywhere { all: no, none: no },
+            _ => return None,
         };
         let condition = |cmp| int::condition(cmp, bound.signed).unwrap_or(IntCC::Equal);
         let Index { low, high, grows } = *indices.entry((base, stride, bound.signed)).or_insert_with(|| {
@@ -187,22 +285,23 @@ impl Emit<'_, '_> {
             let (low, high) = if stride > 0 { (base, end) } else { (end, base) };
             Index { low, high, grows: self.b.ins().icmp(condition(Cmp::Le), low, high) }
         });
-        let (all, none) = if let Cmp::Eq | Cmp::Ne = bound.cmp {
+        if let Cmp::Eq | Cmp::Ne = bound.cmp {
+            // An index that grows is equal to a number in one lane at most.
             let below = self.b.ins().icmp(condition(Cmp::Lt), v, low);
             let above = self.b.ins().icmp(condition(Cmp::Gt), v, high);
             let away = self.b.ins().bor(below, above);
-            if bound.cmp == Cmp::Eq { (no, away) } else { (away, no) }
-        } else {
-            let holds = |e: &mut Self, x| {
-                let (x, y) = if swapped { (v, x) } else { (x, v) };
-                e.b.ins().icmp(condition(bound.cmp), x, y)
-            };
-            // If it holds for the one, it does for all; if not for the other, for none.
-            let less = matches!(bound.cmp, Cmp::Lt | Cmp::Le) != swapped;
-            let (last, first) = if less { (high, low) } else { (low, high) };
-            let (all, some) = (holds(self, last), holds(self, first));
-            (all, self.b.ins().bxor_imm_u(some, 1))
+            let yes = self.b.ins().iconst(types::I8, 1);
+            let near = self.b.ins().bxor(away, yes);
+            let no = self.b.ins().iconst(types::I8, 0);
+            return Some(if bound.cmp == Cmp::Eq { (no, near, grows) } else { (away, yes, grows) });
+        }
+        let holds = |e: &mut Self, x| {
+            let (x, y) = if swapped { (v, x) } else { (x, v) };
+            e.b.ins().icmp(condition(bound.cmp), x, y)
         };
-        Everywhere { all: self.b.ins().band(all, grows), none: self.b.ins().band(none, grows) }
+        // If it holds for the one, it does for all; if not for the other, for none.
+        let less = matches!(bound.cmp, Cmp::Lt | Cmp::Le) != swapped;
+        let (last, first) = if less { (high, low) } else { (low, high) };
+        Some((holds(self, last), holds(self, first), grows))
     }
 }
