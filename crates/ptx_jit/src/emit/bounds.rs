@@ -202,11 +202,19 @@ impl Emit<'_, '_> {
                     let seen = indices.len();
                     let ends = self.bound_ends(bound, &mut indices);
                     let (value, want) = match ends {
-                        Some((all, some, _)) => if *want { (all, true) } else { (some, false) },
+                        Some((all, some, _)) => {
+                            if *want {
+                                (all, true)
+                            } else {
+                                (some, false)
+                            }
+                        }
                         None => (self.b.ins().iconst(types::I8, 0), true),
                     };
                     go_on(self, value, want);
-                    if let Some((.., grows)) = ends && indices.len() > seen {
+                    if let Some((.., grows)) = ends
+                        && indices.len() > seen
+                    {
                         go_on(self, grows, true);
                     }
                 }

@@ -132,7 +132,8 @@ impl Emit<'_, '_> {
         if let Some((_, room)) = self.rooms.iter().find(|(of, _)| of == reach) {
             return Some(*room);
         }
-        let shift = (reach.scale > 0 && reach.scale.cast_unsigned().is_power_of_two()).then(|| reach.scale.trailing_zeros())?;
+        let shift =
+            (reach.scale > 0 && reach.scale.cast_unsigned().is_power_of_two()).then(|| reach.scale.trailing_zeros())?;
         if reach.scale % reach.size != 0 || self.rooms.len() == MAX_ROOMS {
             return None;
         }

@@ -471,7 +471,8 @@ impl Emit<'_, '_> {
         let val = self.address(space, addr);
         if let (Val::Same(v), None, true) = (&val, &self.guard, self.shareable(space)) {
             let site = Site { space, ty, count: dsts.len() as u32 };
-            let wanted = || dsts.iter().enumerate().filter_map(|(i, dst)| Some((i as i32 * ty.bytes() as i32, (*dst)?)));
+            let wanted =
+                || dsts.iter().enumerate().filter_map(|(i, dst)| Some((i as i32 * ty.bytes() as i32, (*dst)?)));
             let loaded = self.scalar_access(site, (*v, addr), false, &mut |e, host| {
                 let one = |(offset, dst)| match e.component_types(dst)[..] {
                     [float @ (types::F32 | types::F64)] if float.bytes() == ty.bytes() => {
