@@ -185,7 +185,7 @@ impl Emit<'_, '_> {
     fn branch_by_leaves(&mut self, leaves: &[Leaf], to: Block) {
         let rest = self.b.create_block();
         let mut indices = HashMap::new();
-        let mut go_on = |e: &mut Self, value: Value, want: bool| {
+        let go_on = |e: &mut Self, value: Value, want: bool| {
             let next = e.b.create_block();
             let (yes, no) = if want { (next, rest) } else { (rest, next) };
             e.b.ins().brif(value, yes, &[], no, &[]);
