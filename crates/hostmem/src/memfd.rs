@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, StatxFlags};
 use rustix::mm::MapFlags;
@@ -165,7 +166,7 @@ impl Memfd {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user's memory file"));
         }
         // As the operating system calls files of `memfd_create`.
-        let called = rustix::fs::readlink(format!("/proc/self/fd/{}", found.as_raw_fd()), Vec::new())?;
+        let called = rustix::fs::readlink(own_path(&found), Vec::new())?;
         if called.to_bytes() != format!("/memfd:{label} (deleted)").as_bytes() {
             return Err(io::Error::new(io::ErrorKind::NotFound, format!("{called:?} is not called {label:?}")));
         }
@@ -173,8 +174,7 @@ impl Memfd {
     }
 
     fn reopen(found: &OwnedFd) -> io::Result<Memfd> {
-        let again = format!("/proc/self/fd/{}", found.as_raw_fd());
-        Memfd::from_fd(rustix::fs::open(again, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+        Memfd::from_fd(rustix::fs::open(own_path(found), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// The same file for somebody else, by a description of its own, which is locked until the last descriptor of it is closed,
@@ -183,8 +183,7 @@ impl Memfd {
     /// # Errors
     /// `WouldBlock` if who has it by then has locked it for himself alone; else what the operating system says.
     pub fn lend(&self) -> io::Result<Memfd> {
-        let own = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-        let fd = rustix::fs::open(own, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let fd = rustix::fs::open(own_path(&self.fd), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared)?;
         Ok(Memfd { fd, bytes: self.bytes })
     }
@@ -259,11 +258,35 @@ fn byte(at: u64) -> io::Result<libc::flock> {
     Ok(libc::flock { l_type: kind, l_whence: from, l_start: at, l_len: 1, l_pid: 0 })
 }
 
+/// Where a descriptor of this process is found. A process whose first thread has ended has none by its own name.
+fn own_path(fd: &OwnedFd) -> String {
+    format!("/proc/thread-self/fd/{}", fd.as_raw_fd())
+}
+
+/// Threads of another process that are asked for a descriptor.
+const THREADS: usize = 16;
+
+/// What another process's descriptor means, not opened.
+fn look_up(process: u32, descriptor: u32) -> io::Result<OwnedFd> {
+    let open = |of: &Path| {
+        let path = of.join("fd").join(descriptor.to_string());
+        Ok(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+    };
+    let process = PathBuf::from(format!("/proc/{process}"));
+    open(&process).or_else(|error: io::Error| {
+        if error.kind() != io::ErrorKind::NotFound {
+            return Err(error);
+        }
+        // Its first thread may have ended.
+        let threads = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten().take(THREADS);
+        threads.map(|thread| thread.path()).find_map(|thread| open(&thread).ok()).ok_or(error)
+    })
+}
+
 /// What a name means, not opened: it may be anything; and whose it is. File systems, which may take as long as they like, are not asked.
 fn find(name: &MemfdName) -> io::Result<(OwnedFd, u32)> {
     let MemfdName { process, descriptor, device, inode } = *name;
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let found = rustix::fs::open(format!("/proc/{process}/fd/{descriptor}"), flags, Mode::empty())?;
+    let found = look_up(process, descriptor)?;
     let known = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(&found, "", known, StatxFlags::INO | StatxFlags::UID)?;
     if (rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino) != (device, inode) {

@@ -67,7 +67,6 @@ impl Driver {
         self.references.forget_context(core.id);
         // What waits for events of the context must not wait for ever.
         self.events.all().iter().for_each(|event| event.abandon_in(core));
-        core.gpu.event_watch.end_context(core);
         self.opened.lock().forget_context(core.id);
         core.memory().free_context(core.id);
         self.kernels.all().iter().for_each(|kernel| kernel.forget_context(core));

@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpu::{ContextId, DevAddr, ModuleInfo};
+use gpu::{DevAddr, ModuleInfo};
 use parking_lot::Mutex;
 use ptx::{Program, Relocation, VarSpace, Variable};
 
 use crate::error::{CudaError, Result};
-use crate::memory::allocation::{Allocation, Kind, Wanted};
+use crate::memory::allocation::{Allocation, Kind, NOBODY, Wanted};
 use crate::memory::heap::Memory;
 use crate::values::JitLog;
 
@@ -21,8 +21,6 @@ use crate::values::JitLog;
 const LEAST_ALIGN: u64 = 16;
 /// Largest alignment that memory of its own has for certain, bytes.
 const MOST_ALIGN: u64 = gpu::PAGE_BYTES;
-/// They belong to no context.
-const NOBODY: ContextId = ContextId(0);
 
 /// The managed variables of a text, from their first use on.
 #[derive(Debug, Default)]

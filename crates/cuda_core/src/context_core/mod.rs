@@ -37,7 +37,7 @@ pub(crate) struct GpuCore {
     pub(crate) slots: Arc<Slots>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) host: HostServices,
-    /// Events of other processes that something here waits for.
+    /// Events of several processes that streams here wait for, and who records some.
     pub(crate) event_watch: EventWatch,
     /// Contexts that exist on the GPU.
     contexts: RwLock<Vec<Weak<ContextCore>>>,
@@ -163,7 +163,11 @@ impl ContextCore {
 
     /// The first error sticks; whether it is this one.
     pub(crate) fn stick(&self, error: CudaError) -> bool {
-        self.error.compare_exchange(0, error.code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
+        let first = self.error.compare_exchange(0, error.code(), Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if first {
+            self.gpu.event_watch.end_recorders(self.id);
+        }
+        first
     }
 
     /// # Errors
@@ -267,6 +271,7 @@ impl ContextCore {
     /// The context is over: calls are refused from now on.
     pub(crate) fn die(&self) {
         self.dead.store(true, Ordering::Release);
+        self.gpu.event_watch.end_recorders(self.id);
     }
 
     /// Ends its being on the GPU: its queues stop, and what its kernels have printed is handed over.

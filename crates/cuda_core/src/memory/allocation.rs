@@ -8,6 +8,9 @@ use hostmem::ProgramPages;
 use crate::handle::MemPool;
 use crate::values::WatchedMemory;
 
+/// The context of what belongs to none.
+pub(crate) const NOBODY: ContextId = ContextId(0);
+
 /// What an allocation is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {

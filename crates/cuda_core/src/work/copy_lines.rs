@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use gpu::{Command, ContextId, DevAddr};
+use gpu::{Command, DevAddr};
 use hostmem::HostRange;
 use parking_lot::Mutex;
 
 use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
-use crate::memory::allocation::{Allocation, Kind, Wanted};
+use crate::memory::allocation::{Allocation, Kind, NOBODY, Wanted};
 use crate::memory::heap::Memory;
 use crate::memory::memories::Memories;
 use crate::values::{Copy3D, CopyEnd, CopyMemory};
@@ -38,7 +38,7 @@ impl Staging {
         let kept = self.0.lock().pop();
         let buffer = match kept {
             Some(buffer) => buffer,
-            None => memory.alloc_host(Wanted::new(STAGING, Kind::Pinned, ContextId(0)))?,
+            None => memory.alloc_host(Wanted::new(STAGING, Kind::Pinned, NOBODY))?,
         };
         let result = f(buffer.base);
         let mut kept = self.0.lock();

@@ -116,8 +116,7 @@ impl EventState {
         if !Arc::ptr_eq(&self.core.gpu, &stream.core.gpu) {
             return Err(CudaError::NOT_SUPPORTED);
         }
-        // With its context its memory is gone: there may be something else.
-        let Some((wait, awaited)) = (!self.core.dead()).then(|| words.wait()).flatten() else { return Ok(()) };
+        let Some((wait, awaited)) = words.wait() else { return Ok(()) };
         held.push(&[wait])?;
         self.watch(words, awaited, stream, held)?;
         self.record.lock().used(stream, held, None)
@@ -131,8 +130,10 @@ impl EventState {
         stream: &Arc<StreamState>,
         held: &Held<'_>,
     ) -> Result<()> {
-        let until = held.tail()?.map(|mark| Point { core: Arc::clone(&stream.core), mark });
-        self.core.gpu.event_watch.begin(words, record, until);
+        if let Some(mark) = held.tail()? {
+            let until = Point { core: Arc::clone(&stream.core), mark };
+            self.core.gpu.event_watch.begin(words, record, until);
+        }
         Ok(())
     }
 
@@ -177,7 +178,7 @@ impl EventState {
             if self.core.dead() {
                 return Err(CudaError::CONTEXT_IS_DESTROYED);
             }
-            let NewRecord { number, commands, behind } = words.record(record.last_in(stream))?;
+            let NewRecord { number, commands, behind } = words.record(&stream.core, record.last_in(stream))?;
             held.push(&commands).inspect_err(|_| words.give_up(number))?;
             if let Some(awaited) = behind {
                 self.watch(words, awaited, stream, held)?;
@@ -211,10 +212,7 @@ impl EventState {
     /// Whether the event was reached, as far as is known here. One that was never recorded was.
     pub(crate) fn reached(&self) -> bool {
         if let Some(words) = &self.words {
-            // With its context its memory is gone: there may be something else.
-            let Some((_, awaited)) = (!self.core.dead()).then(|| words.wait()).flatten() else { return true };
-            self.core.gpu.event_watch.begin(words, awaited, None);
-            return false;
+            return words.wait().is_none_or(|(_, awaited)| words.is_given_up(awaited));
         }
         self.record.lock().last.as_ref().is_none_or(|(mark, _)| self.core.slots().reached(mark))
     }
@@ -274,10 +272,6 @@ impl EventState {
     pub(crate) fn abandon_in(&self, context: &Arc<ContextCore>) {
         let slots = context.slots();
         let record = self.record.lock();
-        if let Some(words) = &self.words {
-            let here = record.uses.iter().filter(|of| Arc::ptr_eq(&of.stream.core, context));
-            here.filter_map(|of| of.record).for_each(|number| words.give_up(number));
-        }
         if let (Some((slot, last)), Some((mark, stream))) = (record.slot, &record.last)
             && Arc::ptr_eq(&stream.core, context)
             && !slots.reached(mark)

@@ -1,12 +1,13 @@
-//! Lets go whoever waits for an event that another process has recorded, and that process has been killed.
+//! Lets go the streams that wait for a record to which no GPU comes any more, of a process that has been killed or a context that failed.
 //!
 //! A GPU that waits for a word wakes nobody, and the operating system tells nobody of the end of a process that is not its own. So as
-//! long as something here waits for another's record, a thread looks from time to time whether that process is there.
+//! long as a stream here waits for a record, a thread looks from time to time whether its recorder is there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use gpu::ContextId;
 use hostmem::Memfd;
 use parking_lot::Mutex;
 
@@ -18,13 +19,16 @@ use crate::work::recorder::Recorder;
 /// Between two looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// The events of other processes' records that something here waits for.
+/// The events that streams here wait for, and who records some.
 #[derive(Debug, Default)]
 pub(crate) struct EventWatch {
     watched: Arc<Mutex<Watched>>,
-    /// This process as a recorder, by file.
-    recorders: Mutex<HashMap<(u64, u64), Weak<Recorder>>>,
+    /// By file and context.
+    recorders: Mutex<HashMap<(FileIdentity, ContextId), Weak<Recorder>>>,
 }
+
+/// Device and inode of a file.
+type FileIdentity = (u64, u64);
 
 #[derive(Debug, Default)]
 struct Watched {
@@ -34,21 +38,31 @@ struct Watched {
 }
 
 impl EventWatch {
-    /// This process as a recorder of a file's events; `None` where that cannot be told to others.
-    pub(crate) fn recorder(&self, file: &Memfd) -> Option<Arc<Recorder>> {
-        let identity = file.identity().ok()?;
+    /// A context as a recorder of a file's events; `None` where that cannot be told to others.
+    pub(crate) fn recorder(&self, file: &Memfd, core: &ContextCore) -> Option<Arc<Recorder>> {
+        let key = (file.identity().ok()?, core.id);
         let mut recorders = self.recorders.lock();
-        if let Some(known) = recorders.get(&identity).and_then(Weak::upgrade) {
+        if let Some(known) = recorders.get(&key).and_then(Weak::upgrade) {
             return Some(known);
         }
-        let made = Arc::new(Recorder::new(file.described_anew().ok()?)?);
+        let made = Arc::new(Recorder::new(file, core.id)?);
+        // Who ends a context looks for its recorders behind that.
+        if core.dead() || core.failed() {
+            made.end();
+        }
         recorders.retain(|_, known| known.strong_count() > 0);
-        recorders.insert(identity, Arc::downgrade(&made));
+        recorders.insert(key, Arc::downgrade(&made));
         Some(made)
     }
 
-    /// Something here waits for a record of an event: a stream up to a point, or the host.
-    pub(crate) fn begin(&self, words: &Arc<EventWords>, record: Awaited, until: Option<Point>) {
+    /// A context has failed or is over: no GPU comes to what it has recorded any more.
+    pub(crate) fn end_recorders(&self, context: ContextId) {
+        let recorders: Vec<_> = self.recorders.lock().values().filter_map(Weak::upgrade).collect();
+        recorders.iter().filter(|recorder| recorder.context == context).for_each(|recorder| recorder.end());
+    }
+
+    /// A stream waits for a record of an event, up to a point.
+    pub(crate) fn begin(&self, words: &Arc<EventWords>, record: Awaited, until: Point) {
         let first = words.begin_to_await(record, until);
         let mut watched = self.watched.lock();
         if first {
@@ -62,12 +76,6 @@ impl EventWatch {
                 tracing::warn!(%error, "who waits for an event of a process that is killed waits until it is recorded again");
             }
         }
-    }
-
-    /// A context has died, and is about to take its memory back.
-    pub(crate) fn end_context(&self, core: &Arc<ContextCore>) {
-        let events = self.watched.lock().events.clone();
-        events.iter().filter_map(Weak::upgrade).filter(|words| words.is_of(core)).for_each(|words| words.end());
     }
 }
 

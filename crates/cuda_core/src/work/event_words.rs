@@ -8,21 +8,23 @@
 //! So the numbers of a place are stored as they grow: a record that a slow stream comes to late hides none that was made after it. The
 //! event is reached when its last record is.
 //!
-//! A process that is killed leaves records that no GPU comes to. Who waits sees by the place whose they are, and gives them up
-//! ([`event_watch`](crate::work::event_watch)).
+//! A process that is killed, and a context that failed, leave records that no GPU comes to. Who waits sees by the place whose they are,
+//! and gives them up ([`event_watch`](crate::work::event_watch)).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use gpu::{Command, Compare, DevAddr};
+use hostmem::Memfd;
 use parking_lot::Mutex;
 
 use crate::context_core::ContextCore;
 use crate::error::{CudaError, Result};
 use crate::handle::MemPool;
-use crate::memory::allocation::{Allocation, Kind, Wanted};
+use crate::memory::allocation::{Allocation, Kind, NOBODY, Wanted};
 use crate::memory::handles::{Exported, Refused};
 use crate::work::queues::Point;
-use crate::work::recorder::{Recorder, RecorderId};
+use crate::work::recorder::{Recorder, RecorderId, is_gone};
 
 /// Records that may be under way at a time, those in one stream counted once; what is beyond waits. A power of two.
 const PLACES: u32 = 256;
@@ -34,13 +36,16 @@ const PLACE: u64 = 4 * WORD;
 /// All words.
 const BYTES: u64 = LAST + PLACE * PLACES as u64;
 
+/// They are there until the event is destroyed and no stream uses them, whatever becomes of the context.
 #[derive(Debug)]
 pub(crate) struct EventWords {
     core: Arc<ContextCore>,
     allocation: Arc<Allocation>,
-    /// This process; `None` if others cannot be told.
-    recorder: Option<Arc<Recorder>>,
-    /// What waits here for records of other processes, as far as they are known.
+    /// What shows the words; where no file does there are no others.
+    file: Option<Arc<Memfd>>,
+    /// Contexts that have recorded it here.
+    recorders: Mutex<Vec<Arc<Recorder>>>,
+    /// Streams that wait here for records whose recorder is known.
     waits: Mutex<Vec<Wait>>,
 }
 
@@ -69,26 +74,22 @@ pub(crate) struct Awaited {
     by: Option<RecorderId>,
 }
 
-/// Something here waits for a record.
+/// A stream here waits for a record.
 #[derive(Debug)]
 struct Wait {
     number: u32,
     by: RecorderId,
-    /// The point of the stream that is not reached before; `None` for the host.
-    until: Option<Point>,
+    /// The point of the stream that is not reached before.
+    until: Point,
     /// The record was reached, though the stream may not have seen it.
     reached: bool,
 }
 
 impl Wait {
-    /// Whether it is that of the same stream, or the host, for a record in the same place: of these the last is the one to wait for.
-    fn is_of(&self, number: u32, until: Option<&Point>) -> bool {
-        let same = |one: &Point, other: &Point| Arc::ptr_eq(&one.core, &other.core) && one.mark.slot == other.mark.slot;
-        let by = match (&self.until, until) {
-            (Some(one), Some(other)) => same(one, other),
-            (one, other) => one.is_none() && other.is_none(),
-        };
-        by && place(self.number) == place(number)
+    /// Whether it is that of the same stream for a record in the same place: of these the last is the one to wait for.
+    fn is_of(&self, number: u32, until: &Point) -> bool {
+        let same = Arc::ptr_eq(&self.until.core, &until.core) && self.until.mark.slot == until.mark.slot;
+        same && place(self.number) == place(number)
     }
 }
 
@@ -115,13 +116,16 @@ impl EventWords {
     /// # Errors
     /// `OUT_OF_MEMORY`.
     pub(crate) fn new(core: &Arc<ContextCore>) -> Result<EventWords> {
-        let allocation = core.memory().alloc_host(Wanted::new(BYTES, Kind::Pinned, core.id))?;
-        // Where no file shows the memory there are no others.
+        let allocation = core.memory().alloc_host(Wanted::new(BYTES, Kind::Pinned, NOBODY))?;
         let file = core.memory().file_of(&allocation);
-        let recorder = file.and_then(|file| core.gpu.event_watch.recorder(&file));
-        let words = EventWords { core: Arc::clone(core), allocation, recorder, waits: Mutex::default() };
+        let words = EventWords::of(core, allocation, file);
         core.memory().write_on_host(words.allocation.base, &[0; BYTES as usize])?;
         Ok(words)
+    }
+
+    fn of(core: &Arc<ContextCore>, allocation: Arc<Allocation>, file: Option<Arc<Memfd>>) -> EventWords {
+        let (recorders, waits) = (Mutex::default(), Mutex::default());
+        EventWords { core: Arc::clone(core), allocation, file, recorders, waits }
     }
 
     /// Of another process's event.
@@ -133,9 +137,8 @@ impl EventWords {
             return Err(CudaError::INVALID_VALUE);
         }
         let file = exported.open().map_err(Refused::of_handle)?;
-        let allocation = core.memory().import_from(Arc::clone(&file), exported, core.id, MemPool::NULL)?;
-        let recorder = core.gpu.event_watch.recorder(&file);
-        Ok(EventWords { core: Arc::clone(core), allocation, recorder, waits: Mutex::default() })
+        let allocation = core.memory().import_from(Arc::clone(&file), exported, NOBODY, MemPool::NULL)?;
+        Ok(EventWords::of(core, allocation, Some(file)))
     }
 
     /// Where other processes find it.
@@ -144,6 +147,24 @@ impl EventWords {
     /// `NOT_SUPPORTED`.
     pub(crate) fn export(&self) -> Result<Exported> {
         self.core.memory().export(&self.allocation)
+    }
+
+    /// A context as a recorder.
+    fn recorder(&self, core: &ContextCore) -> Option<RecorderId> {
+        let file = self.file.as_ref()?;
+        let mut recorders = self.recorders.lock();
+        if let Some(known) = recorders.iter().find(|known| known.context == core.id) {
+            return Some(known.id);
+        }
+        let made = core.gpu.event_watch.recorder(file, core)?;
+        let id = made.id;
+        recorders.push(made);
+        Some(id)
+    }
+
+    /// Whether no GPU comes to the records of a recorder any more.
+    fn is_gone(&self, recorder: RecorderId) -> bool {
+        self.file.as_ref().is_some_and(|file| is_gone(file, recorder))
     }
 
     fn last_at(&self) -> u64 {
@@ -174,6 +195,12 @@ impl EventWords {
         before.map(|word| word as u32).ok_or(CudaError::INVALID_HANDLE)
     }
 
+    /// To which record a place was given last.
+    fn given(&self, place: u32) -> Given {
+        // Both words at once.
+        self.give(place, |_| false, |number| Given { number, by: None }).unwrap_or(Given { number: 0, by: None })
+    }
+
     /// Gives a place to another record if it `may` be taken from the one that has it; gives what was there.
     ///
     /// # Errors
@@ -198,24 +225,32 @@ impl EventWords {
             return None;
         }
         // A later record of the place, before this one is reached, is the same recorder's, or tells of nobody.
-        let by = self.give(place, |_| false, |number| Given { number, by: None }).ok().and_then(|given| given.by);
+        let given = self.given(place);
+        let by = given.by.filter(|_| is_reached(given.number, number));
         let (value, compare) = (number.into(), Compare::CyclicGeq);
         Some((Command::WaitValue { at: DevAddr(at), value, wide: false, compare }, Awaited { number, by }))
     }
 
-    /// Makes a record, the last one from now on. `before` is the stream's own record before, if that may be under way.
+    /// Makes a record of a context's, the last one from now on. `before` is the stream's own record before, if that may be under way.
     ///
     /// # Errors
     /// `INVALID_HANDLE` if there is no memory any more.
-    pub(crate) fn record(&self, before: Option<u32>) -> Result<NewRecord> {
-        let own = self.recorder.as_ref().map(|recorder| recorder.id());
+    pub(crate) fn record(&self, core: &ContextCore, before: Option<u32>) -> Result<NewRecord> {
+        let own = self.recorder(core);
         let after = |given: u32, place: u32| (given & !(PLACES - 1) | place).wrapping_add(PLACES);
         let free = (0..PLACES).filter_map(|place| {
             let given = self.word(self.given_at(place));
             (given == self.word(self.reached_at(place))).then_some((place, given))
         });
+        // If all are taken, those of records to which no GPU comes: what may still be written there is old by then.
+        let mut known = HashMap::new();
+        let left = (0..PLACES).filter_map(|place| {
+            let Given { number, by } = self.given(place);
+            let by = by?;
+            known.entry(by).or_insert_with(|| self.is_gone(by)).then_some((place, number))
+        });
         let mut taken = None;
-        for (place, last) in before.map(|number| (place(number), number)).into_iter().chain(free) {
+        for (place, last) in before.map(|number| (place(number), number)).into_iter().chain(free).chain(left) {
             let next = |given| Given { number: after(given, place), by: own };
             // Another process may be quicker.
             if self.give(place, |given| given == last, next)?.number == last {
@@ -240,19 +275,12 @@ impl EventWords {
         Ok(NewRecord { number, commands: behind.into_iter().chain([reached]).collect(), behind: awaited })
     }
 
-    /// Something here waits for a record: a stream up to a point, or the host. True if nothing was waited for before.
-    pub(crate) fn begin_to_await(&self, record: Awaited, until: Option<Point>) -> bool {
+    /// A stream here waits for a record, up to a point. True if nothing was waited for before.
+    pub(crate) fn begin_to_await(&self, record: Awaited, until: Point) -> bool {
         let Awaited { number, by: Some(by) } = record else { return false };
-        // This process's own records its GPU comes to, or their context gives them up.
-        if self.recorder.as_ref().is_none_or(|own| own.id() == by) {
-            return false;
-        }
         let mut waits = self.waits.lock();
-        if self.core.dead() {
-            return false;
-        }
         let first = waits.is_empty();
-        match waits.iter_mut().find(|wait| wait.is_of(number, until.as_ref())) {
+        match waits.iter_mut().find(|wait| wait.is_of(number, &until)) {
             Some(wait) => {
                 let reached = wait.reached && wait.number == number;
                 *wait = Wait { number, by, until, reached };
@@ -262,46 +290,48 @@ impl EventWords {
         first
     }
 
-    /// Gives up what is waited for of processes that have ended; false if nothing waits any more.
+    /// Gives up what streams wait for and no GPU comes to any more; false if nothing waits any more.
     pub(crate) fn give_up_gone(&self) -> bool {
         let mut waits = self.waits.lock();
-        if self.core.dead() {
-            waits.clear();
-        }
-        let Some(recorder) = &self.recorder else { return false };
+        let mut known = HashMap::new();
         waits.retain_mut(|wait| {
             // These words may go with the process that has made the event, before the GPU has seen them.
-            if let Some(Point { core, mark }) = &wait.until
-                && (core.dead() || core.slots().reached(mark))
-            {
+            let Point { core, mark } = &wait.until;
+            if core.dead() || core.failed() || core.slots().reached(mark) {
                 return false;
             }
-            let gone = recorder.is_gone(wait.by);
+            let gone =
+                *known.entry(wait.by).or_insert_with(|| self.is_gone(wait.by)) || self.has_begun_anew(wait.number);
             let now = is_reached(self.word(self.reached_at(place(wait.number))), wait.number);
             if !now && (gone || wait.reached) {
                 if !wait.reached {
-                    tracing::warn!("an event was recorded by a process that has ended: nobody waits for that any more");
+                    tracing::warn!("no GPU comes to a record of an event any more: nobody waits for it");
                 }
                 self.retire(wait.number, wait.by);
             }
             wait.reached |= now || gone;
-            wait.until.is_some() || !wait.reached
+            true
         });
         !waits.is_empty()
     }
 
-    /// Its context is about to take the memory back: nothing waits here from now on.
-    pub(crate) fn end(&self) {
-        self.waits.lock().clear();
+    /// Gives a record up if no GPU comes to it any more; whether that is so.
+    pub(crate) fn is_given_up(&self, record: Awaited) -> bool {
+        let Awaited { number, by: Some(by) } = record else { return false };
+        let gone = self.is_gone(by);
+        if gone {
+            self.retire(number, by);
+        }
+        gone
     }
 
-    /// Of a context.
-    pub(crate) fn is_of(&self, core: &Arc<ContextCore>) -> bool {
-        Arc::ptr_eq(&self.core, core)
+    /// The process that has made the event has ended, and the words with it: numbers begin again.
+    fn has_begun_anew(&self, number: u32) -> bool {
+        !is_reached(self.given(place(number)).number, number)
     }
 
-    /// Gives up a record of a process that has ended, whose GPU may still come to it: so that nobody gets its place, that is given to
-    /// the same process once more, and given up only if somebody has to wait for it.
+    /// Gives up a record of a recorder that is gone. A GPU that has begun to may still come to it: so that nobody gets its place as long as
+    /// there are others, that is given to the same recorder once more.
     fn retire(&self, number: u32, by: RecorderId) {
         let next = |number: u32| Given { number: number.wrapping_add(PLACES), by: Some(by) };
         let _ = self.give(place(number), |given| given == number, next);

@@ -288,9 +288,78 @@ fn nobody_waits_for_a_record_that_no_gpu_comes_to() {
         assert_eq!(other.stream_synchronize(failing), Err(CudaError::ILLEGAL_ADDRESS));
         (context, release)
     });
-    within(&one, |one| assert_eq!(one.event_query(event), Err(CudaError::NOT_READY)));
-    other.ctx_destroy(context).unwrap();
     within(&one, |one| assert_eq!(one.event_query(event), Ok(())));
+    other.ctx_destroy(context).unwrap();
+}
+
+/// A context that fails with records of an event under way in so many streams, and what lets these go.
+fn failed_records(driver: &Driver, handle: &[u8; 64], streams: usize) -> Vec<std::sync::mpsc::Sender<()>> {
+    within(driver, |driver| {
+        let context = driver.ctx_create(0, cuda_core::Device(0)).unwrap();
+        let opened = driver.ipc_open_event_handle(handle).unwrap();
+        let releases = (0..streams).map(|_| {
+            let (stream, release) = held(driver);
+            driver.event_record(opened, stream).unwrap();
+            release
+        });
+        let releases = releases.collect();
+        // It may be destroyed meanwhile.
+        driver.event_destroy(opened).unwrap();
+        let module = driver.module_load_data(&&b".version 8 .entry trap()"[..], &mut JitLog::default()).unwrap();
+        let function = driver.module_get_function(module, "trap").unwrap();
+        let failing = driver.stream_create(1).unwrap();
+        driver.launch_kernel(function, &shape(failing), Params::Each(&mut |_, _| true)).unwrap();
+        assert_eq!(driver.stream_synchronize(failing), Err(CudaError::ILLEGAL_ADDRESS));
+        driver.ctx_destroy(context).unwrap();
+        releases
+    })
+}
+
+#[test]
+fn places_of_records_that_no_gpu_comes_to_are_used_again() {
+    let [(one, _), (other, _)] = two();
+    let (event, handle) = within(&one, |one| {
+        let event = one.event_create(SHARED).unwrap();
+        (event, one.ipc_get_event_handle(event).unwrap())
+    });
+    let _releases: Vec<_> = (0..3).flat_map(|_| failed_records(&other, &handle, 100)).collect();
+    within(&one, |one| {
+        assert_eq!(one.event_query(event), Ok(()));
+        let stream = one.stream_create(1).unwrap();
+        one.event_record(event, stream).unwrap();
+        one.stream_synchronize(stream).unwrap();
+        assert_eq!(one.event_query(event), Ok(()));
+    });
+}
+
+#[test]
+fn a_stream_goes_on_waiting_for_an_event_whose_context_ends() {
+    let [(one, _), (other, _)] = two();
+    let (event, handle) = within(&one, |one| {
+        let event = one.event_create(SHARED).unwrap();
+        (event, one.ipc_get_event_handle(event).unwrap())
+    });
+    let release = within(&one, |one| {
+        let (stream, release) = held(one);
+        one.event_record(event, stream).unwrap();
+        release
+    });
+    within(&other, |other| {
+        let first = other.ctx_get_current().unwrap();
+        let stream = other.stream_create(1).unwrap();
+        let context = other.ctx_create(0, cuda_core::Device(0)).unwrap();
+        let opened = other.ipc_open_event_handle(&handle).unwrap();
+        other.ctx_set_current(first).unwrap();
+        other.stream_wait_event(stream, opened, 0).unwrap();
+        other.ctx_destroy(context).unwrap();
+        // What lies there now, if anything else did, would look like a record that is not reached.
+        let at = other.mem_alloc_host(4 << 10).unwrap();
+        other.memset(DevAddr(at), 0x21, 4, 1 << 10, Stream::NULL).unwrap();
+        other.stream_synchronize(Stream::NULL).unwrap();
+        assert_eq!(other.stream_query(stream), Err(CudaError::NOT_READY));
+        release.send(()).unwrap();
+        other.stream_synchronize(stream).unwrap();
+    });
 }
 
 #[test]
