@@ -196,7 +196,7 @@ impl Emit<'_, '_> {
             Val::Wide { b, stride, k, signed, .. } => {
                 (stride > 0 && (k, signed) == (pointer.scale, pointer.signed)).then_some(b)?
             }
-            Val::Same(_) => *self.indices.get(&pointer.extended)?,
+            Val::Same(_) => *self.indices.get(&r)?,
             _ => return None,
         };
         Some((pointer, index))
@@ -217,13 +217,26 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// Notes the index that an operation has just extended: a scalar of which addresses will be made.
+    /// Notes of which index a scalar is made that an operation has just written: an address, or what one will be made of.
     pub(super) fn note_index(&mut self, op: &Op) {
-        let (Op::Mul { dst, .. } | Op::Cvt { dst, .. }) = *op else { return };
-        let Some(index) = self.pointers.index(dst) else { return };
-        if [index, dst].into_iter().all(|r| self.class(r) == Class::Same)
-            && let Val::Same(v) = self.get(index)
-        {
+        let (dst, index) = match *op {
+            Op::Mul { dst, .. } | Op::Cvt { dst, .. } => match self.pointers.index(dst) {
+                Some(index) if self.class(index) == Class::Same => (dst, self.get(index)),
+                _ => return,
+            },
+            Op::Int { op: IntOp::Add | IntOp::Shl, dst, a, b, .. } => {
+                let of = |o: Operand| match o {
+                    Operand::Reg(r) => self.indices.get(&r).copied(),
+                    Operand::Imm(_) => None,
+                };
+                match (self.pointers.definition(dst), of(a), of(b)) {
+                    (Some(_), Some(index), None) | (Some(_), None, Some(index)) => (dst, Val::Same(index)),
+                    _ => return,
+                }
+            }
+            _ => return,
+        };
+        if let (Class::Same, Val::Same(v)) = (self.class(dst), index) {
             self.indices.insert(dst, v);
         }
     }

@@ -122,7 +122,7 @@ pub(crate) struct Emit<'a, 'f> {
     fixed: HashMap<Reg, Value>,
     bases: Vec<(Base, Value)>,
     rooms: Vec<(fixed::Reach, fixed::Room)>,
-    /// Indices that have been extended to 64 bits in the node so far, by the register that this is in.
+    /// Indices of which 64-bit scalars have been made in the node so far, by the register that these are in.
     indices: HashMap<Reg, Value>,
     /// Ranges that have been checked in the node so far; see `memory`.
     checked: Vec<memory::Checked>,
