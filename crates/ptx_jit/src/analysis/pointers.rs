@@ -25,8 +25,6 @@ pub(crate) struct Base {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Pointer {
     pub(crate) base: Base,
-    /// What the index is read for: the register that is the index extended to 64 bits, or a multiple of that.
-    pub(crate) extended: Reg,
     pub(crate) scale: i64,
     pub(crate) signed: bool,
 }
@@ -130,10 +128,10 @@ impl Pointers {
                 Op::Mul { part: MulPart::Wide, ty, a: Operand::Reg(_), b: Operand::Imm(by), .. } if ty.bits() == 32 => {
                     let by = if ty.is_signed() { i64::from(by as i32) } else { i64::from(by as u32) };
                     scale = scale.checked_mul(by)?;
-                    return Some(Pointer { base, extended: at, scale, signed: ty.is_signed() });
+                    return Some(Pointer { base, scale, signed: ty.is_signed() });
                 }
                 Op::Cvt { src_ty, dst_ty, a: Operand::Reg(_), .. } if extends(src_ty, dst_ty) => {
-                    return Some(Pointer { base, extended: at, scale, signed: src_ty.is_signed() });
+                    return Some(Pointer { base, scale, signed: src_ty.is_signed() });
                 }
                 _ => return None,
             }
@@ -147,7 +145,7 @@ impl Pointers {
         }
     }
 
-    /// The index of 32 bits that the register is an extension or a multiple of, as [`Pointer::extended`].
+    /// The index of 32 bits that the register is an extension or a multiple of.
     pub(crate) fn index(&self, extended: Reg) -> Option<Reg> {
         match *self.definition(extended)? {
             Op::Mul { part: MulPart::Wide, ty, a: Operand::Reg(index), b: Operand::Imm(_), .. } if ty.bits() == 32 => {
