@@ -223,6 +223,20 @@ impl Memfd {
         }
     }
 
+    /// Lets go of a byte that this description has locked, also where others have descriptors of it.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn unlock_byte(&self, at: u64) -> io::Result<()> {
+        let mut lock = byte(at)?;
+        lock.l_type = libc::F_UNLCK as i16;
+        // SAFETY: as above.
+        match unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Whether another description has locked a byte.
     ///
     /// # Errors
@@ -274,10 +288,10 @@ fn look_up(process: u32, descriptor: u32) -> io::Result<OwnedFd> {
     };
     let process = PathBuf::from(format!("/proc/{process}"));
     open(&process).or_else(|error: io::Error| {
-        if error.kind() != io::ErrorKind::NotFound {
+        // Its first thread may have ended: what is left of that is nobody's, or the superuser's.
+        if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) {
             return Err(error);
         }
-        // Its first thread may have ended.
         let threads = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten().take(THREADS);
         threads.map(|thread| thread.path()).find_map(|thread| open(&thread).ok()).ok_or(error)
     })

@@ -125,7 +125,7 @@ impl<E: Into<CompileError>> From<E> for Failure {
 fn in_regions(kernel: &Kernel, block: [u32; 3], region: usize, alone: bool, watch: &Watch) -> Result<Machine, Failure> {
     let entries = isa(Allocation::Thorough)?;
     let plan = width::plan_widest(kernel, block, region, alone).map_err(unsupported)?;
-    let known = (Floats::of(kernel), Pointers::of(kernel));
+    let known = (Floats::of(kernel), Pointers::of(kernel, &plan.live.live_in[0]));
     let instructions = kernel.blocks.iter().map(|block| block.insts.len()).sum();
     let pieces = divide(plan.regions.len(), watch.threads(instructions), watch, |scratch: &mut Scratch, index| {
         watch.check().map_err(CompileError::from)?;

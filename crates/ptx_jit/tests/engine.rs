@@ -789,6 +789,44 @@ fn arrays_begin_and_end_where_memory_does() {
     assert!(faults > 0);
 }
 
+/// Addresses whose parts are made in other nodes, later than they are read, or of themselves.
+#[test]
+fn addresses_are_what_their_registers_hold() {
+    let bodies = [
+        // A scalar pointer of one node, and an offset that the grid shares of another.
+        "mov.u32 %r1, 3; mov.u32 %r7, 5; mul.wide.s32 %rd3, %r1, 4; add.s64 %rd4, %rd0, %rd3; setp.ge.u32 %p0, %r7, 9;\n\
+         @%p0 bra END; cvt.u32.u64 %r2, %rd1; and.b32 %r3, %r2, 31; shr.u64 %rd7, %rd1, 34; cvt.u32.u64 %r4, %rd7;\n\
+         ld.param.u32 %r5, [b+4]; mul.wide.s32 %rd5, %r5, 4; add.s64 %rd6, %rd4, %rd5; ld.global.u32 %r6, [%rd6];\n\
+         st.global.u32 [%rd1], %r6;\nEND:",
+        // The address of the trip before.
+        "mov.u64 %rd7, 0; mov.u32 %r1, 0; mov.u32 %r6, 0;\n\
+         LOOP: mul.wide.u32 %rd3, %r1, 4; setp.gt.u32 %p0, %r1, 0; @%p0 ld.global.u32 %r2, [%rd4]; add.u32 %r6, %r6, %r2;\n\
+         add.s64 %rd4, %rd0, %rd3; add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 9; @%p1 bra LOOP; st.global.u32 [%rd1], %r6;",
+        // Registers that are made of themselves begin as zero: there is no memory.
+        "st.global.u32 [%rd1], %r0; setp.lt.u32 %p0, %r0, 99; @%p0 bra END; add.s64 %rd4, %rd4, 4; st.global.u32 [%rd4], %r0;\n\
+         add.s64 %rd5, %rd6, 4; add.s64 %rd6, %rd5, 4; st.global.u32 [%rd5], %r0;\n\
+         shl.b64 %rd7, %rd7, 0; st.global.u32 [%rd7], %r0;\nEND:",
+    ];
+    for body in bodies {
+        assert!(same_in(PAGE, &[(0, 0)], body, &[LO, LO + 256]), "{body}");
+    }
+}
+
+/// Predicates made of one another many times over.
+#[test]
+fn a_predicate_may_be_made_of_one_very_often() {
+    for op in ["and", "or"] {
+        let twice = format!("{op}.pred %p1, %p1, %p1;").repeat(64);
+        for not in ["", "not.pred %p1, %p1; ".repeat(999).as_str()] {
+            let body = format!(
+                "setp.lt.u32 %p1, %r0, 40; {twice} {not} mov.u32 %r1, 1; @%p1 bra ON; mov.u32 %r1, 2;\n\
+                 ON: mul.wide.u32 %rd2, %r0, 4; add.s64 %rd3, %rd1, %rd2; st.global.u32 [%rd3], %r1;"
+            );
+            assert!(same_in(PAGE, &[(0, 0)], &body, &[LO, LO]), "{op}");
+        }
+    }
+}
+
 #[test]
 fn lanes_shift_by_what_they_share() {
     for amount in [0_u32, 1, 7, 15, 16, 31, 32, 33, 63, 64, 256, u32::MAX] {

@@ -159,15 +159,12 @@ impl ContextCore {
         if self.stick(error.into()) {
             tracing::error!(context = self.id.0, ?error, "context failed");
         }
+        self.gpu.event_watch.end_recorders(self.id);
     }
 
     /// The first error sticks; whether it is this one.
     pub(crate) fn stick(&self, error: CudaError) -> bool {
-        let first = self.error.compare_exchange(0, error.code(), Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if first {
-            self.gpu.event_watch.end_recorders(self.id);
-        }
-        first
+        self.error.compare_exchange(0, error.code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// # Errors
@@ -271,7 +268,6 @@ impl ContextCore {
     /// The context is over: calls are refused from now on.
     pub(crate) fn die(&self) {
         self.dead.store(true, Ordering::Release);
-        self.gpu.event_watch.end_recorders(self.id);
     }
 
     /// Ends its being on the GPU: its queues stop, and what its kernels have printed is handed over.
@@ -282,5 +278,6 @@ impl ContextCore {
             fifo.drain(self.gpu.host.print);
         }
         self.on_gpu.store(false, Ordering::Release);
+        self.gpu.event_watch.end_recorders(self.id);
     }
 }

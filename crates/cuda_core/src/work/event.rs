@@ -272,6 +272,11 @@ impl EventState {
     pub(crate) fn abandon_in(&self, context: &Arc<ContextCore>) {
         let slots = context.slots();
         let record = self.record.lock();
+        // Others see by the recorder that it is gone; who knows of none does not.
+        if let Some(words) = &self.words {
+            let here = record.uses.iter().filter(|of| Arc::ptr_eq(&of.stream.core, context));
+            here.filter_map(|of| of.record).for_each(|number| words.give_up(number));
+        }
         if let (Some((slot, last)), Some((mark, stream))) = (record.slot, &record.last)
             && Arc::ptr_eq(&stream.core, context)
             && !slots.reached(mark)

@@ -51,7 +51,10 @@ impl Recorder {
 
     /// No GPU comes to its records any more.
     pub(crate) fn end(&self) {
-        drop(self.locked.lock().take());
+        if let Some(file) = self.locked.lock().take() {
+            // Forked children may have it, too.
+            let _ = file.unlock_byte(at(self.id));
+        }
     }
 }
 

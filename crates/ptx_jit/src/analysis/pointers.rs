@@ -4,6 +4,7 @@
 use ptx::ir::{Inst, IntOp, Kernel, MulPart, Op, Operand, Reg, RegTy, Space, Ty};
 
 use super::operands;
+use super::regset::RegSet;
 
 /// What is known of a kernel's registers.
 #[derive(Debug)]
@@ -25,11 +26,13 @@ pub(crate) struct Base {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Pointer {
     pub(crate) base: Base,
+    /// The register that is the index extended to 64 bits, or a multiple of that.
+    pub(crate) extended: Reg,
     pub(crate) scale: i64,
     pub(crate) signed: bool,
 }
 
-/// Deepest expressions that are followed.
+/// Deepest expressions that are followed: registers may be made of themselves.
 const MAX_DEPTH: u8 = 16;
 /// Most terms of a base.
 const MAX_TERMS: usize = 4;
@@ -39,7 +42,8 @@ fn wide(ty: Ty) -> bool {
 }
 
 impl Pointers {
-    pub(crate) fn of(kernel: &Kernel) -> Pointers {
+    /// `before` are registers that may be read before they are written: then they are not what their definition says.
+    pub(crate) fn of(kernel: &Kernel, before: &RegSet) -> Pointers {
         let insts = || kernel.blocks.iter().flat_map(|block| &block.insts);
         let mut writes = vec![0_u32; kernel.regs.len()];
         let mut definitions: Vec<Option<Op>> = vec![None; kernel.regs.len()];
@@ -49,8 +53,8 @@ impl Pointers {
                 definitions[r.0 as usize] = (guard.is_none() && computes(kernel, op)).then(|| op.clone());
             }
         }
-        for (definition, writes) in definitions.iter_mut().zip(writes) {
-            if writes != 1 {
+        for (i, (definition, writes)) in definitions.iter_mut().zip(writes).enumerate() {
+            if writes != 1 || before.contains(Reg(i as u32)) {
                 *definition = None;
             }
         }
@@ -95,7 +99,9 @@ impl Pointers {
     /// An address in a register, as a base and an index.
     pub(crate) fn pointer(&self, r: Reg) -> Option<Pointer> {
         let (mut at, mut base) = (r, Base::default());
+        let mut steps = 0..MAX_DEPTH;
         loop {
+            steps.next()?;
             match self.definition(at)? {
                 Op::Int { op: IntOp::Add, ty, a, b, .. } if wide(*ty) => {
                     let (rest, term) = match (*a, *b) {
@@ -119,6 +125,7 @@ impl Pointers {
         base.terms.sort_unstable_by_key(|r| r.0);
         let mut scale = 1_i64;
         loop {
+            steps.next()?;
             let op = self.definition(at)?;
             match *op {
                 Op::Int { op: IntOp::Shl, ty, a: Operand::Reg(a), b: Operand::Imm(n @ 0..=31), .. } if wide(ty) => {
@@ -128,10 +135,10 @@ impl Pointers {
                 Op::Mul { part: MulPart::Wide, ty, a: Operand::Reg(_), b: Operand::Imm(by), .. } if ty.bits() == 32 => {
                     let by = if ty.is_signed() { i64::from(by as i32) } else { i64::from(by as u32) };
                     scale = scale.checked_mul(by)?;
-                    return Some(Pointer { base, scale, signed: ty.is_signed() });
+                    return Some(Pointer { base, extended: at, scale, signed: ty.is_signed() });
                 }
                 Op::Cvt { src_ty, dst_ty, a: Operand::Reg(_), .. } if extends(src_ty, dst_ty) => {
-                    return Some(Pointer { base, scale, signed: src_ty.is_signed() });
+                    return Some(Pointer { base, extended: at, scale, signed: src_ty.is_signed() });
                 }
                 _ => return None,
             }
@@ -145,7 +152,7 @@ impl Pointers {
         }
     }
 
-    /// The index of 32 bits that the register is an extension or a multiple of.
+    /// The index of 32 bits that the register is an extension or a multiple of, as [`Pointer::extended`].
     pub(crate) fn index(&self, extended: Reg) -> Option<Reg> {
         match *self.definition(extended)? {
             Op::Mul { part: MulPart::Wide, ty, a: Operand::Reg(index), b: Operand::Imm(_), .. } if ty.bits() == 32 => {

@@ -43,6 +43,10 @@ struct Index {
     grows: Value,
 }
 
+/// Most comparisons that are asked one after the other, and deepest predicates in which they are looked for.
+const MAX_LEAVES: usize = 8;
+const MAX_DEPTH: u8 = 16;
+
 type Indices = HashMap<(Value, i32, bool), Index>;
 
 /// What is asked of a predicate, and what is to come out.
@@ -123,7 +127,7 @@ impl Emit<'_, '_> {
         // One comparison after the other, where each must come out so: mostly all do.
         let asked = [(false, fails), (true, holds)].map(|(want, to)| {
             let mut leaves = Vec::new();
-            let enough = self.leaves(body, &ends.made, p.reg, want, &mut leaves);
+            let enough = self.leaves(body, &ends.made, p.reg, want, 0, &mut leaves);
             if enough {
                 self.branch_by_leaves(&leaves, to);
             }
@@ -157,7 +161,10 @@ impl Emit<'_, '_> {
 
     /// Comparisons that must come out alike in all lanes for predicate `r`, made by instructions `made`, to be `want` in all; false if it is
     /// not enough that all of some do.
-    fn leaves(&self, body: &[Inst], made: &[usize], r: Reg, want: bool, leaves: &mut Vec<Leaf>) -> bool {
+    fn leaves(&self, body: &[Inst], made: &[usize], r: Reg, want: bool, depth: u8, leaves: &mut Vec<Leaf>) -> bool {
+        if leaves.len() == MAX_LEAVES || depth == MAX_DEPTH {
+            return false;
+        }
         let last = made.iter().rposition(|&i| operands::writes(&body[i].op).first() == Some(&r));
         let Some(position) = last else {
             leaves.push(Leaf { of: Asked::Shared(Operand::Reg(r)), want });
@@ -169,7 +176,7 @@ impl Emit<'_, '_> {
             return true;
         }
         let mut of = |o: Operand, want| match o {
-            Operand::Reg(r) => self.leaves(body, made, r, want, leaves),
+            Operand::Reg(r) => self.leaves(body, made, r, want, depth + 1, leaves),
             Operand::Imm(_) => false,
         };
         match inst.op {

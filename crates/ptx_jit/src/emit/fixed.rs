@@ -196,7 +196,10 @@ impl Emit<'_, '_> {
             Val::Wide { b, stride, k, signed, .. } => {
                 (stride > 0 && (k, signed) == (pointer.scale, pointer.signed)).then_some(b)?
             }
-            Val::Same(_) => *self.indices.get(&r)?,
+            Val::Same(_) => {
+                let &(extended, index) = self.indices.get(&r)?;
+                (extended == pointer.extended).then_some(index)?
+            }
             _ => return None,
         };
         Some((pointer, index))
@@ -219,25 +222,29 @@ impl Emit<'_, '_> {
 
     /// Notes of which index a scalar is made that an operation has just written: an address, or what one will be made of.
     pub(super) fn note_index(&mut self, op: &Op) {
-        let (dst, index) = match *op {
-            Op::Mul { dst, .. } | Op::Cvt { dst, .. } => match self.pointers.index(dst) {
-                Some(index) if self.class(index) == Class::Same => (dst, self.get(index)),
-                _ => return,
-            },
+        let (dst, noted) = match *op {
+            Op::Mul { dst, .. } | Op::Cvt { dst, .. } => {
+                let Some(index) = self.pointers.index(dst) else { return };
+                if self.class(index) != Class::Same {
+                    return;
+                }
+                let Val::Same(v) = self.get(index) else { return };
+                (dst, (dst, v))
+            }
             Op::Int { op: IntOp::Add | IntOp::Shl, dst, a, b, .. } => {
                 let of = |o: Operand| match o {
                     Operand::Reg(r) => self.indices.get(&r).copied(),
                     Operand::Imm(_) => None,
                 };
                 match (self.pointers.definition(dst), of(a), of(b)) {
-                    (Some(_), Some(index), None) | (Some(_), None, Some(index)) => (dst, Val::Same(index)),
+                    (Some(_), Some(noted), None) | (Some(_), None, Some(noted)) => (dst, noted),
                     _ => return,
                 }
             }
             _ => return,
         };
-        if let (Class::Same, Val::Same(v)) = (self.class(dst), index) {
-            self.indices.insert(dst, v);
+        if self.class(dst) == Class::Same {
+            self.indices.insert(dst, noted);
         }
     }
 }

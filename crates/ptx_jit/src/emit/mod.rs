@@ -122,8 +122,8 @@ pub(crate) struct Emit<'a, 'f> {
     fixed: HashMap<Reg, Value>,
     bases: Vec<(Base, Value)>,
     rooms: Vec<(fixed::Reach, fixed::Room)>,
-    /// Indices of which 64-bit scalars have been made in the node so far, by the register that these are in.
-    indices: HashMap<Reg, Value>,
+    /// 64-bit scalars that have been made of an index in the node so far: the register in which that was extended, and the index.
+    indices: HashMap<Reg, (Reg, Value)>,
     /// Ranges that have been checked in the node so far; see `memory`.
     checked: Vec<memory::Checked>,
     /// The instructions of the node from the current one on.
