@@ -794,7 +794,7 @@ fn arrays_begin_and_end_where_memory_does() {
 fn addresses_are_what_their_registers_hold() {
     let bodies = [
         // A scalar pointer of one node, and an offset that the grid shares of another.
-        "mov.u32 %r1, 3; mov.u32 %r7, 5; mul.wide.s32 %rd3, %r1, 4; add.s64 %rd4, %rd0, %rd3; setp.ge.u32 %p0, %r7, 9;\n\
+        "mov.u32 %r1, %nctaid.x; mov.u32 %r7, 5; mul.wide.s32 %rd3, %r1, 4; add.s64 %rd4, %rd0, %rd3; setp.ge.u32 %p0, %r7, 9;\n\
          @%p0 bra END; cvt.u32.u64 %r2, %rd1; and.b32 %r3, %r2, 31; shr.u64 %rd7, %rd1, 34; cvt.u32.u64 %r4, %rd7;\n\
          ld.param.u32 %r5, [b+4]; mul.wide.s32 %rd5, %r5, 4; add.s64 %rd6, %rd4, %rd5; ld.global.u32 %r6, [%rd6];\n\
          st.global.u32 [%rd1], %r6;\nEND:",
