@@ -212,14 +212,10 @@ impl Memfd {
     /// # Errors
     /// What the operating system says.
     pub fn lock_byte(&self, at: u64) -> io::Result<bool> {
-        let mut lock = byte(at)?;
-        // SAFETY: the lock is valid as long as the call takes.
-        match unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) } {
-            0 => Ok(true),
-            _ => match io::Error::last_os_error() {
-                error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
-                error => Err(error),
-            },
+        match self.set_lock(at, libc::F_WRLCK) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -228,9 +224,12 @@ impl Memfd {
     /// # Errors
     /// What the operating system says.
     pub fn unlock_byte(&self, at: u64) -> io::Result<()> {
-        let mut lock = byte(at)?;
-        lock.l_type = libc::F_UNLCK as i16;
-        // SAFETY: as above.
+        self.set_lock(at, libc::F_UNLCK)
+    }
+
+    fn set_lock(&self, at: u64, kind: i32) -> io::Result<()> {
+        let mut lock = byte(at, kind)?;
+        // SAFETY: the lock is valid as long as the call takes.
         match unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -242,7 +241,7 @@ impl Memfd {
     /// # Errors
     /// What the operating system says.
     pub fn is_byte_locked(&self, at: u64) -> io::Result<bool> {
-        let mut lock = byte(at)?;
+        let mut lock = byte(at, libc::F_WRLCK)?;
         // SAFETY: as above; the call says in it who has locked the byte.
         match unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } {
             0 => Ok(i32::from(lock.l_type) != libc::F_UNLCK),
@@ -266,9 +265,9 @@ impl Memfd {
 }
 
 /// A lock of one byte.
-fn byte(at: u64) -> io::Result<libc::flock> {
+fn byte(at: u64, kind: i32) -> io::Result<libc::flock> {
     let at = at.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
-    let [kind, from] = [libc::F_WRLCK as i16, libc::SEEK_SET as i16];
+    let [kind, from] = [kind as i16, libc::SEEK_SET as i16];
     Ok(libc::flock { l_type: kind, l_whence: from, l_start: at, l_len: 1, l_pid: 0 })
 }
 

@@ -73,7 +73,7 @@ impl EventWatch {
             let thread = std::thread::Builder::new().name("cuda-events".into()).spawn(move || attend(&list));
             watched.attended = thread.is_ok();
             if let Err(error) = thread {
-                tracing::warn!(%error, "who waits for an event of a process that is killed waits until it is recorded again");
+                tracing::warn!(%error, "who waits for an event that no GPU comes to waits until it is recorded again");
             }
         }
     }

@@ -224,7 +224,7 @@ impl EventWords {
         if is_reached(self.word(at), number) {
             return None;
         }
-        // A later record of the place, before this one is reached, is the same recorder's, or tells of nobody.
+        // A later record of the place, before this one is reached, is the same recorder's, or tells of nobody; or this one's is gone.
         let given = self.given(place);
         let by = given.by.filter(|_| is_reached(given.number, number));
         let (value, compare) = (number.into(), Compare::CyclicGeq);

@@ -32,6 +32,14 @@ pub(crate) struct Pointer {
     pub(crate) signed: bool,
 }
 
+/// An index of 32 bits, extended to 64 bits and scaled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extension {
+    pub(crate) index: Reg,
+    scale: i64,
+    signed: bool,
+}
+
 /// Deepest expressions that are followed: registers may be made of themselves.
 const MAX_DEPTH: u8 = 16;
 /// Most terms of a base.
@@ -123,26 +131,17 @@ impl Pointers {
         }
         // The order in which terms were added is no matter.
         base.terms.sort_unstable_by_key(|r| r.0);
-        let mut scale = 1_i64;
-        loop {
+        let mut factor = 1_i64;
+        while let Op::Int { op: IntOp::Shl, ty, a: Operand::Reg(a), b: Operand::Imm(n @ 0..=31), .. } =
+            *self.definition(at)?
+            && wide(ty)
+        {
             steps.next()?;
-            let op = self.definition(at)?;
-            match *op {
-                Op::Int { op: IntOp::Shl, ty, a: Operand::Reg(a), b: Operand::Imm(n @ 0..=31), .. } if wide(ty) => {
-                    scale = scale.checked_mul(1 << n)?;
-                    at = a;
-                }
-                Op::Mul { part: MulPart::Wide, ty, a: Operand::Reg(_), b: Operand::Imm(by), .. } if ty.bits() == 32 => {
-                    let by = if ty.is_signed() { i64::from(by as i32) } else { i64::from(by as u32) };
-                    scale = scale.checked_mul(by)?;
-                    return Some(Pointer { base, extended: at, scale, signed: ty.is_signed() });
-                }
-                Op::Cvt { src_ty, dst_ty, a: Operand::Reg(_), .. } if extends(src_ty, dst_ty) => {
-                    return Some(Pointer { base, extended: at, scale, signed: src_ty.is_signed() });
-                }
-                _ => return None,
-            }
+            factor = factor.checked_mul(1 << n)?;
+            at = a;
         }
+        let Extension { scale, signed, .. } = self.extension(at)?;
+        Some(Pointer { base, extended: at, scale: factor.checked_mul(scale)?, signed })
     }
 
     fn is_term(&self, o: Operand) -> bool {
@@ -152,13 +151,16 @@ impl Pointers {
         }
     }
 
-    /// The index of 32 bits that the register is an extension or a multiple of, as [`Pointer::extended`].
-    pub(crate) fn index(&self, extended: Reg) -> Option<Reg> {
-        match *self.definition(extended)? {
-            Op::Mul { part: MulPart::Wide, ty, a: Operand::Reg(index), b: Operand::Imm(_), .. } if ty.bits() == 32 => {
-                Some(index)
+    /// What index the register is an extension of, or a multiple of one, as [`Pointer::extended`].
+    pub(crate) fn extension(&self, r: Reg) -> Option<Extension> {
+        match *self.definition(r)? {
+            Op::Mul { part: MulPart::Wide, ty, a: Operand::Reg(index), b: Operand::Imm(by), .. } if ty.bits() == 32 => {
+                let scale = if ty.is_signed() { i64::from(by as i32) } else { i64::from(by as u32) };
+                Some(Extension { index, scale, signed: ty.is_signed() })
             }
-            Op::Cvt { src_ty, dst_ty, a: Operand::Reg(index), .. } if extends(src_ty, dst_ty) => Some(index),
+            Op::Cvt { src_ty, dst_ty, a: Operand::Reg(index), .. } if extends(src_ty, dst_ty) => {
+                Some(Extension { index, scale: 1, signed: src_ty.is_signed() })
+            }
             _ => None,
         }
     }

@@ -8,7 +8,7 @@ use ptx::ir::{IntOp, MulPart, Op, Operand, Reg, Ty};
 
 use super::{Emit, Val, trusted};
 use crate::analysis::classes::Class;
-use crate::analysis::pointers::{Base, Pointer, parameter};
+use crate::analysis::pointers::{Base, Extension, Pointer, parameter};
 
 /// Accesses by an index from a base on, in the window: what is limited alike.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -224,7 +224,7 @@ impl Emit<'_, '_> {
     pub(super) fn note_index(&mut self, op: &Op) {
         let (dst, noted) = match *op {
             Op::Mul { dst, .. } | Op::Cvt { dst, .. } => {
-                let Some(index) = self.pointers.index(dst) else { return };
+                let Some(Extension { index, .. }) = self.pointers.extension(dst) else { return };
                 if self.class(index) != Class::Same {
                     return;
                 }

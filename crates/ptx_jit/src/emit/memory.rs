@@ -434,8 +434,7 @@ impl Emit<'_, '_> {
         self.branch(&ok, (fast, &[]), (slow, &[]));
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
-        let key = self.key(self.attached.sites.len());
-        self.attached.sites.push(site);
+        let key = self.site(space, site.ty, site.count as usize);
         let v = match self.address(space, addr) {
             Val::Same(v) => v,
             _ => v,
