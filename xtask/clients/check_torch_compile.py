@@ -1,7 +1,6 @@
 import copy
 
 import torch
-import torch._inductor.config
 from checks import close, run
 from torch import nn
 
@@ -52,12 +51,9 @@ def learns(net, x, y):
     on_cpu = loss(expected, x, y)
     on_cpu.backward()
     net = copy.deepcopy(net).cuda()
-    # Else the compiler computes constants on the GPU, by PyTorch's own kernels.
-    with torch._inductor.config.patch(joint_graph_constant_folding=False):
-        on_gpu = torch.compile(loss)(net, x.cuda(), y.cuda())
-        close(on_gpu.detach().cpu(), on_cpu.detach(), 1e-4)
-        # So that PyTorch need not make it.
-        on_gpu.backward(gradient=torch.ones(()).cuda())
+    on_gpu = torch.compile(loss)(net, x.cuda(), y.cuda())
+    close(on_gpu.detach().cpu(), on_cpu.detach(), 1e-4)
+    on_gpu.backward()
     for got, want in zip(net.parameters(), expected.parameters(), strict=True):
         close(got.grad.cpu(), want.grad, 1e-3)
 
@@ -91,4 +87,33 @@ def transformer():
     learns(net, torch.randn(4, 16, 32), torch.randn(4, 16, 5))
 
 
-run(pointwise, softmax, reductions, norm, product, perceptron, transformer)
+def losses(net, x, y, compiled):
+    """What a few steps of an optimizer make of the loss."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    of_net, step = (torch.compile(f) if compiled else f for f in (loss, optimizer.step))
+    found = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        now = of_net(net, x, y)
+        now.backward()
+        step()
+        found.append(now.item())
+    return torch.tensor(found)
+
+
+def training():
+    """five steps of Adam, loss and optimizer compiled"""
+    net = nn.Sequential(nn.Linear(20, 64), nn.GELU(), nn.Linear(64, 5))
+    x, y = torch.randn(32, 20), torch.randn(32, 5)
+    on_gpu = losses(copy.deepcopy(net).cuda(), x.cuda(), y.cuda(), True)
+    close(on_gpu, losses(net, x, y, False), 1e-3)
+
+
+def fills():
+    """tensors filled, not compiled"""
+    for kind, value in ((torch.float32, 1.5), (torch.int64, -3), (torch.bool, True), (torch.half, 0.25), (torch.complex128, 1 + 2j)):
+        for shape in ((), (5,), (3, 1001)):
+            assert torch.equal(torch.full(shape, value, dtype=kind, device="cuda").cpu(), torch.full(shape, value, dtype=kind))
+
+
+run(pointwise, softmax, reductions, norm, product, fills, perceptron, transformer, training)

@@ -173,9 +173,8 @@ const CLIENTS: [Client; 12] = [
         name: "torch_compile",
         kind: Kind::Python(&TORCH),
         packages: &["torch", "triton"],
-        note: "PyTorch's own kernels, of which its wheels have machine code only, do not run: eager operations but copies and products of matrices, and what a \
-               compiled function leaves to them. So training needs `torch._inductor.config.joint_graph_constant_folding = False` in the program \
-               (the compiler computes constants by those kernels), and the gradient to begin with from the CPU.",
+        note: "PyTorch's own kernels, of which its wheels have machine code only, do not run: eager operations but copies, products of matrices and fills, \
+               for which there are kernels of ours. So what a program computes has to be compiled, its optimizer's steps too.",
     },
     Client {
         name: "jax",

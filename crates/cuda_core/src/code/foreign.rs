@@ -3,6 +3,8 @@
 //! The image's own headers say how long it is, and may be wrong: of an image that was refused nothing is read that may not be there. Sizes
 //! are limited before memory is allocated for them.
 
+use std::fmt;
+
 use crate::code::fatbin::{self, ELF_MAGIC, HEADER_MAGIC, WRAPPER_MAGIC, u32_at, u64_at};
 use crate::values::Image;
 
@@ -15,36 +17,57 @@ const CLASS_64: u8 = 2;
 const SECTION_BYTES: u64 = 64;
 /// Most bytes of machine code that is looked into, and of the names of a file's sections: names are not worth more.
 const MOST_BYTES: u64 = 16 << 20;
-/// Kernels that are named, and most bytes of each name.
+/// Kernels that are named, and most characters of each name.
 const MOST_NAMED: usize = 3;
 const MOST_NAME: usize = 256;
 
-/// The kernels of a file of machine code.
-struct Kernels {
-    first: Vec<String>,
-    all: usize,
+/// What an image holds in place of PTX.
+#[derive(Debug)]
+pub(crate) enum Foreign {
+    TileIr,
+    /// Machine code, with these kernels: one at least.
+    MachineCode(Vec<String>),
 }
 
-/// What the image holds in place of PTX, if that can be told: "machine code (kernels a, b, c and 4 more)".
-pub(crate) fn describe(image: &dyn Image) -> Option<String> {
-    let image = Careful(image);
-    let mut magic = [0; 4];
-    let Kernels { first, all } = match image.read(0, &mut magic).then(|| u32::from_le_bytes(magic))? {
-        _ if magic == TILE_IR_MAGIC => return Some("Tile IR".to_owned()),
-        _ if magic == ELF_MAGIC => kernels(&image)?,
-        HEADER_MAGIC => of_binary(&image)?,
-        WRAPPER_MAGIC => {
-            let mut pointer = [0; 8];
-            let pointer = image.read(8, &mut pointer).then(|| u64::from_le_bytes(pointer))?;
-            of_binary(&Careful(&*image.follow(pointer)?))?
+impl Foreign {
+    /// What the image holds in place of PTX, if that can be told.
+    pub(crate) fn of_image(image: &dyn Image) -> Option<Foreign> {
+        let image = Careful(image);
+        let mut magic = [0; 4];
+        let kernels = match image.read(0, &mut magic).then(|| u32::from_le_bytes(magic))? {
+            _ if magic == TILE_IR_MAGIC => return Some(Foreign::TileIr),
+            _ if magic == ELF_MAGIC => kernels(&image)?,
+            HEADER_MAGIC => of_binary(&image)?,
+            WRAPPER_MAGIC => {
+                let mut pointer = [0; 8];
+                let pointer = image.read(8, &mut pointer).then(|| u64::from_le_bytes(pointer))?;
+                of_binary(&Careful(&*image.follow(pointer)?))?
+            }
+            _ => return None,
+        };
+        (!kernels.is_empty()).then_some(Foreign::MachineCode(kernels))
+    }
+
+    /// Names of its kernels.
+    pub(crate) fn kernels(self) -> Vec<String> {
+        match self {
+            Foreign::TileIr => Vec::new(),
+            Foreign::MachineCode(kernels) => kernels,
         }
-        _ => return None,
-    };
-    let named = first.join(", ");
-    match all {
-        0 => None,
-        1..=MOST_NAMED => Some(format!("machine code (kernels {named})")),
-        all => Some(format!("machine code (kernels {named} and {} more)", all - MOST_NAMED)),
+    }
+}
+
+/// "machine code (kernels a, b, c and 4 more)".
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Foreign::MachineCode(kernels) = self else { return f.write_str("Tile IR") };
+        let named = kernels.len().min(MOST_NAMED);
+        let cut = |name: &String| name.chars().take(MOST_NAME).collect::<String>();
+        write!(f, "machine code (kernels {}", kernels[..named].iter().map(cut).collect::<Vec<_>>().join(", "))?;
+        match kernels.len() - named {
+            0 => f.write_str(")"),
+            more => write!(f, " and {more} more)"),
+        }
     }
 }
 
@@ -61,12 +84,12 @@ impl Image for Careful<'_> {
     }
 }
 
-fn of_binary(image: &dyn Image) -> Option<Kernels> {
+fn of_binary(image: &dyn Image) -> Option<Vec<String>> {
     kernels(&fatbin::machine_code(image, MOST_BYTES)?.as_slice())
 }
 
 /// The kernels of a file of machine code; `None` if it is none.
-fn kernels(image: &dyn Image) -> Option<Kernels> {
+fn kernels(image: &dyn Image) -> Option<Vec<String>> {
     let part = |at: u64, bytes: u64| {
         let mut part = vec![0; usize::try_from(bytes).ok().filter(|_| bytes <= MOST_BYTES)?];
         image.read(at, &mut part).then_some(part)
@@ -79,22 +102,22 @@ fn kernels(image: &dyn Image) -> Option<Kernels> {
     let sections = sections.chunks_exact(SECTION_BYTES as usize);
     let of_names = sections.clone().nth(names as usize)?;
     let names = part(u64_at(of_names, 0x18), u64_at(of_names, 0x20))?;
-    let mut found = Kernels { first: Vec::new(), all: 0 };
     let code = |section| names.get(u32_at(section, 0) as usize..)?.strip_prefix(CODE);
-    for name in sections.filter_map(code) {
-        found.all += 1;
-        if found.first.len() < MOST_NAMED {
-            let name = &name[..name.len().min(MOST_NAME)];
-            let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-            found.first.push(String::from_utf8_lossy(&name[..end]).into_owned());
-        }
-    }
-    Some(found)
+    let name = |section| {
+        let name = code(section)?;
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        Some(String::from_utf8_lossy(&name[..end]).into_owned())
+    };
+    Some(sections.filter_map(name).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn describe(image: &dyn Image) -> Option<String> {
+        Foreign::of_image(image).map(|found| found.to_string())
+    }
 
     /// A file with sections of these names, and one with the names.
     fn elf(names: &[&str]) -> Vec<u8> {

@@ -70,15 +70,13 @@ impl LibraryState {
     /// A kernel by name.
     ///
     /// # Errors
-    /// `NOT_FOUND`.
+    /// As of [`Text::check_holds`].
     pub(crate) fn kernel(self: &Arc<Self>, table: &Table<KernelState>, name: &str) -> Result<Arc<KernelState>> {
         let mut kernels = self.kernels.lock();
         if let Some(kernel) = kernels.iter().find(|kernel| kernel.name == name) {
             return Ok(Arc::clone(kernel));
         }
-        if !self.text.holds(name) {
-            return Err(CudaError::NOT_FOUND);
-        }
+        self.text.check_holds(name)?;
         let kernel = Arc::new(KernelState {
             handle: Kernel(handle::fresh(Tag::Kernel)),
             library: Arc::downgrade(self),

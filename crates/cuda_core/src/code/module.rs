@@ -159,9 +159,7 @@ impl ModuleState {
 
     /// A kernel by name.
     pub(crate) fn function(&self, functions: &Table<FunctionState>, name: &str) -> Result<Arc<FunctionState>> {
-        if !self.text.holds(name) {
-            return Err(CudaError::NOT_FOUND);
-        }
+        self.text.check_holds(name)?;
         let part = self.part(&mut JitLog::default())?;
         let at = part.info.kernels.iter().position(|kernel| kernel.name == name).ok_or(CudaError::NOT_FOUND)?;
         self.make_function(functions, at as u32, part.id, part.info.kernels[at].clone())

@@ -5,8 +5,9 @@ use ptx::link::{LinkError, Module};
 
 use crate::code::entry_names::{self, Clusters, Names};
 use crate::code::fatbin::{self, Found};
-use crate::code::foreign;
+use crate::code::foreign::Foreign;
 use crate::code::managed_variables::Managed;
+use crate::code::pytorch;
 use crate::error::{CudaError, Result};
 use crate::values::{Image, JitLog};
 
@@ -26,6 +27,8 @@ pub(crate) struct Text {
     pub(crate) surfaces: Vec<String>,
     /// Files of a program whose kernels are not here: they hold machine code only.
     without: usize,
+    /// Kernels that the image has as machine code only.
+    elsewhere: Vec<String>,
     /// Those of a library are there for all contexts.
     pub(crate) managed: Managed,
 }
@@ -37,17 +40,27 @@ impl Text {
     /// # Errors
     /// `INVALID_IMAGE`, `NO_BINARY_FOR_GPU`; `INVALID_PTX` if texts cannot be linked: the log says why.
     pub(crate) fn of_image(image: &dyn Image, [major, minor]: [u32; 2], log: &mut JitLog) -> Result<Text> {
-        let found = fatbin::texts(image, major * 10 + minor).inspect_err(|error| {
-            if *error == CudaError::NO_BINARY_FOR_GPU {
-                let instead = foreign::describe(image).map_or(String::new(), |found| format!("; it holds {found}"));
-                log.error.push_str(&format!("the image holds {NO_PTX}{instead}\n"));
+        let mut elsewhere = Vec::new();
+        let found = fatbin::texts(image, major * 10 + minor).or_else(|error| {
+            if error != CudaError::NO_BINARY_FOR_GPU {
+                return Err(error);
             }
+            let instead = Foreign::of_image(image);
+            let said = instead.as_ref().map_or(String::new(), |found| format!("; it holds {found}"));
+            elsewhere = instead.map_or(Vec::new(), Foreign::kernels);
+            if let Some(ours) = pytorch::text(elsewhere.iter().map(String::as_str)) {
+                tracing::info!("kernels of ours in place of PyTorch's, of which the image holds {NO_PTX}");
+                return Ok(Found { texts: vec![ours], without: 0 });
+            }
+            log.error.push_str(&format!("the image holds {NO_PTX}{said}\n"));
+            pytorch::say_of(&elsewhere);
+            Err(error)
         })?;
         let without = found.without;
         let ptx = with_options(one(found, log)?, &log.options);
         let Names { kernels, clusters, textures, surfaces, managed } = entry_names::find(&ptx);
         let managed = if managed { Managed::default() } else { Managed::none() };
-        Ok(Text { ptx, kernels, clusters, textures, surfaces, without, managed })
+        Ok(Text { ptx, kernels, clusters, textures, surfaces, without, elsewhere, managed })
     }
 
     /// What a kernel says of clusters.
@@ -56,13 +69,25 @@ impl Text {
         at.and_then(|at| self.clusters.get(at)).copied().unwrap_or_default()
     }
 
-    /// Is this kernel in it? Says where one may be that is not.
-    pub(crate) fn holds(&self, kernel: &str) -> bool {
-        let found = self.kernels.iter().any(|known| known == kernel);
-        if !found && self.without > 0 {
+    /// Says where a kernel may be that is not in it.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`; `NO_BINARY_FOR_GPU` if the image has it as machine code.
+    pub(crate) fn check_holds(&self, kernel: &str) -> Result<()> {
+        let among = |names: &[String]| names.iter().any(|known| known == kernel);
+        if among(&self.kernels) {
+            return Ok(());
+        }
+        if among(&self.elsewhere) {
+            if !pytorch::say_of(&[kernel]) {
+                tracing::warn!("of the kernel {kernel} the image holds {NO_PTX}");
+            }
+            return Err(CudaError::NO_BINARY_FOR_GPU);
+        }
+        if self.without > 0 {
             tracing::warn!("{kernel} is in no PTX of the program: {} of its linked files hold {NO_PTX}", self.without);
         }
-        found
+        Err(CudaError::NOT_FOUND)
     }
 }
 

@@ -9,6 +9,7 @@ use crate::support::{KERNELS, MANAGED, PRINTED, launch, memory, own_pages, shape
 
 mod clusters;
 mod graphs;
+mod machine_code;
 mod streams;
 mod support;
 mod textures;
