@@ -2,15 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use hostmem::Mapping;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 
 use crate::userfault::{Resolved, Userfault};
 use crate::{Area, Kind, Why, WriteTrap};
+
+/// How long the thread waits at first, and at most, for a memory map to be done changing: whoever sent the descriptor can have that go on
+/// for ever.
+const RETRY: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(1)];
 
 /// Has a thread that hears of the first write to each protected page, notes the page, and lifts its protection; the writer
 /// waits meanwhile.
@@ -71,13 +76,26 @@ impl Watch {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread. If it ends by itself, nobody waits for it: nothing is protected any more, and it is known.
+    /// The thread. If it resolves no more faults, nobody waits for it: nothing is protected any more, and it is known.
     fn run(&self) {
-        if !self.resolve_all() {
-            self.failed.store(true, Ordering::SeqCst);
-            // Failing means that its memory is gone.
-            let _ = self.userfault.protect(self.area, &(0..self.area.pages()), false);
+        if self.resolve_all() {
+            return;
         }
+        self.failed.store(true, Ordering::SeqCst);
+        // While the other process's memory map is being changed, nothing can be lifted. Failing otherwise means that the memory is gone.
+        let [mut wait, longest] = RETRY;
+        while matches!(self.lift_all(), Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+            let mut stop = [PollFd::new(&self.stop, PollFlags::IN)];
+            let timeout = wait.try_into().ok();
+            if !matches!(rustix::event::poll(&mut stop, timeout.as_ref()), Ok(0) | Err(rustix::io::Errno::INTR)) {
+                return;
+            }
+            wait = (wait * 2).min(longest);
+        }
+    }
+
+    fn lift_all(&self) -> io::Result<()> {
+        self.userfault.protect(self.area, &(0..self.area.pages()), false)
     }
 
     fn check(&self) -> io::Result<()> {
@@ -184,14 +202,13 @@ impl WriteTrap for Fault {
 
 impl Drop for Fault {
     fn drop(&mut self) {
-        let Watch { userfault, area, stop, .. } = &*self.watch;
-        let ended = rustix::io::write(stop.as_fd(), &1_u64.to_ne_bytes());
+        let ended = rustix::io::write(&self.watch.stop, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take().filter(|_| ended.is_ok()) {
             // It has no panics to tell.
             let _ = thread.join();
         }
         // The other process may have kept a copy, which nobody reads: nobody shall wait for it. Failing means that its memory
         // is gone.
-        let _ = userfault.protect(*area, &(0..area.pages()), false);
+        let _ = self.watch.lift_all();
     }
 }
