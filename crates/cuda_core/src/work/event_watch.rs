@@ -12,7 +12,7 @@ use hostmem::Memfd;
 use parking_lot::Mutex;
 
 use crate::context_core::ContextCore;
-use crate::work::event_words::{Awaited, EventWords};
+use crate::work::event_words::{Awaited, EventWords, Page};
 use crate::work::queues::Point;
 use crate::work::recorder::Recorder;
 
@@ -25,6 +25,8 @@ pub(crate) struct EventWatch {
     watched: Arc<Mutex<Watched>>,
     /// By file and context.
     recorders: Mutex<HashMap<(FileIdentity, ContextId), Weak<Recorder>>>,
+    /// Words of destroyed events, for later ones.
+    spare_pages: Mutex<Vec<Page>>,
 }
 
 /// Device and inode of a file.
@@ -38,6 +40,16 @@ struct Watched {
 }
 
 impl EventWatch {
+    /// Keeps the words of a destroyed event that another process may know of.
+    pub(crate) fn keep_page(&self, page: Page) {
+        self.spare_pages.lock().push(page);
+    }
+
+    /// Such words, for a new event.
+    pub(crate) fn spare_page(&self) -> Option<Page> {
+        self.spare_pages.lock().pop()
+    }
+
     /// A context as a recorder of a file's events; `None` where that cannot be told to others.
     pub(crate) fn recorder(&self, file: &Memfd, core: &ContextCore) -> Option<Arc<Recorder>> {
         let key = (file.identity().ok()?, core.id);

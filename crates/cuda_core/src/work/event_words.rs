@@ -9,10 +9,12 @@
 //! event is reached when its last record is.
 //!
 //! A process that is killed, and a context that failed, leave records that no GPU comes to. Who waits sees by the place whose they are,
-//! and gives them up ([`event_watch`](crate::work::event_watch)).
+//! and gives them up ([`event_watch`](crate::work::event_watch)). That may be after the event was destroyed. So words that another process may
+//! know of become those of later events, and nothing else ever lies there.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpu::{Command, Compare, DevAddr};
 use hostmem::Memfd;
@@ -36,13 +38,21 @@ const PLACE: u64 = 4 * WORD;
 /// All words.
 const BYTES: u64 = LAST + PLACE * PLACES as u64;
 
+/// Where an event's words are.
+#[derive(Clone, Debug)]
+pub(crate) struct Page {
+    allocation: Arc<Allocation>,
+    /// What shows the words; where no file does there are no others.
+    file: Option<Arc<Memfd>>,
+}
+
 /// They are there until the event is destroyed and no stream uses them, whatever becomes of the context.
 #[derive(Debug)]
 pub(crate) struct EventWords {
     core: Arc<ContextCore>,
-    allocation: Arc<Allocation>,
-    /// What shows the words; where no file does there are no others.
-    file: Option<Arc<Memfd>>,
+    page: Page,
+    /// Other processes may know of them.
+    told: AtomicBool,
     /// Contexts that have recorded it here.
     recorders: Mutex<Vec<Arc<Recorder>>>,
     /// Streams that wait here for records whose recorder is known.
@@ -116,16 +126,34 @@ impl EventWords {
     /// # Errors
     /// `OUT_OF_MEMORY`.
     pub(crate) fn new(core: &Arc<ContextCore>) -> Result<EventWords> {
+        while let Some(page) = core.gpu.event_watch.spare_page() {
+            let words = EventWords::of(core, page, true);
+            if words.begin_anew() {
+                return Ok(words);
+            }
+            // Its places are all taken, perhaps for ever.
+            words.told.store(false, Ordering::Relaxed);
+        }
         let allocation = core.memory().alloc_host(Wanted::new(BYTES, Kind::Pinned, NOBODY))?;
         let file = core.memory().file_of(&allocation);
-        let words = EventWords::of(core, allocation, file);
-        core.memory().write_on_host(words.allocation.base, &[0; BYTES as usize])?;
+        let words = EventWords::of(core, Page { allocation, file }, false);
+        core.memory().write_on_host(words.page.allocation.base, &[0; BYTES as usize])?;
         Ok(words)
     }
 
-    fn of(core: &Arc<ContextCore>, allocation: Arc<Allocation>, file: Option<Arc<Memfd>>) -> EventWords {
+    fn of(core: &Arc<ContextCore>, page: Page, told: bool) -> EventWords {
         let (recorders, waits) = (Mutex::default(), Mutex::default());
-        EventWords { core: Arc::clone(core), allocation, file, recorders, waits }
+        EventWords { core: Arc::clone(core), page, told: told.into(), recorders, waits }
+    }
+
+    /// The words of a destroyed event become those of another: it was not recorded, so its last record is one that was reached. Numbers
+    /// go on, so that whatever is still written for the event before is older than what is there. False if no place is free.
+    fn begin_anew(&self) -> bool {
+        let idle = (0..PLACES).find_map(|at| {
+            let given = self.word(self.given_at(at));
+            (place(given) == at && given == self.word(self.reached_at(at))).then_some(given)
+        });
+        idle.is_some_and(|number| self.update(self.last_at(), |_| number).is_ok())
     }
 
     /// Of another process's event.
@@ -138,7 +166,7 @@ impl EventWords {
         }
         let file = exported.open().map_err(Refused::of_handle)?;
         let allocation = core.memory().import_from(Arc::clone(&file), exported, NOBODY, MemPool::NULL)?;
-        Ok(EventWords::of(core, allocation, Some(file)))
+        Ok(EventWords::of(core, Page { allocation, file: Some(file) }, false))
     }
 
     /// Where other processes find it.
@@ -146,12 +174,14 @@ impl EventWords {
     /// # Errors
     /// `NOT_SUPPORTED`.
     pub(crate) fn export(&self) -> Result<Exported> {
-        self.core.memory().export(&self.allocation)
+        let exported = self.core.memory().export(&self.page.allocation)?;
+        self.told.store(true, Ordering::Relaxed);
+        Ok(exported)
     }
 
     /// A context as a recorder.
     fn recorder(&self, core: &ContextCore) -> Option<RecorderId> {
-        let file = self.file.as_ref()?;
+        let file = self.page.file.as_ref()?;
         let mut recorders = self.recorders.lock();
         if let Some(known) = recorders.iter().find(|known| known.context == core.id) {
             return Some(known.id);
@@ -164,15 +194,15 @@ impl EventWords {
 
     /// Whether no GPU comes to the records of a recorder any more.
     fn is_gone(&self, recorder: RecorderId) -> bool {
-        self.file.as_ref().is_some_and(|file| is_gone(file, recorder))
+        self.page.file.as_ref().is_some_and(|file| is_gone(file, recorder))
     }
 
     fn last_at(&self) -> u64 {
-        self.allocation.base
+        self.page.allocation.base
     }
 
     fn given_at(&self, place: u32) -> u64 {
-        self.allocation.base + LAST + PLACE * u64::from(place)
+        self.page.allocation.base + LAST + PLACE * u64::from(place)
     }
 
     fn reached_at(&self, place: u32) -> u64 {
@@ -352,6 +382,11 @@ impl EventWords {
 
 impl Drop for EventWords {
     fn drop(&mut self) {
-        self.core.memory().release(&self.allocation);
+        if self.told.load(Ordering::Relaxed) {
+            // A stream of another process may still be waited for there, and be given up.
+            self.core.gpu.event_watch.keep_page(self.page.clone());
+        } else {
+            self.core.memory().release(&self.page.allocation);
+        }
     }
 }

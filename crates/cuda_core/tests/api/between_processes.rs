@@ -260,8 +260,10 @@ fn nobody_waits_for_an_event_of_a_context_that_ended() {
         one.ctx_destroy(context).unwrap();
         one.ctx_set_current(first).unwrap();
         // What lies there now looks like a record that is not reached.
-        let other = one.mem_alloc_host(512).unwrap();
-        one.memset(DevAddr(other), 0x21, 4, 1, Stream::NULL).unwrap();
+        for bytes in [512, 4104, 4104, 8192, 64 << 10] {
+            let other = one.mem_alloc_host(bytes).unwrap();
+            one.memset(DevAddr(other), 0x21, 4, 1, Stream::NULL).unwrap();
+        }
         one.ctx_synchronize().unwrap();
         one.stream_wait_event(stream, event, 0).unwrap();
         assert_eq!(one.stream_query(stream), Ok(()));
@@ -325,11 +327,65 @@ fn places_of_records_that_no_gpu_comes_to_are_used_again() {
     let _releases: Vec<_> = (0..3).flat_map(|_| failed_records(&other, &handle, 100)).collect();
     within(&one, |one| {
         assert_eq!(one.event_query(event), Ok(()));
-        let stream = one.stream_create(1).unwrap();
-        one.event_record(event, stream).unwrap();
-        one.stream_synchronize(stream).unwrap();
+        let (slow, release) = held(one);
+        one.event_record(event, slow).unwrap();
+        assert_eq!(one.event_query(event), Err(CudaError::NOT_READY));
+        // With no place of its own it would come behind the slow one.
+        let quick = one.stream_create(1).unwrap();
+        one.event_record(event, quick).unwrap();
+        one.stream_synchronize(quick).unwrap();
+        assert_eq!((one.event_query(event), one.stream_query(slow)), (Ok(()), Err(CudaError::NOT_READY)));
+        release.send(()).unwrap();
+        one.stream_synchronize(slow).unwrap();
         assert_eq!(one.event_query(event), Ok(()));
     });
+}
+
+#[test]
+fn words_that_others_know_of_become_those_of_later_events_only() {
+    let [(one, fake), (other, _)] = two();
+    let offset = |handle: &[u8; 64]| handle[16..48].to_vec();
+    let create = || {
+        within(&one, |one| {
+            let event = one.event_create(SHARED).unwrap();
+            (event, one.ipc_get_event_handle(event).unwrap())
+        })
+    };
+    let (event, first) = create();
+    // A stream of another process is left waiting for one that nobody comes to any more.
+    let _releases = failed_records(&other, &first, 3);
+    let (stream, release) = within(&one, held);
+    within(&one, |one| one.event_record(event, stream).unwrap());
+    let opened = within(&other, |other| other.ipc_open_event_handle(&first).unwrap());
+    let waiting = within(&other, |other| {
+        let waiting = other.stream_create(1).unwrap();
+        other.stream_wait_event(waiting, opened, 0).unwrap();
+        waiting
+    });
+    within(&one, |one| one.event_destroy(event).unwrap());
+    release.send(()).unwrap();
+    within(&one, |one| one.stream_synchronize(stream).unwrap());
+    within(&other, |other| other.stream_synchronize(waiting).unwrap());
+    let free = fake.free();
+    for _ in 0..3 {
+        let (event, handle) = create();
+        assert_eq!(offset(&handle), offset(&first), "it lies elsewhere");
+        let opened = within(&other, |other| other.ipc_open_event_handle(&handle).unwrap());
+        let query = || {
+            let of = [(&one, event), (&other, opened)];
+            of.map(|(driver, event)| within(driver, |driver| driver.event_query(event)))
+        };
+        assert_eq!(query(), [Ok(()); 2], "never recorded");
+        let (stream, release) = within(&one, held);
+        within(&one, |one| one.event_record(event, stream).unwrap());
+        assert_eq!(query(), [Err(CudaError::NOT_READY); 2]);
+        release.send(()).unwrap();
+        within(&one, |one| one.stream_synchronize(stream).unwrap());
+        assert_eq!(query(), [Ok(()); 2]);
+        within(&other, |other| other.event_destroy(opened).unwrap());
+        within(&one, |one| one.event_destroy(event).unwrap());
+    }
+    assert_eq!(fake.free(), free);
 }
 
 #[test]
