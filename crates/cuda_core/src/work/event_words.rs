@@ -28,7 +28,7 @@ use crate::memory::handles::{Exported, Refused};
 use crate::work::queues::Point;
 use crate::work::recorder::{Recorder, RecorderId, is_gone};
 
-/// Records that may be under way at a time, those in one stream counted once; what is beyond waits. A power of two.
+/// Records that may be under way at a time, those in one stream counted once; what is beyond waits for another. A power of two.
 const PLACES: u32 = 256;
 /// Of a word.
 const WORD: u64 = 4;
@@ -279,25 +279,34 @@ impl EventWords {
             let by = by?;
             known.entry(by).or_insert_with(|| self.is_gone(by)).then_some((place, number))
         });
-        let mut taken = None;
-        for (place, last) in before.map(|number| (place(number), number)).into_iter().chain(free).chain(left) {
+        let taken = before.map(|number| (place(number), number)).into_iter().chain(free).chain(left);
+        // Else behind one of this recorder's own: who waits for either is let go when no GPU comes to any of these.
+        let own_ones = (0..PLACES).filter_map(|place| {
+            let Given { number, by } = self.given(place);
+            (by.is_some() && by == own).then_some((place, number))
+        });
+        let candidates = taken.map(|at| (at, false)).chain(own_ones.map(|at| (at, true)));
+        let mut found = None;
+        for ((place, last), waits) in candidates {
             let next = |given| Given { number: after(given, place), by: own };
             // Another process may be quicker.
             if self.give(place, |given| given == last, next)?.number == last {
-                taken = Some((after(last, place), None));
+                let behind = Given { number: last, by: own };
+                found = Some((after(last, place), waits.then_some(behind)));
                 break;
             }
         }
-        let (number, behind) = match taken {
-            Some(taken) => taken,
-            // All are taken: behind the last record, whosever that is. This is not given up before that, so nobody is told whose it is.
+        let (number, behind) = match found {
+            Some(found) => found,
+            // All are others': behind the last record, whosever that is. This is not given up before that, so nobody is told whose it is.
             None => {
                 let place = place(self.word(self.last_at()));
-                let given = self.give(place, |_| true, |given| Given { number: after(given, place), by: None })?;
-                let Given { number, by } = given;
-                (after(number, place), self.wait_for(number).map(|(wait, _)| (wait, Awaited { number, by })))
+                let behind = self.give(place, |_| true, |given| Given { number: after(given, place), by: None })?;
+                (after(behind.number, place), Some(behind))
             }
         };
+        let behind = behind
+            .and_then(|Given { number, by }| self.wait_for(number).map(|(wait, _)| (wait, Awaited { number, by })));
         self.update(self.last_at(), |_| number)?;
         let (behind, awaited) = behind.unzip();
         let reached =

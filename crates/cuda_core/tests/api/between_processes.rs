@@ -342,6 +342,30 @@ fn places_of_records_that_no_gpu_comes_to_are_used_again() {
 }
 
 #[test]
+fn records_beyond_all_places_are_given_up_like_others() {
+    let [(one, _), (other, _)] = two();
+    let (event, handle) = within(&one, |one| {
+        let event = one.event_create(SHARED).unwrap();
+        (event, one.ipc_get_event_handle(event).unwrap())
+    });
+    // Some of a process that goes on, to which the event does not belong at last.
+    let slow: Vec<_> = within(&one, |one| (0..100).map(|_| held(one)).collect());
+    within(&one, |one| slow.iter().for_each(|(stream, _)| one.event_record(event, *stream).unwrap()));
+    let _releases = failed_records(&other, &handle, 300);
+    within(&one, |one| {
+        assert_eq!(one.event_query(event), Ok(()));
+        let stream = one.stream_create(1).unwrap();
+        one.stream_wait_event(stream, event, 0).unwrap();
+        assert_eq!(one.stream_synchronize(stream), Ok(()));
+        for (stream, release) in slow {
+            assert_eq!(one.stream_query(stream), Err(CudaError::NOT_READY));
+            release.send(()).unwrap();
+            one.stream_synchronize(stream).unwrap();
+        }
+    });
+}
+
+#[test]
 fn words_that_others_know_of_become_those_of_later_events_only() {
     let [(one, fake), (other, _)] = two();
     let offset = |handle: &[u8; 64]| handle[16..48].to_vec();
