@@ -2,7 +2,7 @@ import cupy
 import cupyx.scipy.sparse
 import numpy
 import scipy.sparse
-from checks import close, run
+from checks import close, not_in_tests, run
 from cupy import cublas
 from cupy_backends.cuda.libs import curand
 
@@ -28,6 +28,7 @@ def small_half_gemm():
     product(16, numpy.float16, 0.1)
 
 
+@not_in_tests
 def half_gemm():
     """cuBLAS: gemm in f16, 64 x 64 and more"""
     for n in 64, 300:
@@ -87,6 +88,7 @@ def distributions():
     assert abs(normal.mean()) < 0.02 and abs(normal.std() - 1) < 0.02
 
 
+@not_in_tests
 def generators():
     """cuRAND: XORWOW, MRG32k3a, MTGP32, MT19937, Philox, Sobol'"""
     for kind in 101, 121, 141, 142, 161, 200:

@@ -79,7 +79,7 @@ def draws():
             while select.select([terminal], [], [], 0)[0]:
                 stream.feed(os.read(terminal, 1 << 16))
             shown = "\n".join(line.rstrip() for line in screen.display if line.strip())
-            whole = re.search(r"GPU\[\|+ +\d+%\] MEM\[\|+ +([\d.]+)Mi/([\d.]+)Mi\]", shown)
+            whole = re.search(r"GPU\[\|+ *\d+%\] MEM\[\|+ *([\d.]+)Mi/([\d.]+)Mi\]", shown)
             line = re.search(rf"^ *{process} +\S+ +0 +Compute +(\d+)% +(\d+)MiB +\d+% .*sundial-tenant matrices", shown, re.M)
             if not whole or not line or line[1] == "0":
                 return shown

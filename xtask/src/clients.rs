@@ -18,8 +18,8 @@ pub(crate) struct Environment {
     pub(crate) name: &'static str,
     /// What pip installs, step by step, with its options.
     pub(crate) steps: &'static [&'static [&'static str]],
-    /// About how much it is on disk.
-    pub(crate) size: &'static str,
+    /// About how much it is on disk, MB.
+    pub(crate) megabytes: u64,
 }
 
 /// What a client is, and what checks it.
@@ -45,7 +45,6 @@ struct Client {
     note: &'static str,
 }
 
-/// Small enough for every run of the tests.
 const CORE: Environment = Environment {
     name: "core",
     steps: &[&[
@@ -57,7 +56,7 @@ const CORE: Environment = Environment {
         "nvidia-cuda-nvrtc==13.5.37",
         "nvidia-nvjitlink==13.5.37",
     ]],
-    size: "450 MB",
+    megabytes: 450,
 };
 pub(crate) const NUMBA: Environment = Environment {
     name: "numba",
@@ -74,7 +73,7 @@ pub(crate) const NUMBA: Environment = Environment {
         "nvidia-cuda-crt==13.5.37",
         "nvidia-cuda-cccl==13.3.5.0.6",
     ]],
-    size: "830 MB",
+    megabytes: 830,
 };
 const CUPY: Environment = Environment {
     name: "cupy",
@@ -88,7 +87,7 @@ const CUPY: Environment = Environment {
         "nvidia-cuda-crt==13.5.37",
         "nvidia-cuda-cccl==13.3.5.0.6",
     ]],
-    size: "480 MB",
+    megabytes: 480,
 };
 /// NVIDIA's libraries of ready kernels, by way of CuPy.
 pub(crate) const LIBRARIES: Environment = Environment {
@@ -106,12 +105,12 @@ pub(crate) const LIBRARIES: Environment = Environment {
             "scipy==1.17.1",
         ],
     ],
-    size: "2.9 GB",
+    megabytes: 2_900,
 };
 pub(crate) const LIGHT: Environment = Environment {
     name: "light",
     steps: &[&["warp-lang==1.19.0", "taichi==1.7.4", "tinygrad==0.14.0", "numpy==2.4.6", "nvidia-cuda-nvrtc==13.5.37"]],
-    size: "900 MB",
+    megabytes: 900,
 };
 /// JAX's plugin finds the libraries that torch brings.
 pub(crate) const TORCH: Environment = Environment {
@@ -131,11 +130,11 @@ pub(crate) const TORCH: Environment = Environment {
             "nvidia-nvvm==13.2.*",
         ],
     ],
-    size: "6.5 GB",
+    megabytes: 6_600,
 };
 /// A terminal, to look at what programs draw in one.
 const TERMINAL: Environment =
-    Environment { name: "terminal", steps: &[&["pyte==0.8.2", "wcwidth==0.9.4"]], size: "15 MB" };
+    Environment { name: "terminal", steps: &[&["pyte==0.8.2", "wcwidth==0.9.4"]], megabytes: 15 };
 
 const CLIENTS: [Client; 12] = [
     Client {
@@ -210,8 +209,20 @@ const DEBIAN_WITHIN: Duration = Duration::from_secs(300);
 /// Seconds for one client's checks.
 const CHECKS_WITHIN: u32 = 900;
 
-/// Seconds for the packages that the tests want; then they go on without.
-const TESTS_WAIT: u32 = 180;
+/// What the tests spend on packages at most: time, and of what is free on disk, unpacked and packed. Then they go on without the rest.
+const TESTS_WAIT: Duration = Duration::from_secs(420);
+const TESTS_LEAVE_MEGABYTES: u64 = 10_000;
+
+impl Client {
+    /// Too large to be set up by anyone who did not ask for it.
+    fn huge(&self) -> bool {
+        match self.kind {
+            Kind::Crates => true,
+            Kind::Python(of) => [TORCH.name, LIBRARIES.name].contains(&of.name),
+            Kind::Debian(..) => false,
+        }
+    }
+}
 
 /// How one check went: `Ok`, or what was wrong.
 type Outcome = std::result::Result<(), String>;
@@ -231,14 +242,10 @@ pub(crate) fn all(root: &Path, names: &[String]) -> Result<()> {
         chosen.push(client.with_context(|| format!("there is no client {name}; there are: {}", known()))?);
     }
     if names.is_empty() {
-        let huge = |kind| match kind {
-            Kind::Crates => true,
-            Kind::Python(of) => [TORCH.name, LIBRARIES.name].contains(&of.name),
-            Kind::Debian(..) => false,
-        };
-        chosen = CLIENTS.iter().filter(|client| !huge(client.kind)).collect();
-        say(&format!("left out, unless named: those that need {} of packages: triton, torch_compile, jax", TORCH.size));
-        say(&format!("left out, unless named: libraries, which needs {}", LIBRARIES.size));
+        chosen = CLIENTS.iter().filter(|client| !client.huge()).collect();
+        let [torch, libraries] = [TORCH, LIBRARIES].map(|environment| environment.megabytes);
+        say(&format!("left out, unless named: triton, torch_compile and jax, which need {torch} MB of packages"));
+        say(&format!("left out, unless named: libraries, which needs {libraries} MB"));
         say("left out, unless named: rust, which is built for many minutes");
     }
     let mut sections = Vec::new();
@@ -279,48 +286,100 @@ pub(crate) fn alone(root: &Path) -> Result<fs::File> {
     Ok(file)
 }
 
-/// The short check that is part of the tests; says if it cannot be made.
+/// Sets up what [`quick`] checks, as far as it can be had; says what cannot.
+pub(crate) fn prepare(root: &Path) {
+    let end = Instant::now() + TESTS_WAIT;
+    let mut left_out = Vec::new();
+    for client in &CLIENTS {
+        let (Kind::Python(of) | Kind::Debian(of, _)) = client.kind else { continue };
+        if left_out.contains(&of.name) {
+            continue;
+        }
+        let enough = || {
+            let needed = TESTS_LEAVE_MEGABYTES + 2 * of.megabytes;
+            let free = free_megabytes(root)?;
+            if free < needed && !is_there(root, of) {
+                bail!("{free} MB are free on disk, {needed} are wanted");
+            }
+            Ok(())
+        };
+        if let Err(error) = enough().and_then(|()| checks(root, client, Some(end)).map(drop)) {
+            say(&format!("skipped: packages of {}: {error:#}", of.name));
+            left_out.push(of.name);
+        }
+    }
+}
+
+/// Short checks, part of the tests, of the clients for which [`prepare`] has found everything.
 ///
 /// # Errors
-/// A check that failed.
+/// Checks that failed.
 pub(crate) fn quick(root: &Path) -> Result<()> {
-    let client = &CLIENTS[0];
-    let checks = match checks(root, client, Some(TESTS_WAIT)) {
-        Ok(checks) => checks,
-        Err(error) => {
-            say(&format!("skipped: packages from PyPI as clients: {error:#}"));
-            return Ok(());
+    let mut failed = Vec::new();
+    for client in &CLIENTS {
+        let there = match client.kind {
+            Kind::Python(of) => is_there(root, of),
+            Kind::Debian(of, name) => is_there(root, of) && debian_home(root, name).join("complete").exists(),
+            Kind::Crates => false,
+        };
+        if !there {
+            say(&format!("skipped: {}; cargo xtask clients {0} sets it up", client.name));
+            continue;
         }
-    };
-    for mode in [&["--native"][..], &[]] {
-        say(&format!("{} {}", client.name, mode.join(" ")));
-        for (name, outcome) in checks.run(root, client, mode)? {
-            if let Err(error) = outcome {
-                bail!("{}: {name}: {error}", client.name);
-            }
+        let mut checks = checks(root, client, None)?;
+        checks.command.push("--short".into());
+        let modes: &[&[&str]] = match client.kind {
+            Kind::Python(_) if !client.huge() => &[&["--native"], &[]],
+            _ => &[&[]],
+        };
+        for mode in modes {
+            say(&format!("{} {}", client.name, mode.join(" ")));
+            let outcomes = checks.run(root, client, mode)?;
+            let wrong = outcomes.into_iter().filter_map(|(name, outcome)| outcome.err().map(|error| (name, error)));
+            failed.extend(wrong.map(|(name, error)| format!("{}: {name}: {error}", client.name)));
         }
+    }
+    if !failed.is_empty() {
+        bail!("{}", failed.join("\n"));
     }
     Ok(())
 }
 
-/// The environment's python, installed by this call unless it is there; within so many seconds, if any are given.
-pub(crate) fn set_up(root: &Path, environment: &Environment, within: Option<u32>) -> Result<PathBuf> {
-    let folder = target(root).join("clients").join(environment.name);
-    let (complete, wanted) = (folder.join("complete"), environment.steps.concat().join("\n"));
+/// What is free on the disk with the folder.
+fn free_megabytes(root: &Path) -> Result<u64> {
+    let told = Command::new("df").args(["--output=avail", "--block-size=1MB"]).arg(root).output()?;
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    told.lines().last().and_then(|line| line.trim().parse().ok()).with_context(|| format!("df says {told:?}"))
+}
+
+fn folder(root: &Path, environment: &Environment) -> PathBuf {
+    target(root).join("clients").join(environment.name)
+}
+
+/// Has [`set_up`] been done?
+fn is_there(root: &Path, environment: &Environment) -> bool {
+    let complete = folder(root, environment).join("complete");
+    fs::read_to_string(complete).is_ok_and(|there| there == environment.steps.concat().join("\n"))
+}
+
+/// The environment's python, installed by this call unless it is there; until `end`, if any is given.
+pub(crate) fn set_up(root: &Path, environment: &Environment, end: Option<Instant>) -> Result<PathBuf> {
+    let folder = folder(root, environment);
     let python = folder.join("bin/python");
-    if fs::read_to_string(&complete).is_ok_and(|there| there == wanted) {
+    if is_there(root, environment) {
         return Ok(python);
     }
     toolkit::host_packages(&folder)?;
-    say(&format!("installing packages into {} (about {})", folder.display(), environment.size));
+    say(&format!("installing packages into {} (about {} MB)", folder.display(), environment.megabytes));
     fs::create_dir_all(folder.parent().context("it lies in a folder")?)?;
     checked(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))
         .context("python3 with its venv module is needed: apt-get install python3-venv")?;
     for step in environment.steps {
         let pip = folder.join("bin/pip");
-        let mut command = match within {
+        let mut command = match end {
             None => Command::new(&pip),
-            Some(seconds) => {
+            Some(end) => {
+                let seconds = end.saturating_duration_since(Instant::now()).as_secs().max(1);
                 let mut command = Command::new("timeout");
                 command.arg(seconds.to_string()).arg(&pip);
                 command
@@ -329,7 +388,7 @@ pub(crate) fn set_up(root: &Path, environment: &Environment, within: Option<u32>
         command.args(["install", "--quiet", "--disable-pip-version-check"]).args(*step);
         checked(&mut command).context("the packages cannot be had from PyPI, or not in time")?;
     }
-    fs::write(&complete, &wanted)?;
+    fs::write(folder.join("complete"), environment.steps.concat().join("\n"))?;
     Ok(python)
 }
 
@@ -352,12 +411,12 @@ struct Checks {
     versions: BTreeMap<String, String>,
 }
 
-/// Sets a client up, within so many seconds, if any are given and it has a bound.
-fn checks(root: &Path, client: &Client, within: Option<u32>) -> Result<Checks> {
+/// Sets a client up, until `end`, if any is given and it has a bound.
+fn checks(root: &Path, client: &Client, end: Option<Instant>) -> Result<Checks> {
     let script = || root.join("xtask/clients").join(format!("check_{}.py", client.name)).into_os_string();
     match client.kind {
         Kind::Python(environment) => {
-            let python = set_up(root, environment, within)?;
+            let python = set_up(root, environment, end)?;
             let versions = python_versions(&python)?;
             let command = vec![python.into_os_string(), "-B".into(), script()];
             Ok(Checks { command, environment: Vec::new(), options: Vec::new(), versions })
@@ -384,9 +443,9 @@ fn checks(root: &Path, client: &Client, within: Option<u32>) -> Result<Checks> {
             })
         }
         Kind::Debian(environment, name) => {
-            let python = set_up(root, environment, within)?;
-            let home = target(root).join("clients").join(name);
-            let versions = from_debian(&home, name)?;
+            let python = set_up(root, environment, end)?;
+            let home = debian_home(root, name);
+            let versions = from_debian(&home, name, end)?;
             Ok(Checks {
                 command: vec![python.into_os_string(), "-B".into(), script()],
                 environment: vec![
@@ -409,8 +468,10 @@ impl Checks {
         if home.exists() {
             fs::remove_dir_all(&home)?;
         }
-        let runtime = home.join("run");
-        fs::create_dir_all(&runtime)?;
+        let [runtime, temporary] = ["run", "tmp"].map(|name| home.join(name));
+        for folder in [&runtime, &temporary] {
+            fs::create_dir_all(folder)?;
+        }
         let output = Command::new(product(root).join("sundial"))
             .arg("run")
             .args(mode)
@@ -419,6 +480,7 @@ impl Checks {
             .args(&self.command)
             .env("HOME", &home)
             .env("SUNDIAL_RUNTIME_DIR", &runtime)
+            .env("TMPDIR", &temporary)
             .envs(self.environment.iter().cloned())
             .env_remove("XDG_CACHE_HOME")
             .env_remove("XDG_STATE_HOME")
@@ -471,15 +533,19 @@ fn locked_versions(lock: &str) -> BTreeMap<String, String> {
     versions
 }
 
-/// Fetches a program of Debian with its libraries into a folder, if it is not there; tells the packages' versions.
-fn from_debian(home: &Path, name: &str) -> Result<BTreeMap<String, String>> {
+fn debian_home(root: &Path, name: &str) -> PathBuf {
+    target(root).join("clients").join(name)
+}
+
+/// Fetches a program of Debian with its libraries into a folder, if it is not there, until `end`, if any is given; tells the packages' versions.
+fn from_debian(home: &Path, name: &str, end: Option<Instant>) -> Result<BTreeMap<String, String>> {
     let complete = home.join("complete");
     if !complete.exists() {
         if home.exists() {
             fs::remove_dir_all(home)?;
         }
         say(&format!("fetching {name} from Debian's archive into {}", home.display()));
-        let apt = Apt::new(&home.join("apt"), Instant::now() + DEBIAN_WITHIN, RELEASE)?;
+        let apt = Apt::new(&home.join("apt"), end.unwrap_or(Instant::now() + DEBIAN_WITHIN), RELEASE)?;
         apt.download(&[name])?;
         let mut names = String::new();
         for package in apt.packages()? {

@@ -45,6 +45,9 @@ enum Command {
         /// Leave out what needs nvcc (which is fetched from PyPI at the first time, about 190 MB).
         #[arg(long)]
         no_nvcc: bool,
+        /// Leave out packages from PyPI and Debian as clients (see `clients --short`).
+        #[arg(long)]
+        no_clients: bool,
         /// Seconds for each fuzz target.
         #[arg(long, default_value_t = 5)]
         fuzz_seconds: u64,
@@ -70,6 +73,10 @@ enum Command {
         /// 2.9 GB; rust, which is built for many minutes [default: the first seven]. Or: samples, and which of NVIDIA's cuda-samples
         /// [default: all].
         names: Vec<String>,
+        /// Makes the short checks of the tests instead, of all but rust: as many packages as come within seven minutes (12 GB unpacked,
+        /// which are kept) and leave 10 GB of the disk. Writes nothing.
+        #[arg(long, conflicts_with_all = ["names", "own_tests"])]
+        short: bool,
         /// Runs the packages' own tests instead, or samples of them: of numba, cuda_bindings, cuda_core, cupy, warp, taichi, tinygrad [default: all].
         #[arg(long)]
         own_tests: bool,
@@ -111,10 +118,10 @@ fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Build => run::build(&root),
         Command::Demo { arguments } => run::demo(&root, &arguments),
-        Command::Test { no_nvcc, fuzz_seconds } => tests::all(&root, !no_nvcc, fuzz_seconds),
+        Command::Test { no_nvcc, no_clients, fuzz_seconds } => tests::all(&root, !no_nvcc, !no_clients, fuzz_seconds),
         Command::Fuzz { seconds, targets } => tests::fuzz(&root, seconds, &targets, None),
         Command::Attack { arguments } => run::attack(&root, &arguments),
-        Command::Clients { names, own_tests, how } => {
+        Command::Clients { names, short, own_tests, how } => {
             // Building takes libraries away from who runs on them.
             let _alone = clients::alone(&root)?;
             if clients::given_product().is_none() {
@@ -129,6 +136,10 @@ fn main() -> Result<()> {
                 return samples::all(&root, chosen, &how);
             }
             how.unused()?;
+            if short {
+                clients::prepare(&root);
+                return clients::quick(&root);
+            }
             clients::all(&root, &names)
         }
         Command::Gen { check } => generate::generate(&root, check),
@@ -149,7 +160,7 @@ fn main() -> Result<()> {
         Command::Check => check(&root),
         Command::Ci => {
             check(&root)?;
-            tests::all(&root, true, 5)
+            tests::all(&root, true, true, 5)
         }
     }
 }

@@ -49,7 +49,7 @@ const TOOLKIT: Environment = Environment {
         "cmake==4.4.5",
         "ninja",
     ]],
-    size: "2.3 GB",
+    megabytes: 2_300,
 };
 
 /// Folders of samples; those of libNVVM are parts of compilers, those of Tegra are for it alone.

@@ -1,6 +1,7 @@
 //! All tests, in order of what they cost.
 
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -19,7 +20,7 @@ const QEMU_WITHIN: Duration = Duration::from_secs(120);
 ///
 /// # Errors
 /// The first step that failed.
-pub(crate) fn all(root: &Path, nvcc: bool, fuzz_seconds: u64) -> Result<()> {
+pub(crate) fn all(root: &Path, nvcc: bool, packages: bool, fuzz_seconds: u64) -> Result<()> {
     let start = Instant::now();
     say("1/4 tests of the crates");
     let mut crates = cargo(root);
@@ -33,13 +34,18 @@ pub(crate) fn all(root: &Path, nvcc: bool, fuzz_seconds: u64) -> Result<()> {
     // Building takes libraries away from clients that run on them.
     let _alone = clients::alone(root)?;
     say("2/4 the product");
-    build(root)?;
-    let programs = if nvcc {
-        Some(examples::build(root)?)
-    } else {
+    let programs = thread::scope(|scope| {
+        // Fetching and unpacking leaves the compilers most of the processors.
+        if packages {
+            scope.spawn(|| clients::prepare(root));
+        }
+        build(root)?;
+        if nvcc {
+            return examples::build(root).map(Some);
+        }
         say("skipped: programs compiled by nvcc (--no-nvcc)");
-        None
-    };
+        Ok(None)
+    })?;
     let qemu = qemu::fetch(root, QEMU_WITHIN);
     if let Err(error) = &qemu {
         say(&format!("skipped: virtual machines, there is no QEMU for them: {error:#}"));
@@ -59,7 +65,11 @@ pub(crate) fn all(root: &Path, nvcc: bool, fuzz_seconds: u64) -> Result<()> {
         Err(error) => say(&format!("skipped: programs that show GPUs, they cannot be had from PyPI: {error:#}")),
     }
     checked(&mut end_to_end)?;
-    clients::quick(root)?;
+    if packages {
+        clients::quick(root)?;
+    } else {
+        say("skipped: packages from PyPI and Debian as clients (--no-clients)");
+    }
     say("4/4 fuzz targets");
     // The same seed each time: what fails here fails again. `cargo xtask fuzz` looks for what is new.
     fuzz(root, fuzz_seconds, &[], Some(1))?;
