@@ -36,6 +36,7 @@ enum Kind {
 }
 
 /// A client and what is checked of it.
+#[derive(Clone, Copy)]
 struct Client {
     name: &'static str,
     kind: Kind,
@@ -286,48 +287,43 @@ pub(crate) fn alone(root: &Path) -> Result<fs::File> {
     Ok(file)
 }
 
-/// Sets up what [`quick`] checks, as far as it can be had; says what cannot.
-pub(crate) fn prepare(root: &Path) {
+/// Clients that were set up, and what runs their short checks.
+pub(crate) struct Prepared(Vec<(Client, Checks)>);
+
+/// Sets clients up for [`quick`], as far as they can be had; says which cannot.
+pub(crate) fn prepare(root: &Path) -> Prepared {
     let end = Instant::now() + TESTS_WAIT;
-    let mut left_out = Vec::new();
-    for client in &CLIENTS {
-        let (Kind::Python(of) | Kind::Debian(of, _)) = client.kind else { continue };
-        if left_out.contains(&of.name) {
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
+    for client in CLIENTS {
+        let (Kind::Python(of) | Kind::Debian(of, _)) = client.kind else {
+            say(&format!("skipped: {}, which is built for many minutes (cargo xtask clients {0})", client.name));
+            continue;
+        };
+        if missing.contains(&of.name) {
+            say(&format!("skipped: {}, which needs the same packages", client.name));
             continue;
         }
-        let enough = || {
-            let needed = TESTS_LEAVE_MEGABYTES + 2 * of.megabytes;
-            let free = free_megabytes(root)?;
-            if free < needed && !is_there(root, of) {
-                bail!("{free} MB are free on disk, {needed} are wanted");
+        match room(root, of).and_then(|()| checks(root, &client, Some(end))) {
+            Ok(mut checks) => {
+                checks.command.push("--short".into());
+                found.push((client, checks));
             }
-            Ok(())
-        };
-        if let Err(error) = enough().and_then(|()| checks(root, client, Some(end)).map(drop)) {
-            say(&format!("skipped: packages of {}: {error:#}", of.name));
-            left_out.push(of.name);
+            Err(error) => {
+                say(&format!("skipped: {}: {error:#}", client.name));
+                missing.push(of.name);
+            }
         }
     }
+    Prepared(found)
 }
 
-/// Short checks, part of the tests, of the clients for which [`prepare`] has found everything.
+/// Short checks, part of the tests.
 ///
 /// # Errors
 /// Checks that failed.
-pub(crate) fn quick(root: &Path) -> Result<()> {
+pub(crate) fn quick(root: &Path, prepared: &Prepared) -> Result<()> {
     let mut failed = Vec::new();
-    for client in &CLIENTS {
-        let there = match client.kind {
-            Kind::Python(of) => is_there(root, of),
-            Kind::Debian(of, name) => is_there(root, of) && debian_home(root, name).join("complete").exists(),
-            Kind::Crates => false,
-        };
-        if !there {
-            say(&format!("skipped: {}; cargo xtask clients {0} sets it up", client.name));
-            continue;
-        }
-        let mut checks = checks(root, client, None)?;
-        checks.command.push("--short".into());
+    for (client, checks) in &prepared.0 {
         let modes: &[&[&str]] = match client.kind {
             Kind::Python(_) if !client.huge() => &[&["--native"], &[]],
             _ => &[&[]],
@@ -345,6 +341,16 @@ pub(crate) fn quick(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// An error unless the packages are there, or the tests may take what they need of the disk.
+fn room(root: &Path, environment: &Environment) -> Result<()> {
+    let needed = TESTS_LEAVE_MEGABYTES + 2 * environment.megabytes;
+    let free = free_megabytes(root)?;
+    if free < needed && !environment.is_there(root) {
+        bail!("{free} MB are free on disk, {needed} are wanted");
+    }
+    Ok(())
+}
+
 /// What is free on the disk with the folder.
 fn free_megabytes(root: &Path) -> Result<u64> {
     let told = Command::new("df").args(["--output=avail", "--block-size=1MB"]).arg(root).output()?;
@@ -352,21 +358,29 @@ fn free_megabytes(root: &Path) -> Result<u64> {
     told.lines().last().and_then(|line| line.trim().parse().ok()).with_context(|| format!("df says {told:?}"))
 }
 
-fn folder(root: &Path, environment: &Environment) -> PathBuf {
-    target(root).join("clients").join(environment.name)
+/// Where a client's packages, or those of several, are.
+fn folder(root: &Path, name: &str) -> PathBuf {
+    target(root).join("clients").join(name)
 }
 
-/// Has [`set_up`] been done?
-fn is_there(root: &Path, environment: &Environment) -> bool {
-    let complete = folder(root, environment).join("complete");
-    fs::read_to_string(complete).is_ok_and(|there| there == environment.steps.concat().join("\n"))
+impl Environment {
+    /// What a complete one says of itself.
+    fn wanted(&self) -> String {
+        self.steps.concat().join("\n")
+    }
+
+    /// Has [`set_up`] been done?
+    fn is_there(&self, root: &Path) -> bool {
+        let complete = folder(root, self.name).join("complete");
+        fs::read_to_string(complete).is_ok_and(|there| there == self.wanted())
+    }
 }
 
 /// The environment's python, installed by this call unless it is there; until `end`, if any is given.
 pub(crate) fn set_up(root: &Path, environment: &Environment, end: Option<Instant>) -> Result<PathBuf> {
-    let folder = folder(root, environment);
+    let folder = folder(root, environment.name);
     let python = folder.join("bin/python");
-    if is_there(root, environment) {
+    if environment.is_there(root) {
         return Ok(python);
     }
     toolkit::host_packages(&folder)?;
@@ -388,7 +402,7 @@ pub(crate) fn set_up(root: &Path, environment: &Environment, end: Option<Instant
         command.args(["install", "--quiet", "--disable-pip-version-check"]).args(*step);
         checked(&mut command).context("the packages cannot be had from PyPI, or not in time")?;
     }
-    fs::write(folder.join("complete"), environment.steps.concat().join("\n"))?;
+    fs::write(folder.join("complete"), environment.wanted())?;
     Ok(python)
 }
 
@@ -424,7 +438,7 @@ fn checks(root: &Path, client: &Client, end: Option<Instant>) -> Result<Checks> 
         Kind::Crates => {
             let cuda = toolkit::cuda_home(root)?;
             let sources = root.join("xtask/clients").join(client.name);
-            let built = target(root).join("clients").join(client.name);
+            let built = folder(root, client.name);
             say(&format!(
                 "building {} in {} (1.2 GB, many minutes at the first time)",
                 sources.display(),
@@ -444,7 +458,7 @@ fn checks(root: &Path, client: &Client, end: Option<Instant>) -> Result<Checks> 
         }
         Kind::Debian(environment, name) => {
             let python = set_up(root, environment, end)?;
-            let home = debian_home(root, name);
+            let home = folder(root, name);
             let versions = from_debian(&home, name, end)?;
             Ok(Checks {
                 command: vec![python.into_os_string(), "-B".into(), script()],
@@ -531,10 +545,6 @@ fn locked_versions(lock: &str) -> BTreeMap<String, String> {
         }
     }
     versions
-}
-
-fn debian_home(root: &Path, name: &str) -> PathBuf {
-    target(root).join("clients").join(name)
 }
 
 /// Fetches a program of Debian with its libraries into a folder, if it is not there, until `end`, if any is given; tells the packages' versions.

@@ -137,8 +137,7 @@ fn main() -> Result<()> {
             }
             how.unused()?;
             if short {
-                clients::prepare(&root);
-                return clients::quick(&root);
+                return clients::quick(&root, &clients::prepare(&root));
             }
             clients::all(&root, &names)
         }

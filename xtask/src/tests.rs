@@ -4,7 +4,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::clients;
 use crate::examples;
@@ -34,18 +34,17 @@ pub(crate) fn all(root: &Path, nvcc: bool, packages: bool, fuzz_seconds: u64) ->
     // Building takes libraries away from clients that run on them.
     let _alone = clients::alone(root)?;
     say("2/4 the product");
-    let programs = thread::scope(|scope| {
+    let (programs, prepared) = thread::scope(|scope| -> Result<_> {
         // Fetching and unpacking leaves the compilers most of the processors.
-        if packages {
-            scope.spawn(|| clients::prepare(root));
-        }
+        let prepared = packages.then(|| scope.spawn(|| clients::prepare(root)));
         build(root)?;
-        if nvcc {
-            return examples::build(root).map(Some);
-        }
-        say("skipped: programs compiled by nvcc (--no-nvcc)");
-        Ok(None)
+        let programs = nvcc.then(|| examples::build(root)).transpose()?;
+        let prepared = prepared.map(|thread| thread.join()).transpose();
+        Ok((programs, prepared.map_err(|_| anyhow!("setting clients up panicked"))?))
     })?;
+    if !nvcc {
+        say("skipped: programs compiled by nvcc (--no-nvcc)");
+    }
     let qemu = qemu::fetch(root, QEMU_WITHIN);
     if let Err(error) = &qemu {
         say(&format!("skipped: virtual machines, there is no QEMU for them: {error:#}"));
@@ -65,10 +64,9 @@ pub(crate) fn all(root: &Path, nvcc: bool, packages: bool, fuzz_seconds: u64) ->
         Err(error) => say(&format!("skipped: programs that show GPUs, they cannot be had from PyPI: {error:#}")),
     }
     checked(&mut end_to_end)?;
-    if packages {
-        clients::quick(root)?;
-    } else {
-        say("skipped: packages from PyPI and Debian as clients (--no-clients)");
+    match prepared {
+        Some(prepared) => clients::quick(root, &prepared)?,
+        None => say("skipped: packages from PyPI and Debian as clients (--no-clients)"),
     }
     say("4/4 fuzz targets");
     // The same seed each time: what fails here fails again. `cargo xtask fuzz` looks for what is new.

@@ -47,6 +47,7 @@ fn cubecl_saxpy() {
     let client = CudaRuntime::client(&CudaDevice::default());
     let (x, y) = (numbers(5000, 1), numbers(5000, 2));
     let (on_x, on_y) = (client.create_from_slice(f32::as_bytes(&x)), client.create_from_slice(f32::as_bytes(&y)));
+    // SAFETY: the buffers hold so many elements of these types.
     let (x_arg, y_arg) =
         unsafe { (ArrayArg::from_raw_parts(on_x, 5000), ArrayArg::from_raw_parts(on_y.clone(), 5000)) };
     saxpy::launch::<CudaRuntime>(&client, CubeCount::Static(20, 1, 1), CubeDim::new_1d(256), 2.0, x_arg, y_arg);
@@ -77,6 +78,7 @@ fn cubecl_block_sums() {
     let client = CudaRuntime::client(&CudaDevice::default());
     let x = numbers(4096, 3);
     let (on_x, sums) = (client.create_from_slice(f32::as_bytes(&x)), client.empty(16 * 4));
+    // SAFETY: the buffers hold so many elements of these types.
     let (x_arg, sums_arg) =
         unsafe { (ArrayArg::from_raw_parts(on_x, 4096), ArrayArg::from_raw_parts(sums.clone(), 16)) };
     block_sums::launch::<CudaRuntime>(&client, CubeCount::Static(16, 1, 1), CubeDim::new_1d(256), x_arg, sums_arg, 256);
@@ -96,6 +98,7 @@ fn cubecl_plane_sums() {
     let client = CudaRuntime::client(&CudaDevice::default());
     let x = numbers(1024, 4);
     let (on_x, sums) = (client.create_from_slice(f32::as_bytes(&x)), client.empty(32 * 4));
+    // SAFETY: the buffers hold so many elements of these types.
     let (x_arg, sums_arg) =
         unsafe { (ArrayArg::from_raw_parts(on_x, 1024), ArrayArg::from_raw_parts(sums.clone(), 32)) };
     plane_sums::launch::<CudaRuntime>(&client, CubeCount::Static(4, 1, 1), CubeDim::new_1d(256), x_arg, sums_arg);
@@ -113,6 +116,7 @@ fn cubecl_atomics() {
     let x: Vec<u32> = numbers(4096, 5).iter().map(|x| ((x + 1.0) * 1e6) as u32).collect();
     let on_x = client.create_from_slice(u32::as_bytes(&x));
     let counts = client.create_from_slice(u32::as_bytes(&[0; 16]));
+    // SAFETY: the buffers hold so many elements of these types.
     let (x_arg, counts_arg) =
         unsafe { (ArrayArg::from_raw_parts(on_x, 4096), ArrayArg::from_raw_parts(counts.clone(), 16)) };
     histogram::launch::<CudaRuntime>(&client, CubeCount::Static(16, 1, 1), CubeDim::new_1d(256), x_arg, counts_arg);
