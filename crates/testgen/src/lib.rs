@@ -5,6 +5,7 @@
 //!
 //! - [`ptx_case`]: `.ptx` files that say in comments how to run them and what comes out;
 //! - [`generate`]: random, valid, terminating kernels whose result does not depend on the order of threads;
+//! - [`forms`]: kernels of one computing instruction, and what hardware gave for them;
 //! - [`shapes`]: kernels of a shape and a size; [`matrix`], [`image`]: kernels of one instruction on matrices, or on
 //!   textures and surfaces;
 //! - [`compare`]: one kernel on two engines, final memory bit by bit.
@@ -12,6 +13,7 @@
 //! Nothing here is part of the product.
 
 mod diff;
+pub mod forms;
 pub mod generate;
 pub mod image;
 pub mod matrix;
