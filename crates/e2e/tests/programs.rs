@@ -43,6 +43,7 @@ const PROGRAMS: [(&str, &str, &[&str]); 4] = [
             "textures",
             "linked",
             "children",
+            "answers",
         ],
     ),
     (

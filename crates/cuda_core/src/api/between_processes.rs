@@ -20,15 +20,15 @@ use crate::work::event::EventState;
 const LAZY_PEER_ACCESS: u32 = 1;
 
 impl Driver {
-    /// What another process of the same user opens an allocation with, as long as it is there.
+    /// What another process of the same user opens the allocation with that has an address, as long as it is there.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if no allocation of `mem_alloc` begins there; `NOT_SUPPORTED` if others do not see this GPU's memory,
+    /// `INVALID_VALUE` if no allocation of `mem_alloc` is there; `NOT_SUPPORTED` if others do not see this GPU's memory,
     /// `OUT_OF_MEMORY` if too much of it is shown already.
     pub fn ipc_get_mem_handle(&self, address: DevAddr) -> Result<[u8; 64]> {
         self.current()?;
         let found = self.memory.find(address.0).ok_or(CudaError::INVALID_VALUE)?;
-        if found.kind != Kind::Device || found.base != address.0 {
+        if found.kind != Kind::Device {
             return Err(CudaError::INVALID_VALUE);
         }
         self.key.sign(&self.memory.of(found.gpu).export(&found)?, Shared::Memory)

@@ -37,13 +37,15 @@ impl Driver {
         let context = self.current()?;
         let (given, function) = (function, self.function_in(&context.core, function)?);
         if let Some(capture) = self.captured(config.stream)? {
-            if !Arc::ptr_eq(&capture.stream.core, &context.core) {
-                return Err(CudaError::INVALID_HANDLE);
-            }
-            let block = block(&function, config, params)?;
-            let kernel = KernelWork::new(given, &function, *config, block, Vec::new());
-            capture.add(Work::Kernel(Arc::new(kernel)))?;
-            return if config.event.is_null() { Ok(()) } else { capture.record(&*self.event(config.event)?) };
+            return capture.or_invalid(|| {
+                if !Arc::ptr_eq(&capture.stream.core, &context.core) {
+                    return Err(CudaError::INVALID_HANDLE);
+                }
+                let block = block(&function, config, params)?;
+                let kernel = KernelWork::new(given, &function, *config, block, Vec::new());
+                capture.add(Work::Kernel(Arc::new(kernel)))?;
+                if config.event.is_null() { Ok(()) } else { capture.record(&*self.event(config.event)?) }
+            });
         }
         let stream = self.stream_in(&context, config.stream)?;
         self.not_captured(&stream)?;

@@ -19,23 +19,26 @@ const REGISTER_IO: u32 = 4;
 const DEVICE_MAP: u32 = 2;
 
 impl Driver {
-    /// Allocates pinned host memory; returns its address, which is the GPU's too.
+    /// Allocates pinned host memory; returns its address, which is the GPU's too, and null for 0 bytes.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for 0 bytes, `OUT_OF_MEMORY`.
+    /// `OUT_OF_MEMORY`.
     pub fn mem_alloc_host(&self, bytes: u64) -> Result<u64> {
         self.potentially_unsafe()?;
         self.mem_host_alloc(bytes, 0)
     }
 
-    /// Allocates pinned host memory with flags.
+    /// Allocates pinned host memory with flags; of 0 bytes it is null.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for 0 bytes or unknown flags, `OUT_OF_MEMORY`.
+    /// `INVALID_VALUE` for unknown flags, `OUT_OF_MEMORY`.
     pub fn mem_host_alloc(&self, bytes: u64, flags: u32) -> Result<u64> {
         let context = self.current()?;
         if flags & !ALLOC_FLAGS != 0 {
             return Err(CudaError::INVALID_VALUE);
+        }
+        if bytes == 0 {
+            return Ok(0);
         }
         let mut wanted = Wanted::new(bytes, Kind::Pinned, context.core.id);
         wanted.flags = flags | DEVICE_MAP;

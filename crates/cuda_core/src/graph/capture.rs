@@ -242,6 +242,12 @@ impl Captured<'_> {
         self.add_node(|_, _, _| Ok(work))
     }
 
+    /// What fails makes the capture invalid.
+    pub(crate) fn or_invalid(&self, captured: impl FnOnce() -> Result<()>) -> Result<()> {
+        let id = self.stream.capture();
+        captured().or_else(|error| self.driver.invalidate(|of, _| of == id, error).and(Err(error)))
+    }
+
     /// As `add`, of what `work` makes for a graph, behind those nodes of it. Where the graph is captured once more, the work is the next
     /// node's.
     pub(crate) fn add_node(

@@ -1,7 +1,7 @@
 //! Instructions that concern one thread alone.
 
 use super::Cta;
-use super::memory::ThreadView;
+use super::memory::{Place, ThreadView};
 use super::races::Touch;
 use crate::builtins;
 use crate::children;
@@ -183,10 +183,11 @@ impl Cta {
                 self.observe(thread, place, bytes, Touch { access: Access::Atomic, order: *order, data: None })?;
                 let b = self.operand(thread, *b);
                 let c = c.map_or(0, |c| self.operand(thread, c));
-                if !(2..=8).contains(&ty.bytes()) || math::atomic(*op, *ty, *ftz, 0, b, c).is_none() {
+                let ftz = *ftz && matches!(place.0, Place::Global(_));
+                if !(2..=8).contains(&ty.bytes()) || math::atomic(*op, *ty, ftz, 0, b, c).is_none() {
                     return Err(Exception::Illegal);
                 }
-                let mut replace = |old| math::atomic(*op, *ty, *ftz, old, b, c).unwrap_or(old);
+                let mut replace = |old| math::atomic(*op, *ty, ftz, old, b, c).unwrap_or(old);
                 let old = self.modify(memory, place, ty.bytes(), &mut replace)?;
                 if let Some(dst) = dst {
                     self.set(thread, *dst, old);

@@ -257,7 +257,7 @@ impl Body<'_, '_> {
         Ok(())
     }
 
-    /// `min.xorsign.abs d, a, b`: of the magnitudes, with the product's sign.
+    /// `min.xorsign.abs d, a, b`: of the magnitudes, with the product's sign unless it is a NaN: times one of that sign.
     fn xorsign(&mut self, m: &mut Mods<'_>, op: FloatOp, ty: Ty) -> Result<(), PtxError> {
         if !m.take("abs") || ty == Ty::F64 {
             return Err(self.invalid(".xorsign goes with .abs, and not with f64"));
@@ -265,13 +265,15 @@ impl Body<'_, '_> {
         let ftz = self.ftz(m, ty);
         self.count(3..=3)?;
         let (dst, a, b) = (self.dst(0, ty)?, self.src(1, ty)?, self.src(2, ty)?);
-        let (bits, sign) = match ty {
-            Ty::F32 => (Ty::B32, 0x8000_0000),
-            Ty::F16x2 | Ty::BF16x2 => (Ty::B32, 0x8000_8000),
-            _ => (Ty::B16, 0x8000),
+        let (bits, sign, one) = match ty {
+            Ty::F32 => (Ty::B32, 0x8000_0000, 0x3f80_0000),
+            Ty::F16x2 => (Ty::B32, 0x8000_8000, 0x3c00_3c00),
+            Ty::BF16x2 => (Ty::B32, 0x8000_8000, 0x3f80_3f80),
+            Ty::F16 => (Ty::B16, 0x8000, 0x3c00),
+            _ => (Ty::B16, 0x8000, 0x3f80),
         };
-        let [x, y, r, s, t] = [(); 5].map(|()| self.new_reg(ty.reg()));
-        let [x, y, r, s, t] = [x?, y?, r?, s?, t?];
+        let [x, y, r, s, t, u] = [(); 6].map(|()| self.new_reg(ty.reg()));
+        let [x, y, r, s, t, u] = [x?, y?, r?, s?, t?, u?];
         let absolute = |dst, a| Op::FloatUn { op: FloatUnOp::Abs, ty, ftz, dst, a };
         self.emit(absolute(x, a))?;
         self.emit(absolute(y, b))?;
@@ -280,7 +282,9 @@ impl Body<'_, '_> {
         let logic = |op, dst, a, b| Op::Int { op, ty: bits, sat: false, dst, a, b };
         self.emit(logic(IntOp::Xor, s, a, b))?;
         self.emit(logic(IntOp::And, t, Operand::Reg(s), Operand::Imm(sign)))?;
-        self.emit(logic(IntOp::Or, dst, Operand::Reg(r), Operand::Reg(t)))?;
+        self.emit(logic(IntOp::Or, u, Operand::Reg(t), Operand::Imm(one)))?;
+        let (op, round) = (FloatOp::Mul, Round::Rn);
+        self.emit(Op::Float { op, ty, round, ftz: false, sat: false, dst, a: Operand::Reg(r), b: Operand::Reg(u) })?;
         Ok(())
     }
 

@@ -374,8 +374,28 @@ impl<'a> Body<'a, '_> {
         let to_integral = integral.is_some() && dst_ty.is_float();
         self.count(2..=2)?;
         let (dst, a) = (self.wide_dst(0, dst_ty)?, self.wide_src(1, src_ty)?);
+        if !(to_integral || ftz || sat || relu) && self.cvt_bits(dst_ty, src_ty, dst, a)? {
+            return Ok(());
+        }
         self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst, a })?;
         Ok(())
+    }
+
+    /// Conversions that hand on all bits, those of NaNs too, as hardware does: between f32 or f64 and themselves, and of bf16 to f32.
+    fn cvt_bits(&mut self, dst_ty: Ty, src_ty: Ty, dst: Reg, src: Operand) -> Result<bool, PtxError> {
+        match (dst_ty, src_ty) {
+            (Ty::F32, Ty::F32) | (Ty::F64, Ty::F64) => self.emit(Op::Mov { ty: dst_ty, dst, src })?,
+            (Ty::F32, Ty::BF16) => {
+                let word = self.new_reg(RegTy::B32)?;
+                let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
+                let (dst_ty, src_ty) = (Ty::U32, Ty::U16);
+                self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst: word, a: src })?;
+                let (a, b) = (Operand::Reg(word), Operand::Imm(16));
+                self.emit(Op::Int { op: IntOp::Shl, ty: Ty::B32, sat: false, dst, a, b })?
+            }
+            _ => return Ok(false),
+        };
+        Ok(true)
     }
 
     /// `cvt.pack.sat`: `b` in the low bits, `a` above it, and above both the low half of `c` if they are bytes.

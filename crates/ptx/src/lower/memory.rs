@@ -7,6 +7,11 @@ use super::operand::{Arg, Place, fits};
 use crate::error::PtxError;
 use crate::ir::{Address, AtomOp, Op, Operand, Order, RegTy, Space, Ty};
 
+/// Does an atomic flush subnormals in global memory? It keeps them in shared memory.
+fn flushes(op: AtomOp, ty: Ty) -> bool {
+    op == AtomOp::Add && ty == Ty::F32
+}
+
 impl Body<'_, '_> {
     /// The space of an access: as written, or else that of the variable it names.
     pub(super) fn access_space(&self, written: Option<Space>, place: &Place) -> Result<Space, PtxError> {
@@ -118,12 +123,10 @@ impl Body<'_, '_> {
         m.scope();
         let policy = usize::from(m.cache());
         let space = m.space();
-        let noftz = m.take("noftz");
+        m.take("noftz");
         let lanes = m.vector();
         let ty = m.ty().map_err(|e| self.invalid(e))?;
         self.check_atom(op, ty, red)?;
-        // Atomic addition of f32 flushes subnormals in global memory only; engines keep them, as `.noftz` does.
-        let _ = noftz;
         let cas = op == AtomOp::Cas;
         let first = usize::from(!red);
         let operands = first + 2 + usize::from(cas);
@@ -147,7 +150,7 @@ impl Body<'_, '_> {
         };
         let b = self.src(first + 1, ty)?;
         let c = if cas { Some(self.src(first + 2, ty)?) } else { None };
-        self.emit(Op::Atom { op, space, ty, order, ftz: false, dst, addr: place.address, b, c })?;
+        self.emit(Op::Atom { op, space, ty, order, ftz: flushes(op, ty), dst, addr: place.address, b, c })?;
         Ok(())
     }
 
@@ -198,7 +201,7 @@ impl Body<'_, '_> {
             };
             let offset = place.address.offset.wrapping_add(i64::from(ty.bytes()) * at as i64);
             let addr = Address { base, offset };
-            self.emit(Op::Atom { op, space, ty, order, ftz: false, dst, addr, b, c: None })?;
+            self.emit(Op::Atom { op, space, ty, order, ftz: flushes(op, ty), dst, addr, b, c: None })?;
         }
         Ok(())
     }

@@ -5,9 +5,11 @@ use super::mods::Mods;
 use crate::error::PtxError;
 use crate::ir::{Cmp, Fp8, IntOp, Op, Operand, PredRef, Reg, RegTy, Round, Ty};
 
-/// Infinity, and the largest finite number of tf32.
+/// Infinity.
 const INFINITY: u64 = 0x7f80_0000;
-const MAX_TF32: u64 = 0x7f7f_e000;
+/// The bits of f32 that tf32 has, and the last of them.
+const TF32_BITS: u64 = 0xffff_e000;
+const TF32_STEP: u64 = 0x2000;
 const SIGN: u64 = 0x8000_0000;
 
 /// The NaN of ue8m0.
@@ -164,8 +166,8 @@ impl Body<'_, '_> {
         Ok(())
     }
 
-    /// f32 to tf32: the mantissa cut to 10 bits, by integer arithmetic on the bits. NaN and infinity stay, but for
-    /// `.satfinite` and `.relu`, which make infinity the largest number and NaN canonical.
+    /// f32 to tf32: the mantissa cut to 10 bits, by integer arithmetic on the bits. Infinity stays, but for `.satfinite`, which makes
+    /// it the largest number; a NaN becomes canonical, but for `.rna`, which cuts it as a number (and makes one with `.satfinite`).
     pub(super) fn cvt_tf32(&mut self, m: &mut Mods<'_>, round: Option<Round>, relu: bool) -> Result<(), PtxError> {
         let satfinite = m.take("satfinite");
         self.ty_in(m, &[Ty::F32])?;
@@ -184,23 +186,23 @@ impl Body<'_, '_> {
             Some(Round::Rz) => a,
             _ => return Err(self.invalid("rounding modifier required for instruction 'cvt'")),
         };
-        let cut = self.word(IntOp::And, sum, Operand::Imm(0xffff_e000))?;
-        let mut result = self.choose(finite, cut, a)?;
+        let rounded = self.choose(finite, sum, a)?;
+        let mut result = self.word(IntOp::And, rounded, Operand::Imm(TF32_BITS))?;
         if satfinite {
-            let magnitude = self.word(IntOp::And, result, Operand::Imm(!SIGN & 0xffff_ffff))?;
-            let sign = self.word(IntOp::And, result, Operand::Imm(SIGN))?;
-            let largest = self.word(IntOp::Or, sign, Operand::Imm(MAX_TF32))?;
-            let infinite = self.test(Cmp::Eq, Ty::B32, magnitude, Operand::Imm(INFINITY))?;
-            result = self.choose(infinite, largest, result)?;
+            let exponent = self.word(IntOp::And, result, Operand::Imm(INFINITY))?;
+            let beyond = self.test(Cmp::Eq, Ty::B32, exponent, Operand::Imm(INFINITY))?;
+            let largest = self.word(IntOp::Sub, result, Operand::Imm(TF32_STEP))?;
+            result = self.choose(beyond, largest, result)?;
         }
         if relu {
             let negative = self.test(Cmp::Lt, Ty::S32, result, Operand::Imm(0))?;
             result = self.choose(negative, Operand::Imm(0), result)?;
         }
-        if satfinite || relu {
+        if round != Some(Round::Rna) {
             let nan = self.new_reg(RegTy::Pred)?;
             self.emit(Op::Testp { class: 3, ty: Ty::F32, dst: nan, a })?;
-            result = self.choose(nan, Operand::Imm(u64::from(crate::math::NAN_F32)), result)?;
+            let canonical = Operand::Imm(u64::from(crate::math::NAN_F32) & TF32_BITS);
+            result = self.choose(nan, canonical, result)?;
         }
         self.emit(Op::Mov { ty: Ty::B32, dst, src: result })?;
         Ok(())

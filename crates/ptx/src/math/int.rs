@@ -42,7 +42,7 @@ pub fn binary(op: IntOp, ty: Ty, sat: bool, a: u64, b: u64) -> u64 {
         IntOp::Add => x + y,
         IntOp::Sub => x - y,
         IntOp::Div => x.checked_div(y).unwrap_or(-1),
-        IntOp::Rem => x.checked_rem(y).unwrap_or(x),
+        IntOp::Rem => x.checked_rem(y).unwrap_or(-1),
         IntOp::Min => x.min(y),
         IntOp::Max => x.max(y),
         IntOp::And => x & y,
@@ -208,6 +208,9 @@ pub fn szext(clamp: bool, signed: bool, a: u32, b: u32) -> u32 {
 /// Position of the n-th set bit of `mask` counted from `base` (up if `offset` is positive), or all ones.
 #[must_use]
 pub fn fns(mask: u32, base: u32, offset: i32) -> u32 {
+    if offset == i32::MIN {
+        return 0;
+    }
     let is_set = |position: u32| position < 32 && mask >> position & 1 != 0;
     if offset == 0 {
         return if is_set(base) { base } else { u32::MAX };

@@ -331,14 +331,14 @@ impl Emit<'_, '_> {
             let sum = self.b.ins().fadd(whole, shift);
             words.push(self.cast(types::I64X2, sum));
         }
-        let quotient = self.narrow(words[0], words[1], false);
+        let mut result = self.narrow(words[0], words[1], false);
         if op == IntOp::Rem {
-            let product = self.b.ins().imul(quotient, y);
-            return self.b.ins().isub(x, product);
+            let product = self.b.ins().imul(result, y);
+            result = self.b.ins().isub(x, product);
         }
         let zero = self.vector_const([0; 4]);
         let by_zero = self.b.ins().icmp(IntCC::Equal, y, zero);
-        self.b.ins().bor(quotient, by_zero)
+        self.b.ins().bor(result, by_zero)
     }
 
     /// Four 32-bit integers in double precision.
@@ -388,8 +388,8 @@ impl Emit<'_, '_> {
             let other = if op == IntOp::Div { self.b.ins().ineg(x) } else { self.i64(0) };
             result = self.b.ins().select(hit, other, result);
         }
-        let fallback = if op == IntOp::Div { self.i64(-1) } else { x };
-        let result = self.b.ins().select(by_zero, fallback, result);
+        let all_ones = self.i64(-1);
+        let result = self.b.ins().select(by_zero, all_ones, result);
         if ty.bits() < 64 { self.b.ins().ireduce(types::I32, result) } else { result }
     }
 

@@ -462,7 +462,9 @@ pub(crate) extern "C" fn atomic(ctx: *mut Context, op: u32, bits: u32, thread: u
     unsafe { (*ctx).atomic = 1 };
     for lane in active(bits) {
         let thread = u64::from(thread) + lane as u64;
-        let at = reach(ctx, *space, rows.get(0, lane), ty.bytes().into(), thread, Access::Atomic);
+        let address = rows.get(0, lane);
+        let at = reach(ctx, *space, address, ty.bytes().into(), thread, Access::Atomic);
+        let ftz = *ftz && *space != Space::Shared && address < SHARED_WINDOW;
         let (b, c) = (rows.get(1, lane) & mask, rows.get(2, lane) & mask);
         if let (AtomOp::Add, false, 4) = (*op, ty.is_float(), ty.bytes()) {
             // SAFETY: as in `update`.
@@ -470,7 +472,7 @@ pub(crate) extern "C" fn atomic(ctx: *mut Context, op: u32, bits: u32, thread: u
             rows.set(3, lane, word.fetch_add(b as u32, Ordering::SeqCst).into());
             continue;
         }
-        let old = update(at, ty.bytes(), |old| math::atomic(*op, *ty, *ftz, old, b, c).unwrap_or(old) & mask);
+        let old = update(at, ty.bytes(), |old| math::atomic(*op, *ty, ftz, old, b, c).unwrap_or(old) & mask);
         rows.set(3, lane, old);
     }
     // SAFETY: as above.
