@@ -3,9 +3,10 @@
 //! The results of operations are canonical NaNs, and the processor's are not. To make one canonical takes as long as an addition, and in a
 //! sum that a loop carries along everything waits for it.
 
-use ptx::ir::{FloatOp, Inst, Kernel, Op, Operand, Reg, RegTy, Ty};
+use ptx::ir::{FloatOp, Inst, Kernel, Op, Operand, Reg, RegTy, Term, Ty};
 
 use super::operands;
+use super::subnormals::Subnormals;
 
 /// What NaNs a register holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,10 +25,11 @@ pub(crate) struct Floats {
     pub(crate) nans: Vec<Nans>,
     /// All that is written to it is of a floating-point type as wide as it is.
     pub(crate) numbers: Vec<bool>,
+    pub(crate) subnormals: Subnormals,
 }
 
 /// Rounds of following registers from readers to writers; a kernel that needs more is taken to need none of it.
-const MAX_ROUNDS: usize = 64;
+pub(super) const MAX_ROUNDS: usize = 64;
 
 fn is_float(ty: Ty) -> bool {
     matches!(ty, Ty::F32 | Ty::F64)
@@ -42,13 +44,23 @@ impl Floats {
             (false, true) => Nans::Late,
             (false, false) => Nans::Canonical,
         };
-        Floats { nans: any.into_iter().zip(late).map(nans).collect(), numbers: numbers(kernel) }
+        let nans = any.into_iter().zip(late).map(nans).collect();
+        Floats { nans, numbers: numbers(kernel), subnormals: Subnormals::of(kernel) }
     }
 }
 
 /// Registers of the widths of floating-point numbers.
-fn candidates(kernel: &Kernel) -> Vec<bool> {
-    kernel.regs.iter().map(|ty| matches!(ty, RegTy::B32 | RegTy::B64)).collect()
+const WIDTHS: &[RegTy] = &[RegTy::B32, RegTy::B64];
+
+/// Registers of these types; a branch that looks at the bits of one is not among the instructions.
+pub(super) fn candidates(kernel: &Kernel, types: &[RegTy]) -> Vec<bool> {
+    let mut candidates: Vec<bool> = kernel.regs.iter().map(|ty| types.contains(ty)).collect();
+    for block in &kernel.blocks {
+        if let Term::BrIdx { index: Operand::Reg(r), .. } = block.term {
+            candidates[r.0 as usize] = false;
+        }
+    }
+    candidates
 }
 
 /// Does the instruction take any NaN for any other, if those registers may hold any?
@@ -65,7 +77,7 @@ fn is_indifferent(kernel: &Kernel, inst: &Inst, any: &[bool]) -> bool {
 }
 
 fn any(kernel: &Kernel) -> Vec<bool> {
-    let mut only = candidates(kernel);
+    let mut only = candidates(kernel, WIDTHS);
     for _ in 0..MAX_ROUNDS {
         let mut changed = false;
         // Backwards, so that straight-line code takes one round.
@@ -84,7 +96,7 @@ fn any(kernel: &Kernel) -> Vec<bool> {
 /// Registers that are only written where a NaN is the canonical one, and stored or copied in no more places than that; all other readers
 /// are indifferent.
 fn late(kernel: &Kernel, any: &[bool]) -> Vec<bool> {
-    let mut late = candidates(kernel);
+    let mut late = candidates(kernel, WIDTHS);
     // Writers less stores.
     let mut worth = vec![0_i64; kernel.regs.len()];
     for inst in kernel.blocks.iter().flat_map(|block| &block.insts) {
@@ -133,7 +145,7 @@ fn late(kernel: &Kernel, any: &[bool]) -> Vec<bool> {
 }
 
 fn numbers(kernel: &Kernel) -> Vec<bool> {
-    let mut numbers = candidates(kernel);
+    let mut numbers = candidates(kernel, WIDTHS);
     for inst in kernel.blocks.iter().flat_map(|block| &block.insts) {
         let ty = match &inst.op {
             Op::Float { ty, .. } | Op::Fma { ty, .. } | Op::FloatUn { ty, .. } => *ty,

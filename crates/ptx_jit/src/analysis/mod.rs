@@ -12,6 +12,7 @@ pub(crate) mod operands;
 pub(crate) mod pointers;
 mod regions;
 pub(crate) mod regset;
+mod subnormals;
 pub(crate) mod waiting;
 pub(crate) mod width;
 

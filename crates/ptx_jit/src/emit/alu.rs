@@ -34,7 +34,11 @@ impl Emit<'_, '_> {
             }
             Op::Cvta { space, to_generic, dst, a } => self.cvta(*space, *to_generic, *dst, *a),
             Op::Isspacep { space, dst, a } => self.isspacep(*space, *dst, *a),
-            Op::Ld { .. } | Op::St { .. } | Op::Atom { .. } | Op::CpAsync { .. } => self.memory(op),
+            Op::Ld { dsts, .. } => {
+                self.memory(op);
+                dsts.iter().flatten().for_each(|&dst| self.flush_loaded(dst));
+            }
+            Op::St { .. } | Op::Atom { .. } | Op::CpAsync { .. } => self.memory(op),
             Op::Image { access, dsts, srcs } => self.image(access, dsts, srcs),
             Op::Transfer { transfer, srcs } => self.transfer(op, transfer, srcs),
             Op::Fence => {

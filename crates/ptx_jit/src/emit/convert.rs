@@ -15,7 +15,7 @@ impl Emit<'_, '_> {
         src: Ty,
         round: Option<Round>,
         to_integral: bool,
-        ftz: bool,
+        flush: bool,
         sat: bool,
         quiet: bool,
         a: &Parts,
@@ -23,8 +23,8 @@ impl Emit<'_, '_> {
     ) -> Option<Parts> {
         match (dst.is_float(), src.is_float()) {
             (false, false) if !sat => self.integer_to_integer(reg, dst, src, a, vector),
-            (true, true) if !sat => self.float_to_float(dst, src, round, to_integral, ftz, quiet, a, vector),
-            (false, true) => self.float_to_integer(dst, src, round.unwrap_or(Round::Rz), ftz, a, vector),
+            (true, true) if !sat => self.float_to_float(dst, src, round, to_integral, flush, quiet, a, vector),
+            (false, true) => self.float_to_integer(dst, src, round.unwrap_or(Round::Rz), flush, a, vector),
             (true, false) if !sat && round.unwrap_or(Round::Rn) == Round::Rn => {
                 self.integer_to_float(dst, src, a, vector)
             }
@@ -118,12 +118,11 @@ impl Emit<'_, '_> {
         src: Ty,
         round: Option<Round>,
         to_integral: bool,
-        ftz: bool,
+        flush: bool,
         quiet: bool,
         a: &Parts,
         vector: bool,
     ) -> Option<Parts> {
-        let f32_in = src == Ty::F32;
         if !matches!(src, Ty::F32 | Ty::F64) || !matches!(dst, Ty::F32 | Ty::F64) {
             return None;
         }
@@ -132,10 +131,7 @@ impl Emit<'_, '_> {
                 return None;
             }
             return Some(self.map1(a, |e, v| {
-                let mut x = e.floating(v);
-                if ftz && f32_in {
-                    x = e.flush(x);
-                }
+                let mut x = e.float_operand(v, flush && src == Ty::F32);
                 if to_integral {
                     x = e.integral(x, round.unwrap_or(Round::Rn)).unwrap_or(x);
                 }
@@ -147,26 +143,20 @@ impl Emit<'_, '_> {
             return None;
         }
         let finish = |e: &mut Self, v: Value| {
-            let v = if ftz && dst == Ty::F32 { e.flush(v) } else { v };
+            let v = if flush && dst == Ty::F32 { e.flush(v) } else { v };
             let v = if quiet { v } else { e.canonical(v) };
             e.integer_bits(v)
         };
         let mut out = Vec::new();
         match (dst, vector) {
             (Ty::F64, false) => {
-                let mut x = self.floating(a[0]);
-                if ftz {
-                    x = self.flush(x);
-                }
+                let x = self.float_operand(a[0], flush);
                 let x = self.b.ins().fpromote(types::F64, x);
                 out.push(finish(self, x));
             }
             (Ty::F64, true) => {
                 for &v in a {
-                    let mut x = self.floating(v);
-                    if ftz {
-                        x = self.flush(x);
-                    }
+                    let x = self.float_operand(v, flush);
                     let low = self.b.ins().fvpromote_low(x);
                     let words = self.cast(types::I64X2, x);
                     let swapped = self.upper_half(words);
@@ -243,7 +233,7 @@ impl Emit<'_, '_> {
         dst: Ty,
         src: Ty,
         round: Round,
-        ftz: bool,
+        flush: bool,
         a: &Parts,
         vector: bool,
     ) -> Option<Parts> {
@@ -253,10 +243,7 @@ impl Emit<'_, '_> {
         let signed = dst.is_signed();
         let ty = if vector { types::I32X4 } else { types::I32 };
         Some(self.map1(a, |e, v| {
-            let mut x = e.floating(v);
-            if ftz {
-                x = e.flush(x);
-            }
+            let x = e.float_operand(v, flush);
             let x = if round == Round::Rz { x } else { e.integral(x, round).unwrap_or(x) };
             if signed { e.b.ins().fcvt_to_sint_sat(ty, x) } else { e.b.ins().fcvt_to_uint_sat(ty, x) }
         }))

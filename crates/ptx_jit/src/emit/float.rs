@@ -3,7 +3,7 @@
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
-use ptx::ir::{Cmp, FloatOp, FloatUnOp, Op, Precision, Round, Ty};
+use ptx::ir::{Cmp, FloatOp, FloatUnOp, Op, Operand, Precision, Reg, Round, Ty};
 use ptx::math::lanes::{Lanes, Lanes64};
 use ptx::math::{NAN_F32, NAN_F64, approx};
 
@@ -16,6 +16,8 @@ use crate::analysis::floats::Nans;
 struct Machine<'e, 'a, 'f> {
     e: &'e mut Emit<'a, 'f>,
     vector: bool,
+    /// Operands that are not to be flushed, since they are.
+    flushed: [Option<Value>; 2],
 }
 
 impl Machine<'_, '_, '_> {
@@ -107,6 +109,9 @@ impl Lanes for Machine<'_, '_, '_> {
     fn sar(&mut self, a: Value, n: u32) -> Value {
         self.e.b.ins().sshr_imm_u(a, i64::from(n))
     }
+    fn flush(&mut self, a: Value) -> Value {
+        if self.flushed.contains(&Some(a)) { a } else { self.e.flush(a) }
+    }
 }
 
 impl Lanes64 for Machine<'_, '_, '_> {
@@ -190,10 +195,44 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// Subnormals to zeros of the same sign (f32).
+    /// Subnormals to zeros of the same sign (f32): what has no bit of the exponent keeps the sign only. Comparing floats would be no
+    /// shorter, and is slow where subnormals are. A scalar is the first lane of a vector, whose other lanes nobody reads.
     pub(super) fn flush(&mut self, v: Value) -> Value {
-        let vector = self.is_vector(v);
-        Lanes::flush(&mut Machine { e: self, vector }, v)
+        let scalar = !self.is_vector(v);
+        let v = if scalar { self.b.ins().scalar_to_vector(types::F32X4, v) } else { v };
+        let bits = self.integer_bits(v);
+        let exponent = self.band_const(bits, 0x7f80_0000);
+        let zero = self.vector_const([0; 4]);
+        let small = self.b.ins().icmp(IntCC::Equal, exponent, zero);
+        let magnitude = self.b.ins().ushr_imm_u(small, 1);
+        let bits = self.b.ins().band_not(bits, magnitude);
+        let v = self.floating(bits);
+        if scalar { self.b.ins().extractlane(v, 0) } else { v }
+    }
+
+    /// Must an operation flush this operand?
+    pub(super) fn flushes(&self, ty: Ty, ftz: bool, o: Operand) -> bool {
+        ftz && ty == Ty::F32 && self.floats.subnormals.may_be(o)
+    }
+
+    /// An operand as a float, flushed if it is to be.
+    pub(super) fn float_operand(&mut self, v: Value, flush: bool) -> Value {
+        let v = self.floating(v);
+        if flush { self.flush(v) } else { v }
+    }
+
+    /// Flushes what has been loaded to a register, if loads see to that.
+    pub(super) fn flush_loaded(&mut self, r: Reg) {
+        if !self.floats.subnormals.by_loads(r) {
+            return;
+        }
+        for var in self.variables(r) {
+            let bits = self.b.use_var(var);
+            let ty = self.b.func.dfg.value_type(bits);
+            let v = self.float_operand(bits, true);
+            let v = self.cast(ty, v);
+            self.b.def_var(var, v);
+        }
     }
 
     /// Makes a NaN canonical.
@@ -207,7 +246,7 @@ impl Emit<'_, '_> {
     }
 
     /// The last steps of an operation: NaN, flushing, clamping; result as integer lanes.
-    fn finish(&mut self, v: Value, ftz: bool, sat: bool, quiet: bool) -> Value {
+    fn finish(&mut self, v: Value, flush: bool, sat: bool, quiet: bool) -> Value {
         let mut v = v;
         if sat {
             // NaN and everything not above zero become +0.
@@ -219,52 +258,44 @@ impl Emit<'_, '_> {
         } else if !quiet {
             v = self.canonical(v);
         }
-        if ftz {
+        if flush {
             v = self.flush(v);
         }
         self.integer_bits(v)
     }
 
     pub(super) fn native_float(&mut self, op: &Op, v: &[Parts], vector: bool) -> Option<Vec<Parts>> {
-        let quiet = |e: &Self, dst: ptx::ir::Reg| e.floats.nans[dst.0 as usize] != Nans::Canonical;
+        let quiet = |e: &Self, dst: Reg| e.floats.nans[dst.0 as usize] != Nans::Canonical;
         match *op {
-            Op::Float { op, ty: ty @ (Ty::F32 | Ty::F64), round, ftz, sat, dst, .. } => {
+            Op::Float { op, ty: ty @ (Ty::F32 | Ty::F64), round, ftz, sat, dst, a, b } => {
                 let quiet = quiet(self, dst);
+                let flush = [a, b].map(|o| self.flushes(ty, ftz, o));
                 let mut out = Vec::new();
                 for (&a, &b) in v[0].iter().zip(&v[1]) {
-                    out.push(self.float_binary(op, ty, round, ftz, sat, quiet, a, b, vector)?);
+                    out.push(self.float_binary(op, ty, round, ftz, flush, sat, quiet, [a, b], vector)?);
                 }
                 Some(vec![out])
             }
-            Op::Fma { ty: Ty::F32 | Ty::F64, round: Round::Rn, ftz, sat, relu: false, dst, .. } => {
-                let quiet = quiet(self, dst);
-                Some(vec![self.map3([&v[0], &v[1], &v[2]], |e, a, b, c| {
-                    let mut x = [a, b, c].map(|x| e.floating(x));
-                    if ftz {
-                        x = x.map(|x| e.flush(x));
-                    }
-                    let r = e.b.ins().fma(x[0], x[1], x[2]);
-                    e.finish(r, ftz, sat, quiet)
-                })])
-            }
-            Op::Fma { ty: Ty::F32, round: round @ (Round::Rm | Round::Rp), ftz, sat, relu: false, dst, .. }
-                if vector =>
+            Op::Fma { ty: ty @ (Ty::F32 | Ty::F64), round, ftz, sat, relu: false, dst, a, b, c }
+                if round == Round::Rn || vector && ty == Ty::F32 && matches!(round, Round::Rm | Round::Rp) =>
             {
                 let quiet = quiet(self, dst);
+                let flush = [a, b, c].map(|o| self.flushes(ty, ftz, o));
                 Some(vec![self.map3([&v[0], &v[1], &v[2]], |e, a, b, c| {
-                    let mut x = [a, b, c].map(|x| e.floating(x));
-                    if ftz {
-                        x = x.map(|x| e.flush(x));
-                    }
-                    let r = e.directed_fma(x, round == Round::Rp);
+                    let [a, b, c] = [(a, flush[0]), (b, flush[1]), (c, flush[2])].map(|(v, f)| e.float_operand(v, f));
+                    let r = match round {
+                        Round::Rn => e.b.ins().fma(a, b, c),
+                        _ => e.directed_fma([a, b, c], round == Round::Rp),
+                    };
                     e.finish(r, ftz, sat, quiet)
                 })])
             }
-            Op::FloatUn { op, ty: ty @ (Ty::F32 | Ty::F64), ftz, dst, .. } => {
+            Op::FloatUn { op, ty: ty @ (Ty::F32 | Ty::F64), ftz, dst, a } => {
                 let quiet = quiet(self, dst);
+                let flush = self.flushes(ty, ftz, a);
                 let mut out = Vec::new();
                 for &a in &v[0] {
-                    out.push(self.float_unary(op, ty, ftz, quiet, a, vector)?);
+                    out.push(self.float_unary(op, ty, ftz, flush, quiet, a, vector)?);
                 }
                 Some(vec![out])
             }
@@ -276,15 +307,17 @@ impl Emit<'_, '_> {
                     e.pick(hit, a, b)
                 })])
             }
-            Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu: false, dst, .. } => {
+            Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu: false, dst, a } => {
                 let quiet = quiet(self, dst);
+                // The operand, or else the result.
+                let flush = self.flushes(src_ty, ftz, a) || ftz && src_ty == Ty::F64;
                 Some(vec![self.convert(
                     self.reg_ty(dst),
                     dst_ty,
                     src_ty,
                     round,
                     to_integral,
-                    ftz,
+                    flush,
                     sat,
                     quiet,
                     &v[0],
@@ -369,25 +402,25 @@ impl Emit<'_, '_> {
         ty: Ty,
         round: Round,
         ftz: bool,
+        flush: [bool; 2],
         sat: bool,
         quiet: bool,
-        a: Value,
-        b: Value,
+        v: [Value; 2],
         vector: bool,
     ) -> Option<Value> {
-        let (mut x, mut y) = (self.floating(a), self.floating(b));
-        if ftz && !matches!(op, FloatOp::Div(Precision::Approx | Precision::Full)) {
-            (x, y) = (self.flush(x), self.flush(y));
-        }
+        let approximate = matches!(op, FloatOp::Div(Precision::Approx | Precision::Full));
+        let extreme = matches!(op, FloatOp::Min | FloatOp::Max | FloatOp::MinNan | FloatOp::MaxNan);
+        let [x, y] = [0, 1].map(|i| self.float_operand(v[i], flush[i] && !approximate));
         let r = match op {
             FloatOp::Add if round == Round::Rn => self.b.ins().fadd(x, y),
             FloatOp::Sub if round == Round::Rn => self.b.ins().fsub(x, y),
             FloatOp::Mul if round == Round::Rn => self.b.ins().fmul(x, y),
             FloatOp::Div(Precision::Ieee(Round::Rn)) => self.b.ins().fdiv(x, y),
             FloatOp::Div(Precision::Approx | Precision::Full) if ty == Ty::F32 => {
-                approx::binary(&mut Machine { e: self, vector }, op, ftz, x, y)?
+                let flushed = [(x, flush[0]), (y, flush[1])].map(|(v, flush)| (!flush).then_some(v));
+                approx::binary(&mut Machine { e: self, vector, flushed }, op, ftz, x, y)?
             }
-            FloatOp::Min | FloatOp::Max | FloatOp::MinNan | FloatOp::MaxNan => {
+            _ if extreme => {
                 let (p, q) = (self.integer_bits(x), self.integer_bits(y));
                 let equal = self.b.ins().fcmp(FloatCC::Equal, x, y);
                 let min = matches!(op, FloatOp::Min | FloatOp::MinNan);
@@ -420,18 +453,28 @@ impl Emit<'_, '_> {
             FloatOp::Div(Precision::Ieee(round)) => self.directed(Directed::Div, round, x, y)?,
             _ => return None,
         };
-        Some(self.finish(r, ftz, sat, quiet))
+        // One of two numbers is as flushed as they are, and approximations flush for themselves.
+        Some(self.finish(r, ftz && !extreme && !approximate, sat, quiet))
     }
 
-    fn float_unary(&mut self, op: FloatUnOp, ty: Ty, ftz: bool, quiet: bool, a: Value, vector: bool) -> Option<Value> {
-        let bits = a;
-        let mut x = self.floating(a);
+    #[expect(clippy::too_many_arguments, reason = "the modifiers of one instruction")]
+    fn float_unary(
+        &mut self,
+        op: FloatUnOp,
+        ty: Ty,
+        ftz: bool,
+        flush: bool,
+        quiet: bool,
+        a: Value,
+        vector: bool,
+    ) -> Option<Value> {
         let approximate = !matches!(
             op,
             FloatUnOp::Abs | FloatUnOp::Neg | FloatUnOp::Sqrt(Precision::Ieee(_)) | FloatUnOp::Rcp(Precision::Ieee(_))
         );
+        let x = self.float_operand(a, flush && !approximate);
         if ty == Ty::F64 {
-            let mut machine = Machine { e: self, vector };
+            let mut machine = Machine { e: self, vector, flushed: [None; 2] };
             match op {
                 FloatUnOp::Rcp(Precision::Approx | Precision::Full) => {
                     // Its NaN is its own.
@@ -448,15 +491,13 @@ impl Emit<'_, '_> {
         }
         if approximate {
             // The algorithms flush for themselves; flushing before is the same.
-            let r = approx::unary(&mut Machine { e: self, vector }, op, ftz, x)?;
+            let flushed = [(!flush).then_some(x), None];
+            let r = approx::unary(&mut Machine { e: self, vector, flushed }, op, ftz, x)?;
             return Some(self.finish(r, false, false, quiet));
-        }
-        if ftz {
-            x = self.flush(x);
         }
         let r = match op {
             FloatUnOp::Abs | FloatUnOp::Neg => {
-                let bits = if ftz { self.integer_bits(x) } else { bits };
+                let bits = self.integer_bits(x);
                 let sign: u64 = if ty == Ty::F64 { 1 << 63 } else { 1 << 31 };
                 let r = if op == FloatUnOp::Neg {
                     let c = self.constant(bits, sign);
@@ -479,18 +520,23 @@ impl Emit<'_, '_> {
             }
             _ => return None,
         };
-        Some(self.finish(r, ftz, false, quiet))
+        // Signs and roots of what is flushed are so.
+        Some(self.finish(r, ftz && matches!(op, FloatUnOp::Rcp(_)), false, quiet))
     }
 
-    pub(super) fn float_comparison(&mut self, cmp: Cmp, ty: Ty, ftz: bool, a: &Parts, b: &Parts) -> Option<Parts> {
+    pub(super) fn float_comparison(
+        &mut self,
+        cmp: Cmp,
+        ty: Ty,
+        flush: [bool; 2],
+        a: &Parts,
+        b: &Parts,
+    ) -> Option<Parts> {
         if !matches!(ty, Ty::F32 | Ty::F64) {
             return None;
         }
         let hit = self.map2(a, b, |e, a, b| {
-            let (mut x, mut y) = (e.floating(a), e.floating(b));
-            if ftz && ty == Ty::F32 {
-                (x, y) = (e.flush(x), e.flush(y));
-            }
+            let [x, y] = [(a, flush[0]), (b, flush[1])].map(|(v, flush)| e.float_operand(v, flush));
             let not =
                 |e: &mut Self, v: Value| if e.is_vector(v) { e.b.ins().bnot(v) } else { e.b.ins().bxor_imm_u(v, 1) };
             match cmp {

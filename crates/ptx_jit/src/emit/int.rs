@@ -167,8 +167,8 @@ impl Emit<'_, '_> {
             Op::AddCarry { sub, ty, cc_in, cc_out, .. } if matches!(ty.bits(), 32 | 64) => {
                 Some(self.add_carry(*sub, v, cc_in.is_some(), cc_out.is_some(), vector))
             }
-            Op::Setp { cmp, ty, ftz, combine, .. } => {
-                let hit = self.comparison(*cmp, *ty, *ftz, &v[0], &v[1])?;
+            Op::Setp { cmp, ty, ftz, combine, a, b, .. } => {
+                let hit = self.comparison(*cmp, *ty, [*a, *b].map(|o| self.flushes(*ty, *ftz, o)), &v[0], &v[1])?;
                 let miss = self.map1(&hit, |e, h| if vector { e.b.ins().bnot(h) } else { e.b.ins().bxor_imm_u(h, 1) });
                 let (mut first, mut second) = (hit, miss);
                 if let Some((op, _)) = combine {
@@ -178,8 +178,8 @@ impl Emit<'_, '_> {
                 }
                 Some(vec![first, second])
             }
-            Op::Set { cmp, ty, ftz, combine, dst_ty, .. } if dst_ty.bits() == 32 => {
-                let mut hit = self.comparison(*cmp, *ty, *ftz, &v[0], &v[1])?;
+            Op::Set { cmp, ty, ftz, combine, dst_ty, a, b, .. } if dst_ty.bits() == 32 => {
+                let mut hit = self.comparison(*cmp, *ty, [*a, *b].map(|o| self.flushes(*ty, *ftz, o)), &v[0], &v[1])?;
                 if let Some((op, _)) = combine {
                     let op = *op;
                     hit = self.map2(&hit, &v[2], |e, a, b| e.bool_op(op, a, b));
@@ -602,10 +602,10 @@ impl Emit<'_, '_> {
         vec![sums, carries]
     }
 
-    /// A comparison as predicate lanes (or i8).
-    pub(super) fn comparison(&mut self, cmp: Cmp, ty: Ty, ftz: bool, a: &Parts, b: &Parts) -> Option<Parts> {
+    /// A comparison as predicate lanes (or i8); of floats, some operands may have to be flushed.
+    pub(super) fn comparison(&mut self, cmp: Cmp, ty: Ty, flush: [bool; 2], a: &Parts, b: &Parts) -> Option<Parts> {
         if ty.is_float() {
-            return self.float_comparison(cmp, ty, ftz, a, b);
+            return self.float_comparison(cmp, ty, flush, a, b);
         }
         if ty.bits() == 1 {
             return None;

@@ -6,9 +6,10 @@
 //! in phases between barriers, and warp operations stand where all threads of whole warps are together. Every other kernel
 //! has lanes that rely on one another: they exchange words without a barrier, meet at different places, wait for their turn.
 //!
-//! - `ops`: instructions that compute; `together`: what lanes do with one another; `matrix`: matrices; this file: structure, memory and warp
-//!   operations.
+//! - `ops`: instructions that compute; `flush`: those that flush subnormals; `together`: what lanes do with one another; `matrix`:
+//!   matrices; this file: structure, memory and warp operations.
 
+mod flush;
 mod matrix;
 mod ops;
 mod together;
@@ -167,7 +168,8 @@ fn inputs(mut state: u64) -> Vec<u8> {
             let word = match word % 8 {
                 0 => specials[(word >> 3) as usize % specials.len()],
                 1 => word >> 27,
-                // A float of moderate size.
+                // A subnormal float, and one of moderate size.
+                6 => word & 0x807f_ffff,
                 2..=4 => (word & 0x807f_ffff) | (0x3c00_0000 + (word >> 4 & 0x07ff_ffff)),
                 5 => i,
                 _ => word,
@@ -385,6 +387,7 @@ impl<'a> Builder<'a> {
                 9 | 10 if self.in_step => self.exchange(),
                 11 if self.in_step && self.together && self.whole_warps => self.meeting(),
                 12 if self.in_step && self.together && depth == 0 => self.wait(),
+                13 => self.flushing(),
                 _ => {
                     let guard = self.chance(6).then(|| self.pred());
                     let from = self.insts.len();
