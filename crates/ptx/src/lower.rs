@@ -39,6 +39,7 @@ mod slots;
 mod stack;
 mod tensor;
 mod units;
+mod video;
 mod warp;
 
 use crate::error::PtxError;

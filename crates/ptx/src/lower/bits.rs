@@ -1,10 +1,10 @@
-//! Bits: logic, shifts, fields, permutes, dot products, video instructions.
+//! Bits: logic, shifts, fields, permutes, dot products.
 
 use super::arith::INTS;
 use super::body::Body;
 use super::mods::Mods;
 use crate::error::PtxError;
-use crate::ir::{BoolOp, Cmp, IntOp, IntUnOp, Op, Operand, Ty, VideoOp};
+use crate::ir::{BoolOp, Cmp, IntOp, IntUnOp, Op, Operand, Ty};
 
 const WORDS: [Ty; 2] = [Ty::B32, Ty::B64];
 const FIELDS: [Ty; 4] = [Ty::U32, Ty::U64, Ty::S32, Ty::S64];
@@ -77,7 +77,7 @@ impl Body<'_, '_> {
     }
 
     /// `.clamp` or `.wrap`, one of which must be there; true for clamp.
-    fn clamp(&self, m: &mut Mods<'_>) -> Result<bool, PtxError> {
+    pub(super) fn clamp(&self, m: &mut Mods<'_>) -> Result<bool, PtxError> {
         let mode = m.find(|w| match w {
             "clamp" => Some(true),
             "wrap" => Some(false),
@@ -189,21 +189,6 @@ impl Body<'_, '_> {
         self.count(4..=4)?;
         let (dst, a, b, c) = (self.dst(0, a_ty)?, self.src(1, a_ty)?, self.src(2, b_ty)?, self.src(3, a_ty)?);
         self.emit(Op::Dot { four, hi, a_signed: a_ty.is_signed(), b_signed: b_ty.is_signed(), dst, a, b, c })?;
-        Ok(())
-    }
-
-    pub(super) fn video(&mut self, m: &mut Mods<'_>, op: VideoOp, lanes: u8) -> Result<(), PtxError> {
-        let types = [Ty::U32, Ty::S32];
-        let d_signed = self.ty_in(m, &types)?.is_signed();
-        let a_signed = self.ty_in(m, &types)?.is_signed();
-        let b_signed = self.ty_in(m, &types)?.is_signed();
-        let sat = m.take("sat");
-        let accumulate = m.take("add");
-        self.count(4..=4)?;
-        let (dst, a, b, c) =
-            (self.dst(0, Ty::B32)?, self.src(1, Ty::B32)?, self.src(2, Ty::B32)?, self.src(3, Ty::B32)?);
-        let mask = if lanes == 4 { 0b1111 } else { 0b11 };
-        self.emit(Op::Video { op, lanes, a_signed, b_signed, d_signed, sat, accumulate, mask, dst, a, b, c })?;
         Ok(())
     }
 }

@@ -33,6 +33,17 @@ fn comparison(word: &str) -> Option<(Cmp, bool)> {
     })
 }
 
+/// A type of `cvt.pack`: its bits, and whether it is signed.
+fn packed_int(word: &str) -> Option<(u64, bool)> {
+    let (sign, bits) = word.split_at_checked(1)?;
+    let width = ["2", "4", "8", "16"].contains(&bits).then(|| bits.parse().ok()).flatten()?;
+    match sign {
+        "u" => Some((width, false)),
+        "s" => Some((width, true)),
+        _ => None,
+    }
+}
+
 fn bool_op(word: &str) -> Option<BoolOp> {
     match word {
         "and" => Some(BoolOp::And),
@@ -386,11 +397,7 @@ impl<'a> Body<'a, '_> {
         match (dst_ty, src_ty) {
             (Ty::F32, Ty::F32) | (Ty::F64, Ty::F64) => self.emit(Op::Mov { ty: dst_ty, dst, src })?,
             (Ty::F32, Ty::BF16) => {
-                let word = self.new_reg(RegTy::B32)?;
-                let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
-                let (dst_ty, src_ty) = (Ty::U32, Ty::U16);
-                self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst: word, a: src })?;
-                let (a, b) = (Operand::Reg(word), Operand::Imm(16));
+                let (a, b) = (self.converted(src, Ty::U16, Ty::U32)?, Operand::Imm(16));
                 self.emit(Op::Int { op: IntOp::Shl, ty: Ty::B32, sat: false, dst, a, b })?
             }
             _ => return Ok(false),
@@ -398,36 +405,37 @@ impl<'a> Body<'a, '_> {
         Ok(true)
     }
 
-    /// `cvt.pack.sat`: `b` in the low bits, `a` above it, and above both the low half of `c` if they are bytes.
+    /// `cvt.pack.sat`: `b` in the low bits, `a` above it, and above both the low bits of `c`, if there is room.
     fn cvt_pack(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
-        let dst_ty = self.ty_in(m, &[Ty::U8, Ty::S8, Ty::U16, Ty::S16])?;
-        let src_ty = self.ty_in(m, &[Ty::S32])?;
+        let (width, signed) = m.find(packed_int).ok_or_else(|| self.invalid("cvt.pack lacks a type to convert to"))?;
+        let ty = self.ty_in(m, &[Ty::S32])?;
         if !m.take("sat") {
             return Err(self.invalid("cvt.pack lacks .sat"));
         }
-        let bytes = dst_ty.bits() == 8;
-        if bytes {
+        let room = width < 16;
+        if room {
             self.ty_in(m, &[Ty::B32])?;
         }
-        self.count(3 + usize::from(bytes)..=3 + usize::from(bytes))?;
-        let (dst, a, b) = (self.dst(0, Ty::B32)?, self.src(1, src_ty)?, self.src(2, src_ty)?);
-        let c = if bytes { Some(self.src(3, Ty::B32)?) } else { None };
-        let mut whole = Operand::Imm(0);
-        let width = u64::from(dst_ty.bits());
+        self.count(3 + usize::from(room)..=3 + usize::from(room))?;
+        let (dst, a, b) = (self.dst(0, Ty::B32)?, self.src(1, ty)?, self.src(2, ty)?);
+        let mut whole = if room { self.src(3, Ty::B32)? } else { Operand::Imm(0) };
+        if room {
+            whole = self.int(IntOp::Shl, Ty::B32, whole, Operand::Imm(2 * width))?;
+        }
+        let (low, high) = if signed { (-1_i32 << (width - 1), (1 << (width - 1)) - 1) } else { (0, (1 << width) - 1) };
         for (at, part) in [b, a].into_iter().enumerate() {
-            let (narrow, next) = (self.new_reg(RegTy::B32)?, self.new_reg(RegTy::B32)?);
-            let (round, to_integral, ftz, sat, relu) = (None, false, false, true, false);
-            self.emit(Op::Cvt { dst_ty, src_ty, round, to_integral, ftz, sat, relu, dst: narrow, a: part })?;
-            self.insert(next, Operand::Reg(narrow), whole, at as u64 * width, width)?;
+            let part = self.int(IntOp::Max, ty, part, Operand::Imm(low.cast_unsigned().into()))?;
+            let part = self.int(IntOp::Min, ty, part, Operand::Imm(high))?;
+            let next = self.new_reg(RegTy::B32)?;
+            self.insert(next, part, whole, at as u64 * width, width)?;
             whole = Operand::Reg(next);
         }
-        match c {
-            Some(c) => self.insert(dst, c, whole, 16, 16),
-            None => self.emit(Op::Mov { ty: Ty::B32, dst, src: whole }).map(|_| ()),
-        }
+        self.emit(Op::Mov { ty: Ty::B32, dst, src: whole })?;
+        Ok(())
     }
 
-    fn insert(&mut self, dst: Reg, a: Operand, b: Operand, pos: u64, len: u64) -> Result<(), PtxError> {
+    /// `dst` is `b` with `a` in `len` bits at `pos`.
+    pub(super) fn insert(&mut self, dst: Reg, a: Operand, b: Operand, pos: u64, len: u64) -> Result<(), PtxError> {
         self.emit(Op::Bfi { ty: Ty::B32, dst, a, b, pos: Operand::Imm(pos), len: Operand::Imm(len) })?;
         Ok(())
     }

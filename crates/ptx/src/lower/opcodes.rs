@@ -2,6 +2,7 @@
 
 use super::body::Body;
 use super::mods::Mods;
+use super::video::Scalar;
 use crate::error::PtxError;
 use crate::ir::{AtomOp, IntOp, IntUnOp, MulPart, VideoOp};
 
@@ -56,8 +57,13 @@ pub(super) enum Form {
     Dot {
         four: bool,
     },
-    Video {
+    ScalarVideo(Scalar),
+    Vmad,
+    PackedVideo {
         op: VideoOp,
+        lanes: u8,
+    },
+    PackedSet {
         lanes: u8,
     },
     Setp,
@@ -224,19 +230,30 @@ static FORMS: &[(&str, Form)] = &[
     ("tld4", Form::Tld4),
     ("trap", Form::Trap),
     ("txq", Form::ImageQuery { surface: false }),
-    ("vabsdiff2", Form::Video { op: VideoOp::AbsDiff, lanes: 2 }),
-    ("vabsdiff4", Form::Video { op: VideoOp::AbsDiff, lanes: 4 }),
-    ("vadd2", Form::Video { op: VideoOp::Add, lanes: 2 }),
-    ("vadd4", Form::Video { op: VideoOp::Add, lanes: 4 }),
-    ("vavrg2", Form::Video { op: VideoOp::Avrg, lanes: 2 }),
-    ("vavrg4", Form::Video { op: VideoOp::Avrg, lanes: 4 }),
-    ("vmax2", Form::Video { op: VideoOp::Max, lanes: 2 }),
-    ("vmax4", Form::Video { op: VideoOp::Max, lanes: 4 }),
-    ("vmin2", Form::Video { op: VideoOp::Min, lanes: 2 }),
-    ("vmin4", Form::Video { op: VideoOp::Min, lanes: 4 }),
+    ("vabsdiff", Form::ScalarVideo(Scalar::AbsDiff)),
+    ("vabsdiff2", Form::PackedVideo { op: VideoOp::AbsDiff, lanes: 2 }),
+    ("vabsdiff4", Form::PackedVideo { op: VideoOp::AbsDiff, lanes: 4 }),
+    ("vadd", Form::ScalarVideo(Scalar::Add)),
+    ("vadd2", Form::PackedVideo { op: VideoOp::Add, lanes: 2 }),
+    ("vadd4", Form::PackedVideo { op: VideoOp::Add, lanes: 4 }),
+    ("vavrg2", Form::PackedVideo { op: VideoOp::Avrg, lanes: 2 }),
+    ("vavrg4", Form::PackedVideo { op: VideoOp::Avrg, lanes: 4 }),
+    ("vmad", Form::Vmad),
+    ("vmax", Form::ScalarVideo(Scalar::Max)),
+    ("vmax2", Form::PackedVideo { op: VideoOp::Max, lanes: 2 }),
+    ("vmax4", Form::PackedVideo { op: VideoOp::Max, lanes: 4 }),
+    ("vmin", Form::ScalarVideo(Scalar::Min)),
+    ("vmin2", Form::PackedVideo { op: VideoOp::Min, lanes: 2 }),
+    ("vmin4", Form::PackedVideo { op: VideoOp::Min, lanes: 4 }),
     ("vote", Form::Vote),
-    ("vsub2", Form::Video { op: VideoOp::Sub, lanes: 2 }),
-    ("vsub4", Form::Video { op: VideoOp::Sub, lanes: 4 }),
+    ("vset", Form::ScalarVideo(Scalar::Set)),
+    ("vset2", Form::PackedSet { lanes: 2 }),
+    ("vset4", Form::PackedSet { lanes: 4 }),
+    ("vshl", Form::ScalarVideo(Scalar::Shl)),
+    ("vshr", Form::ScalarVideo(Scalar::Shr)),
+    ("vsub", Form::ScalarVideo(Scalar::Sub)),
+    ("vsub2", Form::PackedVideo { op: VideoOp::Sub, lanes: 2 }),
+    ("vsub4", Form::PackedVideo { op: VideoOp::Sub, lanes: 4 }),
     ("wmma", Form::Wmma),
     ("xor", Form::Logic(IntOp::Xor)),
 ];
@@ -245,17 +262,6 @@ static FORMS: &[(&str, Form)] = &[
 static UNSUPPORTED: &[(&str, &str)] = &[
     ("multimem", "multimem instructions"),
     ("tcgen05", "tensor memory instructions"),
-    ("vabsdiff", "scalar video instructions"),
-    ("vadd", "scalar video instructions"),
-    ("vmad", "scalar video instructions"),
-    ("vmax", "scalar video instructions"),
-    ("vmin", "scalar video instructions"),
-    ("vset", "scalar video instructions"),
-    ("vset2", "packed video comparisons"),
-    ("vset4", "packed video comparisons"),
-    ("vshl", "scalar video instructions"),
-    ("vshr", "scalar video instructions"),
-    ("vsub", "scalar video instructions"),
     ("wgmma", "matrix instructions of warp groups"),
 ];
 
@@ -322,7 +328,10 @@ impl<'a> Body<'a, '_> {
             Form::Shf => self.shf(m),
             Form::Lop3 => self.lop3(m),
             Form::Dot { four } => self.dot(m, four),
-            Form::Video { op, lanes } => self.video(m, op, lanes),
+            Form::ScalarVideo(op) => self.scalar_video(m, op),
+            Form::Vmad => self.vmad(m),
+            Form::PackedVideo { op, lanes } => self.packed_video(m, op, lanes),
+            Form::PackedSet { lanes } => self.packed_set(m, lanes),
             Form::Setp => self.setp(m),
             Form::Set => self.set(m),
             Form::Selp => self.selp(m),

@@ -27,6 +27,8 @@ pub(super) enum Arg<'a> {
     Element(&'a str, Index<'a>),
     /// `!%p`.
     Not(&'a str),
+    /// `-%r1`.
+    Negated(&'a str),
     /// `%r1|%p1`.
     Pair(&'a str, &'a str),
     /// An integer, negated if it was.
@@ -120,6 +122,9 @@ impl<'a> Body<'a, '_> {
         Ok(match token {
             Token::Punct(b'!') if matches!(self.lexer.peek()?, Token::Word(w) if w != "WARP_SZ") => {
                 Arg::Not(self.lexer.word("a predicate")?)
+            }
+            Token::Punct(b'-') if matches!(self.lexer.peek()?, Token::Word(w) if w != "WARP_SZ") => {
+                Arg::Negated(self.lexer.word("a register")?)
             }
             Token::Word(word) if word != "WARP_SZ" => {
                 if self.lexer.eat(b'|')? {
@@ -286,6 +291,7 @@ impl<'a> Body<'a, '_> {
                 self.address_operand(base, offset, ty)
             }
             Arg::Element(array, index) => self.element_address(array, index, ty),
+            Arg::Negated(name) => Err(self.invalid(format!("'-{}': this instruction negates no operand", clip(name)))),
             _ => self.immediate(arg, ty),
         }
     }
