@@ -219,9 +219,10 @@ impl<'a> Body<'a, '_> {
     /// `a` is shifted by 32 at most with `.clamp`, else by the low 5 bits of `b`.
     fn video_shift(&mut self, op: IntOp, ty: Ty, clamp: bool, a: Operand, b: Operand) -> Result<Operand, PtxError> {
         let by = self.converted(b, Ty::U64, Ty::U32)?;
-        let by = match clamp {
-            true => self.int(IntOp::Min, Ty::U32, by, Operand::Imm(32))?,
-            false => self.int(IntOp::And, Ty::B32, by, Operand::Imm(31))?,
+        let by = if clamp {
+            self.int(IntOp::Min, Ty::U32, by, Operand::Imm(32))?
+        } else {
+            self.int(IntOp::And, Ty::B32, by, Operand::Imm(31))?
         };
         self.int(op, ty, a, by)
     }
@@ -369,7 +370,7 @@ impl<'a> Body<'a, '_> {
             return Err(self.bad_selector(selector));
         }
         let control = numbers.iter().map(|&lane| u64::from(lane)).fold(0, |control, lane| {
-            if lanes == 4 { control << 4 | lane } else { control << 8 | (2 * lane + 1) << 4 | 2 * lane }
+            if lanes == 4 { control << 4 | lane } else { control << 8 | (2 * lane + 1) << 4 | (2 * lane) }
         });
         Ok(Some(control))
     }
