@@ -45,11 +45,12 @@ pub(crate) fn sample<M: Memory>(
 ) -> Result<Texel, M::Fault> {
     let sampler = object.sampler().copied().unwrap_or_default();
     let (level, weight) = levels(object, &sampler, request, detail);
-    let filtered = !request.integer && object.image().shape != Shape::Linear;
-    let linear = filtered && sampler.filter == Filter::Linear;
-    let between = sampler.mip_filter == Filter::Linear && object.levels() > 1 || is_anisotropic(&sampler);
-    let choice = if linear { Choice::Linear } else { Choice::Nearest };
-    if !(linear || filtered && between) {
+    let image = object.image();
+    let filtered = image.shape != Shape::Linear && !image.format.is_integer();
+    let linear = sampler.filter == Filter::Linear && !request.integer;
+    let between = sampler.mip_filter == Filter::Linear && object.levels() > 1;
+    let choice = if filtered && linear { Choice::Linear } else { Choice::Nearest };
+    if !filtered || !(linear || between || is_anisotropic(&sampler)) {
         let foot = Footprint::new(object, &sampler, request, level, choice);
         let at = foot.axes.map(|axis| axis.texels[0]);
         return Ok(foot.reader.value(foot.bits(at, memory)?));
@@ -62,7 +63,7 @@ pub(crate) fn sample<M: Memory>(
             count += foot.quads(weight, &mut quads[count..], memory)?;
         }
     }
-    Ok(Reader::new(object.image(), &sampler).sum(&mut quads[..count]))
+    Ok(Reader::new(image, &sampler).sum(&mut quads[..count]))
 }
 
 /// The first of two levels, and the weight of the second.
