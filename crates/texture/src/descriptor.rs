@@ -245,7 +245,7 @@ pub struct Sampler {
     pub srgb: bool,
     /// Does filtering at the edge of a cube's face go on in the next face?
     pub seamless: bool,
-    /// Kept, but sampling is isotropic: at most so many samples for one pixel, 0 to 16.
+    /// At most so many samples for one pixel, 0 to 16. There is one; above 1, two levels are mixed around their middle only.
     pub max_anisotropy: u8,
     /// Added to the level of detail; no NaN.
     pub mip_bias: f32,

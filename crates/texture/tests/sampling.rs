@@ -1,5 +1,6 @@
-//! Textures against the programming guide's formulas, written down once more: coordinates in exact fixed point (60 bits behind
-//! the point), sums in f64.
+//! Textures against the programming guide's formulas with the rules that were measured on an H200, written down once more:
+//! coordinates in exact fixed point (60 bits behind the point), sums in f64, up to what a format rounds. What is rounded how is
+//! in `hardware.rs`, to the last bit.
 
 mod common;
 
@@ -41,24 +42,50 @@ fn folded(mode: AddressMode, i: i128, size: i128) -> Option<u32> {
 }
 
 /// What one axis of the formulas gives: texels i and i + 1, none at the border, and alpha in 256ths.
-fn formula(x: f32, mode: AddressMode, n: u32, normalized: bool, offset: i64, linear: bool) -> ([Option<u32>; 2], u32) {
+fn formula(x: f32, mode: AddressMode, n: u32, normalized: bool, offset: i64, kind: Kind) -> ([Option<u32>; 2], u32) {
     let size = i128::from(n);
     let mut mode = mode;
-    let mut x = exact(x);
+    // 21 bits behind the point are left.
+    let mut x = exact(x) >> (POINT - 21) << (POINT - 21);
     if normalized {
         x *= size;
     } else if matches!(mode, AddressMode::Wrap | AddressMode::Mirror) {
         mode = AddressMode::Clamp;
     }
-    let shifted = if linear { x - HALF } else { x };
-    let index = shifted >> POINT;
-    let fraction = shifted - (index << POINT);
-    // Rounded to 8 bits, to even where two are equally near.
-    let (down, rest) = (fraction >> (POINT - 8), fraction & ((1 << (POINT - 8)) - 1));
-    let middle = 1 << (POINT - 9);
-    let alpha = if rest > middle || (rest == middle && down % 2 == 1) { down + 1 } else { down };
-    let texel = |i: i128| folded(mode, i + i128::from(offset), size);
-    ([texel(index), texel(index + 1)], if linear { alpha as u32 } else { 0 })
+    let offset = i128::from(offset);
+    if kind == Kind::Point {
+        return ([folded(mode, (x >> POINT) + offset, size); 2], 0);
+    }
+    // Rounded to 8 bits, up where two are equally near.
+    let mut steps = ((x - HALF + (1 << (POINT - 9))) >> (POINT - 8)) + 256 * offset;
+    if mode == AddressMode::Clamp && kind == Kind::Linear {
+        steps = steps.clamp(0, 256 * (size - 1));
+    }
+    let (index, alpha) = (steps.div_euclid(256), steps.rem_euclid(256));
+    ([0, 1].map(|next| folded(mode, index + next, size)), alpha as u32)
+}
+
+/// How texels are chosen.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Point,
+    Linear,
+    Gather,
+}
+
+/// Weights in 256ths, x first: z takes its share before x, and x before y; each share is rounded, and the rest is the other's.
+fn weights(alpha: u32, beta: u32, gamma: u32) -> [f64; 8] {
+    let share = |of: f64, by: u32| (of * f64::from(by) / 256.0 + 0.5).floor();
+    let mut all = [0.0; 8];
+    let front = share(256.0, 256 - gamma);
+    for (z, plane) in [front, 256.0 - front].into_iter().enumerate() {
+        let right = share(plane, alpha);
+        let upper_left = share(plane - right, 256 - beta);
+        let lower_right = share(right, beta);
+        let quad = [upper_left, right - lower_right, plane - right - upper_left, lower_right];
+        all[4 * z..4 * z + 4].copy_from_slice(&quad);
+    }
+    all.map(|weight| weight / 256.0)
 }
 
 /// A channel's value, as f64 and as the bits of what an instruction gives.
@@ -72,12 +99,16 @@ fn channel(format: Format, srgb: bool, bytes: &[u8]) -> (f64, u32) {
         Format::F32 => (f64::from(f32::from_bits(raw as u32)), raw as u32),
         Format::Unorm8 if srgb => {
             let c = raw as f64 / 255.0;
-            float(if c <= 0.04045 { c / 12.92 } else { ((c + 0.055) / 1.055).powf(2.4) })
+            let light = if c <= 0.04045 { c / 12.92 } else { ((c + 0.055) / 1.055).powf(2.4) };
+            // Eight significant bits.
+            let unit = light.log2().floor().exp2() / 128.0;
+            float(if raw == 0 { 0.0 } else { (light / unit).round() * unit })
         }
         Format::Unorm8 => float(raw as f64 / 255.0),
         Format::Unorm16 => float(raw as f64 / 65535.0),
-        Format::Snorm8 => float((signed as f64 / 127.0).max(-1.0)),
-        Format::Snorm16 => float((signed as f64 / 32767.0).max(-1.0)),
+        // What is below -1 counts as it is in a sum.
+        Format::Snorm8 => (signed as f64 / 127.0, float((signed as f64 / 127.0).max(-1.0)).1),
+        Format::Snorm16 => (signed as f64 / 32767.0, float((signed as f64 / 32767.0).max(-1.0)).1),
         Format::F16 => {
             let (exponent, mantissa) = ((raw >> 10 & 31) as i32, (raw & 1023) as f64);
             let sign = if raw >> 15 != 0 { -1.0 } else { 1.0 };
@@ -94,8 +125,7 @@ fn channel(format: Format, srgb: bool, bytes: &[u8]) -> (f64, u32) {
 /// What lies at a texel, or the border's colour; as values and as bits.
 fn texel(picture: &Picture, sampler: &Sampler, level: u8, at: [Option<u32>; 3]) -> [(f64, u32); 4] {
     let Picture { image, .. } = picture;
-    let one = if image.format.is_integer() { (0.0, 1) } else { (1.0, 1_f32.to_bits()) };
-    let mut all = [(0.0, 0), (0.0, 0), (0.0, 0), one];
+    let mut all = [(0.0, 0); 4];
     for (i, value) in all.iter_mut().enumerate().take(image.channels.into()) {
         *value = match at {
             [Some(x), Some(y), Some(z)] => {
@@ -104,16 +134,54 @@ fn texel(picture: &Picture, sampler: &Sampler, level: u8, at: [Option<u32>; 3]) 
                 channel(image.format, sampler.srgb && i < 3, &bytes[i * size..][..size])
             }
             _ if image.shape == Shape::Linear => (0.0, 0),
-            _ => (f64::from(f32::from_bits(sampler.border[i])), sampler.border[i]),
+            _ => border(image.format, sampler.border[i]),
         };
     }
     all
 }
 
+/// The border's colour as a format has it.
+fn border(format: Format, bits: u32) -> (f64, u32) {
+    let value = f64::from(f32::from_bits(bits));
+    let integer = |least: i32, most: i32| (0.0, bits.cast_signed().clamp(least, most).cast_unsigned());
+    let (least, most) = match format {
+        Format::U8 => return (0.0, bits.min(255)),
+        Format::U16 => return (0.0, bits.min(65535)),
+        Format::S8 => return integer(-128, 127),
+        Format::S16 => return integer(-32768, 32767),
+        Format::Unorm8 => (0.0, 255.0),
+        Format::Unorm16 => (0.0, 65535.0),
+        Format::Snorm8 => (-1.0, 127.0),
+        Format::Snorm16 => (-1.0, 32767.0),
+        _ => return (value, bits),
+    };
+    let nearest = (value.clamp(least, 1.0) * most + 0.5).floor() / most;
+    (nearest, (nearest as f32).to_bits())
+}
+
+/// Is this what a gather gives of a value? It has 16 bits at least.
+fn is_gathered(got: u32, format: Format, (value, bits): (f64, u32)) -> bool {
+    let wide = format == Format::Snorm8;
+    if wide { same(got, (value.max(-1.0), 0.51 / 32767.0)) } else { got == bits }
+}
+
 /// A sum of weighted values and what it may be off by.
-fn weighted(taps: &[(f64, f64)]) -> (f64, f64) {
+fn weighted(taps: &[(f64, f64)], format: Format) -> (f64, f64) {
     let there = taps.iter().filter(|(weight, _)| *weight != 0.0);
-    there.fold((0.0, 1e-38), |(sum, off), (weight, value)| (sum + weight * value, off + (weight * value).abs() * 1e-6))
+    let largest = there.clone().fold(0.0, |most: f64, (_, value)| most.max(value.abs()));
+    let (sum, off) = there
+        .fold((0.0, 1e-38), |(sum, off), (weight, value)| (sum + weight * value, off + (weight * value).abs() * 1e-6));
+    let rounds = match format {
+        Format::Unorm8 | Format::Unorm16 => 0.51 / 65535.0,
+        Format::Snorm16 => 0.51 / 32767.0,
+        Format::Snorm8 => 0.7 / 32767.0,
+        // Half of the last place, and what is cut off before.
+        Format::F16 => sum.abs() / 2048.0 + largest / 16384.0 + 1e-7,
+        _ => 0.0,
+    };
+    let sum = if matches!(format, Format::Snorm8 | Format::Snorm16) { sum.max(-1.0) } else { sum };
+    // sRGB becomes a half.
+    (sum, off + if format == Format::Unorm8 { rounds + sum.abs() / 2048.0 + largest / 16384.0 } else { rounds })
 }
 
 fn same(got: u32, (want, off): (f64, f64)) -> bool {
@@ -128,7 +196,11 @@ fn sampler(random: &Random, format: Format) -> Sampler {
         filter: if format.is_integer() { Filter::Point } else { random.of(&[Filter::Point, Filter::Linear]) },
         normalized: random.one_in(2),
         srgb: format == Format::Unorm8 && random.one_in(3),
-        border: [0; 4].map(|_: u32| if format.is_integer() { random.next() as u32 } else { 2.5_f32.to_bits() }),
+        max_anisotropy: random.of(&[0, 1, 8]),
+        border: [0; 4].map(|_: u32| match format.is_integer() {
+            true => random.next() as u32,
+            false => random.of(&[2.5_f32, -1.75, 0.25, -0.5, 0.125]).to_bits(),
+        }),
         level_clamp: [0.0, 100.0],
         ..Sampler::default()
     }
@@ -217,6 +289,15 @@ fn values_are_those_of_the_formulas() {
         let linear = image.shape != Shape::Linear && (gathers || sampler.filter == Filter::Linear && !integer);
         filtered += u32::from(linear && !gathers);
         let mut all = [([Some(0); 2], 0); 3];
+        let kind = match linear {
+            _ if gathers => Kind::Gather,
+            true => Kind::Linear,
+            false => Kind::Point,
+        };
+        if image.shape == Shape::D1 && kind == Kind::Linear {
+            // A line is half above its middle.
+            all[1] = formula(0.0, sampler.address[1], 1, normalized, 0, kind);
+        }
         for i in 0..axes {
             let mode = if image.shape == Shape::Linear { AddressMode::Border } else { sampler.address[i] };
             all[i] = if integer {
@@ -229,7 +310,7 @@ fn values_are_those_of_the_formulas() {
                 };
                 ([texel; 2], 0)
             } else {
-                formula(at[i], mode, size[i], normalized, offsets[i], linear)
+                formula(at[i], mode, size[i], normalized, offsets[i], kind)
             };
         }
         let [(xs, alpha), (ys, beta), (zs, gamma)] = all;
@@ -238,17 +319,23 @@ fn values_are_those_of_the_formulas() {
         let context =
             format!("{image:?} {sampler:?} {access:?} {at:?} {index:?} {offsets:?} level {level} layer {layer}");
         if let Access::Gather { component, .. } = access {
-            let corners = [(0, 1), (1, 1), (1, 0), (0, 0)].map(|(x, y)| look(x, y, 0)[usize::from(component)].1);
-            assert_eq!(got, corners, "{context}");
+            for (got, (x, y)) in got.into_iter().zip([(0, 1), (1, 1), (1, 0), (0, 0)]) {
+                assert!(is_gathered(got, image.format, look(x, y, 0)[usize::from(component)]), "{context}: {got:x}");
+            }
         } else if linear {
-            let parts = |second: u32| [1.0 - f64::from(second) / 256.0, f64::from(second) / 256.0];
-            let (a, b, c) = (parts(alpha), parts(beta), parts(gamma));
+            let weights = weights(alpha, beta, gamma);
             for channel in 0..4 {
-                let taps: Vec<(f64, f64)> = (0..8)
-                    .map(|i| (i & 1, i >> 1 & 1, i >> 2))
-                    .map(|(x, y, z)| (a[x] * b[y] * c[z], look(x, y, z)[channel].0))
-                    .collect();
-                assert!(same(got[channel], weighted(&taps)), "{context}: channel {channel} of {got:x?}, {taps:?}");
+                let taps: Vec<(f64, f64)> =
+                    (0..8).map(|i| (weights[i], look(i & 1, i >> 1 & 1, i >> 2)[channel].0)).collect();
+                assert!(
+                    same(got[channel], weighted(&taps, image.format)),
+                    "{context}: channel {channel} of {got:x?}, {taps:?}"
+                );
+            }
+        } else if sampler.max_anisotropy > 1 && image.shape != Shape::Linear && !image.format.is_integer() {
+            // One texel, but filtered.
+            for (got, (value, _)) in got.into_iter().zip(look(0, 0, 0)) {
+                assert!(same(got, weighted(&[(1.0, value)], image.format)), "{context}: {got:x}, not {value}");
             }
         } else {
             assert_eq!(got, look(0, 0, 0).map(|(_, bits)| bits), "{context}");
@@ -304,6 +391,7 @@ fn cubes_are_sampled_by_direction() {
         let image = picture.image;
         let mut sampler = sampler(&random, image.format);
         sampler.seamless = random.one_in(2);
+        sampler.max_anisotropy = 0;
         let direction = [0; 3].map(|_: i64| random.below(49) as i64 - 24);
         if direction == [0; 3] {
             continue;
@@ -332,18 +420,19 @@ fn cubes_are_sampled_by_direction() {
             assert_eq!(got, look_at(on(0, x), on(1, y), face).map(|(_, bits)| bits), "{context}");
             continue;
         }
-        let split = |v: i64| {
-            let v = v - m;
-            let (index, rest) = (v.div_euclid(whole), v.rem_euclid(whole) * 512);
-            // The weight rounded to even; here no rest is a tie unless it is an odd number of halves.
-            let halves = rest.div_euclid(whole);
-            let up = halves % 2 == 1 && (rest % whole != 0 || halves / 2 % 2 == 1);
-            (index, (halves / 2 + i64::from(up)) as f64 / 256.0)
+        let split = |v: i64, axis: usize| {
+            let mut steps = (512 * (v - m) + whole).div_euclid(2 * whole);
+            if !sampler.seamless && sampler.address[axis] == AddressMode::Clamp {
+                steps = steps.clamp(0, 256 * (n - 1));
+            }
+            (steps.div_euclid(256), steps.rem_euclid(256) as u32)
         };
-        let ((i, alpha), (j, beta)) = (split(x), split(y));
+        let ((i, alpha), (j, beta)) = (split(x, 0), split(y, 1));
+        let weights = weights(alpha, beta, 0);
         let taps: Vec<(f64, Option<[Option<u32>; 3]>)> = [(0, 0), (1, 0), (0, 1), (1, 1)]
-            .map(|(dx, dy)| {
-                let weight = if dx == 1 { alpha } else { 1.0 - alpha } * if dy == 1 { beta } else { 1.0 - beta };
+            .into_iter()
+            .zip(weights)
+            .map(|((dx, dy), weight)| {
                 let (i, j) = (i + dx, j + dy);
                 let beyond = |v: i64| v < 0 || v >= n;
                 if !sampler.seamless {
@@ -354,7 +443,7 @@ fn cubes_are_sampled_by_direction() {
                 let corner = beyond(i) && beyond(j);
                 (weight, if corner { None } else { Some(nearest(position(face, i, j, n), n).map(Some)) })
             })
-            .to_vec();
+            .collect();
         let seen = |[x, y, face]: [Option<u32>; 3]| look_at(x, y, face.unwrap_or_default());
         for (channel, &bits) in got.iter().enumerate() {
             let there: Vec<(f64, f64)> =
@@ -363,7 +452,7 @@ fn cubes_are_sampled_by_direction() {
             let missing = taps.iter().filter(|(_, at)| at.is_none()).map(|(weight, _)| (*weight, mean));
             let all: Vec<(f64, f64)> = there.iter().copied().chain(missing).collect();
             corners += all.len() as u32 - there.len() as u32;
-            assert!(same(bits, weighted(&all)), "{context}: channel {channel}, {taps:?}");
+            assert!(same(bits, weighted(&all, image.format)), "{context}: channel {channel}, {taps:?}");
         }
     }
     assert!(around > 1_000 && corners > 100);
@@ -412,15 +501,14 @@ fn a_level_of_detail_mixes_two_levels() {
         let sources = [0.3_f32, 0.7, detail].map(|c| u64::from(c.to_bits()));
         let got = perform(&access, &picture.object(Some(sampler)), &sources, &picture)[0];
         let [least, most] = sampler.level_clamp.map(f64::from);
-        let wanted = (f64::from(detail) + f64::from(sampler.mip_bias)).max(least).min(most);
+        // All but the level itself are eighths.
+        let wanted = (f64::from(detail) * 256.0).floor() / 256.0;
+        let wanted = (wanted + f64::from(sampler.mip_bias)).max(least).min(most);
         let wanted = wanted.clamp(0.0, f64::from(last - first));
-        let wanted = match sampler.mip_filter {
-            Filter::Point => (wanted + 0.5).floor(),
-            Filter::Linear => (wanted * 256.0).round_ties_even() / 256.0,
-        };
+        let wanted = if sampler.mip_filter == Filter::Point { (wanted + 0.5).floor() } else { wanted };
         assert_eq!(f32::from_bits(got), wanted as f32 + f32::from(first), "{sampler:?} {detail} of {first}..={last}");
     }
-    // Gradients: the level where the longer step is a texel.
+    // Gradients: the level where the longer step is a texel, or eleven sixteenths of both are if that is more.
     let cases = [
         (Shape::D2, [64, 32, 1], vec![1.0 / 64.0, 0.0, 0.0, 0.0], 0.0),
         (Shape::D2, [64, 32, 1], vec![0.0, 0.0, 0.0, 4.0 / 32.0], 2.0),
@@ -428,7 +516,7 @@ fn a_level_of_detail_mixes_two_levels() {
         (Shape::D2, [64, 32, 1], vec![0.0, 0.0, 0.0, 0.0], 0.0),
         (Shape::D2, [64, 32, 1], vec![1e30, 0.0, 0.0, f32::NAN], 6.0),
         (Shape::D1, [64, 1, 1], vec![0.3, 0.7], (0.7_f64 * 64.0).log2()),
-        (Shape::D3, [64, 32, 16], vec![0.0, 0.0, 5.0 / 16.0, 0.1, 0.0, 0.0], (6.4_f64).log2()),
+        (Shape::D3, [64, 32, 16], vec![0.0, 0.0, 5.0 / 16.0, 0.1, 0.0, 0.0], ((5.0 + 6.4) * 11.0 / 16.0_f64).log2()),
         // From the middle of face +x (x = 2), a step along -z of twice what a texel is.
         (Shape::Cube, [16, 16, 6], vec![0.0, 0.0, 0.0, 0.0, 0.0, -0.5], 1.0),
     ];

@@ -40,9 +40,12 @@ struct Plane {
     modes: [AddressMode; 2],
     normalized: bool,
     linear: bool,
-    /// The fourth channel, where there is none.
-    one: u32,
 }
+
+/// Bits of a place behind the point, as a factor.
+const WHOLE: f64 = (1 << 21) as f64;
+/// Weights are 256ths.
+const ONE: i32 = 256;
 
 static AVAILABLE: LazyLock<bool> = LazyLock::new(|| std::arch::is_x86_feature_detected!("avx2"));
 
@@ -106,6 +109,11 @@ impl Plane {
         }
         let base = std::ptr::with_exposed_provenance(level.offset.wrapping_add(context.delta) as usize);
         let linear = sampler.filter == Filter::Linear;
+        // A texel that goes through the filter alone is no longer any NaN.
+        let filtered = sampler.max_anisotropy > 1 || sampler.mip_filter == Filter::Linear && object.levels() > 1;
+        if filtered && !index && !linear {
+            return None;
+        }
         let mode = |mode| match mode {
             AddressMode::Wrap | AddressMode::Mirror if !sampler.normalized => AddressMode::Clamp,
             mode => mode,
@@ -119,7 +127,6 @@ impl Plane {
             modes: [mode(sampler.address[0]), mode(sampler.address[1])],
             normalized: sampler.normalized,
             linear,
-            one: if image.format.is_integer() { 1 } else { 1_f32.to_bits() },
         })
     }
 
@@ -136,35 +143,21 @@ impl Plane {
         if !self.linear {
             let Some(x) = self.nearest(coordinates[0], 0) else { return false };
             let Some(y) = self.nearest(coordinates[1], 1) else { return false };
-            let texels = self.load(x, y);
+            let texels = self.valued(self.load(x, y));
             self.put(lanes, first, texels);
             return true;
         }
         let Some((xs, alpha)) = self.between(coordinates[0], 0) else { return false };
         let Some((ys, beta)) = self.between(coordinates[1], 1) else { return false };
-        let channels = self.channels();
-        let mut sums = [[0.0_f32; N]; 4];
-        for (tap, (i, j)) in [(0, 0), (1, 0), (0, 1), (1, 1)].into_iter().enumerate() {
-            let texels = self.load(xs[i], ys[j]);
-            let mut weights = [0.0_f32; N];
-            for lane in 0..N {
-                let (a, b) = (alpha[lane], beta[lane]);
-                let weight = (if tap & 1 == 0 { 256 - a } else { a }) * (if tap < 2 { 256 - b } else { b });
-                weights[lane] = weight as f32 * (1.0 / 65536.0);
-            }
-            for (sums, texels) in sums.iter_mut().zip(&texels).take(channels) {
-                for lane in 0..N {
-                    let part = weights[lane] * f32::from_bits(texels[lane]);
-                    sums[lane] += if weights[lane] == 0.0 { 0.0 } else { part };
-                }
-            }
-        }
-        let mut texels = self.empty::<N>();
-        for (texels, sums) in texels.iter_mut().zip(&sums).take(channels) {
-            for lane in 0..N {
-                let bits = sums[lane].to_bits();
-                texels[lane] = if sums[lane].is_nan() { NAN_F32 } else { bits };
-            }
+        let taps = [(0, 0), (1, 0), (0, 1), (1, 1)].map(|(i, j)| self.load(xs[i], ys[j]));
+        let weights = quads(alpha, beta);
+        let mut texels = [[0; N]; 4];
+        for (channel, texels) in texels.iter_mut().enumerate().take(self.channels()) {
+            let taps = taps.each_ref().map(|tap| tap[channel]);
+            *texels = match self.kind {
+                Kind::Words(_) => floats(&weights, &taps),
+                Kind::Bytes { .. } => fractions(&weights, &taps),
+            };
         }
         self.put(lanes, first, texels);
         true
@@ -180,7 +173,7 @@ impl Plane {
         if x.iter().any(|x| !(0..width).contains(x)) {
             return false;
         }
-        let texels = self.load(x, [0; N]);
+        let texels = self.valued(self.load(x, [0; N]));
         self.put(lanes, first, texels);
         true
     }
@@ -191,11 +184,18 @@ impl Plane {
         }
     }
 
-    /// Channels that the image does not have.
+    /// Values of texels: bytes may be parts of one.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn empty<const N: usize>(&self) -> [Row<u32, N>; 4] {
-        [[0; N], [0; N], [0; N], [self.one; N]]
+    fn valued<const N: usize>(&self, mut texels: [Row<u32, N>; 4]) -> [Row<u32, N>; 4] {
+        if let Kind::Bytes { normalized: true, .. } = self.kind {
+            for row in &mut texels {
+                for value in row {
+                    *value = (*value as f32 / 255.0).to_bits();
+                }
+            }
+        }
+        texels
     }
 
     #[inline]
@@ -206,21 +206,21 @@ impl Plane {
         }
     }
 
-    /// A coordinate in texels: in the first period where the image repeats.
+    /// Coordinates as places in fixed point: in the first period where the image repeats.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn scaled<const N: usize>(&self, coordinates: Row<f32, N>, axis: usize) -> Row<f64, N> {
+    fn places<const N: usize>(&self, coordinates: Row<f32, N>, axis: usize) -> Row<f64, N> {
         let n = f64::from(self.size[axis]);
         let (period, scale) = match self.modes[axis] {
             _ if !self.normalized => (0.0, 1.0),
-            AddressMode::Wrap => (1.0, n),
-            AddressMode::Mirror => (2.0, n),
+            AddressMode::Wrap => (WHOLE, n),
+            AddressMode::Mirror => (2.0 * WHOLE, n),
             AddressMode::Clamp | AddressMode::Border => (0.0, n),
         };
         let mut at = [0.0; N];
         for lane in 0..N {
             let x = f64::from(coordinates[lane]);
-            let x = if x.is_nan() { 0.0 } else { x };
+            let x = if x.is_nan() { 0.0 } else { (x * WHOLE).floor() };
             at[lane] = x * scale;
             if period != 0.0 {
                 let inside = (x - period * (x / period).floor()) * n;
@@ -234,15 +234,9 @@ impl Plane {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn nearest<const N: usize>(&self, coordinates: Row<f32, N>, axis: usize) -> Option<Row<i32, N>> {
-        let mut at = self.scaled(coordinates, axis);
-        let n = f64::from(self.size[axis]);
-        let last = match self.modes[axis] {
-            AddressMode::Wrap => n - 1.0,
-            AddressMode::Mirror => 2.0 * n - 1.0,
-            AddressMode::Clamp | AddressMode::Border => f64::INFINITY,
-        };
+        let mut at = self.places(coordinates, axis);
         for at in &mut at {
-            *at = at.floor().min(last);
+            *at = (*at * (1.0 / WHOLE)).floor();
         }
         self.resolved(at, axis)
     }
@@ -255,16 +249,23 @@ impl Plane {
         coordinates: Row<f32, N>,
         axis: usize,
     ) -> Option<([Row<i32, N>; 2], Row<i32, N>)> {
-        let at = self.scaled(coordinates, axis);
+        let at = self.places(coordinates, axis);
+        let one = f64::from(ONE);
+        // Steps between outermost centres, where places are clamped.
+        let (least, most) = match self.modes[axis] {
+            AddressMode::Clamp => (0.0, f64::from(self.size[axis] - 1) * one),
+            _ => (f64::NEG_INFINITY, f64::INFINITY),
+        };
         let (mut before, mut behind, mut weight) = ([0.0; N], [0.0; N], [0; N]);
         for lane in 0..N {
-            let floor = (at[lane] - 0.5).floor();
-            let fraction = at[lane] - 0.5 - floor;
-            // Of infinity there is none.
-            let fraction = if floor.is_finite() { fraction } else { 0.0 };
+            let steps = ((at[lane] - 0.5 * WHOLE) * (one / WHOLE) + 0.5).floor();
+            let steps = steps.max(least).min(most);
+            let floor = (steps * (1.0 / one)).floor();
+            let rest = steps - floor * one;
             before[lane] = floor;
             behind[lane] = floor + 1.0;
-            weight[lane] = integer((fraction * 256.0).round_ties_even());
+            // Of infinity there is none.
+            weight[lane] = integer(if rest.is_nan() { 0.0 } else { rest });
         }
         Some(([self.resolved(before, axis)?, self.resolved(behind, axis)?], weight))
     }
@@ -300,11 +301,11 @@ impl Plane {
         Some(index)
     }
 
-    /// Reads texels, which are there: channels as 32 bits.
+    /// Reads texels, which are there: bits of channels; the others are zero.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn load<const N: usize>(&self, x: Row<i32, N>, y: Row<i32, N>) -> [Row<u32, N>; 4] {
-        let mut texels = self.empty::<N>();
+        let mut texels = [[0; N]; 4];
         let at = |lane: usize| {
             let (x, y) = (x[lane] as u32 as usize, y[lane] as u32 as usize);
             debug_assert!(x < self.size[0] as usize && y < self.size[1] as usize);
@@ -316,7 +317,7 @@ impl Plane {
             Kind::Words(1) => words::<1, N>(&mut texels, at),
             Kind::Words(2) => words::<2, N>(&mut texels, at),
             Kind::Words(_) => words::<4, N>(&mut texels, at),
-            Kind::Bytes { channels, normalized } => {
+            Kind::Bytes { channels, .. } => {
                 let mut words = [0; N];
                 for (lane, word) in words.iter_mut().enumerate() {
                     let at = at(lane);
@@ -337,14 +338,67 @@ impl Plane {
                 }
                 for (i, row) in texels.iter_mut().enumerate().take(channels) {
                     for lane in 0..N {
-                        let byte = words[lane] >> (8 * i) & 0xff;
-                        row[lane] = if normalized { (byte as f32 / 255.0).to_bits() } else { byte };
+                        row[lane] = words[lane] >> (8 * i) & 0xff;
                     }
                 }
             }
         }
         texels
     }
+}
+
+/// Weights of four neighbours, x first, by those of the second ones along x and y.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn quads<const N: usize>(alpha: Row<i32, N>, beta: Row<i32, N>) -> [Row<i32, N>; 4] {
+    let mut weights = [[0; N]; 4];
+    for lane in 0..N {
+        let (right, beta) = (alpha[lane], beta[lane]);
+        let left = ONE - right;
+        let first = (left * (ONE - beta) + ONE / 2) >> 8;
+        let last = (right * beta + ONE / 2) >> 8;
+        weights[0][lane] = first;
+        weights[1][lane] = right - last;
+        weights[2][lane] = left - first;
+        weights[3][lane] = last;
+    }
+    weights
+}
+
+/// Sums of numbers: exact but for the last step, which rounds away from zero where two are equally near.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn floats<const N: usize>(weights: &[Row<i32, N>; 4], taps: &[Row<u32, N>; 4]) -> Row<u32, N> {
+    let mut sums = [0.0_f64; N];
+    for (weights, taps) in weights.iter().zip(taps) {
+        for lane in 0..N {
+            let part = f64::from(weights[lane]) * f64::from(f32::from_bits(taps[lane]));
+            sums[lane] += if weights[lane] == 0 { 0.0 } else { part };
+        }
+    }
+    let mut texels = [0; N];
+    for lane in 0..N {
+        let sum = sums[lane] * (1.0 / f64::from(ONE));
+        let bits = sum.to_bits().wrapping_add(1 << 28) & (u64::MAX << 29);
+        let rounded = (f64::from_bits(bits) as f32).to_bits();
+        texels[lane] = if sum.is_nan() { NAN_F32 } else { rounded };
+    }
+    texels
+}
+
+/// Sums of parts of 255, as parts of 65535.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn fractions<const N: usize>(weights: &[Row<i32, N>; 4], taps: &[Row<u32, N>; 4]) -> Row<u32, N> {
+    let mut texels = [0; N];
+    for lane in 0..N {
+        let mut sum = ONE / 2;
+        for (weights, taps) in weights.iter().zip(taps) {
+            sum += weights[lane] * taps[lane] as i32 * 257;
+        }
+        texels[lane] = ((sum >> 8) as f32 / 65535.0).to_bits();
+    }
+    texels
 }
 
 /// Reads the words of texels at addresses that `at` gives.
