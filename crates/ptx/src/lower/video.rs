@@ -10,7 +10,9 @@
 //! - The third operand of `vset` has the type of the first.
 //! - `vmad` extends its third operand by its sign also where all types are unsigned, and shifts zeros in there.
 //!
-//! Source: PTX ISA, "Video instructions"; what differs: an H200 with driver 580.159.04. What was not measured is the manual's.
+//! Source: PTX ISA, "Video instructions"; what differs: an H200 with driver 580.159.04. Parts of the destination were measured of
+//! arithmetic with signed results only: that `.h1` is the same for shifts and `vset` is inferred, and saturation of unsigned parts is the
+//! manual's.
 
 use super::body::Body;
 use super::mods::Mods;
