@@ -42,15 +42,15 @@ fn number(at: [f64; 3]) -> u8 {
     first + u8::from(at[axis] < 0.0)
 }
 
-/// The face that a direction meets, and where, in texels of a face so wide.
-pub(crate) fn face(at: [f64; 3], width: u32) -> (u8, [f64; 2]) {
+/// The face that a direction meets, and where, both from 0 to 1.
+pub(crate) fn face(at: [f64; 3]) -> (u8, [f64; 2]) {
     let at = at.map(|x| if x.is_nan() { 0.0 } else { x });
     let face = number(at);
     let [largest, s, t] = FACES[usize::from(face)].map(|axis| of(at, axis));
     let along = |s: f64| {
-        let at = (s + largest) * f64::from(width) / (2.0 * largest);
-        // Of no direction at all, or of infinities.
-        if at.is_nan() { 0.0 } else { at }
+        let at = (s + largest) / (2.0 * largest);
+        // No direction at all meets the middle; so may infinities.
+        if at.is_nan() { 0.5 } else { at }
     };
     (face, [along(s), along(t)])
 }

@@ -12,7 +12,7 @@
 //!
 //! Where the guide's formulas leave something open, textures give what an H200 was measured to give: how coordinates and weights
 //! are rounded (in `coordinate`), what sums of each format are (in `filter`), levels of detail and lines (in `sample`). Of the
-//! samples in `tests/hardware` all agree to the last bit but those of sRGB, of gradients, and 17 on the faces of cubes. Not
+//! samples in `tests/hardware` all agree to the last bit but those of sRGB, of gradients, and 2 on the faces of cubes. Not
 //! measured: images of more than 16 texels a side, texels that are no numbers, borders of integers, seamless cubes, offsets.
 //!
 //! The crate is pure: no I/O, no state, no unsafe code. Source: CUDA programming guide ("Texture and Surface Memory", "Texture

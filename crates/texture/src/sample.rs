@@ -195,7 +195,7 @@ impl Footprint {
         let texel = image.texel();
         if request.cube && image.shape.is_cube() {
             let at = request.at.map(|bits| f64::from(f32::from_bits(bits)));
-            let (face, along) = cube::face(at, level.width);
+            let (face, along) = cube::face(at);
             let last = (object.slices(&level) / 6).saturating_sub(1);
             let cube = u64::from(request.layer.min(last)) * 6;
             let first = level.offset + cube * level.slice;
@@ -203,10 +203,10 @@ impl Footprint {
             let axis = |i: usize| {
                 // Address modes are for faces that are not joined.
                 let mode = if sampler.seamless { AddressMode::Clamp } else { sampler.address[i] };
-                let place = fixed(along[i], 1 << 40);
+                let place = fixed(along[i], 1) * i64::from(sizes[i]);
                 if !joined {
                     // The far edge of a face that repeats is its near one.
-                    let whole = fixed(sizes[i].into(), 1 << 40);
+                    let whole = fixed(1.0, 1) * i64::from(sizes[i]);
                     let place = if mode == AddressMode::Wrap { place.rem_euclid(whole) } else { place };
                     return Axis::new(place, mode, sizes[i], 0, choice);
                 }

@@ -62,14 +62,9 @@ fn results_are_those_of_the_hardware() {
         }
     });
     assert_eq!(number, records.len());
-    // On the faces of cubes a coordinate's last bits differ now and then: 17 of 64,512 samples.
-    let others: Vec<&String> = differ
-        .iter()
-        .filter(|name| !name.contains("shape5") && !name.contains("shape6") && !name.contains("mip5"))
-        .collect();
-    assert!(others.is_empty(), "{others:#?}");
-    assert!(differ.len() <= 17, "{differ:#?}");
-    assert_eq!((exact, single), (1_979, 1_995), "of {number} cases");
+    // On the faces of cubes a quotient's last bits decide now and then: 2 of 91,392 samples.
+    assert!(differ.iter().all(|name| name.contains("shape5") || name.contains("shape6")), "{differ:#?}");
+    assert_eq!((exact, single), (1_993, 1_995), "of {number} cases: {differ:#?}");
 }
 
 /// sRGB is off by a part in 128 at most, and gradients choose the same level mostly.

@@ -409,8 +409,9 @@ fn cubes_are_sampled_by_direction() {
 
         let (face, s, t, m) = face(direction);
         let context = format!("{image:?} {sampler:?} {direction:?}: face {face}, {got:x?}");
-        // x = n (s / m + 1) / 2, as a fraction of 2 m.
-        let (x, y, whole) = (n * (s + m), n * (t + m), 2 * m);
+        // x = n (s / m + 1) / 2, in parts of 2^21, to which what is multiplied by n is rounded down.
+        let whole = 1 << 21;
+        let [x, y] = [s, t].map(|s| ((s + m) * whole).div_euclid(2 * m) * n);
         let look_at = |x, y, face: u32| texel(&picture, &sampler, 0, [x, y, Some(face + cube)]);
         if sampler.filter == Filter::Point {
             let on = |axis: usize, v: i64| match (v.div_euclid(whole), sampler.seamless) {
@@ -421,7 +422,7 @@ fn cubes_are_sampled_by_direction() {
             continue;
         }
         let split = |v: i64, axis: usize| {
-            let mut steps = (512 * (v - m) + whole).div_euclid(2 * whole);
+            let mut steps = (512 * v - 255 * whole).div_euclid(2 * whole);
             if !sampler.seamless && sampler.address[axis] == AddressMode::Clamp {
                 steps = steps.clamp(0, 256 * (n - 1));
             }
