@@ -252,7 +252,8 @@ void modules() {
     ANSWERS(INVALID_VALUE, cuFuncSetAttribute, f, CU_FUNC_ATTRIBUTE_NUM_REGS, 3);
     ANSWERS(INVALID_VALUE, cuFuncSetAttribute, f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, -1);
     ANSWERS(INVALID_VALUE, cuDeviceGetAttribute, &v, (CUdevice_attribute)9999, d);
-    ANSWERS(INVALID_DEVICE, cuDeviceGet, &d, 7);
+    CHECK(cudaGetDeviceCount(&v));
+    ANSWERS(INVALID_DEVICE, cuDeviceGet, &d, v);
     ANSWERS(INVALID_VALUE, cuCtxSetLimit, CU_LIMIT_STACK_SIZE, 1 << 20);
     ANSWERS(INVALID_VALUE, cuCtxSetLimit, (CUlimit)77, 1);
     ANSWERS(SUCCESS, cuStreamCreateWithPriority, &s2, 0, -100);

@@ -54,7 +54,7 @@ const KINDS: [Kind; 10] = [
 /// Where the word is whose lowest bit is a predicate.
 const PREDICATE: usize = 48;
 
-/// Instructions, and what an H100 gave for them.
+/// Instructions, and what an H200 gave for them.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     /// The pattern.

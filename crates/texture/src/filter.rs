@@ -171,7 +171,7 @@ fn summand_of(format: Format, raw: u32) -> f64 {
         Format::Snorm16 => signed(raw, 16).into(),
         Format::F16 => f16::from_bits(raw as u16).into(),
         Format::F32 => f32::from_bits(raw).into(),
-        // Integers are not filtered.
+        // Apart from the first, integers, which are not filtered.
         Format::Unorm16 | Format::U8 | Format::U16 | Format::U32 | Format::S8 | Format::S16 | Format::S32 => raw.into(),
     }
 }

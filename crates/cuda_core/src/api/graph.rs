@@ -51,6 +51,10 @@ impl Driver {
                 Work::Kernel(Arc::new(KernelWork::new(given, &function, config, block, Vec::new())))
             }
             NodeParams::Copy { copy, context } => Work::Copy { copy, core: self.core_of(context)? },
+            // A call that fills nothing is right; a node is not.
+            NodeParams::Fill { fill, .. } if fill.width == 0 || fill.height == 0 => {
+                return Err(CudaError::INVALID_VALUE);
+            }
             NodeParams::Fill { fill, context } => Work::Fill { fill, core: self.core_of(context)? },
             NodeParams::Host(function) => Work::Host(function),
             NodeParams::Graph { graph, .. } => Work::Graph(graph),

@@ -66,10 +66,6 @@ impl Place<'_> {
     }
 
     fn fill(self, driver: &Driver, params: &CUDA_MEMSET_NODE_PARAMS, context: CUcontext) -> Answer {
-        // A call that fills nothing is right; a node is not.
-        if params.width == 0 || params.height == 0 {
-            return refuse(CUresult::CUDA_ERROR_INVALID_VALUE);
-        }
         let fill = Fill {
             dst: DevAddr(params.dst),
             pitch: params.pitch as u64,

@@ -379,7 +379,7 @@ impl Body<'_, '_> {
             return Err(self.invalid("the instruction lacks .approx"));
         }
         let ty = self.ty_in(m, types)?;
-        let ftz = m.take("ftz");
+        let ftz = op != FloatUnOp::Tanh && m.take("ftz");
         self.unary(op, ty, ftz)
     }
 

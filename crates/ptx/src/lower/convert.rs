@@ -393,7 +393,12 @@ impl<'a> Body<'a, '_> {
     }
 
     /// Conversions that hand on all bits, those of NaNs too, as hardware does: between f32 or f64 and themselves, and of bf16 to f32.
+    /// False for others, and where a register is wider than its type.
     fn cvt_bits(&mut self, dst_ty: Ty, src_ty: Ty, dst: Reg, src: Operand) -> Result<bool, PtxError> {
+        let wide = |reg: Reg, ty: Ty| self.inst.graph.ty(reg) != ty.reg();
+        if wide(dst, dst_ty) || matches!(src, Operand::Reg(src) if wide(src, src_ty)) {
+            return Ok(false);
+        }
         match (dst_ty, src_ty) {
             (Ty::F32, Ty::F32) | (Ty::F64, Ty::F64) => self.emit(Op::Mov { ty: dst_ty, dst, src })?,
             (Ty::F32, Ty::BF16) => {

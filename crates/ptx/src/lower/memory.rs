@@ -123,9 +123,12 @@ impl Body<'_, '_> {
         m.scope();
         let policy = usize::from(m.cache());
         let space = m.space();
-        m.take("noftz");
+        let noftz = m.take("noftz");
         let lanes = m.vector();
         let ty = m.ty().map_err(|e| self.invalid(e))?;
+        if noftz && flushes(op, ty) {
+            return Err(self.invalid("sums of f32 flush subnormals in global memory: they have no .noftz"));
+        }
         self.check_atom(op, ty, red)?;
         let cas = op == AtomOp::Cas;
         let first = usize::from(!red);

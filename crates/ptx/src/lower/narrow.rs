@@ -167,7 +167,7 @@ impl Body<'_, '_> {
     }
 
     /// f32 to tf32: the mantissa cut to 10 bits, by integer arithmetic on the bits. Infinity stays, but for `.satfinite`, which makes
-    /// it the largest number; a NaN becomes canonical, but for `.rna`, which cuts it as a number (and makes one with `.satfinite`).
+    /// it the largest number; a NaN becomes canonical, but for `.rna`, which cuts it as a number (and takes one step off it with `.satfinite`).
     pub(super) fn cvt_tf32(&mut self, m: &mut Mods<'_>, round: Option<Round>, relu: bool) -> Result<(), PtxError> {
         let satfinite = m.take("satfinite");
         self.ty_in(m, &[Ty::F32])?;

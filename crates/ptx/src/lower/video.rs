@@ -131,6 +131,13 @@ impl<'a> Body<'a, '_> {
         self.converted(value, ty, wide)
     }
 
+    /// The third operand, which is no part of a register, as a number of 64 bits.
+    fn summand(&mut self, signed: bool) -> Result<Operand, PtxError> {
+        let (ty, wide) = if signed { (Ty::S32, Ty::S64) } else { (Ty::U32, Ty::U64) };
+        let value = self.src(3, ty)?;
+        self.converted(value, ty, wide)
+    }
+
     /// A field of a word, extended to a word.
     fn field(&mut self, ty: Ty, a: Operand, part: Part) -> Result<Operand, PtxError> {
         let dst = self.new_reg(RegTy::B32)?;
@@ -165,7 +172,7 @@ impl<'a> Body<'a, '_> {
             value = self.saturated(&form, value)?;
         }
         if let Some(second) = form.second {
-            let c = self.video_source(3, form.signed)?;
+            let c = self.summand(form.signed)?;
             value = self.int(second, Ty::S64, value, c)?;
         }
         self.give_part(value, form.part)
@@ -282,7 +289,7 @@ impl<'a> Body<'a, '_> {
             return Err(self.invalid("vmad negates the product or the summand, and neither with .po"));
         }
         let product = self.video_product(a_signed, b_signed, sat)?;
-        let c = self.video_source(3, true)?;
+        let c = self.summand(true)?;
         let (op, a, b) = match (negate, negate_c) {
             (true, _) => (IntOp::Sub, c, product),
             (_, true) => (IntOp::Sub, product, c),

@@ -205,7 +205,8 @@ pub fn szext(clamp: bool, signed: bool, a: u32, b: u32) -> u32 {
     (a & !above) | if sign { above } else { 0 }
 }
 
-/// Position of the n-th set bit of `mask` counted from `base` (up if `offset` is positive), or all ones.
+/// Position of the n-th set bit of `mask` counted from `base` (up if `offset` is positive), or all ones; 0 for the least `offset`, as
+/// hardware has it.
 #[must_use]
 pub fn fns(mask: u32, base: u32, offset: i32) -> u32 {
     if offset == i32::MIN {

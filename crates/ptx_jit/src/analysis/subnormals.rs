@@ -47,8 +47,8 @@ fn is_flushed(o: Operand, flushed: &[bool]) -> bool {
 fn flushes(op: &Op) -> bool {
     match op {
         Op::Float { op, ty: Ty::F32, ftz: true, .. } => *op != FloatOp::Copysign,
+        Op::FloatUn { op, ty: Ty::F32, ftz: true, .. } => *op != FloatUnOp::Tanh,
         Op::Fma { ty: Ty::F32, ftz: true, .. }
-        | Op::FloatUn { ty: Ty::F32, ftz: true, .. }
         | Op::Setp { ty: Ty::F32, ftz: true, .. }
         | Op::Set { ty: Ty::F32, ftz: true, .. } => true,
         // To f16 none does.
@@ -135,7 +135,8 @@ fn writes_flushed(op: &Op, r: Reg, flushed: &[bool], worth: &[bool]) -> bool {
             ..
         } => is_flushed(a, flushed) && is_flushed(b, flushed),
         Op::Float { op, ty: Ty::F32, ftz, .. } => ftz && op != FloatOp::Copysign,
-        Op::Fma { ty: Ty::F32, ftz, .. } | Op::FloatUn { ty: Ty::F32, ftz, .. } => ftz,
+        Op::FloatUn { op, ty: Ty::F32, ftz, .. } => ftz && op != FloatUnOp::Tanh,
+        Op::Fma { ty: Ty::F32, ftz, .. } => ftz,
         // Integers are large enough, and so is the least f16.
         Op::Cvt { dst_ty: Ty::F32, src_ty, ftz, to_integral, .. } => {
             ftz || to_integral || src_ty == Ty::F16 || !src_ty.is_float()

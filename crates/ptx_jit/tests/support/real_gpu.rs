@@ -42,24 +42,28 @@ impl Drop for Memory<'_> {
 }
 
 impl RealGpu {
-    /// The first one, unless there is none.
-    pub(crate) fn open() -> Option<RealGpu> {
+    /// The first one, or why there is none.
+    pub(crate) fn open() -> Result<RealGpu, String> {
         // SAFETY: loading a library runs its initialisers, which is what a driver is loaded for.
         let driver = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
         if driver.is_null() {
-            return None;
+            return Err("there is no libcuda.so.1".to_owned());
         }
         let mut gpu = RealGpu { driver, context: null_mut(), name: String::new() };
         let (mut device, mut name) = (0, [0 as c_char; 128]);
-        call!(gpu, "cuInit", fn(c_uint), 0).ok()?;
-        call!(gpu, "cuDeviceGet", fn(*mut c_int, c_int), &raw mut device, 0).ok()?;
-        call!(gpu, "cuDeviceGetName", fn(*mut c_char, c_int, c_int), name.as_mut_ptr(), 127, device).ok()?;
+        call!(gpu, "cuInit", fn(c_uint), 0)?;
+        call!(gpu, "cuDeviceGet", fn(*mut c_int, c_int), &raw mut device, 0)?;
+        call!(gpu, "cuDeviceGetName", fn(*mut c_char, c_int, c_int), name.as_mut_ptr(), 127, device)?;
         // SAFETY: the driver ends it with a zero, and there is one behind it.
         gpu.name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
         let mut context = null_mut();
-        call!(gpu, "cuDevicePrimaryCtxRetain", fn(*mut *mut c_void, c_int), &raw mut context, device).ok()?;
+        call!(gpu, "cuDevicePrimaryCtxRetain", fn(*mut *mut c_void, c_int), &raw mut context, device)?;
         gpu.context = context;
-        gpu.name.starts_with("NVIDIA").then_some(gpu)
+        if gpu.name.starts_with("NVIDIA") {
+            Ok(gpu)
+        } else {
+            Err(format!("the GPU is '{}', none of NVIDIA's", gpu.name))
+        }
     }
 
     /// Runs the entry `k` of a module. `memory` is what it finds at `params[0] - base`…, and what it left there: every parameter is an
@@ -92,9 +96,9 @@ impl RealGpu {
             let end = log.iter().position(|&byte| byte == 0).unwrap_or(0);
             format!("{error}: {}", String::from_utf8_lossy(&log[..end]))
         })?;
-        let result = self.launch(module, grid, block, base, params, memory);
-        call!(self, "cuModuleUnload", fn(*mut c_void), module)?;
-        result
+        // Errors of what was taken are nobody's refusal.
+        self.launch(module, grid, block, base, params, memory).unwrap_or_else(|error| panic!("{error}\n{text:?}"));
+        call!(self, "cuModuleUnload", fn(*mut c_void), module)
     }
 
     fn launch(

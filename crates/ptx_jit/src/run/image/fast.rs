@@ -365,7 +365,7 @@ fn quads<const N: usize>(alpha: Row<i32, N>, beta: Row<i32, N>) -> [Row<i32, N>;
     weights
 }
 
-/// Sums of numbers: exact but for the last step, which rounds away from zero where two are equally near.
+/// Sums of numbers, in f64; the last step rounds away from zero where two are equally near.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn floats<const N: usize>(weights: &[Row<i32, N>; 4], taps: &[Row<u32, N>; 4]) -> Row<u32, N> {
