@@ -6,7 +6,6 @@
 
 use std::sync::LazyLock;
 
-use ptx::math::NAN_F32;
 use texture::{Access, AddressMode, Filter, Format, Geometry, Mip, Object, Shape};
 
 use super::Lanes;
@@ -141,26 +140,87 @@ impl Plane {
     fn sample<const N: usize>(&self, lanes: &Lanes, first: usize) -> bool {
         let coordinates = [0, 1].map(|axis| lanes.read::<Row<f32, N>>(lanes.rows.word(axis) + 4 * first));
         if !self.linear {
-            let Some(x) = self.nearest(coordinates[0], 0) else { return false };
-            let Some(y) = self.nearest(coordinates[1], 1) else { return false };
-            let texels = self.valued(self.load(x, y));
-            self.put(lanes, first, texels);
+            let Some(x) = self.nearest(&coordinates[0], 0) else { return false };
+            let Some(y) = self.nearest(&coordinates[1], 1) else { return false };
+            let texels = self.valued(self.load(&x, &y));
+            self.put(lanes, first, &texels);
             return true;
         }
-        let Some((xs, alpha)) = self.between(coordinates[0], 0) else { return false };
-        let Some((ys, beta)) = self.between(coordinates[1], 1) else { return false };
-        let taps = [(0, 0), (1, 0), (0, 1), (1, 1)].map(|(i, j)| self.load(xs[i], ys[j]));
-        let weights = quads(alpha, beta);
-        let mut texels = [[0; N]; 4];
-        for (channel, texels) in texels.iter_mut().enumerate().take(self.channels()) {
-            let taps = taps.each_ref().map(|tap| tap[channel]);
-            *texels = match self.kind {
-                Kind::Words(_) => floats(&weights, &taps),
-                Kind::Bytes { .. } => fractions(&weights, &taps),
-            };
+        let Some((xs, alpha)) = self.between(&coordinates[0], 0) else { return false };
+        let Some((ys, beta)) = self.between(&coordinates[1], 1) else { return false };
+        let weights = quads(&alpha, &beta);
+        // The number of channels is known to the compiler, so that rows stay in registers.
+        match self.kind {
+            Kind::Words(1) => self.floats::<1, N>(lanes, first, &xs, &ys, &weights),
+            Kind::Words(2) => self.floats::<2, N>(lanes, first, &xs, &ys, &weights),
+            Kind::Words(_) => self.floats::<4, N>(lanes, first, &xs, &ys, &weights),
+            Kind::Bytes { channels, .. } => {
+                self.fractions(lanes, first, &xs, &ys, &weights, channels);
+                true
+            }
         }
-        self.put(lanes, first, texels);
-        true
+    }
+
+    /// Sums of numbers, in f64; the last step rounds away from zero where two are equally near; false if one is
+    /// infinite or none.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn floats<const WORDS: usize, const N: usize>(
+        &self,
+        lanes: &Lanes,
+        first: usize,
+        xs: &[Row<i32, N>; 2],
+        ys: &[Row<i32, N>; 2],
+        weights: &[Row<i32, N>; 4],
+    ) -> bool {
+        let mut sums = [[0.0_f64; N]; WORDS];
+        for (tap, weights) in weights.iter().enumerate() {
+            let texels = self.words::<WORDS, N>(&xs[tap & 1], &ys[tap >> 1]);
+            for (sums, texels) in sums.iter_mut().zip(&texels) {
+                for lane in 0..N {
+                    sums[lane] += f64::from(weights[lane]) * f64::from(f32::from_bits(texels[lane]));
+                }
+            }
+        }
+        let mut texels = [[0; N]; 4];
+        let mut finite = true;
+        for (texels, sums) in texels.iter_mut().zip(&sums) {
+            for lane in 0..N {
+                let sum = sums[lane] * (1.0 / f64::from(ONE));
+                finite &= sum.abs() < f64::INFINITY;
+                let bits = sum.to_bits().wrapping_add(1 << 28) & (u64::MAX << 29);
+                texels[lane] = (f64::from_bits(bits) as f32).to_bits();
+            }
+        }
+        if finite {
+            self.put(lanes, first, &texels);
+        }
+        finite
+    }
+
+    /// Sums of parts of 255, as parts of 65535.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn fractions<const N: usize>(
+        &self,
+        lanes: &Lanes,
+        first: usize,
+        xs: &[Row<i32, N>; 2],
+        ys: &[Row<i32, N>; 2],
+        weights: &[Row<i32, N>; 4],
+        channels: usize,
+    ) {
+        let mut sums = [[ONE / 2; N]; 4];
+        for (tap, weights) in weights.iter().enumerate() {
+            let words = self.bytes(&xs[tap & 1], &ys[tap >> 1], channels);
+            for (channel, sums) in sums.iter_mut().enumerate() {
+                for lane in 0..N {
+                    sums[lane] += weights[lane] * (words[lane] >> (8 * channel) & 0xff) as i32 * 257;
+                }
+            }
+        }
+        let texels = sums.map(|sums| sums.map(|sum| ((sum >> 8) as f32 / 65535.0).to_bits()));
+        self.put(lanes, first, &texels);
     }
 
     /// Texels of linear memory by index.
@@ -173,15 +233,9 @@ impl Plane {
         if x.iter().any(|x| !(0..width).contains(x)) {
             return false;
         }
-        let texels = self.valued(self.load(x, [0; N]));
-        self.put(lanes, first, texels);
+        let texels = self.valued(self.load(&x, &[0; N]));
+        self.put(lanes, first, &texels);
         true
-    }
-
-    fn channels(&self) -> usize {
-        match self.kind {
-            Kind::Words(channels) | Kind::Bytes { channels, .. } => channels,
-        }
     }
 
     /// Values of texels: bytes may be parts of one.
@@ -200,45 +254,51 @@ impl Plane {
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn put<const N: usize>(&self, lanes: &Lanes, first: usize, texels: [Row<u32, N>; 4]) {
-        for (i, row) in texels.into_iter().enumerate() {
-            lanes.write(lanes.rows.result(i) + 4 * first, row);
+    fn put<const N: usize>(&self, lanes: &Lanes, first: usize, texels: &[Row<u32, N>; 4]) {
+        for (i, row) in texels.iter().enumerate() {
+            lanes.write(lanes.rows.result(i) + 4 * first, *row);
         }
     }
 
-    /// Coordinates as places in fixed point: in the first period where the image repeats.
+    /// Coordinates in 256ths of texels, less `shift`, rounded down: in the first period where the image repeats, elsewhere not
+    /// far outside the image.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn places<const N: usize>(&self, coordinates: Row<f32, N>, axis: usize) -> Row<f64, N> {
-        let n = f64::from(self.size[axis]);
-        let (period, scale) = match self.modes[axis] {
-            _ if !self.normalized => (0.0, 1.0),
-            AddressMode::Wrap => (WHOLE, n),
-            AddressMode::Mirror => (2.0 * WHOLE, n),
-            AddressMode::Clamp | AddressMode::Border => (0.0, n),
+    fn steps<const N: usize>(&self, coordinates: &Row<f32, N>, axis: usize, shift: f64) -> Row<i32, N> {
+        let (n, one) = (f64::from(self.size[axis]), f64::from(ONE));
+        let period = match self.modes[axis] {
+            AddressMode::Wrap => WHOLE,
+            AddressMode::Mirror => 2.0 * WHOLE,
+            AddressMode::Clamp | AddressMode::Border => 0.0,
         };
-        let mut at = [0.0; N];
+        // Two periods at most.
+        let (least, most) = (-2.0 * one, 2.0 * one * (n + 1.0));
+        let mut steps = [0; N];
         for lane in 0..N {
             let x = f64::from(coordinates[lane]);
-            let x = if x.is_nan() { 0.0 } else { (x * WHOLE).floor() };
-            at[lane] = x * scale;
-            if period != 0.0 {
-                let inside = (x - period * (x / period).floor()) * n;
-                at[lane] = if x.is_finite() { inside } else { 0.0 };
-            }
+            let x = if x.is_nan() { 0.0 } else { x };
+            let at = if self.normalized {
+                let fixed = (x * WHOLE).floor();
+                let inside = fixed - period * (fixed / period).floor();
+                let fixed = if period == 0.0 { fixed } else { inside };
+                let fixed = if period == 0.0 || x.abs() < f64::INFINITY { fixed } else { 0.0 };
+                fixed * (n * (one / WHOLE))
+            } else {
+                // What is rounded now was not a step before.
+                x * one
+            };
+            let step = (at - shift).floor();
+            let step = if step > least { step } else { least };
+            steps[lane] = integer(if step < most { step } else { most });
         }
-        at
+        steps
     }
 
     /// The texels at coordinates; none if one is outside a border.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn nearest<const N: usize>(&self, coordinates: Row<f32, N>, axis: usize) -> Option<Row<i32, N>> {
-        let mut at = self.places(coordinates, axis);
-        for at in &mut at {
-            *at = (*at * (1.0 / WHOLE)).floor();
-        }
-        self.resolved(at, axis)
+    fn nearest<const N: usize>(&self, coordinates: &Row<f32, N>, axis: usize) -> Option<Row<i32, N>> {
+        self.resolved(&self.steps(coordinates, axis, 0.0).map(|step| step >> 8), axis)
     }
 
     /// The texels before and behind coordinates, and the weight of the latter.
@@ -246,111 +306,117 @@ impl Plane {
     #[target_feature(enable = "avx2")]
     fn between<const N: usize>(
         &self,
-        coordinates: Row<f32, N>,
+        coordinates: &Row<f32, N>,
         axis: usize,
     ) -> Option<([Row<i32, N>; 2], Row<i32, N>)> {
-        let at = self.places(coordinates, axis);
-        let one = f64::from(ONE);
-        // Steps between outermost centres, where places are clamped.
-        let (least, most) = match self.modes[axis] {
-            AddressMode::Clamp => (0.0, f64::from(self.size[axis] - 1) * one),
-            _ => (f64::NEG_INFINITY, f64::INFINITY),
-        };
-        let (mut before, mut behind, mut weight) = ([0.0; N], [0.0; N], [0; N]);
-        for lane in 0..N {
-            let steps = ((at[lane] - 0.5 * WHOLE) * (one / WHOLE) + 0.5).floor();
-            let steps = steps.max(least).min(most);
-            let floor = (steps * (1.0 / one)).floor();
-            let rest = steps - floor * one;
-            before[lane] = floor;
-            behind[lane] = floor + 1.0;
-            // Of infinity there is none.
-            weight[lane] = integer(if rest.is_nan() { 0.0 } else { rest });
+        // From the first texel's centre on, to the nearest step.
+        let mut steps = self.steps(coordinates, axis, 0.5 * f64::from(ONE) - 0.5);
+        if self.modes[axis] == AddressMode::Clamp {
+            // At most 2^17 texels.
+            let last = (self.size[axis] as i32 - 1) * ONE;
+            steps = steps.map(|step| step.max(0).min(last));
         }
-        Some(([self.resolved(before, axis)?, self.resolved(behind, axis)?], weight))
+        let before = steps.map(|step| step >> 8);
+        let behind = before.map(|before| before + 1);
+        let weights = steps.map(|step| step & (ONE - 1));
+        Some(([self.resolved(&before, axis)?, self.resolved(&behind, axis)?], weights))
     }
 
-    /// Indices from whole numbers, at most one outside a period where the image repeats; none if one is outside a border.
+    /// Texels that indices mean, at most one outside a period where the image repeats; none if one is outside a border.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn resolved<const N: usize>(&self, at: Row<f64, N>, axis: usize) -> Option<Row<i32, N>> {
-        let n = f64::from(self.size[axis]);
-        let mut index = [0; N];
+    fn resolved<const N: usize>(&self, at: &Row<i32, N>, axis: usize) -> Option<Row<i32, N>> {
+        let n = self.size[axis] as i32;
         match self.modes[axis] {
-            AddressMode::Wrap => {
-                for lane in 0..N {
-                    let at = at[lane];
-                    let at = if at < 0.0 { at + n } else { at };
-                    index[lane] = (if at >= n { at - n } else { at }) as i32;
-                }
-            }
-            AddressMode::Mirror => {
-                for lane in 0..N {
-                    let at = at[lane];
-                    let at = if at >= n { 2.0 * n - 1.0 - at } else { at };
-                    index[lane] = (if at < 0.0 { -1.0 - at } else { at }) as i32;
-                }
-            }
-            AddressMode::Border if at.iter().any(|at| !(0.0..n).contains(at)) => return None,
-            AddressMode::Clamp | AddressMode::Border => {
-                for lane in 0..N {
-                    index[lane] = integer(at[lane].max(0.0).min(n - 1.0));
-                }
-            }
+            AddressMode::Wrap => Some(at.map(|at| {
+                let at = if at < 0 { at + n } else { at };
+                if at >= n { at - n } else { at }
+            })),
+            AddressMode::Mirror => Some(at.map(|at| {
+                let at = if at >= n { 2 * n - 1 - at } else { at };
+                if at < 0 { -1 - at } else { at }
+            })),
+            AddressMode::Border if at.iter().any(|at| !(0..n).contains(at)) => None,
+            AddressMode::Clamp | AddressMode::Border => Some(at.map(|at| at.max(0).min(n - 1))),
         }
-        Some(index)
+    }
+
+    /// Where a texel is, which is there.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn at(&self, x: i32, y: i32) -> *const u8 {
+        let (x, y) = (x as u32 as usize, y as u32 as usize);
+        debug_assert!(x < self.size[0] as usize && y < self.size[1] as usize);
+        // SAFETY: the whole image lies in the window, and the texel in the image.
+        unsafe { self.base.add(y * self.pitch + x * self.texel) }
     }
 
     /// Reads texels, which are there: bits of channels; the others are zero.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn load<const N: usize>(&self, x: Row<i32, N>, y: Row<i32, N>) -> [Row<u32, N>; 4] {
+    fn load<const N: usize>(&self, x: &Row<i32, N>, y: &Row<i32, N>) -> [Row<u32, N>; 4] {
         let mut texels = [[0; N]; 4];
-        let at = |lane: usize| {
-            let (x, y) = (x[lane] as u32 as usize, y[lane] as u32 as usize);
-            debug_assert!(x < self.size[0] as usize && y < self.size[1] as usize);
-            // SAFETY: the whole image lies in the window, and the texel in the image.
-            unsafe { self.base.add(y * self.pitch + x * self.texel) }
-        };
         match self.kind {
-            // The number of words is known to the compiler, so that rows stay in registers.
-            Kind::Words(1) => words::<1, N>(&mut texels, at),
-            Kind::Words(2) => words::<2, N>(&mut texels, at),
-            Kind::Words(_) => words::<4, N>(&mut texels, at),
+            Kind::Words(1) => texels[..1].copy_from_slice(&self.words::<1, N>(x, y)),
+            Kind::Words(2) => texels[..2].copy_from_slice(&self.words::<2, N>(x, y)),
+            Kind::Words(_) => texels = self.words::<4, N>(x, y),
             Kind::Bytes { channels, .. } => {
-                let mut words = [0; N];
-                for (lane, word) in words.iter_mut().enumerate() {
-                    let at = at(lane);
-                    *word = match channels {
-                        1 => {
-                            // SAFETY: as above.
-                            unsafe { at.read_volatile() }.into()
-                        }
-                        2 => {
-                            // SAFETY: as above.
-                            unsafe { at.cast::<u16>().read_volatile() }.into()
-                        }
-                        _ => {
-                            // SAFETY: as above.
-                            unsafe { at.cast::<u32>().read_volatile() }
-                        }
-                    };
-                }
-                for (i, row) in texels.iter_mut().enumerate().take(channels) {
-                    for lane in 0..N {
-                        row[lane] = words[lane] >> (8 * i) & 0xff;
-                    }
+                let words = self.bytes(x, y, channels);
+                for (i, row) in texels.iter_mut().enumerate() {
+                    *row = words.map(|word| word >> (8 * i) & 0xff);
                 }
             }
         }
         texels
+    }
+
+    /// Reads texels of so many words.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn words<const WORDS: usize, const N: usize>(&self, x: &Row<i32, N>, y: &Row<i32, N>) -> [Row<u32, N>; WORDS] {
+        let mut texels = [[0; N]; WORDS];
+        for lane in 0..N {
+            let at = self.at(x[lane], y[lane]).cast::<u32>();
+            for (i, row) in texels.iter_mut().enumerate() {
+                // SAFETY: the texel has so many words; a page that is not there is a fault of the CTA.
+                let word = unsafe { at.add(i) };
+                // SAFETY: as above.
+                row[lane] = unsafe { word.read_volatile() };
+            }
+        }
+        texels
+    }
+
+    /// Reads texels of so many bytes; those of channels that are not there are zero.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn bytes<const N: usize>(&self, x: &Row<i32, N>, y: &Row<i32, N>, channels: usize) -> Row<u32, N> {
+        let mut words = [0; N];
+        for lane in 0..N {
+            let at = self.at(x[lane], y[lane]);
+            words[lane] = match channels {
+                1 => {
+                    // SAFETY: as above.
+                    unsafe { at.read_volatile() }.into()
+                }
+                2 => {
+                    // SAFETY: as above.
+                    unsafe { at.cast::<u16>().read_volatile() }.into()
+                }
+                _ => {
+                    // SAFETY: as above.
+                    unsafe { at.cast::<u32>().read_volatile() }
+                }
+            };
+        }
+        words
     }
 }
 
 /// Weights of four neighbours, x first, by those of the second ones along x and y.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn quads<const N: usize>(alpha: Row<i32, N>, beta: Row<i32, N>) -> [Row<i32, N>; 4] {
+fn quads<const N: usize>(alpha: &Row<i32, N>, beta: &Row<i32, N>) -> [Row<i32, N>; 4] {
     let mut weights = [[0; N]; 4];
     for lane in 0..N {
         let (right, beta) = (alpha[lane], beta[lane]);
@@ -365,61 +431,10 @@ fn quads<const N: usize>(alpha: Row<i32, N>, beta: Row<i32, N>) -> [Row<i32, N>;
     weights
 }
 
-/// Sums of numbers, in f64; the last step rounds away from zero where two are equally near.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn floats<const N: usize>(weights: &[Row<i32, N>; 4], taps: &[Row<u32, N>; 4]) -> Row<u32, N> {
-    let mut sums = [0.0_f64; N];
-    for (weights, taps) in weights.iter().zip(taps) {
-        for lane in 0..N {
-            let part = f64::from(weights[lane]) * f64::from(f32::from_bits(taps[lane]));
-            sums[lane] += if weights[lane] == 0 { 0.0 } else { part };
-        }
-    }
-    let mut texels = [0; N];
-    for lane in 0..N {
-        let sum = sums[lane] * (1.0 / f64::from(ONE));
-        let bits = sum.to_bits().wrapping_add(1 << 28) & (u64::MAX << 29);
-        let rounded = (f64::from_bits(bits) as f32).to_bits();
-        texels[lane] = if sum.is_nan() { NAN_F32 } else { rounded };
-    }
-    texels
-}
-
-/// Sums of parts of 255, as parts of 65535.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn fractions<const N: usize>(weights: &[Row<i32, N>; 4], taps: &[Row<u32, N>; 4]) -> Row<u32, N> {
-    let mut texels = [0; N];
-    for lane in 0..N {
-        let mut sum = ONE / 2;
-        for (weights, taps) in weights.iter().zip(taps) {
-            sum += weights[lane] * taps[lane] as i32 * 257;
-        }
-        texels[lane] = ((sum >> 8) as f32 / 65535.0).to_bits();
-    }
-    texels
-}
-
-/// Reads the words of texels at addresses that `at` gives.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn words<const WORDS: usize, const N: usize>(texels: &mut [Row<u32, N>; 4], at: impl Fn(usize) -> *const u8) {
-    for lane in 0..N {
-        let at = at(lane).cast::<u32>();
-        for (i, row) in texels.iter_mut().enumerate().take(WORDS) {
-            // SAFETY: the texel has so many words; a page that is not there is a fault of the CTA.
-            let word = unsafe { at.add(i) };
-            // SAFETY: as above.
-            row[lane] = unsafe { word.read_volatile() };
-        }
-    }
-}
-
-/// A whole number from 0 to 2^31 - 1, or a fraction of one, as an integer.
+/// A whole number of 32 bits as an integer.
 #[inline]
 fn integer(x: f64) -> i32 {
-    debug_assert!((0.0..=f64::from(i32::MAX)).contains(&x));
+    debug_assert!((f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&x));
     // SAFETY: it is finite, and in the range of the result.
     unsafe { x.to_int_unchecked() }
 }
