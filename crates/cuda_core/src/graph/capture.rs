@@ -245,7 +245,10 @@ impl Captured<'_> {
     /// What fails makes the capture invalid.
     pub(crate) fn or_invalid(&self, captured: impl FnOnce() -> Result<()>) -> Result<()> {
         let id = self.stream.capture();
-        captured().or_else(|error| self.driver.invalidate(|of, _| of == id, error).and(Err(error)))
+        captured().inspect_err(|&error| {
+            // It may have been so before.
+            let _ = self.driver.invalidate(|of, _| of == id, error);
+        })
     }
 
     /// As `add`, of what `work` makes for a graph, behind those nodes of it. Where the graph is captured once more, the work is the next
