@@ -604,8 +604,9 @@ pub enum Op {
     /// Store elements, truncated to `ty`. Rule: shapes as in `Ld`; space is not Const or Param.
     St { space: Space, ty: Ty, order: Order, srcs: Vec<Operand>, addr: Address },
     /// Atomic; without `dst` a reduction (`red`). `b` is the operand, for Cas the comparand with `c` the new value.
-    /// F16/BF16 (packed) only with Add/Min/Max. `ftz` flushes, but only where the address turns out to be in global memory. Rule: space is Generic, Global or Shared; `ty` has 16, 32 or 64 bits; a
-    /// float type only with Add, Min, Max, or f32 with Exch; `c` if and only if Cas.
+    /// F16/BF16 (packed) only with Add/Min/Max. `ftz` flushes, but only where the address turns out to be in global memory.
+    /// Rule: space is Generic, Global or Shared; `ty` has 16, 32 or 64 bits; a float type only with Add, Min, Max, or f32
+    /// with Exch; `c` if and only if Cas.
     Atom {
         op: AtomOp,
         space: Space,

@@ -132,7 +132,8 @@ fn hardware_gives_what_is_written_down_gpu() {
             (None, lost, format!("{}: {what}{ours}: {error}\n", form.instruction))
         }
         Ok(theirs) => {
-            let found = hardware(form, &few).map(|results| digest(&results)).ok();
+            // The first threads have the operands that they have when there are no others.
+            let found = Some(digest(&theirs[..8 * form.results.len() * THREADS as usize]));
             let written = pattern.digests.get(n).copied().flatten();
             let mut report = match software(form, &many, true) {
                 Ok(ours) if ours == theirs => String::new(),

@@ -57,7 +57,7 @@ const PREDICATE: usize = 48;
 /// Instructions, and what an H200 gave for them.
 #[derive(Clone, Debug)]
 pub struct Pattern {
-    /// The pattern.
+    /// Instructions, with alternatives in parentheses: see [`expand`].
     pub text: String,
     /// Results are not the same on all hardware.
     pub approximate: bool,
@@ -214,7 +214,7 @@ impl Form {
 /// What the threads of a run have.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Threads.
+    /// How many threads run, a multiple of [`BLOCK`].
     pub threads: u32,
     /// Their operands, and behind them their cells.
     pub memory: Vec<u8>,
@@ -294,7 +294,7 @@ pub fn digest(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Draws operands.
+/// Pseudo-random operands, the same on every machine.
 struct Draw(u64);
 
 const F32: [u32; 40] = [

@@ -431,18 +431,17 @@ impl<'a> Body<'a, '_> {
         for (at, part) in [b, a].into_iter().enumerate() {
             let part = self.int(IntOp::Max, ty, part, Operand::Imm(low.cast_unsigned().into()))?;
             let part = self.int(IntOp::Min, ty, part, Operand::Imm(high))?;
-            let next = self.new_reg(RegTy::B32)?;
-            self.insert(next, part, whole, at as u64 * width, width)?;
-            whole = Operand::Reg(next);
+            whole = self.insert(part, whole, at as u64 * width, width)?;
         }
         self.emit(Op::Mov { ty: Ty::B32, dst, src: whole })?;
         Ok(())
     }
 
-    /// `dst` is `b` with `a` in `len` bits at `pos`.
-    pub(super) fn insert(&mut self, dst: Reg, a: Operand, b: Operand, pos: u64, len: u64) -> Result<(), PtxError> {
+    /// `b` with `a` in `len` bits at `pos`, in a register of its own.
+    pub(super) fn insert(&mut self, a: Operand, b: Operand, pos: u64, len: u64) -> Result<Operand, PtxError> {
+        let dst = self.new_reg(RegTy::B32)?;
         self.emit(Op::Bfi { ty: Ty::B32, dst, a, b, pos: Operand::Imm(pos), len: Operand::Imm(len) })?;
-        Ok(())
+        Ok(Operand::Reg(dst))
     }
 
     /// The rounding in force, which is where the ISA wants one and nowhere else.

@@ -5,7 +5,7 @@ use super::mods::Mods;
 use crate::error::PtxError;
 use crate::ir::{Cmp, Fp8, IntOp, Op, Operand, PredRef, Reg, RegTy, Round, Ty};
 
-/// Infinity.
+/// Bits of an infinite f32, which are those of its exponent.
 const INFINITY: u64 = 0x7f80_0000;
 /// The bits of f32 that tf32 has, and the last of them.
 const TF32_BITS: u64 = 0xffff_e000;
@@ -210,13 +210,12 @@ impl Body<'_, '_> {
 
     /// An operation on 32-bit words, in a register of its own.
     fn word(&mut self, op: IntOp, a: Operand, b: Operand) -> Result<Operand, PtxError> {
-        let dst = self.new_reg(RegTy::B32)?;
         let ty = if matches!(op, IntOp::And | IntOp::Or | IntOp::Xor) { Ty::B32 } else { Ty::U32 };
-        self.emit(Op::Int { op, ty, sat: false, dst, a, b })?;
-        Ok(Operand::Reg(dst))
+        self.int(op, ty, a, b)
     }
 
-    fn test(&mut self, cmp: Cmp, ty: Ty, a: Operand, b: Operand) -> Result<Reg, PtxError> {
+    /// Whether the comparison holds, in a register of its own.
+    pub(super) fn test(&mut self, cmp: Cmp, ty: Ty, a: Operand, b: Operand) -> Result<Reg, PtxError> {
         let dst = self.new_reg(RegTy::Pred)?;
         self.emit(Op::Setp { cmp, ty, ftz: false, dst, dst2: None, a, b, combine: None })?;
         Ok(dst)

@@ -123,18 +123,16 @@ impl<'a> Body<'a, '_> {
     /// Operand `at`, or the part of it that is selected, as a number of 64 bits.
     fn video_source(&mut self, at: usize, signed: bool) -> Result<Operand, PtxError> {
         let part = self.part(at)?;
+        self.number(at, part, signed)
+    }
+
+    /// Operand `at`, or a part of it, as a number of 64 bits.
+    fn number(&mut self, at: usize, part: Option<Part>, signed: bool) -> Result<Operand, PtxError> {
         let (ty, wide) = if signed { (Ty::S32, Ty::S64) } else { (Ty::U32, Ty::U64) };
         let mut value = self.src(at, ty)?;
         if let Some(part) = part {
             value = self.field(ty, value, part)?;
         }
-        self.converted(value, ty, wide)
-    }
-
-    /// The third operand, which is no part of a register, as a number of 64 bits.
-    fn summand(&mut self, signed: bool) -> Result<Operand, PtxError> {
-        let (ty, wide) = if signed { (Ty::S32, Ty::S64) } else { (Ty::U32, Ty::U64) };
-        let value = self.src(3, ty)?;
         self.converted(value, ty, wide)
     }
 
@@ -147,16 +145,13 @@ impl<'a> Body<'a, '_> {
 
     /// `b` with `a` in place of a field.
     fn inserted(&mut self, a: Operand, b: Operand, part: Part) -> Result<Operand, PtxError> {
-        let dst = self.new_reg(RegTy::B32)?;
-        self.insert(dst, a, b, part.at.into(), part.bits.into())?;
-        Ok(Operand::Reg(dst))
+        self.insert(a, b, part.at.into(), part.bits.into())
     }
 
     /// 1 where the comparison holds, else 0.
     fn holds(&mut self, cmp: Cmp, ty: Ty, a: Operand, b: Operand) -> Result<Operand, PtxError> {
-        let (p, dst) = (self.new_reg(RegTy::Pred)?, self.new_reg(ty.reg())?);
-        self.emit(Op::Setp { cmp, ty, ftz: false, dst: p, dst2: None, a, b, combine: None })?;
-        let p = PredRef { reg: p, negate: false };
+        let (reg, dst) = (self.test(cmp, ty, a, b)?, self.new_reg(ty.reg())?);
+        let p = PredRef { reg, negate: false };
         self.emit(Op::Selp { ty, dst, a: Operand::Imm(1), b: Operand::Imm(0), p })?;
         Ok(Operand::Reg(dst))
     }
@@ -172,7 +167,7 @@ impl<'a> Body<'a, '_> {
             value = self.saturated(&form, value)?;
         }
         if let Some(second) = form.second {
-            let c = self.summand(form.signed)?;
+            let c = self.number(3, None, form.signed)?;
             value = self.int(second, Ty::S64, value, c)?;
         }
         self.give_part(value, form.part)
@@ -289,7 +284,7 @@ impl<'a> Body<'a, '_> {
             return Err(self.invalid("vmad negates the product or the summand, and neither with .po"));
         }
         let product = self.video_product(a_signed, b_signed, sat)?;
-        let c = self.summand(true)?;
+        let c = self.number(3, None, true)?;
         let (op, a, b) = match (negate, negate_c) {
             (true, _) => (IntOp::Sub, c, product),
             (_, true) => (IntOp::Sub, product, c),

@@ -37,7 +37,7 @@ fn is_float(ty: Ty) -> bool {
 
 impl Floats {
     pub(crate) fn of(kernel: &Kernel) -> Floats {
-        let any = any(kernel);
+        let any = read_blindly(kernel, WIDTHS, |inst, any| is_indifferent(kernel, inst, any));
         let late = late(kernel, &any);
         let nans = |(any, late)| match (any, late) {
             (true, _) => Nans::Any,
@@ -76,18 +76,19 @@ fn is_indifferent(kernel: &Kernel, inst: &Inst, any: &[bool]) -> bool {
     }
 }
 
-fn any(kernel: &Kernel) -> Vec<bool> {
-    let mut only = candidates(kernel, WIDTHS);
+/// Registers of these types that no instruction reads but those of which `blind` holds, which is told the registers that are left.
+pub(super) fn read_blindly(kernel: &Kernel, types: &[RegTy], blind: impl Fn(&Inst, &[bool]) -> bool) -> Vec<bool> {
+    let mut left = candidates(kernel, types);
     for _ in 0..MAX_ROUNDS {
         let mut changed = false;
         // Backwards, so that straight-line code takes one round.
         for inst in kernel.blocks.iter().rev().flat_map(|block| block.insts.iter().rev()) {
-            if !is_indifferent(kernel, inst, &only) {
-                operands::inst_reads(inst, &mut |r| changed |= std::mem::take(&mut only[r.0 as usize]));
+            if !blind(inst, &left) {
+                operands::inst_reads(inst, &mut |r| changed |= std::mem::take(&mut left[r.0 as usize]));
             }
         }
         if !changed {
-            return only;
+            return left;
         }
     }
     vec![false; kernel.regs.len()]

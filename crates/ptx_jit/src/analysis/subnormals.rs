@@ -5,7 +5,7 @@
 
 use ptx::ir::{FloatOp, FloatUnOp, Kernel, Op, Operand, Reg, RegTy, Ty};
 
-use super::floats::{MAX_ROUNDS, candidates};
+use super::floats::{MAX_ROUNDS, candidates, read_blindly};
 use super::operands;
 
 /// What is known of subnormals in a kernel's registers.
@@ -60,28 +60,14 @@ fn flushes(op: &Op) -> bool {
 /// Registers of which nobody sees whether they are flushed: all that read them flush them, or hand them on to such registers, at most
 /// with another sign.
 fn unseen(kernel: &Kernel) -> Vec<bool> {
-    let mut unseen = candidates(kernel, &[RegTy::B32]);
-    for _ in 0..MAX_ROUNDS {
-        let mut changed = false;
-        // Backwards, so that straight-line code takes one round.
-        for inst in kernel.blocks.iter().rev().flat_map(|block| block.insts.iter().rev()) {
-            let blind = match inst.op {
-                Op::Mov { dst, .. }
-                | Op::Selp { dst, .. }
-                | Op::FloatUn { op: FloatUnOp::Abs | FloatUnOp::Neg, ty: Ty::F32, ftz: false, dst, .. } => {
-                    unseen[dst.0 as usize]
-                }
-                ref op => flushes(op),
-            };
-            if !blind {
-                operands::inst_reads(inst, &mut |r| changed |= std::mem::take(&mut unseen[r.0 as usize]));
-            }
+    read_blindly(kernel, &[RegTy::B32], |inst, unseen| match inst.op {
+        Op::Mov { dst, .. }
+        | Op::Selp { dst, .. }
+        | Op::FloatUn { op: FloatUnOp::Abs | FloatUnOp::Neg, ty: Ty::F32, ftz: false, dst, .. } => {
+            unseen[dst.0 as usize]
         }
-        if !changed {
-            return unseen;
-        }
-    }
-    vec![false; kernel.regs.len()]
+        ref op => flushes(op),
+    })
 }
 
 /// Registers that are loaded in no more places than they are read in, if nobody sees what loads make of subnormals.
