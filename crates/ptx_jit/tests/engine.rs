@@ -327,6 +327,69 @@ fn ctas_of_a_row_are_counted_one_by_one() {
     }
 }
 
+/// Warps side by side run CTA by CTA along a row, and those below them behind all of these. Whenever it is asked, a batch tells how many
+/// CTAs have ended, and keeps those that have begun.
+#[test]
+fn warps_that_lie_below_others_run_by_turns() {
+    let m = Machine::new();
+    // Each warp notes when it runs: at a place of its CTA's, of as many words as it has warps.
+    let body = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ctaid.y; mad.lo.u32 %r1, %r2, 3, %r1;\n\
+                mov.u32 %r3, %tid.z; mov.u32 %r4, %ntid.y; mov.u32 %r5, %tid.y; mad.lo.u32 %r3, %r3, %r4, %r5;\n\
+                mov.u32 %r4, %ntid.x; mad.lo.u32 %r3, %r3, %r4, %r0; shr.u32 %r4, %r3, 5;\n\
+                and.b32 %r3, %r3, 31; setp.ne.u32 %p0, %r3, 0; @%p0 bra END;\n\
+                mad.lo.u32 %r1, %r1, 4, %r4; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd2, %rd0, %rd2;\n\
+                mov.u32 %r5, %ctaid.x; mov.u32 %r6, %clusterid.x; setp.ne.u32 %p0, %r5, %r6; @%p0 trap;\n\
+                atom.global.add.u32 %r3, [%rd1], 1; add.u32 %r3, %r3, 1; st.global.u32 [%rd2], %r3;\n\
+                END:";
+    // A row's places, by CTA.
+    let by_turns: [u32; 12] = [1, 4, 7, 10, 2, 5, 8, 11, 3, 6, 9, 12];
+    let by_twos = [1, 2, 7, 8, 3, 4, 9, 10, 5, 6, 11, 12];
+    let by_ctas = std::array::from_fn(|i| i as u32 + 1);
+    for (block, order) in [
+        ([32, 4, 1], by_turns),
+        ([32, 2, 2], by_turns),
+        ([8, 16, 1], by_turns),
+        ([64, 2, 1], by_twos),
+        ([128, 1, 1], by_ctas),
+        ([48, 2, 1], by_ctas),
+    ] {
+        let warps = block.iter().product::<u32>().div_ceil(32);
+        let mut grid = Arc::into_inner(m.grid(body, 32, &[LO, LO + 4096])).unwrap();
+        grid.code = Code::compile(Arc::new(lowered(body)), block, EngineKind::Jit).unwrap();
+        (grid.launch.grid, grid.launch.block) = ([3, 4, 1], block);
+        let grid = Arc::new(grid);
+        let has_ended = |cta: &u64| (0..warps as usize).all(|warp| m.word(*cta as usize * 4 + warp) != 0);
+        for stops in [false, true] {
+            m.memory.fill(0, 8192, 0);
+            m.control.store(if stops { Control::PREEMPT } else { Control::RUN }, Ordering::Relaxed);
+            // The second CTA of a row is the first.
+            let mut batch = Batch::new(Arc::clone(&grid), 1..12);
+            let mut steps = 0;
+            while batch.resume() == Step::Preempted {
+                steps += 1;
+                assert!(batch.ended() <= (0..12).filter(has_ended).count() as u64, "{block:?}");
+                if steps == 4 && stops {
+                    // Others do what has not begun.
+                    let rest = batch.take_rest();
+                    assert!(batch.is_under_way() || rest.start == 1 + batch.ended(), "{block:?} {rest:?}");
+                    m.control.store(Control::RUN, Ordering::Relaxed);
+                    assert_eq!(Batch::new(Arc::clone(&grid), rest).resume(), Step::Done);
+                    m.control.store(Control::PREEMPT, Ordering::Relaxed);
+                }
+                assert!(steps < 100, "{block:?}");
+            }
+            assert_eq!(steps > 0, stops);
+            assert!((1..12).all(|cta| has_ended(&cta)) && !has_ended(&0), "{block:?}");
+            if !stops && warps == 4 {
+                assert_eq!(batch.ended(), 11);
+                // A row that is whole.
+                let places: Vec<u32> = (12..24).map(|i| m.word(i) - 8).collect();
+                assert_eq!(places, order, "{block:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn ctas_before_one_that_fails_have_ended() {
     let m = Machine::new();

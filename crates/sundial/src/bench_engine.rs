@@ -35,6 +35,8 @@ pub(crate) struct Arguments {
     /// Run the same kernels in OpenCL by PoCL, on one core, too, and compare speeds and results.
     #[arg(long)]
     pocl: bool,
+    /// Kernels by the names of their rows [default: all].
+    kernels: Vec<String>,
 }
 
 #[derive(Serialize, Debug)]
@@ -66,9 +68,16 @@ struct Compared {
 /// # Errors
 /// A kernel that cannot be compiled, or failed; there is no `PoCL`, or its results are others.
 pub(crate) fn run(arguments: &Arguments, json: bool, rounds: usize) -> Result<()> {
+    let cases = cases::all();
+    if let Some(unknown) = arguments.kernels.iter().find(|&name| cases.iter().all(|case| case.name != name)) {
+        let names: Vec<&str> = cases.iter().map(|case| case.name).collect();
+        bail!("there is no kernel {unknown}; there are {}", names.join(", "));
+    }
+    let asked = |case: &Case| arguments.kernels.is_empty() || arguments.kernels.iter().any(|name| case.name == name);
     let pocl = if arguments.pocl { Some(Pocl::start()?) } else { None };
     let program = Program::parse(PTX)?;
-    let rows = cases::all().into_iter().map(|case| measure(&case, &program, pocl.as_ref(), rounds).context(case.name));
+    let rows =
+        cases.into_iter().filter(asked).map(|case| measure(&case, &program, pocl.as_ref(), rounds).context(case.name));
     let rows = rows.collect::<Result<Vec<Row>>>()?;
     print(&rows, pocl.as_ref(), json)
 }

@@ -56,6 +56,8 @@ pub(crate) struct Context {
     pub(crate) tids: u64,
     /// CTAs behind this one, along x, to which the only region of a kernel may go on by itself.
     pub(crate) row: u64,
+    /// Of these, CTAs that began with the one under way, since their warps run by turns: they end together.
+    pub(crate) begun: u64,
     /// Special registers that are the same for all threads, by [`Fixed`].
     pub(crate) fixed: [u32; FIXED],
     /// Set while an atomic is under way, for fault reports.
@@ -120,6 +122,7 @@ pub(crate) mod at {
     pub(crate) const CONTROL: i32 = offset_of!(Context, control) as i32;
     pub(crate) const TIDS: i32 = offset_of!(Context, tids) as i32;
     pub(crate) const ROW: i32 = offset_of!(Context, row) as i32;
+    pub(crate) const BEGUN: i32 = offset_of!(Context, begun) as i32;
     pub(crate) const ATOMIC: i32 = offset_of!(Context, atomic) as i32;
     pub(crate) const FIXED: i32 = offset_of!(Context, fixed) as i32;
 }

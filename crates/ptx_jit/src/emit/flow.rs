@@ -10,13 +10,14 @@
 use std::collections::{HashMap, HashSet};
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{Block, InstBuilder, MemFlagsData, StackSlot, Value, types};
+use cranelift_codegen::ir::{Block, Inst, InstBuilder, MemFlagsData, StackSlot, Value, types};
 use cranelift_frontend::{FunctionBuilder, Switch};
 use ptx::ir::{Kernel, Op, Operand, PredRef, Reg, RegTy};
 use ptx::launch::WARP;
 
+use super::warps::Warps;
 use super::{Chunk, Emit, Mask, Unsupported, Val, invariants, own, slot, trusted};
-use crate::abi::context::{self, at};
+use crate::abi::context::at;
 use crate::abi::{Attached, Helper};
 use crate::analysis::classes::Class;
 use crate::analysis::floats::Floats;
@@ -96,7 +97,7 @@ pub(crate) fn only_exit(plan: &Plan, region: &Region) -> Option<NodeId> {
     }
 }
 
-/// Emits the function of region `index` of the plan into `b`.
+/// Emits the function of region `index` of the plan into `b`; tells the loads that [`super::sink`] may move.
 pub(crate) fn emit_region(
     k: &Kernel,
     plan: &Plan,
@@ -105,7 +106,7 @@ pub(crate) fn emit_region(
     mut b: FunctionBuilder<'_>,
     config: cranelift_codegen::isa::TargetFrontendConfig,
     (floats, pointers): (&Floats, &Pointers),
-) -> Result<(), Unsupported> {
+) -> Result<Vec<Inst>, Unsupported> {
     let region = &plan.regions[index];
     let entry = b.create_block();
     b.append_block_params_for_function_params(entry);
@@ -122,34 +123,17 @@ pub(crate) fn emit_region(
         }
     }
     let frames = b.ins().load(types::I64, trusted(), ctx, at::FRAMES);
-    let active = b.ins().load(types::I64, trusted(), ctx, at::ACTIVE);
     // In memory: a variable would be handed from block to block through the whole region.
     let exits = slot(&mut b, 8);
     let only_exit = only_exit(plan, region);
     let taken = b.ins().iconst(types::I64, i64::from(only_exit.is_some()));
     b.ins().stack_store(types::I64, taken, exits, 0);
 
-    let warp_loop = b.create_block();
-    let warp = b.append_block_param(warp_loop, types::I64);
-    let warp_body = b.create_block();
-    let next_warp = b.create_block();
-    let done = b.create_block();
+    let warps = Warps::begin(&mut b, (k, plan, region), ctx, [first_warp, end_warp]);
+    let Warps { warp, bits, next: next_warp, .. } = warps;
     let chunk_loop = b.create_block();
     let sub = b.append_block_param(chunk_loop, types::I64);
     let next_chunk = b.create_block();
-
-    b.ins().jump(warp_loop, &[super::arg(first_warp)]);
-    b.switch_to_block(warp_loop);
-    let more = b.ins().icmp(IntCC::UnsignedLessThan, warp, end_warp);
-    let look = b.create_block();
-    b.ins().brif(more, look, &[], done, &[]);
-    b.switch_to_block(look);
-    let word = b.ins().ishl_imm_u(warp, 2);
-    let word = b.ins().iadd(active, word);
-    let bits = b.ins().load(types::I32, trusted(), word, 0);
-    b.ins().brif(bits, warp_body, &[], next_warp, &[]);
-
-    b.switch_to_block(warp_body);
     let at_frame = b.ins().imul_imm_s(warp, i64::from(plan.frame_bytes));
     let frame = b.ins().iadd(frames, at_frame);
     let placeholder =
@@ -185,6 +169,7 @@ pub(crate) fn emit_region(
         skippable: false,
         floats,
         pointers,
+        late: Vec::new(),
         written: RegSet::default(),
         touched: region.touched(&plan.live),
     };
@@ -245,45 +230,19 @@ pub(crate) fn emit_region(
     }
     e.b.switch_to_block(warp_end);
     e.b.ins().jump(next_warp, &[]);
-    e.b.switch_to_block(next_warp);
-    let following = e.b.ins().iadd_imm_s(warp, 1);
-    e.b.ins().jump(warp_loop, &[super::arg(following)]);
-    e.b.switch_to_block(done);
-    if plan.regions.len() == 1 && region.exits.is_empty() {
-        e.next_in_row(warp_loop, first_warp);
-    }
+    e.end_warps(warps);
     let exits = e.b.ins().stack_load(types::I64, types::I64, exits, 0);
     e.b.ins().return_(&[exits]);
     let failure = e.unsupported.take();
     e.b.seal_all_blocks();
-    e.b.finalize(config);
-    failure.map_or(Ok(()), Err)
+    let Emit { b, late, .. } = e;
+    b.finalize(config);
+    failure.map_or(Ok(late), Err)
 }
 
 impl Emit<'_, '_> {
-    /// Goes on with the next CTA of the row, from `first_warp` on, if there is one and nobody asks to stop; else here.
-    fn next_in_row(&mut self, warp_loop: Block, first_warp: Value) {
-        let [look, next, end] = [(); 3].map(|()| self.b.create_block());
-        let ctx = self.inv.ctx;
-        let row = self.b.ins().load(types::I64, trusted(), ctx, at::ROW);
-        self.b.ins().brif(row, look, &[], end, &[]);
-        self.b.switch_to_block(look);
-        let word = self.control_word();
-        self.b.ins().brif(word, end, &[], next, &[]);
-        self.b.switch_to_block(next);
-        let row = self.b.ins().iadd_imm_s(row, -1);
-        self.b.ins().store(trusted(), row, ctx, at::ROW);
-        let [ctaid, cluster_id] = [context::CTAID, context::CLUSTER_ID].map(|index| at::FIXED + 4 * index as i32);
-        let x = self.b.ins().load(types::I32, trusted(), ctx, ctaid);
-        let x = self.b.ins().iadd_imm_s(x, 1);
-        self.b.ins().store(trusted(), x, ctx, ctaid);
-        self.b.ins().store(trusted(), x, ctx, cluster_id);
-        self.b.ins().jump(warp_loop, &[super::arg(first_warp)]);
-        self.b.switch_to_block(end);
-    }
-
     /// [`ptx::launch::Control`], as it is now.
-    fn control_word(&mut self) -> Value {
+    pub(super) fn control_word(&mut self) -> Value {
         let flags = trusted().with_readonly().with_can_move();
         let control = self.b.ins().load(types::I64, flags, self.inv.ctx, at::CONTROL);
         self.b.ins().load(types::I32, MemFlagsData::new().with_notrap().with_aligned(), control, 0)
@@ -379,11 +338,15 @@ impl Emit<'_, '_> {
             NodeTerm::Cond { p, then, els } => {
                 let mut to = [self.b.create_block(), self.b.create_block()];
                 let targets = [then, els];
-                match self.get(p.reg) {
-                    Val::Lanes(mask) => {
+                match self.class(p.reg) {
+                    Class::Varying => {
+                        // A predicate that is made late is not to be asked for before.
                         let mask = match ends {
                             Some(ends) => self.branch_by_ends(n, p, &ends, to),
-                            None => mask,
+                            None => {
+                                let val = self.get(p.reg);
+                                self.lanes(&val, RegTy::Pred)
+                            }
                         };
                         let bits = self.mask_bits(&mask);
                         let bits = if p.negate { self.b.ins().bxor_imm_u(bits, full) } else { bits };
@@ -400,7 +363,8 @@ impl Emit<'_, '_> {
                             self.split(n, &[(then, bits), (els, others)], blocks);
                         }
                     }
-                    val => {
+                    _ => {
+                        let val = self.get(p.reg);
                         let p_value = self.first(&val, RegTy::Pred);
                         if p.negate {
                             to.swap(0, 1);
@@ -737,7 +701,7 @@ impl Emit<'_, '_> {
     }
 
     /// Looks at the control word; suspends the CTA when asked to.
-    fn poll(&mut self) {
+    pub(super) fn poll(&mut self) {
         let word = self.control_word();
         let (stop, on) = (self.b.create_block(), self.b.create_block());
         self.b.ins().brif(word, stop, &[], on, &[]);

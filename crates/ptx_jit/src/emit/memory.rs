@@ -8,7 +8,7 @@
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Type, Value, types};
-use ptx::ir::{Address, Op, Operand, Reg, RegTy, Space, Ty};
+use ptx::ir::{Address, Op, Operand, Order, Reg, RegTy, Space, Ty};
 
 use super::alu::Parts;
 use super::consecutive::{At, vectorable, whole_vector};
@@ -154,12 +154,25 @@ impl Emit<'_, '_> {
 
     pub(super) fn memory(&mut self, op: &Op) {
         match op {
-            Op::Ld { space, ty, dsts, addr, .. } => self.load(*space, *ty, dsts, *addr),
+            Op::Ld { space, ty, order, dsts, addr } => {
+                let late = self.late.len();
+                self.load(*space, *ty, dsts, *addr);
+                if *order != Order::Weak {
+                    self.late.truncate(late);
+                }
+            }
             Op::St { space, ty, srcs, addr, .. } => self.store(*space, *ty, srcs, *addr),
             Op::Atom { space, dst, addr, b, c, ty, .. } => self.atomic(op, *space, *ty, *dst, *addr, *b, *c),
             Op::CpAsync { dst, src, src_bytes, .. } => self.copy_async(op, *dst, *src, *src_bytes),
             _ => {}
         }
+    }
+
+    /// A load that may come later than other loads do, unless its instruction's order says something else.
+    pub(super) fn late_load(&mut self, ty: Type, host: Value, offset: i32) -> Value {
+        let value = self.b.ins().load(ty, tenant(), host, offset);
+        self.late.extend(self.b.func.dfg.value_def(value).inst());
+        value
     }
 
     fn site(&mut self, space: Space, ty: Ty, count: usize) -> Value {
@@ -728,8 +741,24 @@ impl Emit<'_, '_> {
         }
     }
 
+    /// Goes on in a block of its own, to which vectors are handed on.
+    fn anew(&mut self, rows: &mut [Parts]) -> Block {
+        let next = self.b.create_block();
+        let values: Vec<Value> = rows.iter().flatten().copied().collect();
+        self.jump_with(next, &values);
+        for v in rows.iter_mut().flatten() {
+            let ty = self.b.func.dfg.value_type(*v);
+            *v = self.b.append_block_param(next, ty);
+        }
+        self.b.switch_to_block(next);
+        next
+    }
+
     /// [`Self::settled`] for vectors of operands. There rarely is a NaN among many numbers, so that is asked once for all.
     fn all_settled(&mut self, srcs: &[Operand], mut parts: Vec<Parts>) -> Vec<Parts> {
+        // Each is used several times from here on. That would keep what made it from having an operand in memory, if it were the same value:
+        // the block is one to which the rare case might come back with others, as far as anybody can tell.
+        let looked_at = self.anew(&mut parts);
         let nans = &self.floats.nans;
         let late = |src: &Operand| matches!(src, Operand::Reg(r) if nans[r.0 as usize] == Nans::Late);
         let bits = parts.iter().zip(srcs).filter(|(_, src)| late(src)).flat_map(|(row, _)| row);
@@ -764,7 +793,8 @@ impl Emit<'_, '_> {
         for (row, &src) in parts.iter().zip(srcs) {
             canonical.extend(self.map1(row, |e, v| e.settled(src, v)));
         }
-        self.jump_with(on, &canonical);
+        let canonical: Vec<_> = canonical.into_iter().map(arg).collect();
+        self.b.ins().brif(some, on, &canonical, looked_at, &canonical);
         self.b.switch_to_block(on);
         let mut results = results.into_iter();
         parts.iter().map(|row| results.by_ref().take(row.len()).collect()).collect()

@@ -15,14 +15,17 @@ mod int;
 pub(crate) mod joint;
 mod memory;
 mod moves;
+mod sink;
 pub(crate) mod transparent;
 mod value;
+mod warps;
 
 use std::collections::HashMap;
 
 use cranelift_codegen::ir::{
-    AbiParam, Block, BlockArg, Endianness, ExtFuncData, ExternalName, FuncRef, Function, InstBuilder, InstructionData,
-    MemFlagsData, Opcode, Signature, StackSlot, StackSlotData, StackSlotKind, Type, UserExternalName, Value, types,
+    AbiParam, Block, BlockArg, Endianness, ExtFuncData, ExternalName, FuncRef, Function, Inst, InstBuilder,
+    InstructionData, MemFlagsData, Opcode, Signature, StackSlot, StackSlotData, StackSlotKind, Type, UserExternalName,
+    Value, types,
 };
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
@@ -132,6 +135,8 @@ pub(crate) struct Emit<'a, 'f> {
     skippable: bool,
     floats: &'a Floats,
     pointers: &'a Pointers,
+    /// Loads that may come later than other loads do.
+    late: Vec<Inst>,
     /// Registers that the region may write.
     written: RegSet,
     /// These, and registers that it reads before it writes them.
@@ -503,6 +508,7 @@ pub(crate) fn region_signature() -> Signature {
 }
 
 pub(crate) use flow::{emit_region, only_exit};
+pub(crate) use sink::sink;
 
 fn context_load(b: &mut FunctionBuilder<'_>, ctx: Value, offset: i32) -> Value {
     b.ins().load(types::I64, trusted().with_readonly().with_can_move(), ctx, offset)

@@ -257,6 +257,7 @@ impl JitBatch {
             control: grid.control.as_ptr().expose_provenance() as u64,
             tids: code.tids.as_ptr().expose_provenance() as u64,
             row: 0,
+            begun: 0,
             fixed: fixed_registers,
             atomic: 0,
             met: 0,
@@ -338,7 +339,7 @@ impl State {
             let step = self.schedule();
             self.count_row();
             match step {
-                Step::Done => self.progress.ended += 1,
+                Step::Done => self.progress.ended += 1 + std::mem::take(&mut self.context.begun),
                 step => return step,
             }
         }
@@ -409,13 +410,13 @@ impl State {
         }
     }
 
-    /// Counts the CTAs that have ended since the one under way began, because the region has gone on from each to the next; it does no
-    /// more so.
+    /// Counts the CTAs that have begun since the one under way did, because the region has gone on from each to the next; it does no
+    /// more so. All have ended but those that began together with the one under way.
     fn count_row(&mut self) {
         let more = std::mem::take(&mut self.row) - std::mem::take(&mut self.context.row);
         self.progress.rest.start += more;
         self.progress.begun += more;
-        self.progress.ended += more;
+        self.progress.ended += more.saturating_sub(self.context.begun);
         self.advance(more as u32);
     }
 

@@ -1,0 +1,181 @@
+//! The order in which a region's warps run. Where it goes on along a row of CTAs by itself, it does so CTA by CTA, or, if a CTA's warps lie
+//! one below the other, with the upper ones of all CTAs before those below: memory is then gone through along its rows, as processors
+//! foretell it.
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{Block, InstBuilder, StackSlot, Value, types};
+use cranelift_frontend::FunctionBuilder;
+use ptx::ir::{Kernel, Op};
+use ptx::launch::WARP;
+
+use super::{Emit, arg, slot, trusted};
+use crate::abi::context::{self, at};
+use crate::analysis::{Plan, Region};
+
+/// Most CTAs whose warps run by turns. Of rows of memory so long, a few find room in the processor's first cache.
+const BY_TURNS: i64 = 32;
+
+/// The loop around the code of a warp.
+pub(super) struct Warps {
+    /// Which one it is.
+    pub(super) warp: Value,
+    /// Its active lanes, of which there are some.
+    pub(super) bits: Value,
+    /// Where its code goes when it is done.
+    pub(super) next: Block,
+    head: Block,
+    done: Block,
+    first: Value,
+    row: Option<Row>,
+}
+
+/// What comes behind the last warp, in the only region of a kernel.
+enum Row {
+    /// The next CTA's.
+    ByCtas,
+    ByTurns(Turns),
+}
+
+/// The loops around that over warps that lie side by side: along the row, and over what lies below.
+struct Turns {
+    head: Block,
+    done: Block,
+    /// The first warp of those side by side.
+    first: Value,
+    /// How many these are.
+    width: u32,
+    /// CTAs that are to follow in this turn.
+    left: StackSlot,
+}
+
+/// How many warps of a CTA lie side by side, if there are others below them, and nobody is told in which order they run.
+fn side_by_side(k: &Kernel, block: [u32; 3]) -> Option<u32> {
+    let width = block[0].div_ceil(WARP);
+    let even = block[0].is_multiple_of(WARP) || WARP.is_multiple_of(block[0]);
+    let below = width < block.iter().product::<u32>().div_ceil(WARP);
+    let tells = k.blocks.iter().flat_map(|block| &block.insts).any(|inst| matches!(inst.op, Op::Call { .. }));
+    (even && below && !tells).then_some(width)
+}
+
+/// Where the index of the CTA along x stands, for itself and as that of a cluster.
+fn indices() -> [i32; 2] {
+    [context::CTAID, context::CLUSTER_ID].map(|index| at::FIXED + 4 * index as i32)
+}
+
+impl Warps {
+    /// Goes over the warps from `first` to before `end` that have active lanes; code goes on with what is to be done for each.
+    pub(super) fn begin(
+        b: &mut FunctionBuilder<'_>,
+        (k, plan, region): (&Kernel, &Plan, &Region),
+        ctx: Value,
+        [first, end]: [Value; 2],
+    ) -> Warps {
+        let active = b.ins().load(types::I64, trusted(), ctx, at::ACTIVE);
+        let only = plan.regions.len() == 1 && region.exits.is_empty();
+        let (row, [first, end]) = match side_by_side(k, plan.shape.block) {
+            _ if !only => (None, [first, end]),
+            None => (Some(Row::ByCtas), [first, end]),
+            Some(width) => {
+                let (turns, end) = Turns::begin(b, width, ctx, [first, end]);
+                let first = turns.first;
+                (Some(Row::ByTurns(turns)), [first, end])
+            }
+        };
+        let [head, look, body, next, done] = [(); 5].map(|()| b.create_block());
+        let warp = b.append_block_param(head, types::I64);
+        b.ins().jump(head, &[arg(first)]);
+        b.switch_to_block(head);
+        let more = b.ins().icmp(IntCC::UnsignedLessThan, warp, end);
+        b.ins().brif(more, look, &[], done, &[]);
+        b.switch_to_block(look);
+        let word = b.ins().ishl_imm_u(warp, 2);
+        let word = b.ins().iadd(active, word);
+        let bits = b.ins().load(types::I32, trusted(), word, 0);
+        b.ins().brif(bits, body, &[], next, &[]);
+        b.switch_to_block(body);
+        Warps { warp, bits, next, head, done, first, row }
+    }
+}
+
+impl Turns {
+    /// Takes some of the row's CTAs, all of which begin. Where the warps that are next end is told beside.
+    fn begin(b: &mut FunctionBuilder<'_>, width: u32, ctx: Value, [first, end]: [Value; 2]) -> (Turns, Value) {
+        let row = b.ins().load(types::I64, trusted(), ctx, at::ROW);
+        let most = b.ins().iconst(types::I64, BY_TURNS - 1);
+        let taken = b.ins().umin(row, most);
+        let rest = b.ins().isub(row, taken);
+        b.ins().store(trusted(), rest, ctx, at::ROW);
+        b.ins().store(trusted(), taken, ctx, at::BEGUN);
+        let x = b.ins().load(types::I32, trusted(), ctx, indices()[0]);
+        let left = slot(b, 8);
+        let [head, turn, done] = [(); 3].map(|()| b.create_block());
+        let first_of_turn = b.append_block_param(head, types::I64);
+        b.ins().jump(head, &[arg(first)]);
+        b.switch_to_block(head);
+        let more = b.ins().icmp(IntCC::UnsignedLessThan, first_of_turn, end);
+        b.ins().brif(more, turn, &[], done, &[]);
+        b.switch_to_block(turn);
+        b.ins().stack_store(types::I64, taken, left, 0);
+        indices().into_iter().for_each(|at| _ = b.ins().store(trusted(), x, ctx, at));
+        let below = b.ins().iadd_imm_s(first_of_turn, i64::from(width));
+        let end = b.ins().umin(below, end);
+        (Turns { head, done, first: first_of_turn, width, left }, end)
+    }
+
+    /// Goes on with the next CTA of this turn, or with the next turn; code goes on behind the last one.
+    fn end(&self, e: &mut Emit<'_, '_>, warps: Block) {
+        let [next_cta, next_turn] = [(); 2].map(|()| e.b.create_block());
+        let left = e.b.ins().stack_load(types::I64, types::I64, self.left, 0);
+        e.b.ins().brif(left, next_cta, &[], next_turn, &[]);
+        e.b.switch_to_block(next_cta);
+        e.poll();
+        let left = e.b.ins().iadd_imm_s(left, -1);
+        e.b.ins().stack_store(types::I64, left, self.left, 0);
+        e.next_index();
+        e.b.ins().jump(warps, &[arg(self.first)]);
+        e.b.switch_to_block(next_turn);
+        let below = e.b.ins().iadd_imm_s(self.first, i64::from(self.width));
+        e.b.ins().jump(self.head, &[arg(below)]);
+        e.b.switch_to_block(self.done);
+    }
+}
+
+impl Emit<'_, '_> {
+    /// The end of the loop over warps; code goes on behind it.
+    pub(super) fn end_warps(&mut self, warps: Warps) {
+        self.b.switch_to_block(warps.next);
+        let following = self.b.ins().iadd_imm_s(warps.warp, 1);
+        self.b.ins().jump(warps.head, &[arg(following)]);
+        self.b.switch_to_block(warps.done);
+        match warps.row {
+            Some(Row::ByCtas) => self.next_cta(warps.head, warps.first),
+            Some(Row::ByTurns(turns)) => turns.end(self, warps.head),
+            None => {}
+        }
+    }
+
+    /// Goes on with the next CTA of the row, from its warp `first` on, if there is one and nobody asks to stop; else here.
+    fn next_cta(&mut self, warps: Block, first: Value) {
+        let [look, next, end] = [(); 3].map(|()| self.b.create_block());
+        let ctx = self.inv.ctx;
+        let row = self.b.ins().load(types::I64, trusted(), ctx, at::ROW);
+        self.b.ins().brif(row, look, &[], end, &[]);
+        self.b.switch_to_block(look);
+        let word = self.control_word();
+        self.b.ins().brif(word, end, &[], next, &[]);
+        self.b.switch_to_block(next);
+        let row = self.b.ins().iadd_imm_s(row, -1);
+        self.b.ins().store(trusted(), row, ctx, at::ROW);
+        self.next_index();
+        self.b.ins().jump(warps, &[arg(first)]);
+        self.b.switch_to_block(end);
+    }
+
+    /// The index of the CTA becomes that of the next one along x.
+    fn next_index(&mut self) {
+        let ctx = self.inv.ctx;
+        let x = self.b.ins().load(types::I32, trusted(), ctx, indices()[0]);
+        let x = self.b.ins().iadd_imm_s(x, 1);
+        indices().into_iter().for_each(|at| _ = self.b.ins().store(trusted(), x, ctx, at));
+    }
+}
