@@ -223,8 +223,8 @@ fn region(
     let builder = FunctionBuilder::new(&mut context.func, builder_context);
     let config = isa.frontend_config();
     let emitted = emit::emit_region(kernel, plan, index, &mut attached, builder, config, (floats, pointers));
-    let late = emitted.map_err(|u| CompileError::Unsupported { line: u.line, what: u.what })?;
-    emit::sink(&mut context.func, &late);
+    let sinkable = emitted.map_err(|u| CompileError::Unsupported { line: u.line, what: u.what })?;
+    emit::sink(&mut context.func, &sinkable);
     watch.check()?;
     Ok((Piece::compile(isa, context)?, attached))
 }

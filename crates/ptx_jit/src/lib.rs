@@ -17,7 +17,7 @@
 //!   rarely changes no register (`emit::transparent`), so that they keep theirs.
 //! - `compile` drives both, several regions side by side where a large kernel may have several threads, and gives an [`Image`]: machine code that can lie anywhere, with what it takes to run it, as a
 //!   plain value. `code` installs images. `abi` is what emitted and running code agree on.
-//! - `run`: a batch of CTAs is a coroutine that runs one after another on its stack. A CTA's scheduler always runs the next
+//! - `run`: a batch of CTAs is a coroutine that runs one after another on its stack, or some of a row by turns (`emit::warps`). A CTA's scheduler always runs the next
 //!   region in program order with pending lanes, for all of these, and stays in a loop until nothing is left in it;
 //!   registers that live across regions lie in the frames of the warps. Lanes that all go to one region, with nobody
 //!   else left, go on there at once. Of a launch with clusters a batch is of clusters, whose CTAs take turns (`run::cluster`).
@@ -264,7 +264,8 @@ impl Grid {
     }
 }
 
-/// Consecutive CTAs of a grid that run one after another, in increasing order, on the same stack and memory. They can be
+/// Consecutive CTAs of a grid that run one after another, in increasing order, on the same stack and memory; where threads cannot tell, a few
+/// dozen of them begin together, and end together: read these for one CTA under way in what follows. They can be
 /// resumed on any thread; dropping them abandons what has not ended. Of a launch with clusters it is these that run one after another,
 /// the CTAs of each in turn: read "cluster" for "CTA" in what follows.
 #[derive(Debug)]

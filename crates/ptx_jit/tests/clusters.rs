@@ -118,6 +118,19 @@ fn check(body: &str, want: impl Fn(Shape, (u32, [u32; 3], [u32; 3], u32), u32) -
     }
 }
 
+/// Where warps lie below each other, too.
+#[test]
+fn the_index_of_a_cluster_stays_that_of_all_its_warps() {
+    let body = "mov.u32 %a, %tid.y; mad.lo.u32 %t, %a, %n, %t; mov.u32 %n, 128;\n\
+                mov.u32 %d, %clusterid.x; mov.u32 %e, %ctaid.x; mad.lo.u32 %d, %d, 100, %e;";
+    let (kernel, memory) = (kernel(body), vec![0; 64 << 10]);
+    let mut launch = Arc::into_inner(Shape { cluster: [2, 1, 1], clusters: [3, 1, 1], block: 32 }.launch()).unwrap();
+    launch.block = [32, 4, 1];
+    let machine = &mut |k: &_, l: &_, base, bytes: &mut Vec<u8>| run(k, l, base, bytes, Control::RUN);
+    let outcome = testgen::compare(&kernel, &Arc::new(launch), BASE, &memory, machine, &mut testgen::interpret);
+    assert_eq!(outcome, Ok(()));
+}
+
 #[test]
 fn registers_say_where_in_its_cluster_a_cta_is() {
     let packed = |name: &str| {

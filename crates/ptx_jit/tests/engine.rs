@@ -332,15 +332,6 @@ fn ctas_of_a_row_are_counted_one_by_one() {
 #[test]
 fn warps_that_lie_below_others_run_by_turns() {
     let m = Machine::new();
-    // Each warp notes when it runs: at a place of its CTA's, of as many words as it has warps.
-    let body = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ctaid.y; mad.lo.u32 %r1, %r2, 3, %r1;\n\
-                mov.u32 %r3, %tid.z; mov.u32 %r4, %ntid.y; mov.u32 %r5, %tid.y; mad.lo.u32 %r3, %r3, %r4, %r5;\n\
-                mov.u32 %r4, %ntid.x; mad.lo.u32 %r3, %r3, %r4, %r0; shr.u32 %r4, %r3, 5;\n\
-                and.b32 %r3, %r3, 31; setp.ne.u32 %p0, %r3, 0; @%p0 bra END;\n\
-                mad.lo.u32 %r1, %r1, 4, %r4; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd2, %rd0, %rd2;\n\
-                mov.u32 %r5, %ctaid.x; mov.u32 %r6, %clusterid.x; setp.ne.u32 %p0, %r5, %r6; @%p0 trap;\n\
-                atom.global.add.u32 %r3, [%rd1], 1; add.u32 %r3, %r3, 1; st.global.u32 [%rd2], %r3;\n\
-                END:";
     // A row's places, by CTA.
     let by_turns: [u32; 12] = [1, 4, 7, 10, 2, 5, 8, 11, 3, 6, 9, 12];
     let by_twos = [1, 2, 7, 8, 3, 4, 9, 10, 5, 6, 11, 12];
@@ -354,38 +345,100 @@ fn warps_that_lie_below_others_run_by_turns() {
         ([48, 2, 1], by_ctas),
     ] {
         let warps = block.iter().product::<u32>().div_ceil(32);
-        let mut grid = Arc::into_inner(m.grid(body, 32, &[LO, LO + 4096])).unwrap();
-        grid.code = Code::compile(Arc::new(lowered(body)), block, EngineKind::Jit).unwrap();
-        (grid.launch.grid, grid.launch.block) = ([3, 4, 1], block);
-        let grid = Arc::new(grid);
+        let grid = noting(&m, [3, 4, 1], block, "");
         let has_ended = |cta: &u64| (0..warps as usize).all(|warp| m.word(*cta as usize * 4 + warp) != 0);
         for stops in [false, true] {
             m.memory.fill(0, 8192, 0);
             m.control.store(if stops { Control::PREEMPT } else { Control::RUN }, Ordering::Relaxed);
             // The second CTA of a row is the first.
             let mut batch = Batch::new(Arc::clone(&grid), 1..12);
-            let mut steps = 0;
+            let (mut steps, mut own) = (0, 11);
             while batch.resume() == Step::Preempted {
                 steps += 1;
                 assert!(batch.ended() <= (0..12).filter(has_ended).count() as u64, "{block:?}");
                 if steps == 4 && stops {
                     // Others do what has not begun.
                     let rest = batch.take_rest();
-                    assert!(batch.is_under_way() || rest.start == 1 + batch.ended(), "{block:?} {rest:?}");
+                    own = rest.start - 1;
+                    assert_eq!(batch.is_under_way(), batch.ended() < own, "{block:?} {rest:?}");
+                    assert!((rest.start..12).all(|cta| m.word(cta as usize * 4) == 0), "{block:?} {rest:?}");
                     m.control.store(Control::RUN, Ordering::Relaxed);
                     assert_eq!(Batch::new(Arc::clone(&grid), rest).resume(), Step::Done);
                     m.control.store(Control::PREEMPT, Ordering::Relaxed);
                 }
                 assert!(steps < 100, "{block:?}");
             }
-            assert_eq!(steps > 0, stops);
+            assert_eq!((batch.ended(), batch.is_under_way()), (own, false), "{block:?}");
+            // Each warp ran once.
+            assert_eq!(m.word(1024), 11 * warps, "{block:?}");
             assert!((1..12).all(|cta| has_ended(&cta)) && !has_ended(&0), "{block:?}");
+            assert_eq!(steps > 0, stops);
             if !stops && warps == 4 {
-                assert_eq!(batch.ended(), 11);
                 // A row that is whole.
                 let places: Vec<u32> = (12..24).map(|i| m.word(i) - 8).collect();
                 assert_eq!(places, order, "{block:?}");
             }
+        }
+    }
+}
+
+/// A grid whose warps note when they run: at a place of their CTA's, of four words, as how many-th of all. Before
+/// that they do what `first` says, which finds the CTA in `%r1` and the warp in `%r4`.
+fn noting(m: &Machine, grid: [u32; 3], block: [u32; 3], first: &str) -> Arc<Grid> {
+    let body = format!(
+        "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ctaid.y; mad.lo.u32 %r1, %r2, 3, %r1;\n\
+                mov.u32 %r3, %tid.z; mov.u32 %r4, %ntid.y; mov.u32 %r5, %tid.y; mad.lo.u32 %r3, %r3, %r4, %r5;\n\
+                mov.u32 %r4, %ntid.x; mad.lo.u32 %r3, %r3, %r4, %r0; shr.u32 %r4, %r3, 5;\n\
+                and.b32 %r3, %r3, 31; setp.ne.u32 %p0, %r3, 0; @%p0 bra END; {first}\n\
+                mad.lo.u32 %r1, %r1, 4, %r4; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd2, %rd0, %rd2;\n\
+                mov.u32 %r5, %ctaid.x; mov.u32 %r6, %clusterid.x; setp.ne.u32 %p0, %r5, %r6; @%p0 trap;\n\
+                atom.global.add.u32 %r3, [%rd1], 1; add.u32 %r3, %r3, 1; st.global.u32 [%rd2], %r3;\n\
+                END:"
+    );
+    let mut noting = Arc::into_inner(m.grid(&body, 32, &[LO, LO + 4096])).unwrap();
+    noting.code = Code::compile(Arc::new(lowered(&body)), block, EngineKind::Jit).unwrap();
+    (noting.launch.grid, noting.launch.block) = (grid, block);
+    Arc::new(noting)
+}
+
+#[test]
+fn long_rows_are_taken_by_parts_and_end_where_a_warp_fails() {
+    let m = Machine::new();
+    assert_eq!(Batch::new(noting(&m, [70, 1, 1], [32, 4, 1], ""), 0..70).resume(), Step::Done);
+    for cta in 0..70_usize {
+        // 32 at once.
+        let (part, ctas) = (cta / 32 * 32, (70 - cta / 32 * 32).min(32));
+        for warp in 0..4 {
+            assert_eq!(m.word(cta * 4 + warp) as usize, part * 4 + warp * ctas + cta - part + 1, "{cta} {warp}");
+        }
+    }
+    // The second warp of the third CTA of a row.
+    m.memory.fill(0, 8192, 0);
+    let fails = "mad.lo.u32 %r6, %r1, 4, %r4; setp.eq.u32 %p0, %r6, 9; @%p0 trap;";
+    let mut batch = Batch::new(noting(&m, [3, 4, 1], [32, 4, 1], fails), 0..12);
+    assert!(matches!(batch.resume(), Step::Exception(_)));
+    assert_eq!(batch.ended(), 0);
+    assert_eq!((0..48).filter(|&i| m.word(i) != 0).collect::<Vec<_>>(), [0, 1, 4, 5, 8]);
+}
+
+/// What was loaded stays what it was when the place is written before it is used.
+#[test]
+fn loads_are_not_used_behind_stores() {
+    let m = Machine::new();
+    let place = "mul.wide.u32 %rd2, %r0, 4; add.s64 %rd3, %rd1, %rd2; add.s64 %rd2, %rd0, %rd2;";
+    let store = "mov.b32 %f3, 0f40400000; st.global.f32 [%rd2], %f3;";
+    for (store, kept) in [(store, 3.0_f32), ("", 1.0)] {
+        for engine in [EngineKind::Jit, EngineKind::Interpreter] {
+            for i in 0..64 {
+                m.memory.write(4 * i, &1.0_f32.to_le_bytes());
+            }
+            let body = format!(
+                "{place} ld.global.f32 %f1, [%rd2]; {store} add.f32 %f2, %f1, 0f40000000; st.global.f32 [%rd3], %f2;"
+            );
+            let grid = m.grid_on(engine, &body, 64, &[LO, LO + 4096]);
+            assert_eq!(Batch::new(grid, 0..1).resume(), Step::Done);
+            let words = |from: usize| (from..from + 64).map(|i| f32::from_bits(m.word(i))).collect::<Vec<_>>();
+            assert_eq!((words(0), words(1024)), (vec![kept; 64], vec![3.0; 64]), "{engine:?} {body}");
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::space::Space;
 const BATCH_NS: u64 = 50_000;
 /// Most CTAs of a batch.
 const MAX_BATCH: u64 = 256;
-/// Most CTAs of an ordinary grid that are started and wait (each holds its stack and registers).
+/// Most batches of an ordinary grid that are started and wait (each holds a stack and registers).
 const MAX_WAITING: usize = 256;
 
 /// A grid to be launched.
@@ -177,7 +177,7 @@ pub(crate) struct Ctas {
     pub(crate) done: u64,
     /// CTAs that were not started.
     pub(crate) rest: Range<u64>,
-    /// A CTA that stopped on the way; `true` if it was asked to.
+    /// A batch that stopped on the way; `true` if it was asked to.
     pub(crate) parked: Option<(Box<Resident>, bool)>,
     /// How the last of them failed.
     pub(crate) exception: Option<Exception>,
@@ -185,6 +185,8 @@ pub(crate) struct Ctas {
     pub(crate) starved: bool,
     /// Time spent, nanoseconds.
     pub(crate) elapsed: u64,
+    /// Were all those that ended begun in that time?
+    pub(crate) afresh: bool,
 }
 
 /// A grid in progress.
@@ -476,7 +478,9 @@ impl GridJob {
     /// Takes back what a worker did.
     pub(crate) fn returned(&mut self, ctas: Ctas) {
         self.done += ctas.done;
-        if let Some(per_cta) = ctas.elapsed.checked_div(ctas.done) {
+        if let Some(per_cta) = ctas.elapsed.checked_div(ctas.done)
+            && ctas.afresh
+        {
             self.batch = (BATCH_NS / per_cta.max(1)).clamp(1, MAX_BATCH.min(self.batch * 4));
         }
         if !ctas.rest.is_empty() {
@@ -523,7 +527,7 @@ impl Work {
 fn run_batch(grid: &Grid, mut resident: Box<Resident>) -> Ctas {
     let start = std::time::Instant::now();
     let batch = &mut resident.batch;
-    let before = batch.ended();
+    let (before, afresh) = (batch.ended(), !batch.is_under_way());
     let step = batch.resume();
     let asked = grid.control.load(Ordering::Relaxed) != Control::RUN;
     let done = batch.ended() - before;
@@ -534,5 +538,6 @@ fn run_batch(grid: &Grid, mut resident: Box<Resident>) -> Ctas {
         exception: if let Step::Exception(exception) = step { Some(exception) } else { None },
         parked: (step == Step::Preempted && batch.is_under_way()).then_some((resident, asked)),
         elapsed: start.elapsed().as_nanos() as u64,
+        afresh,
     }
 }

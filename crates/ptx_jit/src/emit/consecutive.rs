@@ -106,7 +106,7 @@ impl Emit<'_, '_> {
     pub(super) fn vector_load(&mut self, ty: Ty, dsts: &[Option<Reg>], from: &At<'_>) -> Vec<Value> {
         let raw = |e: &mut Self, part: Type, count: usize| -> Vec<Value> {
             let places = (0..count).map(|i| from.vector(i)).collect::<Vec<_>>();
-            let load = |(host, offset)| e.late_load(part, host, offset);
+            let load = |(host, offset)| e.sinkable_load(part, host, offset);
             places.into_iter().map(load).collect()
         };
         let (host, _) = from.vector(0);

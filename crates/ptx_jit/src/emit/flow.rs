@@ -169,7 +169,7 @@ pub(crate) fn emit_region(
         skippable: false,
         floats,
         pointers,
-        late: Vec::new(),
+        sinkable: Vec::new(),
         written: RegSet::default(),
         touched: region.touched(&plan.live),
     };
@@ -235,9 +235,9 @@ pub(crate) fn emit_region(
     e.b.ins().return_(&[exits]);
     let failure = e.unsupported.take();
     e.b.seal_all_blocks();
-    let Emit { b, late, .. } = e;
+    let Emit { b, sinkable, .. } = e;
     b.finalize(config);
-    failure.map_or(Ok(late), Err)
+    failure.map_or(Ok(sinkable), Err)
 }
 
 impl Emit<'_, '_> {

@@ -6,7 +6,7 @@
 //! by lane in a helper, which also finds out what exactly is wrong.
 
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
-use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
+use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Type, Value, types};
 use ptx::ir::{Address, Op, Operand, Order, Reg, RegTy, Space, Ty};
 
@@ -17,7 +17,6 @@ use super::{Emit, Mask, Val, arg, trusted};
 use crate::abi::Helper;
 use crate::abi::Site;
 use crate::abi::context::at;
-use crate::analysis::floats::Nans;
 use crate::analysis::pointers::Pointer;
 
 /// Flags of an access to tenant memory: it may fault, and is aligned only as elements are.
@@ -50,9 +49,6 @@ enum Host {
     /// Less the base that [`Emit::space_base`] gives: instructions of the processor add one to an address at no cost.
     InSpace(Value),
 }
-
-/// From so many vectors of numbers on they are asked together whether one is a NaN.
-const MANY: usize = 3;
 
 /// Most elements of a lane that are accessed one by one, at addresses of each lane's own.
 const FEW: usize = 2;
@@ -155,10 +151,10 @@ impl Emit<'_, '_> {
     pub(super) fn memory(&mut self, op: &Op) {
         match op {
             Op::Ld { space, ty, order, dsts, addr } => {
-                let late = self.late.len();
+                let before = self.sinkable.len();
                 self.load(*space, *ty, dsts, *addr);
                 if *order != Order::Weak {
-                    self.late.truncate(late);
+                    self.sinkable.truncate(before);
                 }
             }
             Op::St { space, ty, srcs, addr, .. } => self.store(*space, *ty, srcs, *addr),
@@ -168,10 +164,10 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// A load that may come later than other loads do, unless its instruction's order says something else.
-    pub(super) fn late_load(&mut self, ty: Type, host: Value, offset: i32) -> Value {
+    /// A load that [`super::sink`] may move, unless its instruction's order says something else.
+    pub(super) fn sinkable_load(&mut self, ty: Type, host: Value, offset: i32) -> Value {
         let value = self.b.ins().load(ty, tenant(), host, offset);
-        self.late.extend(self.b.func.dfg.value_def(value).inst());
+        self.sinkable.extend(self.b.func.dfg.value_def(value).inst());
         value
     }
 
@@ -718,86 +714,6 @@ impl Emit<'_, '_> {
         self.call_rarely(Helper::Store, &args);
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(done);
-    }
-
-    /// Bits of an operand as they are stored or copied: if it may still be any NaN, they are the canonical one's.
-    fn settled(&mut self, o: Operand, v: Value) -> Value {
-        match o {
-            Operand::Reg(r) if self.floats.nans[r.0 as usize] == Nans::Late => {
-                let v = self.floating(v);
-                let v = self.canonical(v);
-                self.integer_bits(v)
-            }
-            _ => v,
-        }
-    }
-
-    /// [`Self::settled`] for the value of an operand.
-    pub(super) fn settled_val(&mut self, o: Operand, val: Val) -> Val {
-        match val {
-            Val::Same(v) => Val::Same(self.settled(o, v)),
-            Val::Lanes(parts) => Val::Lanes(self.all_settled(&[o], vec![parts]).swap_remove(0)),
-            other => other,
-        }
-    }
-
-    /// Goes on in a block of its own, to which vectors are handed on.
-    fn anew(&mut self, rows: &mut [Parts]) -> Block {
-        let next = self.b.create_block();
-        let values: Vec<Value> = rows.iter().flatten().copied().collect();
-        self.jump_with(next, &values);
-        for v in rows.iter_mut().flatten() {
-            let ty = self.b.func.dfg.value_type(*v);
-            *v = self.b.append_block_param(next, ty);
-        }
-        self.b.switch_to_block(next);
-        next
-    }
-
-    /// [`Self::settled`] for vectors of operands. There rarely is a NaN among many numbers, so that is asked once for all.
-    fn all_settled(&mut self, srcs: &[Operand], mut parts: Vec<Parts>) -> Vec<Parts> {
-        // Each is used several times from here on. That would keep what made it from having an operand in memory, if it were the same value:
-        // the block is one to which the rare case might come back with others, as far as anybody can tell.
-        let looked_at = self.anew(&mut parts);
-        let nans = &self.floats.nans;
-        let late = |src: &Operand| matches!(src, Operand::Reg(r) if nans[r.0 as usize] == Nans::Late);
-        let bits = parts.iter().zip(srcs).filter(|(_, src)| late(src)).flat_map(|(row, _)| row);
-        let bits: Vec<Value> = bits.copied().collect();
-        let numbers: Vec<Value> = bits.into_iter().map(|v| self.floating(v)).collect();
-        if numbers.len() < MANY || numbers.iter().any(|&v| self.b.func.dfg.value_type(v) != types::F32X4) {
-            for (row, &src) in parts.iter_mut().zip(srcs) {
-                *row = self.map1(row, |e, v| e.settled(src, v));
-            }
-            return parts;
-        }
-        let mut some: Option<Value> = None;
-        for two in numbers.chunks(2) {
-            let nan = self.b.ins().fcmp(FloatCC::Unordered, two[0], two[two.len() - 1]);
-            some = Some(some.map_or(nan, |some| self.b.ins().bor(some, nan)));
-        }
-        let some = self.mask_bits(some.as_slice());
-        let (rare, on) = (self.b.create_block(), self.b.create_block());
-        let flat: Vec<Value> = parts.iter().flatten().copied().collect();
-        let results: Vec<Value> = flat
-            .iter()
-            .map(|&v| {
-                let ty = self.b.func.dfg.value_type(v);
-                self.b.append_block_param(on, ty)
-            })
-            .collect();
-        let args: Vec<_> = flat.iter().map(|&v| arg(v)).collect();
-        self.b.ins().brif(some, rare, &[], on, &args);
-        self.b.switch_to_block(rare);
-        self.b.set_cold_block(rare);
-        let mut canonical = Vec::new();
-        for (row, &src) in parts.iter().zip(srcs) {
-            canonical.extend(self.map1(row, |e, v| e.settled(src, v)));
-        }
-        let canonical: Vec<_> = canonical.into_iter().map(arg).collect();
-        self.b.ins().brif(some, on, &canonical, looked_at, &canonical);
-        self.b.switch_to_block(on);
-        let mut results = results.into_iter();
-        parts.iter().map(|row| results.by_ref().take(row.len()).collect()).collect()
     }
 
     /// A scalar of the width of `ty`.

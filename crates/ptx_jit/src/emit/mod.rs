@@ -15,6 +15,7 @@ mod int;
 pub(crate) mod joint;
 mod memory;
 mod moves;
+mod settle;
 mod sink;
 pub(crate) mod transparent;
 mod value;
@@ -135,8 +136,8 @@ pub(crate) struct Emit<'a, 'f> {
     skippable: bool,
     floats: &'a Floats,
     pointers: &'a Pointers,
-    /// Loads that may come later than other loads do.
-    late: Vec<Inst>,
+    /// Loads that [`sink`] may move.
+    sinkable: Vec<Inst>,
     /// Registers that the region may write.
     written: RegSet,
     /// These, and registers that it reads before it writes them.

@@ -4,7 +4,7 @@
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::entity::SecondaryMap;
 use cranelift_codegen::entity::packed_option::PackedOption;
-use cranelift_codegen::ir::{Function, Inst, InstBuilder, InstructionData, Opcode, Type, Value};
+use cranelift_codegen::ir::{Function, Inst, InstBuilder, InstructionData, Opcode, Value};
 
 use super::memory::tenant;
 
@@ -14,8 +14,8 @@ const FAR: usize = 128;
 /// How often values are used, and by which instruction at last.
 type Users = SecondaryMap<Value, (u32, PackedOption<Inst>)>;
 
-/// Moves each of `loads` to before the instruction that alone uses what it loads, past others that neither write memory nor call or branch.
-/// They must be such as may come later than other loads do.
+/// Moves each of `loads` to before the instruction that alone uses what it loads, past others that neither write memory nor call or branch;
+/// other loads it passes, of whatever order. So `loads` must be weak ones.
 pub(crate) fn sink(func: &mut Function, loads: &[Inst]) {
     if loads.is_empty() {
         return;
@@ -105,17 +105,16 @@ fn passes(func: &Function, load: Inst, to: Inst) -> bool {
 
 /// Moves a load to before `to`, as one of the type of `cast`, which is left out then.
 fn move_to(func: &mut Function, load: Inst, cast: Option<Inst>, to: Inst) {
-    let InstructionData::Load { opcode: Opcode::Load, arg, offset, .. } = func.dfg.insts[load] else { return };
-    let Some(cast) = cast else {
+    let (Some(cast), &InstructionData::Load { arg, offset, .. }) = (cast, &func.dfg.insts[load]) else {
         func.layout.remove_inst(load);
         func.layout.insert_inst(load, to);
         return;
     };
-    let ty: Type = func.dfg.value_type(func.dfg.first_result(cast));
+    let given = func.dfg.first_result(cast);
+    let ty = func.dfg.value_type(given);
     let loaded = FuncCursor::new(func).at_inst(to).ins().load(ty, tenant(), arg, offset);
     func.layout.remove_inst(load);
     func.layout.remove_inst(cast);
-    if let Some(new) = func.dfg.value_def(loaded).inst() {
-        func.dfg.replace_with_aliases(cast, new);
-    }
+    func.dfg.clear_results(cast);
+    func.dfg.change_to_alias(given, loaded);
 }

@@ -44,23 +44,24 @@ struct Turns {
     first: Value,
     /// How many these are.
     width: u32,
-    /// CTAs that are to follow in this turn.
+    /// CTAs behind the first one.
+    taken: Value,
+    /// Of these, how many are to follow in this turn.
     left: StackSlot,
 }
 
-/// How many warps of a CTA lie side by side, if there are others below them, and nobody is told in which order they run.
+/// How many warps of a CTA lie side by side, if there are others below them, and the kernel calls nothing: what is printed, allocated or
+/// launched shows in which order they run.
 fn side_by_side(k: &Kernel, block: [u32; 3]) -> Option<u32> {
     let width = block[0].div_ceil(WARP);
     let even = block[0].is_multiple_of(WARP) || WARP.is_multiple_of(block[0]);
     let below = width < block.iter().product::<u32>().div_ceil(WARP);
-    let tells = k.blocks.iter().flat_map(|block| &block.insts).any(|inst| matches!(inst.op, Op::Call { .. }));
-    (even && below && !tells).then_some(width)
+    let calls = || k.blocks.iter().flat_map(|block| &block.insts).any(|inst| matches!(inst.op, Op::Call { .. }));
+    (even && below && !calls()).then_some(width)
 }
 
-/// Where the index of the CTA along x stands, for itself and as that of a cluster.
-fn indices() -> [i32; 2] {
-    [context::CTAID, context::CLUSTER_ID].map(|index| at::FIXED + 4 * index as i32)
-}
+/// Where the indices along x stand of the CTA and of its cluster.
+const INDICES: [i32; 2] = [at::FIXED + 4 * context::CTAID as i32, at::FIXED + 4 * context::CLUSTER_ID as i32];
 
 impl Warps {
     /// Goes over the warps from `first` to before `end` that have active lanes; code goes on with what is to be done for each.
@@ -72,8 +73,9 @@ impl Warps {
     ) -> Warps {
         let active = b.ins().load(types::I64, trusted(), ctx, at::ACTIVE);
         let only = plan.regions.len() == 1 && region.exits.is_empty();
-        let (row, [first, end]) = match side_by_side(k, plan.shape.block) {
-            _ if !only => (None, [first, end]),
+        let width = if only { side_by_side(k, plan.shape.block) } else { None };
+        let (row, [first, end]) = match width {
+            None if !only => (None, [first, end]),
             None => (Some(Row::ByCtas), [first, end]),
             Some(width) => {
                 let (turns, end) = Turns::begin(b, width, ctx, [first, end]);
@@ -106,7 +108,6 @@ impl Turns {
         let rest = b.ins().isub(row, taken);
         b.ins().store(trusted(), rest, ctx, at::ROW);
         b.ins().store(trusted(), taken, ctx, at::BEGUN);
-        let x = b.ins().load(types::I32, trusted(), ctx, indices()[0]);
         let left = slot(b, 8);
         let [head, turn, done] = [(); 3].map(|()| b.create_block());
         let first_of_turn = b.append_block_param(head, types::I64);
@@ -116,10 +117,9 @@ impl Turns {
         b.ins().brif(more, turn, &[], done, &[]);
         b.switch_to_block(turn);
         b.ins().stack_store(types::I64, taken, left, 0);
-        indices().into_iter().for_each(|at| _ = b.ins().store(trusted(), x, ctx, at));
         let below = b.ins().iadd_imm_s(first_of_turn, i64::from(width));
         let end = b.ins().umin(below, end);
-        (Turns { head, done, first: first_of_turn, width, left }, end)
+        (Turns { head, done, first: first_of_turn, width, taken, left }, end)
     }
 
     /// Goes on with the next CTA of this turn, or with the next turn; code goes on behind the last one.
@@ -131,9 +131,13 @@ impl Turns {
         e.poll();
         let left = e.b.ins().iadd_imm_s(left, -1);
         e.b.ins().stack_store(types::I64, left, self.left, 0);
-        e.next_index();
+        let one = e.i32(1);
+        e.move_indices(one);
         e.b.ins().jump(warps, &[arg(self.first)]);
         e.b.switch_to_block(next_turn);
+        let back = e.b.ins().ineg(self.taken);
+        let back = e.b.ins().ireduce(types::I32, back);
+        e.move_indices(back);
         let below = e.b.ins().iadd_imm_s(self.first, i64::from(self.width));
         e.b.ins().jump(self.head, &[arg(below)]);
         e.b.switch_to_block(self.done);
@@ -166,16 +170,18 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(next);
         let row = self.b.ins().iadd_imm_s(row, -1);
         self.b.ins().store(trusted(), row, ctx, at::ROW);
-        self.next_index();
+        let one = self.i32(1);
+        self.move_indices(one);
         self.b.ins().jump(warps, &[arg(first)]);
         self.b.switch_to_block(end);
     }
 
-    /// The index of the CTA becomes that of the next one along x.
-    fn next_index(&mut self) {
-        let ctx = self.inv.ctx;
-        let x = self.b.ins().load(types::I32, trusted(), ctx, indices()[0]);
-        let x = self.b.ins().iadd_imm_s(x, 1);
-        indices().into_iter().for_each(|at| _ = self.b.ins().store(trusted(), x, ctx, at));
+    /// The CTA becomes the one that is so much further along x. None is in a cluster with others, or the way is 0.
+    fn move_indices(&mut self, by: Value) {
+        for index in INDICES {
+            let x = self.b.ins().load(types::I32, trusted(), self.inv.ctx, index);
+            let x = self.b.ins().iadd(x, by);
+            self.b.ins().store(trusted(), x, self.inv.ctx, index);
+        }
     }
 }

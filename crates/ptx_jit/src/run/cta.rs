@@ -416,6 +416,7 @@ impl State {
         let more = std::mem::take(&mut self.row) - std::mem::take(&mut self.context.row);
         self.progress.rest.start += more;
         self.progress.begun += more;
+        // None more where some are still under way since an earlier suspension.
         self.progress.ended += more.saturating_sub(self.context.begun);
         self.advance(more as u32);
     }
