@@ -413,6 +413,15 @@ impl Emit<'_, '_> {
         self.b.ins().brif(last, fast.0, fast.1, slow.0, slow.1);
     }
 
+    /// Parameters of a block that has none yet, for values like these.
+    pub(super) fn params_for(&mut self, block: Block, values: &[Value]) -> Vec<Value> {
+        let param = |&v: &Value| {
+            let ty = self.b.func.dfg.value_type(v);
+            self.b.append_block_param(block, ty)
+        };
+        values.iter().map(param).collect()
+    }
+
     /// Can a single address of this space be accessed once for all lanes?
     fn shareable(&self, space: Space) -> bool {
         match space {
@@ -462,8 +471,7 @@ impl Emit<'_, '_> {
         let host = self.whole(space, host);
         let given = access(self, host);
         self.jump_with(on, &given);
-        let types: Vec<Type> = given.iter().map(|&v| self.b.func.dfg.value_type(v)).collect();
-        let results = types.into_iter().map(|ty| self.b.append_block_param(on, ty)).collect();
+        let results = self.params_for(on, &given);
         self.b.switch_to_block(on);
         results
     }

@@ -38,10 +38,8 @@ impl Emit<'_, '_> {
         let next = self.b.create_block();
         let values: Vec<Value> = rows.iter().flatten().copied().collect();
         self.jump_with(next, &values);
-        for v in rows.iter_mut().flatten() {
-            let ty = self.b.func.dfg.value_type(*v);
-            *v = self.b.append_block_param(next, ty);
-        }
+        let given = self.params_for(next, &values);
+        rows.iter_mut().flatten().zip(given).for_each(|(v, given)| *v = given);
         self.b.switch_to_block(next);
         next
     }
@@ -76,13 +74,7 @@ impl Emit<'_, '_> {
         let some = self.mask_bits(some.as_slice());
         let (rare, on) = (self.b.create_block(), self.b.create_block());
         let flat: Vec<Value> = parts.iter().flatten().copied().collect();
-        let results: Vec<Value> = flat
-            .iter()
-            .map(|&v| {
-                let ty = self.b.func.dfg.value_type(v);
-                self.b.append_block_param(on, ty)
-            })
-            .collect();
+        let results = self.params_for(on, &flat);
         let args: Vec<_> = flat.iter().map(|&v| arg(v)).collect();
         self.b.ins().brif(some, rare, &[], on, &args);
         self.b.switch_to_block(rare);

@@ -40,6 +40,7 @@ pub(crate) fn sink(func: &mut Function, loads: &[Inst]) {
     }
 }
 
+/// Uses by instructions and by what branches hand on.
 fn users(func: &Function) -> Users {
     let mut users = Users::new();
     for block in func.layout.blocks() {
@@ -74,13 +75,12 @@ fn remove_unused(func: &mut Function) {
 /// Does an instruction do more than to give values?
 fn has_side_effect(func: &Function, inst: Inst) -> bool {
     let op = func.dfg.insts[inst].opcode();
-    op.is_branch()
-        || op.is_terminator()
-        || op.is_call()
-        || op.can_load()
-        || op.can_store()
-        || op.can_trap()
-        || op.other_side_effects()
+    acts(op) || op.can_load() || op.can_trap()
+}
+
+/// Does it write memory, call, branch, or do what is neither of these and no value?
+fn acts(op: Opcode) -> bool {
+    op.is_terminator() || op.is_call() || op.can_store() || op.other_side_effects()
 }
 
 /// May a load come as late as just before `to`?
@@ -88,14 +88,11 @@ fn passes(func: &Function, load: Inst, to: Inst) -> bool {
     let mut at = load;
     for _ in 0..FAR {
         let Some(next) = func.layout.next_inst(at) else { return false };
-        let opcode = func.dfg.insts[next].opcode();
-        if opcode.is_branch() || opcode.is_terminator() {
-            return false;
-        }
+        let op = func.dfg.insts[next].opcode();
         if next == to {
-            return true;
+            return !op.is_terminator();
         }
-        if opcode.can_store() || opcode.is_call() || opcode.other_side_effects() {
+        if acts(op) {
             return false;
         }
         at = next;
