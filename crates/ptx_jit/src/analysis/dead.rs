@@ -8,7 +8,7 @@ use super::operands;
 use super::regset::RegSet;
 
 /// Does the operation nothing but write registers? Loads may fault, and what joins lanes may make them wait.
-fn only_computes(op: &Op) -> bool {
+pub(super) fn only_computes(op: &Op) -> bool {
     match op {
         Op::Mov { .. }
         | Op::Special { .. }

@@ -158,6 +158,17 @@ pub(crate) fn cut(kernel: &Kernel, cuts: &Cuts) -> Vec<Node> {
     nodes
 }
 
+/// Where a block's end leads to.
+pub(super) fn targets(term: &Term) -> impl Iterator<Item = usize> {
+    let (list, more) = match term {
+        Term::Bra(to) => ([Some(*to), None], &[][..]),
+        Term::CondBra { then, els, .. } => ([Some(*then), Some(*els)], &[][..]),
+        Term::BrIdx { targets, .. } => ([None, None], &targets[..]),
+        Term::Exit => ([None, None], &[][..]),
+    };
+    list.into_iter().flatten().chain(more.iter().copied()).map(|to| to.0 as usize)
+}
+
 /// Targets of one branch by index, as a power of two; one with more goes by way of groups of so many.
 const GROUP_SHIFT: u32 = 6;
 

@@ -13,17 +13,15 @@
 //!
 //! What is assumed, and why, is in `docs/decisions/009-lock-step.md`.
 
-mod address;
-
 use std::collections::{BTreeSet, HashMap};
 
 use ptx::ir::{AtomOp, Builtin, Inst, Kernel, Op, Reg, RegTy, Space, Term};
 use ptx::launch::WARP;
 
+use super::address::{self, Addresses, Area, Change, Form, Place, Threads};
 use super::classes::{self, Class, Shape};
-use super::graph::{self, Node, NodeId};
+use super::graph::{self, Node, NodeId, targets};
 use super::{dominators, liveness, operands};
-use address::{Addresses, Area, Change, Form, Place, Threads};
 
 /// Ranges of bytes kept apart; more are taken as one.
 const MAX_RANGES: usize = 8;
@@ -360,17 +358,6 @@ impl<'k> Follow<'k> {
         }
         std::mem::swap(&mut self.accesses[block], &mut accesses);
     }
-}
-
-/// Where a block's end leads to.
-fn targets(term: &Term) -> impl Iterator<Item = usize> {
-    let (list, more) = match term {
-        Term::Bra(to) => ([Some(*to), None], &[][..]),
-        Term::CondBra { then, els, .. } => ([Some(*then), Some(*els)], &[][..]),
-        Term::BrIdx { targets, .. } => ([None, None], &targets[..]),
-        Term::Exit => ([None, None], &[][..]),
-    };
-    list.into_iter().flatten().chain(more.iter().copied()).map(|to| to.0 as usize)
 }
 
 /// The threads that may be in each block, as far as branches on their index tell.

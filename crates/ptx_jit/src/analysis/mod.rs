@@ -1,5 +1,7 @@
 //! What the emitter must know of a kernel before it writes code: [`width::plan_widest`].
 
+mod address;
+pub(crate) mod barriers;
 pub(crate) mod classes;
 pub(crate) mod dead;
 mod dominators;
@@ -23,6 +25,7 @@ use ptx::ir::{Kernel, Op, Operand, Reg};
 use ptx::launch::WARP;
 
 use crate::abi::lane_bytes;
+use barriers::FromLast;
 use classes::{Class, Shape};
 use graph::{Node, NodeId, Ordering};
 use liveness::Liveness;
@@ -48,6 +51,8 @@ pub(crate) struct Region {
     pub(crate) waits: bool,
     /// Can a chunk have some of its lanes active only?
     pub(crate) masked: bool,
+    /// The CTA's last warp is the first to run through it.
+    pub(crate) from_last: bool,
 }
 
 impl Region {
@@ -231,6 +236,18 @@ impl Plan {
     /// Lanes of a chunk.
     pub(crate) fn lanes(&self) -> u32 {
         self.shape.lanes
+    }
+
+    /// Has the regions that `places` lie in run through from the CTA's last warp on.
+    pub(crate) fn turn(&mut self, places: &FromLast) {
+        let nodes = &self.nodes;
+        let around = |&n: &NodeId| {
+            let Node { block, begin, end, .. } = nodes[n];
+            places.range((block, begin)..=(block, end)).next().is_some()
+        };
+        for region in &mut self.regions {
+            region.from_last = region.nodes.iter().any(around);
+        }
     }
 
     /// Is the edge to `n` one that leaves its region?

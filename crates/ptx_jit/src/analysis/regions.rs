@@ -194,6 +194,7 @@ impl Graph<'_> {
                     exits: Vec::new(),
                     waits: self.waiting[n],
                     masked: true,
+                    from_last: false,
                 });
             }
         }

@@ -23,6 +23,8 @@ pub(super) struct Warps {
     pub(super) bits: Value,
     /// Where its code goes when it is done.
     pub(super) next: Block,
+    /// How many have been looked at, and `first`.
+    at: Value,
     head: Block,
     done: Block,
     first: Value,
@@ -73,7 +75,7 @@ impl Warps {
     ) -> Warps {
         let active = b.ins().load(types::I64, trusted(), ctx, at::ACTIVE);
         let only = plan.regions.len() == 1 && region.exits.is_empty();
-        let width = if only { side_by_side(k, plan.shape.block) } else { None };
+        let width = if only && !region.from_last { side_by_side(k, plan.shape.block) } else { None };
         let (row, [first, end]) = match width {
             None if !only => (None, [first, end]),
             None => (Some(Row::ByCtas), [first, end]),
@@ -84,18 +86,25 @@ impl Warps {
             }
         };
         let [head, look, body, next, done] = [(); 5].map(|()| b.create_block());
-        let warp = b.append_block_param(head, types::I64);
+        let at = b.append_block_param(head, types::I64);
         b.ins().jump(head, &[arg(first)]);
         b.switch_to_block(head);
-        let more = b.ins().icmp(IntCC::UnsignedLessThan, warp, end);
+        let more = b.ins().icmp(IntCC::UnsignedLessThan, at, end);
         b.ins().brif(more, look, &[], done, &[]);
         b.switch_to_block(look);
+        let warp = if region.from_last {
+            let looked_at = b.ins().isub(at, first);
+            let left = b.ins().isub(end, looked_at);
+            b.ins().iadd_imm_s(left, -1)
+        } else {
+            at
+        };
         let word = b.ins().ishl_imm_u(warp, 2);
         let word = b.ins().iadd(active, word);
         let bits = b.ins().load(types::I32, trusted(), word, 0);
         b.ins().brif(bits, body, &[], next, &[]);
         b.switch_to_block(body);
-        Warps { warp, bits, next, head, done, first, row }
+        Warps { warp, bits, next, at, head, done, first, row }
     }
 }
 
@@ -148,7 +157,7 @@ impl Emit<'_, '_> {
     /// The end of the loop over warps; code goes on behind it.
     pub(super) fn end_warps(&mut self, warps: Warps) {
         self.b.switch_to_block(warps.next);
-        let following = self.b.ins().iadd_imm_s(warps.warp, 1);
+        let following = self.b.ins().iadd_imm_s(warps.at, 1);
         self.b.ins().jump(warps.head, &[arg(following)]);
         self.b.switch_to_block(warps.done);
         match warps.row {

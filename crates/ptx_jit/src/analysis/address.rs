@@ -12,10 +12,9 @@ use std::rc::Rc;
 use ptx::ir::{Address, Cmp, Inst, IntOp, Kernel, MulPart, Op, Operand, Reg, RegTy, SReg, Space, Term};
 use ptx::launch::WARP;
 
-use crate::analysis::classes::{Class, Shape};
-use crate::analysis::{dominators, operands};
-
-use super::targets;
+use super::classes::{Class, Shape};
+use super::graph::targets;
+use super::{dominators, operands};
 
 /// Terms that a sum may have; one with more is a symbol.
 const MAX_TERMS: usize = 6;
@@ -548,6 +547,17 @@ impl<'k> Addresses<'k> {
         // Far from the ends of numbers, so that nothing overflows: addresses lie below.
         let low = low.clamp(-(1 << 56), 1 << 56);
         Some(Place { form, bytes: (low, low + i64::from(bytes)) })
+    }
+
+    /// An address that depends on nothing but the thread: a number, and what each of the thread's indices is multiplied by; modulo 2^32.
+    pub(super) fn of_thread(&self, addr: Address) -> Option<(u32, [u32; 3])> {
+        let sum = self.sum(addr.base, RegTy::B64);
+        let mut by = [0; 3];
+        for (symbol, factor) in sum.terms {
+            let Symbol::Tid(axis) = symbol else { return None };
+            *by.get_mut(usize::from(axis))? = factor as u32;
+        }
+        Some((sum.number.wrapping_add(addr.offset) as u32, by))
     }
 
     fn watch(&mut self, terms: &[(Symbol, i64)]) {
