@@ -146,6 +146,7 @@ impl Access {
 
     /// Its sources, the handle not counted: so many of 32 bits, and behind them so many values of so many bytes.
     #[must_use]
+    #[inline]
     pub fn sources(&self) -> (usize, usize, u8) {
         let place = |geometry: Geometry| usize::from(geometry.layered()) + geometry.coordinates();
         match *self {
@@ -170,6 +171,7 @@ impl Access {
 
     /// Number of results, and bytes of each.
     #[must_use]
+    #[inline]
     pub fn results(&self) -> (usize, u8) {
         match *self {
             Access::Sample { .. } | Access::Gather { .. } => (4, 4),
