@@ -12,7 +12,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use ptx::ir::{Kernel, Op};
 
 use crate::abi::Attached;
-use crate::analysis::barriers::{self, FromLast};
+use crate::analysis::barriers::{self, Ordered};
 use crate::analysis::floats::Floats;
 use crate::analysis::graph::NodeId;
 use crate::analysis::pointers::Pointers;
@@ -91,10 +91,12 @@ pub(crate) fn compile(
     watch.check_size(instructions)?;
     watch.check()?;
     let kernel = analysis::dead::without_dead_code(kernel);
-    let (kernel, from_last) = barriers::without_needless(kernel, block);
+    watch.check()?;
+    let ordered = barriers::without_needless(kernel, block);
+    watch.check()?;
     let mut region = form.region.unwrap_or_else(|| width::region(instructions));
     loop {
-        let error = match in_regions(&kernel, (block, &from_last), region, form.alone, watch) {
+        let error = match in_regions(&ordered, block, region, form.alone, watch) {
             Err(Failure::Stack(error)) => error,
             Err(Failure::Other(error)) => return Err(error),
             Ok(machine) => return Ok(machine),
@@ -125,15 +127,16 @@ impl<E: Into<CompileError>> From<E> for Failure {
 }
 
 fn in_regions(
-    kernel: &Kernel,
-    (block, from_last): ([u32; 3], &FromLast),
+    ordered: &Ordered,
+    block: [u32; 3],
     region: usize,
     alone: bool,
     watch: &Watch,
 ) -> Result<Machine, Failure> {
+    let kernel = &*ordered.kernel;
     let entries = isa(Allocation::Thorough)?;
     let mut plan = width::plan_widest(kernel, block, region, alone).map_err(unsupported)?;
-    plan.turn(from_last);
+    plan.set_order(&ordered.from_last);
     let known = (Floats::of(kernel), Pointers::of(kernel, &plan.live.live_in[0]));
     let instructions = kernel.blocks.iter().map(|block| block.insts.len()).sum();
     let pieces = divide(plan.regions.len(), watch.threads(instructions), watch, |scratch: &mut Scratch, index| {

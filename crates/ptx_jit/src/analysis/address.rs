@@ -549,15 +549,15 @@ impl<'k> Addresses<'k> {
         Some(Place { form, bytes: (low, low + i64::from(bytes)) })
     }
 
-    /// An address that depends on nothing but the thread: a number, and what each of the thread's indices is multiplied by; modulo 2^32.
-    pub(super) fn of_thread(&self, addr: Address) -> Option<(u32, [u32; 3])> {
+    /// An address that depends on nothing but the thread: a number, and what each of the thread's indices is multiplied by.
+    pub(super) fn of_thread(&self, addr: Address) -> Option<(i64, [i64; 3])> {
         let sum = self.sum(addr.base, RegTy::B64);
         let mut by = [0; 3];
         for (symbol, factor) in sum.terms {
             let Symbol::Tid(axis) = symbol else { return None };
-            *by.get_mut(usize::from(axis))? = factor as u32;
+            *by.get_mut(usize::from(axis))? = factor;
         }
-        Some((sum.number.wrapping_add(addr.offset) as u32, by))
+        Some((sum.number.checked_add(addr.offset)?, by))
     }
 
     fn watch(&mut self, terms: &[(Symbol, i64)]) {

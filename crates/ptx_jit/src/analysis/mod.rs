@@ -173,23 +173,48 @@ pub(crate) fn plan(kernel: &Kernel, shape: Shape, limit: usize) -> Result<Plan, 
 /// Nodes at which some lanes of a chunk may be without the others: between a branch that parts them and the place where its sides meet.
 fn apart(successors: &[Vec<NodeId>], divergent: &[bool], post: &[Option<NodeId>]) -> Vec<bool> {
     let mut apart = vec![false; successors.len()];
-    let mut seen = vec![0_usize; successors.len()];
-    let mut left = PATIENCE;
+    let mut between = Between::new(successors);
     for branch in (0..successors.len()).filter(|&n| divergent[n]) {
-        let mut work = successors[branch].clone();
-        while let Some(n) = work.pop() {
-            if Some(n) == post[branch] || std::mem::replace(&mut seen[n], branch + 1) == branch + 1 {
-                continue;
-            }
-            left = left.saturating_sub(1);
-            if left == 0 {
-                return vec![true; successors.len()];
-            }
+        let mark = |n: NodeId| {
             apart[n] = true;
-            work.extend(&successors[n]);
+            Some(())
+        };
+        if between.visit(&successors[branch], post[branch], mark).is_none() {
+            return vec![true; successors.len()];
         }
     }
     apart
+}
+
+/// Searches for what lies between branches and the places where their sides meet.
+struct Between<'a> {
+    successors: &'a [Vec<NodeId>],
+    /// By node, the search that has seen it last.
+    seen: Vec<usize>,
+    searches: usize,
+    /// Nodes that may still be looked at.
+    left: usize,
+}
+
+impl Between<'_> {
+    fn new(successors: &[Vec<NodeId>]) -> Between<'_> {
+        Between { successors, seen: vec![0; successors.len()], searches: 0, left: PATIENCE }
+    }
+
+    /// Calls `f` for the nodes from these sides to where they meet, if they do; none if `f` says so, or if that takes too long.
+    fn visit(&mut self, sides: &[NodeId], meet: Option<NodeId>, mut f: impl FnMut(NodeId) -> Option<()>) -> Option<()> {
+        self.searches += 1;
+        let mut work = sides.to_vec();
+        while let Some(n) = work.pop() {
+            if Some(n) == meet || std::mem::replace(&mut self.seen[n], self.searches) == self.searches {
+                continue;
+            }
+            self.left = self.left.checked_sub(1)?;
+            f(n)?;
+            work.extend(&self.successors[n]);
+        }
+        Some(())
+    }
 }
 
 /// Are there operations at which some lanes of a chunk may have to wait while others go on: of warps, with masks that do not name all
@@ -213,23 +238,11 @@ fn held_under_divergence(
     if !held.contains(&true) {
         return false;
     }
-    let mut seen = vec![0_usize; successors.len()];
-    let mut left = PATIENCE;
-    for branch in (0..successors.len()).filter(|&n| divergent[n]) {
-        let Some(end) = post[branch] else { continue };
-        let mut work = successors[branch].clone();
-        while let Some(n) = work.pop() {
-            if n == end || std::mem::replace(&mut seen[n], branch + 1) == branch + 1 {
-                continue;
-            }
-            left = left.saturating_sub(1);
-            if held[n] || left == 0 {
-                return true;
-            }
-            work.extend(&successors[n]);
-        }
-    }
-    false
+    let mut between = Between::new(successors);
+    (0..successors.len()).filter(|&n| divergent[n]).any(|branch| {
+        let free = |n: NodeId| (!held[n]).then_some(());
+        post[branch].is_some_and(|end| between.visit(&successors[branch], Some(end), free).is_none())
+    })
 }
 
 impl Plan {
@@ -238,15 +251,15 @@ impl Plan {
         self.shape.lanes
     }
 
-    /// Has the regions that `places` lie in run through from the CTA's last warp on.
-    pub(crate) fn turn(&mut self, places: &FromLast) {
+    /// Says of each region in which order warps run through it.
+    pub(crate) fn set_order(&mut self, from_last: &FromLast) {
         let nodes = &self.nodes;
-        let around = |&n: &NodeId| {
-            let Node { block, begin, end, .. } = nodes[n];
-            places.range((block, begin)..=(block, end)).next().is_some()
+        let is_from_last = |&n: &NodeId| {
+            let Node { block, begin, end, joints, .. } = nodes[n];
+            from_last.contains_some(block, &(begin + joints..end))
         };
         for region in &mut self.regions {
-            region.from_last = region.nodes.iter().any(around);
+            region.from_last = region.nodes.iter().any(is_from_last);
         }
     }
 

@@ -23,8 +23,8 @@ pub(super) struct Warps {
     pub(super) bits: Value,
     /// Where its code goes when it is done.
     pub(super) next: Block,
-    /// How many have been looked at, and `first`.
-    at: Value,
+    /// `first`, and how many have been looked at.
+    count: Value,
     head: Block,
     done: Block,
     first: Value,
@@ -86,25 +86,25 @@ impl Warps {
             }
         };
         let [head, look, body, next, done] = [(); 5].map(|()| b.create_block());
-        let at = b.append_block_param(head, types::I64);
+        let count = b.append_block_param(head, types::I64);
         b.ins().jump(head, &[arg(first)]);
         b.switch_to_block(head);
-        let more = b.ins().icmp(IntCC::UnsignedLessThan, at, end);
+        let more = b.ins().icmp(IntCC::UnsignedLessThan, count, end);
         b.ins().brif(more, look, &[], done, &[]);
         b.switch_to_block(look);
         let warp = if region.from_last {
-            let looked_at = b.ins().isub(at, first);
+            let looked_at = b.ins().isub(count, first);
             let left = b.ins().isub(end, looked_at);
             b.ins().iadd_imm_s(left, -1)
         } else {
-            at
+            count
         };
         let word = b.ins().ishl_imm_u(warp, 2);
         let word = b.ins().iadd(active, word);
         let bits = b.ins().load(types::I32, trusted(), word, 0);
         b.ins().brif(bits, body, &[], next, &[]);
         b.switch_to_block(body);
-        Warps { warp, bits, next, at, head, done, first, row }
+        Warps { warp, bits, next, count, head, done, first, row }
     }
 }
 
@@ -157,7 +157,7 @@ impl Emit<'_, '_> {
     /// The end of the loop over warps; code goes on behind it.
     pub(super) fn end_warps(&mut self, warps: Warps) {
         self.b.switch_to_block(warps.next);
-        let following = self.b.ins().iadd_imm_s(warps.at, 1);
+        let following = self.b.ins().iadd_imm_s(warps.count, 1);
         self.b.ins().jump(warps.head, &[arg(following)]);
         self.b.switch_to_block(warps.done);
         match warps.row {
