@@ -433,7 +433,7 @@ impl Emit<'_, '_> {
         let said = self.get(p.reg);
         let said = self.lanes(&said, RegTy::Pred);
         let both = |e: &mut Self, (&lane, said)| {
-            if inverse { e.b.ins().band_not(lane, said) } else { e.b.ins().band(lane, said) }
+            if inverse { e.b.ins().band_not(lane, said) } else { e.both(lane, said) }
         };
         let left: Vec<Value> = lanes.iter().zip(said).map(|lane| both(self, lane)).collect();
         let left_bits = self.mask_bits(&left);
@@ -767,7 +767,7 @@ impl Emit<'_, '_> {
                 Some(Mask { bits, lanes })
             }
             (Some(exec), Some(guard)) => {
-                let lanes: Vec<Value> = exec.lanes.iter().zip(&guard).map(|(&a, &b)| self.b.ins().band(a, b)).collect();
+                let lanes: Vec<Value> = exec.lanes.iter().zip(&guard).map(|(&a, &b)| self.both(a, b)).collect();
                 let bits = self.mask_bits(&lanes);
                 Some(Mask { bits, lanes })
             }

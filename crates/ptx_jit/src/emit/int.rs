@@ -1,7 +1,7 @@
 //! Integers and predicates in machine code; building blocks that scalars and vectors share.
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
+use cranelift_codegen::ir::{InstBuilder, InstructionData, Opcode, Type, Value, types};
 use ptx::ir::{Cmp, IntOp, IntUnOp, MulPart, Op, Operand, RegTy, Ty};
 
 use super::Emit;
@@ -33,7 +33,47 @@ impl Emit<'_, '_> {
 
     /// `c ? a : b`, c a comparison's result.
     pub(super) fn pick(&mut self, c: Value, a: Value, b: Value) -> Value {
-        if self.is_vector(a) { self.b.ins().bitselect(c, a, b) } else { self.b.ins().select(c, a, b) }
+        if !self.is_vector(a) {
+            return self.b.ins().select(c, a, b);
+        }
+        match self.opposite(c) {
+            Some(c) => self.b.ins().bitselect(c, b, a),
+            None => self.b.ins().bitselect(c, a, b),
+        }
+    }
+
+    /// Bits of both: of vectors, lanes in which both comparisons hold.
+    pub(super) fn both(&mut self, a: Value, b: Value) -> Value {
+        if let Some(a) = self.opposite(a) {
+            return self.b.ins().band_not(b, a);
+        }
+        match self.opposite(b) {
+            Some(b) => self.b.ins().band_not(a, b),
+            None => self.b.ins().band(a, b),
+        }
+    }
+
+    /// Where two vectors are equal, of where they are not, which takes the processor twice as long to find out.
+    fn opposite(&mut self, v: Value) -> Option<Value> {
+        let dfg = &self.b.func.dfg;
+        match dfg.insts[dfg.value_def(dfg.resolve_aliases(v)).inst()?] {
+            InstructionData::IntCompare { cond: IntCC::NotEqual, args: [a, b], .. } if self.is_vector(a) => {
+                Some(self.b.ins().icmp(IntCC::Equal, a, b))
+            }
+            _ => None,
+        }
+    }
+
+    /// The number that all lanes of words are, if that is plain to see.
+    fn known_word(&self, v: Value) -> Option<u32> {
+        let dfg = &self.b.func.dfg;
+        if let InstructionData::UnaryConst { opcode: Opcode::Vconst, constant_handle } =
+            dfg.insts[dfg.value_def(dfg.resolve_aliases(v)).inst()?]
+        {
+            let (words, _) = dfg.constants.get(constant_handle).as_slice().as_chunks::<4>();
+            return words.iter().all(|word| *word == words[0]).then(|| u32::from_le_bytes(words[0]));
+        }
+        self.known(v).map(|v| v as u32)
     }
 
     /// Integer comparison of scalars or vectors; vector results are masks of the operands' lanes.
@@ -57,6 +97,20 @@ impl Emit<'_, '_> {
                 _ => IntCC::SignedGreaterThanOrEqual,
             };
             return self.b.ins().icmp(cc, a, b);
+        }
+        // Of words, one comparison with the lesser or the greater of both says that equal ones count, and another that they do not.
+        if ty == types::I32X4
+            && let IntCC::UnsignedLessThan | IntCC::UnsignedGreaterThan = cc
+            && let Some(bound) = self.known_word(b)
+        {
+            let (cc, bound) = match cc {
+                IntCC::UnsignedLessThan => (IntCC::UnsignedLessThanOrEqual, bound.checked_sub(1)),
+                _ => (IntCC::UnsignedGreaterThanOrEqual, bound.checked_add(1)),
+            };
+            if let Some(bound) = bound {
+                let bound = self.vector_const([bound; 4]);
+                return self.b.ins().icmp(cc, a, bound);
+            }
         }
         self.b.ins().icmp(cc, a, b)
     }
@@ -211,7 +265,7 @@ impl Emit<'_, '_> {
 
     pub(super) fn bool_op(&mut self, op: ptx::ir::BoolOp, a: Value, b: Value) -> Value {
         match op {
-            ptx::ir::BoolOp::And => self.b.ins().band(a, b),
+            ptx::ir::BoolOp::And => self.both(a, b),
             ptx::ir::BoolOp::Or => self.b.ins().bor(a, b),
             ptx::ir::BoolOp::Xor => self.b.ins().bxor(a, b),
         }
@@ -227,7 +281,7 @@ impl Emit<'_, '_> {
         let out = match op {
             IntOp::Add => self.map2(x, y, |e, a, b| e.b.ins().iadd(a, b)),
             IntOp::Sub => self.map2(x, y, |e, a, b| e.b.ins().isub(a, b)),
-            IntOp::And => return Some(self.map2(x, y, |e, a, b| e.b.ins().band(a, b))),
+            IntOp::And => return Some(self.map2(x, y, Self::both)),
             IntOp::Or => return Some(self.map2(x, y, |e, a, b| e.b.ins().bor(a, b))),
             IntOp::Xor => return Some(self.map2(x, y, |e, a, b| e.b.ins().bxor(a, b))),
             IntOp::Min | IntOp::Max => {
