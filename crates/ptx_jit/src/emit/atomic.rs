@@ -31,8 +31,8 @@ impl Emit<'_, '_> {
             let part = Self::vector_ty(self.reg_ty(dst));
             (0..self.vector_count(self.reg_ty(dst))).map(|_| self.b.append_block_param(merge, part)).collect()
         });
-        self.direct_atomic(op, space, ty, dst, &val, [Some(b), c], merge);
-        let addresses = self.address_lanes(&val, space);
+        self.direct_atomic(op, addr, dst, &val, [Some(b), c], merge);
+        let addresses = self.slow_addresses(space, addr, &val);
         let row = 8 * self.lanes_per_chunk() as i32;
         self.store_row(&addresses, RegTy::B64, 0, true);
         self.operand_row(b, ty.reg(), row);
@@ -55,18 +55,16 @@ impl Emit<'_, '_> {
 
     /// An integer atomic without the helper, if at run time all addresses are right: lane after lane, in shared memory as
     /// plain accesses, since a CTA runs on one thread. Goes to `merge` with the old values; else code goes on here.
-    #[expect(clippy::too_many_arguments, reason = "the fields of one instruction")]
     fn direct_atomic(
         &mut self,
         op: &Op,
-        space: Space,
-        ty: Ty,
+        addr: Address,
         dst: Option<Reg>,
         val: &Val,
         sources: [Option<Operand>; 2],
         merge: Block,
     ) {
-        let Op::Atom { op: kind, .. } = op else { return };
+        let &Op::Atom { op: ref kind, space, ty, .. } = op else { return };
         let width = match (ty.bits(), ty.is_float()) {
             (32, false) => types::I32,
             (64, false) => types::I64,
@@ -78,7 +76,7 @@ impl Emit<'_, '_> {
         if !registers.chain(dst).all(|r| fits(self, r)) || matches!(kind, AtomOp::Inc | AtomOp::Dec) {
             return;
         }
-        let Some((hosts, ok)) = self.lane_hosts(space, ty.bytes().into(), val) else { return };
+        let Some((hosts, ok)) = self.lane_hosts(space, addr, ty.bytes().into(), val) else { return };
         let (fast, slow) = (self.b.create_block(), self.b.create_block());
         self.b.ins().brif(ok, fast, &[], slow, &[]);
         self.b.switch_to_block(fast);

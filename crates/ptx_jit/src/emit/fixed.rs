@@ -6,6 +6,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value, types};
 use ptx::ir::{IntOp, MulPart, Op, Operand, Reg, Ty};
 
+use super::alu::Parts;
 use super::{Emit, Val, trusted};
 use crate::analysis::classes::Class;
 use crate::analysis::pointers::{Base, Extension, Pointer, parameter};
@@ -34,6 +35,8 @@ pub(super) struct Room {
     bias: Value,
     /// The first index that is too high: an i32 for unsigned ones, else an i64.
     limit: Value,
+    /// The same of indices that are not negative, an i32 without a sign.
+    end: Value,
 }
 
 /// Most of each that a function keeps.
@@ -166,11 +169,20 @@ impl Emit<'_, '_> {
             let odd = cursor.ins().band_imm_u(offset, reach.size - 1);
             limit = cursor.ins().select(odd, zero, limit);
         }
-        if !reach.signed {
+        let end = if reach.signed {
+            let end = cursor.ins().isub(limit, bias);
+            let negative = cursor.ins().iconst(types::I64, 1 << 31);
+            let end = cursor.ins().smin(end, negative);
+            let end = cursor.ins().smax(end, zero);
+            let inside = cursor.ins().icmp(IntCC::SignedGreaterThanOrEqual, bias, zero);
+            let end = cursor.ins().select(inside, end, zero);
+            cursor.ins().ireduce(types::I32, end)
+        } else {
             limit = cursor.ins().ireduce(types::I32, limit);
-        }
+            limit
+        };
         let at = cursor.ins().iadd(at, delta);
-        let room = Room { at, bias, limit };
+        let room = Room { at, bias, limit, end };
         self.rooms.push((reach.clone(), room));
         Some(room)
     }
@@ -189,6 +201,31 @@ impl Emit<'_, '_> {
         (self.b.ins().iadd(room.at, scaled), ok)
     }
 
+    /// The host address of the lowest access of index 0, and whether indices of 32 bits, those of the lanes of a mask, are not negative and
+    /// may all be accessed. Where some are negative, and yet inside, that is not found out.
+    pub(super) fn all_in_room(&mut self, room: Room, indices: &Parts, mask: Option<&[Value]>) -> (Value, Value) {
+        let mut most: Option<Value> = None;
+        for (i, &index) in indices.iter().enumerate() {
+            // Zero is in range, if anything is.
+            let index = mask.map_or(index, |mask| self.b.ins().band(index, mask[i]));
+            most = Some(most.map_or(index, |most| self.b.ins().umax(most, index)));
+        }
+        let end = self.b.ins().splat(types::I32X4, room.end);
+        let most = most.unwrap_or(end);
+        let fine = self.b.ins().icmp(IntCC::UnsignedLessThan, most, end);
+        let fine = self.b.ins().vhigh_bits(types::I32, fine);
+        (room.at, self.b.ins().icmp_imm_u(IntCC::Equal, fine, 0xf))
+    }
+
+    /// What the addresses of lanes in a register are made of, if that can be told, and their indices.
+    pub(super) fn lane_pointer(&mut self, r: Reg) -> Option<(Pointer, Parts)> {
+        let pointer = self.pointers.pointer(r)?;
+        match self.indices.get(&r)? {
+            (extended, Val::Lanes(indices)) if *extended == pointer.extended => Some((pointer, indices.clone())),
+            _ => None,
+        }
+    }
+
     /// What the address in a register is made of, if that can be told, and its index in the first lane.
     pub(super) fn pointer(&mut self, r: Reg, val: &Val) -> Option<(Pointer, Value)> {
         let pointer = self.pointers.pointer(r)?;
@@ -197,7 +234,7 @@ impl Emit<'_, '_> {
                 (stride > 0 && (k, signed) == (pointer.scale, pointer.signed)).then_some(b)?
             }
             Val::Same(_) => {
-                let &(extended, index) = self.indices.get(&r)?;
+                let &(extended, Val::Same(index)) = self.indices.get(&r)? else { return None };
                 (extended == pointer.extended).then_some(index)?
             }
             _ => return None,
@@ -220,20 +257,20 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// Notes of which index a scalar is made that an operation has just written: an address, or what one will be made of.
+    /// Notes of which index a scalar, or what is different in all lanes, is made that an operation has just written: an address, or what
+    /// one will be made of.
     pub(super) fn note_index(&mut self, op: &Op) {
         let (dst, noted) = match *op {
             Op::Mul { dst, .. } | Op::Cvt { dst, .. } => {
                 let Some(Extension { index, .. }) = self.pointers.extension(dst) else { return };
-                if self.class(index) != Class::Same {
+                if !matches!(self.class(index), Class::Same | Class::Varying) {
                     return;
                 }
-                let Val::Same(v) = self.get(index) else { return };
-                (dst, (dst, v))
+                (dst, (dst, self.get(index)))
             }
             Op::Int { op: IntOp::Add | IntOp::Shl, dst, a, b, .. } => {
                 let of = |o: Operand| match o {
-                    Operand::Reg(r) => self.indices.get(&r).copied(),
+                    Operand::Reg(r) => self.indices.get(&r).cloned(),
                     Operand::Imm(_) => None,
                 };
                 match (self.pointers.definition(dst), of(a), of(b)) {
@@ -243,7 +280,7 @@ impl Emit<'_, '_> {
             }
             _ => return,
         };
-        if self.class(dst) == Class::Same {
+        if let (Class::Same, Val::Same(_)) | (Class::Varying, Val::Lanes(_)) = (self.class(dst), &noted.1) {
             self.indices.insert(dst, noted);
         }
     }

@@ -57,8 +57,18 @@ const FEW: usize = 2;
 pub(super) struct Hosts {
     /// Offsets, or host addresses.
     lanes: Parts,
-    /// For offsets: where they begin, and how far apart that is for one lane and the next.
-    offsets: Option<(Value, i64, Spare)>,
+    offsets: Option<Offsets>,
+}
+
+/// Of 32 bits, without a sign.
+#[derive(Clone, Copy)]
+struct Offsets {
+    /// Where they begin, and how far apart that is for one lane and the next.
+    base: Value,
+    step: i64,
+    /// What they are counted in, bytes.
+    scale: i64,
+    spare: Spare,
 }
 
 /// Unless all lanes are active: which are, and where the others access what nobody looks at.
@@ -527,7 +537,7 @@ impl Emit<'_, '_> {
             results.push((dst, (0..count).map(|_| self.b.append_block_param(merge, part)).collect()));
         }
         if (vector || dsts.len() <= FEW)
-            && let Some((hosts, ok)) = self.lane_hosts(space, size, &val)
+            && let Some((hosts, ok)) = self.lane_hosts(space, addr, size, &val)
         {
             let (fast, slow) = (self.b.create_block(), self.b.create_block());
             self.b.ins().brif(ok, fast, &[], slow, &[]);
@@ -552,7 +562,7 @@ impl Emit<'_, '_> {
             self.b.switch_to_block(slow);
             self.b.set_cold_block(slow);
         }
-        let addresses = self.address_lanes(&val, space);
+        let addresses = self.slow_addresses(space, addr, &val);
         self.store_row(&addresses, RegTy::B64, 0, true);
         let site = self.site(space, ty, dsts.len());
         let bits = self.mask_bits_or_full();
@@ -686,7 +696,7 @@ impl Emit<'_, '_> {
         let done = self.b.create_block();
         let vector = fits && whole_vector(ty, parts.len());
         if (vector || parts.len() <= FEW)
-            && let Some((hosts, ok)) = self.lane_hosts(space, size, &val)
+            && let Some((hosts, ok)) = self.lane_hosts(space, addr, size, &val)
         {
             let (fast, slow) = (self.b.create_block(), self.b.create_block());
             self.b.ins().brif(ok, fast, &[], slow, &[]);
@@ -709,7 +719,7 @@ impl Emit<'_, '_> {
             self.b.switch_to_block(slow);
             self.b.set_cold_block(slow);
         }
-        let addresses = self.address_lanes(&val, space);
+        let addresses = self.slow_addresses(space, addr, &val);
         self.store_row(&addresses, RegTy::B64, 0, true);
         let row = 8 * self.lanes_per_chunk() as i32;
         for (i, (part, &reg)) in parts.iter().zip(&tys).enumerate() {
@@ -770,20 +780,60 @@ impl Emit<'_, '_> {
     }
 
     /// Where so many bytes at unrelated addresses lie, and whether all active lanes may access theirs.
-    pub(super) fn lane_hosts(&mut self, space: Space, size: i64, val: &Val) -> Option<(Hosts, Value)> {
+    pub(super) fn lane_hosts(&mut self, space: Space, addr: Address, size: i64, val: &Val) -> Option<(Hosts, Value)> {
         let mask = self.mask();
         match space {
             Space::Param => None,
             Space::Shared | Space::Local => Some(self.offset_hosts(space, size, val, mask)),
-            _ => Some(self.window_hosts(size, val, mask)),
+            _ => match self.index_hosts(addr, size, mask.as_ref()) {
+                Some(found) => Some(found),
+                None => Some(self.window_hosts(size, val, mask)),
+            },
         }
+    }
+
+    /// [`Self::lane_hosts`] in the window, by indices and a base that is the same in the whole grid.
+    fn index_hosts(&mut self, addr: Address, size: i64, mask: Option<&Mask>) -> Option<(Hosts, Value)> {
+        let Operand::Reg(r) = addr.base else { return None };
+        if !size.cast_unsigned().is_power_of_two() {
+            return None;
+        }
+        let (Pointer { mut base, scale, signed, .. }, indices) = self.lane_pointer(r)?;
+        base.number = base.number.wrapping_add(addr.offset);
+        let room = self.room(&Reach { base, scale, signed, size, span: size, ahead: 0 })?;
+        let (base, ok) = self.all_in_room(room, &indices, mask.map(|mask| &*mask.lanes));
+        let spare = mask.map(|mask| (mask.bits, self.scratch_address(0)));
+        Some((Hosts { lanes: indices, offsets: Some(Offsets { base, step: 0, scale, spare }) }, ok))
+    }
+
+    /// Addresses of lanes for a helper, computed once more where their index is known, so that they need not be kept for that.
+    pub(super) fn slow_addresses(&mut self, space: Space, addr: Address, val: &Val) -> Parts {
+        let found = match addr.base {
+            Operand::Reg(r) if !matches!(space, Space::Shared | Space::Local | Space::Param) => self.lane_pointer(r),
+            _ => None,
+        };
+        let Some((Pointer { mut base, scale, signed, .. }, indices)) = found else {
+            return self.address_lanes(val, space);
+        };
+        base.number = base.number.wrapping_add(addr.offset);
+        let base = self.fixed_base(&base);
+        let base = self.b.ins().splat(types::I64X2, base);
+        let factor = self.constant(base, scale.cast_unsigned());
+        let wide: Parts = indices.into_iter().flat_map(|index| self.widen(index, signed)).collect();
+        self.map1(&wide, |e, index| {
+            let scaled = e.b.ins().imul(index, factor);
+            e.b.ins().iadd(base, scaled)
+        })
     }
 
     /// The host address of a lane. Lanes that are not active access a spare place.
     pub(super) fn lane_host(&mut self, hosts: &Hosts, lane: usize) -> Value {
-        let Some((base, step, spare)) = hosts.offsets else { return self.extract(&hosts.lanes, RegTy::B64, lane) };
+        let Some(Offsets { base, step, scale, spare }) = hosts.offsets else {
+            return self.extract(&hosts.lanes, RegTy::B64, lane);
+        };
         let offset = self.extract(&hosts.lanes, RegTy::B32, lane);
         let offset = self.b.ins().uextend(types::I64, offset);
+        let offset = self.times(offset, scale);
         let host = self.b.ins().iadd(base, offset);
         let host = self.moved(host, step * lane as i64);
         match spare {
@@ -857,7 +907,7 @@ impl Emit<'_, '_> {
         let last = self.b.ins().splat(types::I32X4, last);
         let ok = self.in_range(&offsets, last, size, mask.as_ref().map(|mask| &*mask.lanes));
         let spare = mask.map(|mask| (mask.bits, self.scratch_address(0)));
-        (Hosts { lanes: offsets, offsets: Some((base, step, spare)) }, ok)
+        (Hosts { lanes: offsets, offsets: Some(Offsets { base, step, scale: 1, spare }) }, ok)
     }
 
     /// [`Self::lane_hosts`] in the window.

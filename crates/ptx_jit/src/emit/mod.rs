@@ -126,8 +126,9 @@ pub(crate) struct Emit<'a, 'f> {
     fixed: HashMap<Reg, Value>,
     bases: Vec<(Base, Value)>,
     rooms: Vec<(fixed::Reach, fixed::Room)>,
-    /// 64-bit scalars that have been made of an index in the node so far: the register in which that was extended, and the index.
-    indices: HashMap<Reg, (Reg, Value)>,
+    /// 64-bit registers that have been made of an index in the node so far: the register in which that was extended, and the index, of 32
+    /// bits, a scalar or in lanes.
+    indices: HashMap<Reg, (Reg, Val)>,
     /// Ranges that have been checked in the node so far; see `memory`.
     checked: Vec<memory::Checked>,
     /// The instructions of the node from the current one on.
