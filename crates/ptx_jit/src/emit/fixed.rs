@@ -112,10 +112,15 @@ impl Emit<'_, '_> {
         }
     }
 
+    /// The address that a base is, if the function has computed it.
+    pub(super) fn known_base(&self, base: &Base) -> Option<Value> {
+        self.bases.iter().find(|(of, _)| of == base).map(|(_, v)| *v)
+    }
+
     /// The address that a base is.
     pub(super) fn fixed_base(&mut self, base: &Base) -> Value {
-        if let Some((_, v)) = self.bases.iter().find(|(of, _)| of == base) {
-            return *v;
+        if let Some(v) = self.known_base(base) {
+            return v;
         }
         let terms: Vec<Value> = base.terms.iter().map(|&r| self.fixed(r)).collect();
         let mut cursor = self.at_entry();
@@ -245,8 +250,7 @@ impl Emit<'_, '_> {
     /// The same address, computed from its base and index: the register need not be kept for it then.
     pub(super) fn rebased(&mut self, r: Reg, val: Val) -> Val {
         let Some((pointer, index)) = self.pointer(r, &val) else { return val };
-        let known = self.bases.iter().any(|(of, _)| *of == pointer.base);
-        if !known && self.bases.len() == MAX_ROOMS {
+        if self.known_base(&pointer.base).is_none() && self.bases.len() >= MAX_ROOMS {
             return val;
         }
         let base = self.fixed_base(&pointer.base);

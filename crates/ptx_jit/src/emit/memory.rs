@@ -17,7 +17,7 @@ use super::{Emit, Mask, Val, arg, trusted};
 use crate::abi::Helper;
 use crate::abi::Site;
 use crate::abi::context::at;
-use crate::analysis::pointers::Pointer;
+use crate::analysis::pointers::{Base, Pointer};
 
 /// Flags of an access to tenant memory: it may fault, and is aligned only as elements are.
 pub(super) fn tenant() -> MemFlagsData {
@@ -806,17 +806,17 @@ impl Emit<'_, '_> {
         Some((Hosts { lanes: indices, offsets: Some(Offsets { base, step: 0, scale, spare }) }, ok))
     }
 
-    /// Addresses of lanes for a helper, computed once more where their index is known, so that they need not be kept for that.
+    /// Addresses of lanes for a helper, computed once more where their index and the base are known, so that they need not be kept for that.
     pub(super) fn slow_addresses(&mut self, space: Space, addr: Address, val: &Val) -> Parts {
         let found = match addr.base {
             Operand::Reg(r) if !matches!(space, Space::Shared | Space::Local | Space::Param) => self.lane_pointer(r),
             _ => None,
         };
-        let Some((Pointer { mut base, scale, signed, .. }, indices)) = found else {
+        let Some((Pointer { base: at, scale, signed, .. }, indices)) = found else {
             return self.address_lanes(val, space);
         };
-        base.number = base.number.wrapping_add(addr.offset);
-        let base = self.fixed_base(&base);
+        let number = at.number.wrapping_add(addr.offset);
+        let Some(base) = self.known_base(&Base { number, ..at }) else { return self.address_lanes(val, space) };
         let base = self.b.ins().splat(types::I64X2, base);
         let factor = self.constant(base, scale.cast_unsigned());
         let wide: Parts = indices.into_iter().flat_map(|index| self.widen(index, signed)).collect();
