@@ -861,21 +861,23 @@ fn arrays_begin_and_end_where_memory_does() {
         let shared = "mov.u32 %r4, %r1;";
         let mixed = "xor.b32 %r5, %r0, 21; add.u32 %r4, %r1, %r5;";
         let some = "xor.b32 %r5, %r0, 21; add.u32 %r4, %r1, %r5; setp.gt.u32 %p0, %r5, 40;";
-        let indices = [steady, shared, mixed, some].into_iter().flat_map(|index| [("u", index), ("s", index)]);
+        let parted = "xor.b32 %r5, %r0, 22; add.u32 %r4, %r1, %r5; setp.gt.u32 %p0, %r5, 40;";
+        let indices = [steady, shared, mixed, some, parted].into_iter().flat_map(|index| [("u", index), ("s", index)]);
         for (sign, index) in indices {
             let guard = if index == some { "@%p0 " } else { "" };
+            let [part, meet] = if index == parted { ["@%p0 bra ON;", "ON:"] } else { [""; 2] };
             // What threads write to is each one's own.
-            let written = if load == "u32 %r2" && index != shared {
+            let written = if load == "u32 %r2" && index != shared && index != parted {
                 format!("{guard}st.global.u32 [%rd2], %r2; {guard}atom.global.add.u32 %r2, [%rd2], 3;")
             } else {
                 String::new()
             };
             let body = format!(
                 "cvt.u32.u64 %r1, %rd1; {index} mul.wide.{sign}32 %rd6, %r4, {scale}; add.s64 %rd2, %rd0, %rd6;\n\
-                 mov.u32 %r2, 0; mov.u16 %h0, 0; mov.u64 %rd3, 0; mov.u64 %rd4, 0;\n\
+                 mov.u32 %r2, 0; mov.u16 %h0, 0; mov.u64 %rd3, 0; mov.u64 %rd4, 0; {part}\n\
                  {guard}ld.global.{load}, [%rd2+{size}]; xor.b64 %rd4, %rd4, %rd3; cvt.u32.u16 %r3, %h0; add.u32 %r2, %r2, %r3;\n\
                  {guard}ld.global.{load}, [%rd2-{size}]; xor.b64 %rd4, %rd4, %rd3; cvt.u32.u16 %r3, %h0; add.u32 %r2, %r2, %r3;\n\
-                 bar.sync 0; {written} bar.sync 0;\n\
+                 {meet} bar.sync 0; {written} bar.sync 0;\n\
                  mul.wide.u32 %rd5, %r0, 16; add.s64 %rd5, %rd5, {out}; st.global.u64 [%rd5], %rd4; st.global.u32 [%rd5+8], %r2;"
             );
             let engines = [EngineKind::Jit, EngineKind::Interpreter];

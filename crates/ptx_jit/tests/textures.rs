@@ -85,6 +85,70 @@ fn usual_textures_agree() {
     }
 }
 
+/// Texels inside images, and around their edges, at coordinates that go on from thread to thread, as those of pictures do.
+#[test]
+fn pictures_agree() {
+    const TEXELS: u64 = BASE + 4096;
+    const BYTES: usize = 1 << 17;
+    const OUT: u64 = BASE + BYTES as u64 - 8192;
+    let text = ".version 8.0\n.target sm_75\n.address_size 64\n\
+                .visible .entry k(.param .u64 h, .param .u64 out, .param .f32 x, .param .f32 y, .param .f32 dx, .param .f32 dy) {\n\
+                .reg .b64 %h, %o, %p; .reg .b32 %t, %v<4>; .reg .f32 %i, %x, %y, %dx, %dy;\n\
+                ld.param.u64 %h, [h]; ld.param.u64 %o, [out]; ld.param.f32 %x, [x]; ld.param.f32 %y, [y];\n\
+                ld.param.f32 %dx, [dx]; ld.param.f32 %dy, [dy]; mov.u32 %t, %tid.x; cvt.rn.f32.u32 %i, %t;\n\
+                fma.rn.f32 %x, %i, %dx, %x; fma.rn.f32 %y, %i, %dy, %y;\n\
+                tex.2d.v4.f32.f32 {%v0, %v1, %v2, %v3}, [%h, {%x, %y}];\n\
+                mul.wide.u32 %p, %t, 16; add.s64 %p, %o, %p; st.global.v4.b32 [%p], {%v0, %v1, %v2, %v3}; ret; }";
+    let kernel = Arc::new(ptx::Program::parse(text.as_bytes()).unwrap().lower(0, &|_| None).unwrap());
+    let formats = [(Format::F32, 1), (Format::F32, 2), (Format::F32, 4), (Format::Unorm8, 1), (Format::Unorm8, 4)];
+    let mut random = Random(7);
+    for (format, channels) in formats {
+        for size in [[1, 1], [9, 5], [64, 16], [300, 3]] {
+            for mode in texture::AddressMode::ALL {
+                for normalized in [false, true] {
+                    let image = texture::Image::pitched(
+                        format,
+                        channels,
+                        TEXELS,
+                        size,
+                        size[0] * texture_bytes(format, channels),
+                    );
+                    let sampler = texture::Sampler {
+                        address: [mode; 3],
+                        filter: Filter::Linear,
+                        normalized,
+                        ..texture::Sampler::default()
+                    };
+                    let mut memory: Vec<u8> = (0..BYTES / 4)
+                        .flat_map(|_| (random.below(4096) as f32 / 64.0 - 9.0).to_bits().to_le_bytes())
+                        .collect();
+                    memory[..128].copy_from_slice(&texture::Descriptor { image, sampler: Some(sampler) }.encode());
+                    // Inside but for the last few, or across an edge.
+                    for from in [0.75, -3.0] {
+                        let unit = |axis: usize| if normalized { 1.0 / size[axis] as f32 } else { 1.0 };
+                        let (dx, dy) = ((size[0] as f32 - 1.0) / 60.0, (size[1] as f32 - 1.0) / 61.0);
+                        let numbers = [from * unit(0), from * unit(1), dx * unit(0), dy * unit(1)];
+                        let mut launch = Launch::clone(&launch([64, 1, 1], &[BASE, OUT]));
+                        launch.params.extend(numbers.iter().flat_map(|x: &f32| x.to_bits().to_le_bytes()));
+                        let launch = Arc::new(launch);
+                        let (mut interpreted, mut machine) = (memory.clone(), memory.clone());
+                        testgen::interpret(&kernel, &launch, BASE, &mut interpreted).unwrap();
+                        run(&kernel, &launch, BASE, &mut machine, Control::RUN).unwrap();
+                        assert!(
+                            machine == interpreted,
+                            "{format:?} x {channels}, {size:?}, {mode:?}, normalized {normalized}, from {from}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn texture_bytes(format: Format, channels: u8) -> u32 {
+    texture::Image::array(Shape::D2, format, channels, 0, [1, 1, 1], 1).texel()
+}
+
 /// Accesses take long, and a kernel may have thousands of them without a loop of its own: each is a place where the worker is given back.
 #[test]
 fn accesses_give_the_worker_back() {

@@ -254,12 +254,12 @@ impl Run {
     }
 
     /// Orders in which nobody misses a barrier between this and what comes `behind`.
-    fn orders(&self, behind: &[Access], steps: &mut usize) -> Orders {
-        let pairs = self.accesses.len() * behind.len();
-        if self.accesses.len() + behind.len() > MAX_ACCESSES || *steps < pairs {
+    fn orders(&self, behind: &[Access], warps: usize, steps: &mut usize) -> Orders {
+        let takes = self.accesses.len() * behind.len() * warps;
+        if self.accesses.len() + behind.len() > MAX_ACCESSES || *steps < takes {
             return Orders::NONE;
         }
-        *steps -= pairs;
+        *steps -= takes;
         let both = self.accesses.iter().flat_map(|a| behind.iter().map(move |b| (a, b)));
         both.fold(self.orders, |orders, (a, b)| if orders == Orders::NONE { orders } else { a.orders(b, orders) })
     }
@@ -279,7 +279,7 @@ fn runs(index: usize, insts: &[Inst], ends: bool, places: &Places<'_>, steps: &m
         let end = next.unwrap_or(insts.len());
         let behind = if next.is_some() || ends { accesses(&insts[at + 1..end], places) } else { None };
         let orders = match (&run, &behind) {
-            (Some(run), Some(behind)) => run.orders(behind, steps),
+            (Some(run), Some(behind)) => run.orders(behind, places.warps.len(), steps),
             _ => Orders::NONE,
         };
         match (&mut run, behind) {
@@ -424,7 +424,7 @@ fn is_same(op: &Op) -> bool {
 mod tests {
     use super::*;
 
-    /// How many barriers of the kernel stay, and and through how many parts of it the last warp is the first to run.
+    /// How many barriers of the kernel stay, and through how many parts of it the last warp is the first to run.
     fn barriers(body: &str, block: [u32; 3]) -> (usize, usize) {
         let text = format!(
             ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 a, .param .u32 n) {{\n\

@@ -35,8 +35,17 @@ pub(super) struct Room {
     bias: Value,
     /// The first index that is too high: an i32 for unsigned ones, else an i64.
     limit: Value,
-    /// The same of indices that are not negative, an i32 without a sign.
-    end: Value,
+    lanes: LaneRoom,
+}
+
+/// The same for lanes that have each an index of its own.
+#[derive(Clone, Copy, Debug)]
+struct LaneRoom {
+    /// The lowest index that may be accessed, and how many from there on, i32 without a sign.
+    low: Value,
+    count: Value,
+    /// Host address of the lowest access of that one.
+    host: Value,
 }
 
 /// Most of each that a function keeps.
@@ -155,8 +164,9 @@ impl Emit<'_, '_> {
         let most = cursor.ins().iadd_imm_s(window, -reach.span);
         let most = cursor.ins().isub(most, rest);
         let most = cursor.ins().sshr_imm_u(most, i64::from(shift));
-        let mut limit = cursor.ins().iadd_imm_s(most, 1);
+        let all = cursor.ins().iadd_imm_s(most, 1);
         let zero = cursor.ins().iconst(types::I64, 0);
+        let mut limit = all;
         if reach.signed {
             // The last lane's index is not to wrap.
             let wraps = cursor.ins().iadd_imm_s(bias, (1 << 31) - reach.ahead);
@@ -170,24 +180,36 @@ impl Emit<'_, '_> {
             limit = cursor.ins().select(inside, limit, zero);
         }
         limit = cursor.ins().smax(limit, zero);
+        // Indices are from `least` to before `end`; those in the window, from -`bias` on, `all` of them.
+        let [least, end] = if reach.signed { [-1 << 31, 1 << 31] } else { [0, 1 << 32] };
+        let [least, end] = [least, end].map(|number: i64| cursor.ins().iconst(types::I64, number));
+        let first = cursor.ins().ineg(bias);
+        let low = cursor.ins().smax(first, least);
+        let low = cursor.ins().smin(low, end);
+        // Where this overflows, the first one does not exist either.
+        let behind = cursor.ins().isub(all, bias);
+        let high = cursor.ins().smin(behind, end);
+        let high = cursor.ins().smax(high, least);
+        let count = cursor.ins().isub(high, low);
+        let most = cursor.ins().iconst(types::I64, i64::from(u32::MAX));
+        let count = cursor.ins().smin(count, most);
+        let mut count = cursor.ins().smax(count, zero);
         if reach.size > 1 {
             let odd = cursor.ins().band_imm_u(offset, reach.size - 1);
             limit = cursor.ins().select(odd, zero, limit);
+            count = cursor.ins().select(odd, zero, count);
         }
-        let end = if reach.signed {
-            let end = cursor.ins().isub(limit, bias);
-            let negative = cursor.ins().iconst(types::I64, 1 << 31);
-            let end = cursor.ins().smin(end, negative);
-            let end = cursor.ins().smax(end, zero);
-            let inside = cursor.ins().icmp(IntCC::SignedGreaterThanOrEqual, bias, zero);
-            let end = cursor.ins().select(inside, end, zero);
-            cursor.ins().ireduce(types::I32, end)
-        } else {
+        if !reach.signed {
             limit = cursor.ins().ireduce(types::I32, limit);
-            limit
-        };
+        }
         let at = cursor.ins().iadd(at, delta);
-        let room = Room { at, bias, limit, end };
+        let from_low = cursor.ins().ishl_imm_u(low, i64::from(shift));
+        let lanes = LaneRoom {
+            low: cursor.ins().ireduce(types::I32, low),
+            count: cursor.ins().ireduce(types::I32, count),
+            host: cursor.ins().iadd(at, from_low),
+        };
+        let room = Room { at, bias, limit, lanes };
         self.rooms.push((reach.clone(), room));
         Some(room)
     }
@@ -206,20 +228,20 @@ impl Emit<'_, '_> {
         (self.b.ins().iadd(room.at, scaled), ok)
     }
 
-    /// The host address of the lowest access of index 0, and whether indices of 32 bits, those of the lanes of a mask, are not negative and
-    /// may all be accessed. Where some are negative, and yet inside, that is not found out.
-    pub(super) fn all_in_room(&mut self, room: Room, indices: &Parts, mask: Option<&[Value]>) -> (Value, Value) {
-        let mut most: Option<Value> = None;
-        for (i, &index) in indices.iter().enumerate() {
-            // Zero is in range, if anything is.
-            let index = mask.map_or(index, |mask| self.b.ins().band(index, mask[i]));
-            most = Some(most.map_or(index, |most| self.b.ins().umax(most, index)));
-        }
-        let end = self.b.ins().splat(types::I32X4, room.end);
-        let most = most.unwrap_or(end);
-        let fine = self.b.ins().icmp(IntCC::UnsignedLessThan, most, end);
+    /// For lanes' indices of 32 bits: what they are ahead of the lowest one that may be accessed, without a sign; where the lowest access of
+    /// that one is; and whether all may be accessed, those of the lanes of a mask.
+    pub(super) fn all_in_room(&mut self, room: Room, indices: &Parts, mask: Option<&[Value]>) -> (Parts, Value, Value) {
+        let LaneRoom { low, count, host } = room.lanes;
+        let low = self.b.ins().splat(types::I32X4, low);
+        let ahead = self.map1(indices, |e, index| e.b.ins().isub(index, low));
+        let count = self.b.ins().splat(types::I32X4, count);
+        // Zero is in range, if anything is.
+        let asked = ahead.iter().enumerate().map(|(i, &ahead)| mask.map_or(ahead, |m| self.b.ins().band(ahead, m[i])));
+        let asked: Parts = asked.collect();
+        let most = asked.into_iter().reduce(|most, ahead| self.b.ins().umax(most, ahead)).unwrap_or(count);
+        let fine = self.b.ins().icmp(IntCC::UnsignedLessThan, most, count);
         let fine = self.b.ins().vhigh_bits(types::I32, fine);
-        (room.at, self.b.ins().icmp_imm_u(IntCC::Equal, fine, 0xf))
+        (ahead, host, self.b.ins().icmp_imm_u(IntCC::Equal, fine, 0xf))
     }
 
     /// What the addresses of lanes in a register are made of, if that can be told, and their indices.

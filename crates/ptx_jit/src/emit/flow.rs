@@ -164,6 +164,7 @@ pub(crate) fn emit_region(
         bases: Vec::new(),
         rooms: Vec::new(),
         indices: HashMap::new(),
+        opposites: HashMap::new(),
         checked: Vec::new(),
         upcoming: &[],
         skippable: false,

@@ -56,12 +56,18 @@ impl Emit<'_, '_> {
     /// Where two vectors are equal, of where they are not, which takes the processor twice as long to find out.
     fn opposite(&mut self, v: Value) -> Option<Value> {
         let dfg = &self.b.func.dfg;
-        match dfg.insts[dfg.value_def(dfg.resolve_aliases(v)).inst()?] {
-            InstructionData::IntCompare { cond: IntCC::NotEqual, args: [a, b], .. } if self.is_vector(a) => {
-                Some(self.b.ins().icmp(IntCC::Equal, a, b))
-            }
-            _ => None,
+        let v = dfg.resolve_aliases(v);
+        let [a, b] = match dfg.insts[dfg.value_def(v).inst()?] {
+            InstructionData::IntCompare { cond: IntCC::NotEqual, args, .. } if self.is_vector(args[0]) => args,
+            _ => return None,
+        };
+        let here = (self.b.current_block()?, v);
+        if let Some(&equal) = self.opposites.get(&here) {
+            return Some(equal);
         }
+        let equal = self.b.ins().icmp(IntCC::Equal, a, b);
+        self.opposites.insert(here, equal);
+        Some(equal)
     }
 
     /// The number that all lanes of words are, if that is plain to see.

@@ -801,9 +801,9 @@ impl Emit<'_, '_> {
         let (Pointer { mut base, scale, signed, .. }, indices) = self.lane_pointer(r)?;
         base.number = base.number.wrapping_add(addr.offset);
         let room = self.room(&Reach { base, scale, signed, size, span: size, ahead: 0 })?;
-        let (base, ok) = self.all_in_room(room, &indices, mask.map(|mask| &*mask.lanes));
+        let (ahead, base, ok) = self.all_in_room(room, &indices, mask.map(|mask| &*mask.lanes));
         let spare = mask.map(|mask| (mask.bits, self.scratch_address(0)));
-        Some((Hosts { lanes: indices, offsets: Some(Offsets { base, step: 0, scale, spare }) }, ok))
+        Some((Hosts { lanes: ahead, offsets: Some(Offsets { base, step: 0, scale, spare }) }, ok))
     }
 
     /// Addresses of lanes for a helper, computed once more where their index and the base are known, so that they need not be kept for that.

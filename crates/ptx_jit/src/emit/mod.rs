@@ -129,6 +129,8 @@ pub(crate) struct Emit<'a, 'f> {
     /// 64-bit registers that have been made of an index in the node so far: the register in which that was extended, and the index, of 32
     /// bits, a scalar or in lanes.
     indices: HashMap<Reg, (Reg, Val)>,
+    /// Masks of equal lanes that a block has, by the block and the mask of those that differ.
+    opposites: HashMap<(Block, Value), Value>,
     /// Ranges that have been checked in the node so far; see `memory`.
     checked: Vec<memory::Checked>,
     /// The instructions of the node from the current one on.

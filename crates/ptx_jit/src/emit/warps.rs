@@ -23,7 +23,7 @@ pub(super) struct Warps {
     pub(super) bits: Value,
     /// Where its code goes when it is done.
     pub(super) next: Block,
-    /// `first`, and how many have been looked at.
+    /// The sum of `first` and how many have been looked at.
     count: Value,
     head: Block,
     done: Block,

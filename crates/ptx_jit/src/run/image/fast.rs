@@ -31,7 +31,7 @@ enum Kind {
 struct Plane {
     /// Host address of its first texel.
     base: *const u8,
-    /// Bytes of a row, and of a texel. All of it has no more than 2^31.
+    /// Bytes from a row to the next, if there is one, and of a texel. All of it has no more than 2^31.
     pitch: i32,
     texel: i32,
     kind: Kind,
@@ -365,7 +365,7 @@ impl Plane {
     fn pairs(&self, offsets: Row) -> [Row; 2] {
         let places = self.places(offsets);
         let two = |i: usize| {
-            // SAFETY: as above; both texels are there.
+            // SAFETY: as above; both texels are there. What others write meanwhile may be seen or not.
             let low = unsafe { _mm_loadl_epi64(places[i].cast()) };
             // SAFETY: as above.
             let high = unsafe { _mm_loadl_epi64(places[i + 1].cast()) };
