@@ -80,7 +80,9 @@ impl Compiled {
             regions.push(Region { function, exits, sole, straight: false, around, waits, barrier, meeting });
             attached.push(region.attached);
         }
-        let passes = |region: &Region| !region.waits && region.barrier.as_deref().is_none_or(barrier::is_for_all);
+        let passes = |region: &Region| {
+            !region.waits && region.barrier.as_deref().is_none_or(|site| barrier::is_for_all(&site.op))
+        };
         let straight: Vec<bool> = regions.iter().map(|r| r.sole.is_some_and(|to| passes(&regions[to]))).collect();
         regions.iter_mut().zip(straight).for_each(|(region, straight)| region.straight = straight);
         Ok(Compiled {

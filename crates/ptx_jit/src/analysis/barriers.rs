@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ptx::ir::{Address, BarKind, Block, Inst, Kernel, Op, Operand, Order, Reg, SReg, Space, Term};
+use ptx::ir::{Address, Block, Inst, Kernel, Op, Operand, Order, Reg, SReg, Space, Term};
 use ptx::launch::WARP;
 
 use super::address::Addresses;
@@ -24,9 +24,9 @@ use super::classes::Shape;
 use super::graph::{NodeId, targets};
 use super::regset::RegSet;
 use super::{Between, PATIENCE, dead, dominators, operands};
-use crate::run::barrier::BARRIERS;
+use crate::run::barrier;
 
-/// Accesses between two barriers, each that is left; with more, the barrier stays.
+/// Most different accesses on both sides of a barrier that is left out.
 const MAX_ACCESSES: usize = 64;
 /// Times that a kernel is gone through to find out what all its threads do alike; if that is not known by then, barriers stay.
 const MAX_ROUNDS: usize = 16;
@@ -116,8 +116,7 @@ fn ends(kernel: &Kernel, block: &Block) -> bool {
 
 /// A barrier at which all threads wait for all others?
 fn is_for_all(inst: &Inst) -> bool {
-    let whole = matches!(inst.op, Op::Bar { kind: BarKind::Sync, count: None, id: Operand::Imm(id), .. } if id < BARRIERS as u64);
-    whole && inst.guard.is_none()
+    barrier::is_for_all(&inst.op) && inst.guard.is_none()
 }
 
 /// Bytes of shared memory, or outside it: addresses that fault.
@@ -203,6 +202,7 @@ impl<'k> Places<'k> {
         let warps = (0..threads).step_by(WARP as usize).map(warp).collect();
         Places { addresses: Addresses::new(kernel, shape, None), warps }
     }
+
     /// What an instruction accesses that threads share; `None` if it does more than that.
     fn access(&self, inst: &Inst) -> Option<Option<Access>> {
         let (space, bytes, order, addr, writes) = match &inst.op {

@@ -1,10 +1,10 @@
 //! The barriers of a CTA.
 
-use ptx::ir::{BarKind, BarRed, Op};
+use ptx::ir::{BarKind, BarRed, Op, Operand};
 use ptx::launch::{Exception, WARP};
 
 use super::joint::write_lane;
-use crate::abi::joint::{Site, Slot};
+use crate::abi::joint::Site;
 
 /// Barriers of a CTA, as PTX numbers them.
 pub(crate) const BARRIERS: usize = 16;
@@ -42,9 +42,8 @@ impl Threads {
 }
 
 /// Is this a barrier at which all threads arrive, and one that there is?
-pub(crate) fn is_for_all(site: &Site) -> bool {
-    let whole = matches!(site.op, Op::Bar { kind: BarKind::Sync, count: None, .. });
-    whole && matches!(site.a, Slot::Imm(id) if id < BARRIERS as u64)
+pub(crate) fn is_for_all(op: &Op) -> bool {
+    matches!(op, Op::Bar { kind: BarKind::Sync, count: None, id: Operand::Imm(id), .. } if *id < BARRIERS as u64)
 }
 
 /// Lanes `lanes` (by warp) arrive at the barrier operation of `site`, at the head of `region`. True if they go on at once.

@@ -636,7 +636,10 @@ impl State {
             return Ok(self.gather(region, kind == BarKind::ClusterWait));
         }
         // All threads at once at a barrier for all, which is the rule: nothing to keep.
-        if barrier::is_for_all(site) && self.ready.iter().all(|&w| w == 0) && !self.arrived && self.gathering.is_empty()
+        if barrier::is_for_all(&site.op)
+            && self.ready.iter().all(|&w| w == 0)
+            && !self.arrived
+            && self.gathering.is_empty()
         {
             return Ok(true);
         }
