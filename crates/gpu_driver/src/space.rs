@@ -455,7 +455,13 @@ impl Space {
                 f(
                     done,
                     match backing.vram_mapping() {
-                        Some(vram) => Reachable::Plain(vram.range(phys.address as usize, bytes as usize)),
+                        Some(vram) => {
+                            let (offset, bytes) = (phys.address as usize, bytes as usize);
+                            if write {
+                                vram.expect_writes(offset, bytes);
+                            }
+                            Reachable::Plain(vram.range(offset, bytes))
+                        }
                         None => Reachable::Vram { backing: backing.as_ref(), at: phys.address, bytes: bytes as usize },
                     },
                 );

@@ -10,6 +10,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::thread::futex;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::huge::{self, HUGE};
 use crate::slices::in_short_slices;
 use crate::{HostRange, Memfd, PAGE};
 
@@ -38,30 +39,28 @@ impl Mapping {
     /// The range is inside the file.
     pub(crate) fn new(file: &Memfd, offset: u64, bytes: u64, flags: MapFlags) -> io::Result<Mapping> {
         let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
-        let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | flags,
-                file,
-                offset,
-            )
-        }?;
-        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Mapping { base, bytes, guard: 0 })
+        let (prot, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | flags);
+        if bytes < HUGE {
+            // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
+            let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, prot, shared, file, offset) }?;
+            let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+            return Ok(Mapping { base, bytes, guard: 0 });
+        }
+        let base = huge::reserve(bytes, (offset % HUGE as u64) as usize)?;
+        // From here on it is unmapped when this goes.
+        let mapping = Mapping { base, bytes, guard: 0 };
+        // SAFETY: MAP_FIXED replaces pages of the fresh reservation alone.
+        unsafe { rustix::mm::mmap(base.as_ptr().cast(), bytes, prot, shared | MapFlags::FIXED, file, offset) }?;
+        Ok(mapping)
     }
 
     /// All of a file, with guard pages on both sides.
     pub(crate) fn guarded(file: &Memfd, flags: MapFlags) -> io::Result<Mapping> {
         let bytes = usize::try_from(file.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let whole = bytes.checked_add(2 * GUARD).ok_or(io::ErrorKind::OutOfMemory)?;
-        let reserved = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh reservation at an address of the kernel's choice disturbs nothing.
-        let first = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), whole, ProtFlags::empty(), reserved) }?;
+        let first = huge::reserve(whole, HUGE - GUARD)?;
         // SAFETY: inside the reservation.
-        let base = NonNull::new(unsafe { first.cast::<u8>().add(GUARD) }).ok_or(io::ErrorKind::OutOfMemory)?;
+        let base = unsafe { first.add(GUARD) };
         // From here on it is unmapped when this goes.
         let mapping = Mapping { base, bytes, guard: GUARD };
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED | flags);
@@ -141,6 +140,13 @@ impl Mapping {
         // SAFETY: `at` checked that the range lies inside this mapping, which is there as long as `self`; Rust never holds a
         // reference into it, but atomics.
         unsafe { HostRange::new(at.addr(), bytes) }
+    }
+
+    /// Says that a range is about to be written: what of it was never touched will get huge pages. A hint; memory of which somebody
+    /// knows where the machine has it shall not be given to it, since pages move.
+    pub fn expect_writes(&self, offset: usize, bytes: usize) {
+        let start = self.at(offset, bytes).addr();
+        huge::expect_writes(&(start..start + bytes), &(self.address()..self.address() + self.bytes));
     }
 
     fn at(&self, offset: usize, bytes: usize) -> *mut u8 {

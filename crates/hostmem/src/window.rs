@@ -1,13 +1,16 @@
 //! A reserved range of host addresses into which pages of memory files are mapped.
 
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use intervals::IntervalMap;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::growth::Growth;
+use crate::huge;
 use crate::{HostRange, Memfd, PAGE};
 
 /// Inaccessible bytes behind a window's end: an access that begins inside never reaches foreign memory.
@@ -52,6 +55,7 @@ pub struct Window {
     bytes: u64,
     /// Guards the mappings against change during a checked access.
     runs: RwLock<Runs>,
+    growth: Mutex<Growth>,
 }
 
 // SAFETY: a window is plain memory; checked access is by raw copies and atomics under the lock.
@@ -65,32 +69,10 @@ impl Window {
     /// # Errors
     /// What the operating system says.
     pub fn reserve(bytes: u64) -> io::Result<Window> {
-        const ALIGN: u64 = 2 << 20;
         let bytes = bytes.max(PAGE).next_multiple_of(PAGE);
-        let whole = usize::try_from(bytes + GUARD + ALIGN).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        // SAFETY: a fresh reservation at an address of the kernel's choice disturbs nothing.
-        let at = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                whole,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }?;
-        let skip = at.addr().next_multiple_of(ALIGN as usize) - at.addr();
-        let tail = ALIGN as usize - skip;
-        // SAFETY: the part before the aligned start is inside the fresh reservation and unused.
-        let base = unsafe { at.cast::<u8>().add(skip) };
-        if skip > 0 {
-            // SAFETY: as above.
-            let _ = unsafe { rustix::mm::munmap(at, skip) };
-        }
-        // SAFETY: the part behind the guard is inside the fresh reservation and unused.
-        let end = unsafe { base.add(whole - ALIGN as usize) };
-        // SAFETY: as above.
-        let _ = unsafe { rustix::mm::munmap(end.cast(), tail) };
-        let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Window { base, bytes, runs: RwLock::default() })
+        let whole = usize::try_from(bytes + GUARD).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let base = huge::reserve(whole, 0)?;
+        Ok(Window { base, bytes, runs: RwLock::default(), growth: Mutex::default() })
     }
 
     /// Host address of offset 0.
@@ -249,6 +231,43 @@ impl Window {
     fn range(&self, offset: u64, bytes: u64) -> HostRange<'_> {
         // SAFETY: all of it is mapped while the lock is held.
         unsafe { HostRange::new(self.address() + offset as usize, bytes as usize) }
+    }
+
+    /// Says that `bytes` at `offset` are about to be written: what of them was never touched will get huge pages, where the memory file
+    /// is mapped at offsets that are alike modulo 2 MiB. A hint.
+    pub fn expect_writes(&self, offset: u64, bytes: u64) {
+        if bytes < huge::MUCH {
+            return;
+        }
+        let range = offset..offset.saturating_add(bytes);
+        // Pages that others touch meanwhile would be in the way of a huge one.
+        let _growth = self.growth.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let runs = self.lock();
+        for (run, _) in runs.overlapping(range.clone()).filter(|(_, protection)| **protection == Protection::ReadWrite) {
+            huge::expect_writes(&self.addresses(&range), &self.addresses(&run));
+        }
+    }
+
+    /// For threads that write through the window's addresses, now and then: if many pages came one by one for the calling thread, looks for
+    /// memory that is being written for the first time, from lower to higher addresses, and prepares huge pages for what follows. A hint; it
+    /// may take milliseconds.
+    pub fn expect_more(&self) {
+        if !huge::has_faulted() {
+            return;
+        }
+        let Ok(mut growth) = self.growth.try_lock() else { return };
+        let (runs, end) = (self.lock(), self.address() + self.bytes as usize);
+        growth.follow(|from| {
+            let offset = from.saturating_sub(self.address()) as u64;
+            let runs = runs.overlapping(offset..self.bytes).filter(|(_, protection)| **protection == Protection::ReadWrite);
+            runs.flat_map(move |(run, _)| huge::blocks(&(from..end), &self.addresses(&run)))
+        });
+    }
+
+    /// Host addresses of a range of offsets, as far as it is inside.
+    fn addresses(&self, offsets: &Range<u64>) -> Range<usize> {
+        let address = |offset: u64| self.address() + offset.min(self.bytes) as usize;
+        address(offsets.start)..address(offsets.end)
     }
 
     /// Copies `bytes` from offset `src` to offset `dst`, if all of both are mapped; the ranges may overlap.

@@ -141,6 +141,9 @@ impl Aperture {
         let mut done = 0;
         for (offset, bytes) in pieces {
             let (offset, bytes) = (offset as usize, bytes as usize);
+            if write {
+                mapping.expect_writes(offset, bytes);
+            }
             f(done, mapping.range(offset, bytes));
             done += bytes;
         }

@@ -333,6 +333,12 @@ impl Transfer {
     /// Moves a part: units from `part.start` to `part.end`, counted over all lines.
     pub(crate) fn run(&self, memory: &Memory, part: Range<u64>) -> Result<(), ChannelError> {
         let mut at = part.start;
+        if let Place::Virtual(va) = self.destination
+            && self.total == self.line
+        {
+            let unit = self.unit();
+            self.space.expect_writes(va.wrapping_add(at * unit), (part.end - at) * unit);
+        }
         while at < part.end {
             let (line, column) = (at / self.line, at % self.line);
             let count = (self.line - column).min(part.end - at);

@@ -23,6 +23,8 @@ use crate::space::Space;
 
 /// Time that a batch of CTAs should take, nanoseconds: long enough to make the lock cheap, short against a slice.
 const BATCH_NS: u64 = 50_000;
+/// A batch that took so long may have written memory for the first time.
+const LONG: Duration = Duration::from_micros(10);
 /// Most CTAs of a batch.
 const MAX_BATCH: u64 = 256;
 /// Most batches of an ordinary grid that are started and wait (each holds a stack and registers).
@@ -529,6 +531,9 @@ fn run_batch(grid: &Grid, mut resident: Box<Resident>) -> Ctas {
     let batch = &mut resident.batch;
     let (before, afresh) = (batch.ended(), !batch.is_under_way());
     let step = batch.resume();
+    if start.elapsed() >= LONG {
+        grid.window.expect_more();
+    }
     let asked = grid.control.load(Ordering::Relaxed) != Control::RUN;
     let done = batch.ended() - before;
     Ctas {

@@ -393,6 +393,13 @@ impl Space {
             .map_err(|_| self.refused(memory, va, data.len() as u64, Access::WRITE))
     }
 
+    /// Says that bytes are about to be written. A hint ([`Window::expect_writes`]).
+    pub(crate) fn expect_writes(&self, va: u64, bytes: u64) {
+        if let Ok(offset) = self.offset(va) {
+            self.window.expect_writes(offset, bytes);
+        }
+    }
+
     /// Replaces a naturally aligned 4- or 8-byte value atomically; gives the old one.
     pub(crate) fn update(
         &self,

@@ -26,8 +26,8 @@ const PTX: &[u8] = include_bytes!("../kernels/engine.ptx");
 
 /// GPU address of the first byte of a case's memory.
 const LO: u64 = 0x10_0000_0000;
-/// Where buffers begin, in bytes: a multiple of it.
-const ALIGN: u64 = 4096;
+/// Where buffers begin, in bytes: a multiple of it; as `cuMemAlloc` does for those of a megabyte.
+const ALIGN: u64 = 2 << 20;
 
 /// Which engines.
 #[derive(clap::Args, Debug)]
@@ -175,6 +175,7 @@ impl Memory<'_> {
         let memory = Memfd::create("bench-engine", end)?;
         window.map(0, &memory, 0, end, Protection::ReadWrite)?;
         for (at, bytes) in buffers.iter().zip(&case.buffers) {
+            window.expect_writes(*at, bytes.len() as u64);
             window.write(*at, bytes)?;
         }
         Ok(Memory { case, window, buffers, descriptors })

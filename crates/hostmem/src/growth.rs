@@ -1,0 +1,68 @@
+//! How a window's memory is written for the first time, and what is prepared for who does.
+
+use crate::huge::{HUGE, is_begun, prepare};
+
+/// Blocks of 2 MiB that are looked at for somebody new.
+const LOOKS: usize = 32;
+/// Blocks that are prepared for somebody new; and most of them, which may take milliseconds.
+const FIRST: usize = 2;
+const MOST: usize = 8;
+
+/// Those who write memory for the first time, from lower to higher addresses.
+#[derive(Debug, Default)]
+pub(crate) struct Growth {
+    writers: [Writer; 4],
+    /// Which of them is replaced next.
+    oldest: usize,
+    /// Where others are looked for.
+    next: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Writer {
+    /// The block that it was seen in.
+    block: usize,
+    /// Address where what is prepared behind it ends.
+    end: usize,
+    /// How many blocks were prepared when it came to the end before.
+    ahead: usize,
+}
+
+impl Growth {
+    /// Looks for who has come to memory that is not prepared, and prepares what follows; `blocks` gives those that may be written, from an
+    /// address on. It looks at a few places only, at others the next time.
+    pub(crate) fn follow<I: Iterator<Item = usize>>(&mut self, blocks: impl Fn(usize) -> I) {
+        let come_to = |writer: &Writer| blocks(writer.end).next().filter(|&block| is_begun(block));
+        let known = self.writers.iter().enumerate().find_map(|(i, writer)| Some((i, come_to(writer)?)));
+        let Some((i, block)) = known.or_else(|| self.look(&blocks)) else { return };
+        let writer = &mut self.writers[i];
+        writer.ahead = (2 * writer.ahead).clamp(FIRST, MOST);
+        (writer.block, writer.end) = (block, block + HUGE);
+        for block in blocks(writer.end).take(writer.ahead) {
+            // Others' memory may lie between.
+            if block != writer.end || !prepare(block) {
+                break;
+            }
+            writer.end += HUGE;
+        }
+    }
+
+    /// Looks for somebody new.
+    fn look<I: Iterator<Item = usize>>(&mut self, blocks: &impl Fn(usize) -> I) -> Option<(usize, usize)> {
+        let mut looked = 0;
+        for block in blocks(self.next).take(LOOKS) {
+            looked += 1;
+            self.next = block + HUGE;
+            if is_begun(block) && self.writers.iter().all(|writer| writer.block != block) {
+                let i = self.oldest;
+                self.oldest = (i + 1) % self.writers.len();
+                self.writers[i] = Writer::default();
+                return Some((i, block));
+            }
+        }
+        if looked < LOOKS {
+            self.next = 0;
+        }
+        None
+    }
+}
