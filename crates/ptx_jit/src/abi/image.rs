@@ -2,15 +2,25 @@
 //! chunk, one behind another.
 
 use ptx::tensor::{MAX_ADDRESSES, MAX_WORDS, Transfer};
+use serde::{Deserialize, Serialize};
 use texture::{Access, Descriptor, Object};
+
+use crate::run::image::Plane;
 
 /// Most bytes of a lane in all rows: the handle, coordinates of a gradient with offsets or values, and results.
 pub(crate) const LANE_BYTES: u32 = 8 + 4 * (texture::MAX_SOURCES as u32) + 8 * (texture::MAX_RESULTS as u32);
 
 const _: () = assert!(8 + 4 * MAX_WORDS + 8 * MAX_ADDRESSES <= LANE_BYTES as usize);
 
+/// An access to textures or surfaces.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Site {
+    pub(crate) access: Access,
+    pub(crate) rows: Rows,
+}
+
 /// Where the rows are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Rows {
     /// Rows of 32 bits behind the handles, which take 64.
     pub(crate) words: usize,
@@ -20,7 +30,7 @@ pub(crate) struct Rows {
     /// Results, and bytes of each: 4 or 8.
     pub(crate) results: usize,
     pub(crate) result: usize,
-    lanes: usize,
+    pub(crate) lanes: usize,
 }
 
 impl Rows {
@@ -53,9 +63,18 @@ impl Rows {
     }
 }
 
-/// Descriptors that have been read, with what they say.
+/// Descriptors that have been read.
 #[derive(Debug, Default)]
-pub(crate) struct Known(pub(crate) [Option<(Words, Object)>; 4]);
+pub(crate) struct Known(pub(crate) [Option<Seen>; 4]);
+
+/// A descriptor that has been read, and what it says.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) words: Words,
+    pub(crate) object: Object,
+    /// As it is sampled, and as its texels are fetched by index; none if only the slow way is right.
+    pub(crate) planes: [Option<Plane>; 2],
+}
 
 /// A descriptor's bytes.
 pub(crate) type Words = [u64; Descriptor::BYTES / 8];

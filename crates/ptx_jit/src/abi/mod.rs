@@ -106,7 +106,7 @@ pub(crate) struct Attached {
     pub(crate) ops: Vec<Op>,
     pub(crate) joints: Vec<joint::Site>,
     pub(crate) matrices: Vec<joint::Matrix>,
-    pub(crate) images: Vec<texture::Access>,
+    pub(crate) images: Vec<image::Site>,
 }
 
 /// Something attached: the region and the place in its list, in one number.

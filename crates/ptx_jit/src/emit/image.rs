@@ -7,7 +7,7 @@ use texture::Access;
 
 use super::{Emit, Val, slot};
 use crate::abi::Helper;
-use crate::abi::image::{LANE_BYTES, Rows};
+use crate::abi::image::{LANE_BYTES, Rows, Site};
 
 impl Emit<'_, '_> {
     pub(super) fn image(&mut self, access: &Access, dsts: &[Reg], srcs: &[Operand]) {
@@ -37,11 +37,11 @@ impl Emit<'_, '_> {
             self.put_row(at, rows.value(i), &parts);
         }
         let key = self.key(self.attached.images.len());
-        self.attached.images.push(*access);
+        self.attached.images.push(Site { access: *access, rows });
         let bits = self.mask_bits_or_full();
-        let shape = self.i32(lanes as i64 | same << 8);
+        let same = self.i32(same);
         let base = self.b.ins().stack_addr(types::I64, at, 0);
-        self.call(Helper::Image, &[self.inv.ctx, key, bits, shape, base], &[]);
+        self.call(Helper::Image, &[self.inv.ctx, key, bits, same, base], &[]);
         for (i, &dst) in dsts.iter().enumerate().take(rows.results) {
             let (part, count) = if rows.result == 8 { (types::I64X2, lanes / 2) } else { (types::I32X4, lanes / 4) };
             let parts: Vec<Value> = (0..count).map(|j| self.take_row(part, at, rows.result(i) + 16 * j)).collect();

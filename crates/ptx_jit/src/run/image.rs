@@ -4,43 +4,43 @@ mod fast;
 
 use std::convert::Infallible;
 
+pub(crate) use fast::Plane;
+
 use ptx::image;
 use ptx::ir::{Space, Ty};
 use ptx::launch;
 use texture::{Access, Descriptor, MAX_RESULTS, MAX_SOURCES, Memory, Object, Refused};
 
 use crate::abi::context::Context;
-use crate::abi::image::{Known, Rows, Words};
+use crate::abi::image::{Known, Rows, Seen, Site, Words};
 use crate::run::helpers::{active, attached, poll, raise, reach, read_element, update, write_element};
 
-/// Performs an access for the lanes `bits` of a chunk. Called by machine code: `shape` says how many lanes the rows have, and
-/// whether the first handle is everybody's.
-pub(crate) extern "C" fn run(ctx: *mut Context, access: u32, bits: u32, shape: u32, rows: *mut u8) {
+/// Performs an access for the lanes `bits` of a chunk. Called by machine code: `same` says whether the first handle is everybody's.
+pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, bits: u32, same: u32, rows: *mut u8) {
     // An access takes as long as a hundred instructions, and kernels may have many without a loop of their own.
     poll(ctx);
-    let access = attached(ctx, access, |of| &of.images);
-    let lanes = (shape & 0xff) as usize;
-    let rows = Lanes { rows: Rows::new(access, lanes), lanes, base: rows };
-    if bits.count_ones() as usize != lanes {
+    let Site { access, rows: at } = attached(ctx, site, |of| &of.images);
+    let rows = Lanes { rows: at, base: rows };
+    if bits.count_ones() as usize != at.lanes {
         rows.clear();
     }
-    if bits != 0 && shape >> 8 != 0 {
+    if bits != 0 && same != 0 {
         let handle = rows.handle(0);
-        let object = object(ctx, handle);
-        let left = fast::perform(ctx, access, object, &rows, bits);
+        let seen = look(ctx, handle);
+        let left = fast::perform(access, seen, &rows, bits);
         for lane in active(left) {
-            rows.perform(ctx, access, handle, object, lane);
+            rows.perform(ctx, access, handle, &seen.object, lane);
         }
         return;
     }
     for lane in active(bits) {
         let handle = rows.handle(lane);
-        rows.perform(ctx, access, handle, object(ctx, handle), lane);
+        rows.perform(ctx, access, handle, &look(ctx, handle).object, lane);
     }
 }
 
 /// What a handle stands for; raises if it stands for nothing.
-fn object<'a>(ctx: *mut Context, handle: u64) -> &'a Object {
+fn look<'a>(ctx: *mut Context, handle: u64) -> &'a Seen {
     let mut words: Words = [0; Descriptor::BYTES / 8];
     if handle.is_multiple_of(Descriptor::ALIGN) {
         let half = Descriptor::ALIGN as usize / 8;
@@ -55,30 +55,35 @@ fn object<'a>(ctx: *mut Context, handle: u64) -> &'a Object {
     }
     // SAFETY: the context is live while its CTA runs.
     let Known(known) = unsafe { &mut (*ctx).known };
-    let place = &mut known[(handle / Descriptor::BYTES as u64) as usize % known.len()];
-    if place.as_ref().is_none_or(|(of, _)| *of != words) {
-        let found = image::object(handle, |bytes| {
-            for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words) {
-                bytes.copy_from_slice(&word.to_le_bytes());
-            }
-            Ok(())
-        });
-        *place = found.ok().map(|object| (words, object));
+    let place = (handle / Descriptor::BYTES as u64) as usize % known.len();
+    if known[place].as_ref().is_none_or(|seen| seen.words != words) {
+        known[place] = read(ctx, handle, words);
     }
-    match place {
-        Some((_, object)) => object,
+    match &known[place] {
+        Some(seen) => seen,
         None => raise(ctx, image::nothing(handle)),
     }
 }
 
+/// What a descriptor says; nothing if it says nothing.
+fn read(ctx: *mut Context, handle: u64, words: Words) -> Option<Seen> {
+    let object = image::object(handle, |bytes| {
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(&words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        Ok(())
+    });
+    let object = object.ok()?;
+    Some(Seen { words, object, planes: [false, true].map(|index| Plane::new(ctx, &object, index)) })
+}
+
 /// Rows of the lanes of a chunk.
-struct Lanes {
-    rows: Rows,
-    lanes: usize,
+struct Lanes<'a> {
+    rows: &'a Rows,
     base: *mut u8,
 }
 
-impl Lanes {
+impl Lanes<'_> {
     fn read<T: Copy>(&self, offset: usize) -> T {
         // SAFETY: machine code has reserved rows for the access, of as many lanes as it says.
         let at = unsafe { self.base.add(offset) };
@@ -99,15 +104,15 @@ impl Lanes {
 
     /// Makes all results zero, for lanes that are not there.
     fn clear(&self) {
-        let Rows { results, result, .. } = self.rows;
-        for offset in (0..results * result * self.lanes).step_by(4) {
+        let Rows { results, result, lanes, .. } = *self.rows;
+        for offset in (0..results * result * lanes).step_by(4) {
             self.write(self.rows.result(0) + offset, 0_u32);
         }
     }
 
     /// The access of one lane.
     fn perform(&self, ctx: *mut Context, access: &Access, handle: u64, object: &Object, lane: usize) {
-        let Rows { words, values, value, results, result, .. } = self.rows;
+        let Rows { words, values, value, results, result, .. } = *self.rows;
         let mut sources = [0; MAX_SOURCES];
         for (i, source) in sources.iter_mut().enumerate().take(words) {
             *source = self.read::<u32>(self.rows.word(i) + 4 * lane).into();

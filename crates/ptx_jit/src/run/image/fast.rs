@@ -10,6 +10,7 @@ use texture::{Access, AddressMode, Filter, Format, Geometry, Mip, Object, Shape}
 
 use super::Lanes;
 use crate::abi::context::Context;
+use crate::abi::image::Seen;
 
 /// Lanes of a block. Chunks of half as many fill it twice.
 const BLOCK: usize = 8;
@@ -28,7 +29,7 @@ enum Kind {
 
 /// An image that can be read without further ado: all of it lies in the window.
 #[derive(Clone, Copy, Debug)]
-struct Plane {
+pub(crate) struct Plane {
     /// Host address of its first texel.
     base: *const u8,
     /// Bytes from a row to the next, if there is one, and of a texel. All of it has no more than 2^31.
@@ -51,19 +52,17 @@ static AVAILABLE: LazyLock<bool> =
     LazyLock::new(|| std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma"));
 
 /// Performs the access for as many of the lanes `bits` as can be here; gives those that are left.
-pub(super) fn perform(ctx: *mut Context, access: &Access, object: &Object, lanes: &Lanes, bits: u32) -> u32 {
+pub(super) fn perform(access: &Access, seen: &Seen, lanes: &Lanes<'_>, bits: u32) -> u32 {
     let index = match *access {
         Access::Sample { geometry: Geometry::D2, integer: false, mip: Mip::Base, offset: false } => false,
         Access::Sample { geometry: Geometry::D1, integer: true, mip: Mip::Base, offset: false } => true,
         _ => return bits,
     };
-    if !*AVAILABLE {
-        return bits;
-    }
-    let Some(plane) = Plane::new(ctx, object, index) else { return bits };
-    let block = BLOCK.min(lanes.lanes);
+    let Some(plane) = &seen.planes[usize::from(index)] else { return bits };
+    let count = lanes.rows.lanes;
+    let block = BLOCK.min(count);
     let mut left = bits;
-    for first in (0..lanes.lanes).step_by(block) {
+    for first in (0..count).step_by(block) {
         let all = if block == BLOCK { 0xff } else { 0xf } << first;
         if bits & all != all {
             continue;
@@ -85,7 +84,7 @@ pub(super) fn perform(ctx: *mut Context, access: &Access, object: &Object, lanes
 
 /// The part of the lanes' rows that a block has.
 struct Rows<'a> {
-    lanes: &'a Lanes,
+    lanes: &'a Lanes<'a>,
     first: usize,
 }
 
@@ -94,7 +93,7 @@ impl Rows<'_> {
     #[target_feature(enable = "avx2,fma")]
     fn word(&self, i: usize) -> Row {
         let at = self.lanes.rows.word(i) + 4 * self.first;
-        if self.lanes.lanes < BLOCK { _mm256_broadcastsi128_si256(self.lanes.read(at)) } else { self.lanes.read(at) }
+        if self.lanes.rows.lanes < BLOCK { _mm256_broadcastsi128_si256(self.lanes.read(at)) } else { self.lanes.read(at) }
     }
 
     #[inline]
@@ -102,7 +101,7 @@ impl Rows<'_> {
     fn put(&self, texels: &[Row; 4]) {
         for (i, &row) in texels.iter().enumerate() {
             let at = self.lanes.rows.result(i) + 4 * self.first;
-            if self.lanes.lanes < BLOCK {
+            if self.lanes.rows.lanes < BLOCK {
                 self.lanes.write(at, _mm256_castsi256_si128(row));
             } else {
                 self.lanes.write(at, row);
@@ -112,7 +111,11 @@ impl Rows<'_> {
 }
 
 impl Plane {
-    fn new(ctx: *mut Context, object: &Object, index: bool) -> Option<Plane> {
+    /// Of an object whose texels are sampled, or fetched by their `index`; none if the twin has to, or the processor cannot.
+    pub(super) fn new(ctx: *mut Context, object: &Object, index: bool) -> Option<Plane> {
+        if !*AVAILABLE {
+            return None;
+        }
         let (image, sampler) = (object.image(), object.sampler()?);
         let fits = match image.shape {
             Shape::Linear => index,
@@ -132,12 +135,12 @@ impl Plane {
         let level = object.level(0);
         let bytes = level.bytes(image.texel());
         // SAFETY: the context is live while its CTA runs.
-        let context = unsafe { &*ctx };
-        let offset = level.offset.wrapping_sub(context.window_lo);
-        if bytes > context.window_bytes || offset > context.window_bytes - bytes || bytes > i32::MAX as u64 {
+        let (window_lo, window_bytes, delta) = unsafe { ((*ctx).window_lo, (*ctx).window_bytes, (*ctx).delta) };
+        let offset = level.offset.wrapping_sub(window_lo);
+        if bytes > window_bytes || offset > window_bytes - bytes || bytes > i32::MAX as u64 {
             return None;
         }
-        let base = std::ptr::with_exposed_provenance(level.offset.wrapping_add(context.delta) as usize);
+        let base = std::ptr::with_exposed_provenance(level.offset.wrapping_add(delta) as usize);
         let linear = sampler.filter == Filter::Linear;
         // A texel that goes through the filter alone is no longer any NaN.
         let filtered = sampler.max_anisotropy > 1 || sampler.mip_filter == Filter::Linear && object.levels() > 1;
