@@ -30,15 +30,16 @@ struct Writer {
 
 impl Growth {
     /// Looks for who has come to memory that is not prepared, and prepares what follows; `blocks` gives those that may be written, from an
-    /// address on. It looks at a few places only, at others the next time.
-    pub(crate) fn follow<I: Iterator<Item = usize>>(&mut self, blocks: impl Fn(usize) -> I) {
-        let come_to = |writer: &Writer| blocks(writer.end).next().filter(|&block| is_begun(block));
+    /// address on, as many as are asked for. It looks at a few places only, at others the next time. What it knows of blocks may be wrong
+    /// by the time it asks for something there: it asks only.
+    pub(crate) fn follow(&mut self, blocks: impl Fn(usize, usize) -> Vec<usize>) {
+        let come_to = |writer: &Writer| blocks(writer.end, 1).first().copied().filter(|&block| is_begun(block));
         let known = self.writers.iter().enumerate().find_map(|(i, writer)| Some((i, come_to(writer)?)));
         let Some((i, block)) = known.or_else(|| self.look(&blocks)) else { return };
         let writer = &mut self.writers[i];
         writer.ahead = (2 * writer.ahead).clamp(FIRST, MOST);
         (writer.block, writer.end) = (block, block + HUGE);
-        for block in blocks(writer.end).take(writer.ahead) {
+        for block in blocks(writer.end, writer.ahead) {
             // Others' memory may lie between.
             if block != writer.end || !prepare(block) {
                 break;
@@ -48,21 +49,21 @@ impl Growth {
     }
 
     /// Looks for somebody new.
-    fn look<I: Iterator<Item = usize>>(&mut self, blocks: &impl Fn(usize) -> I) -> Option<(usize, usize)> {
-        let mut looked = 0;
-        for block in blocks(self.next).take(LOOKS) {
-            looked += 1;
+    fn look(&mut self, blocks: &impl Fn(usize, usize) -> Vec<usize>) -> Option<(usize, usize)> {
+        let found = blocks(self.next, LOOKS);
+        let block = found.iter().copied().find(|&block| {
             self.next = block + HUGE;
-            if is_begun(block) && self.writers.iter().all(|writer| writer.block != block) {
-                let i = self.oldest;
-                self.oldest = (i + 1) % self.writers.len();
-                self.writers[i] = Writer::default();
-                return Some((i, block));
+            is_begun(block) && self.writers.iter().all(|writer| writer.block != block)
+        });
+        let Some(block) = block else {
+            if found.len() < LOOKS {
+                self.next = 0;
             }
-        }
-        if looked < LOOKS {
-            self.next = 0;
-        }
-        None
+            return None;
+        };
+        let i = self.oldest;
+        self.oldest = (i + 1) % self.writers.len();
+        self.writers[i] = Writer::default();
+        Some((i, block))
     }
 }

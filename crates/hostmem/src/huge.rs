@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::PAGE;
+use crate::{PAGE, hints};
 
 /// Bytes of a huge page; it is aligned to as many, in memory and in the file.
 pub(crate) const HUGE: usize = 2 << 20;
 /// So many bytes are written at once, or the rest of a huge page may never be.
-pub(crate) const MUCH: u64 = 64 << 10;
+pub(crate) const MUCH: usize = 64 << 10;
 /// So long nobody asks when the machine had none left, seconds: to look for one takes time.
 const REST: u64 = 1;
 
@@ -51,9 +51,12 @@ pub(crate) fn reserve(bytes: usize, skew: usize) -> io::Result<NonNull<u8>> {
 /// Says that `range` is about to be written, which lies in `around`, mapped in one piece. Asks for huge pages where some of its pages
 /// are not there.
 pub(crate) fn expect_writes(range: &Range<usize>, around: &Range<usize>) {
+    if range.len() < MUCH || !hints::are_safe() {
+        return;
+    }
     let mut lacking = blocks(range, around).filter(|&block| {
         let part = range.start.max(block)..range.end.min(block + HUGE);
-        part.len() as u64 >= MUCH && is_there(&part) == Some(false) && make(part.start)
+        part.len() >= MUCH && is_there(&part) == Some(false) && make(part.start)
     });
     if let Some(first) = lacking.next() {
         let last = lacking.last().unwrap_or(first);
@@ -67,6 +70,9 @@ pub(crate) fn has_faulted() -> bool {
     const MANY: u64 = 16;
     thread_local! {
         static SEEN: Cell<u64> = const { Cell::new(0) };
+    }
+    if !hints::are_safe() {
+        return false;
     }
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: there is room for what is told.

@@ -8,11 +8,11 @@
 //!
 //! Threads of our own ask once ([`prefer_short_slices`]), and those that they start are as any other. A program's thread has short
 //! slices while it sleeps for us, and then its own again; what others give it meanwhile it keeps. (A child that it forks in a signal
-//! handler meanwhile keeps the short ones.) A program that filters its system calls may die of one that it does not expect: nothing is
-//! asked for where there is a filter, but by the process that says that its own allows it ([`allow_short_slices`]).
+//! handler meanwhile keeps the short ones.) Nothing is asked for where that is not safe ([`crate::allow_hints`]).
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::hints;
 
 /// The shortest that Linux grants, ns.
 const SHORTEST_NS: u64 = 100_000;
@@ -35,20 +35,6 @@ struct Attributes {
 }
 
 const SIZE: u32 = size_of::<Attributes>() as u32;
-
-/// This process has a filter of system calls of which it knows that it allows these.
-static ALLOWED: AtomicBool = AtomicBool::new(false);
-
-/// Says that what filters this process's system calls, or will, allows `sched_getattr` and `sched_setattr`.
-pub fn allow_short_slices() {
-    ALLOWED.store(true, Ordering::Relaxed);
-}
-
-/// Whether nothing can go wrong but that it is refused.
-fn is_safe() -> bool {
-    // SAFETY: it only asks. Who is not allowed to ask that could not have slept, or named a thread.
-    ALLOWED.load(Ordering::Relaxed) || unsafe { libc::prctl(libc::PR_GET_SECCOMP) == 0 }
-}
 
 /// What is known of a thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,7 +85,7 @@ pub(crate) fn in_short_slices<R>(sleep: impl FnOnce() -> R) -> R {
 impl Attributes {
     /// Those of the calling thread, if it has the usual policy, on a system that knows slices.
     fn usual() -> Option<Attributes> {
-        let own = is_safe().then(Attributes::get)??;
+        let own = hints::are_safe().then(Attributes::get)??;
         (own.policy == libc::SCHED_OTHER as u32 && own.runtime != 0).then_some(own)
     }
 
@@ -132,7 +118,7 @@ mod tests {
 
     /// Whether the system knows slices, and may be asked; says aloud that a test proves nothing here.
     fn knows_slices() -> bool {
-        let knows = slice() != 0 && is_safe();
+        let knows = slice() != 0 && hints::are_safe();
         if !knows {
             println!(
                 "SKIPPED: this kernel has no slices of a length of one's own, or a filter of system calls is there"

@@ -236,16 +236,16 @@ impl Window {
     /// Says that `bytes` at `offset` are about to be written: what of them was never touched will get huge pages, where the memory file
     /// is mapped at offsets that are alike modulo 2 MiB. A hint.
     pub fn expect_writes(&self, offset: u64, bytes: u64) {
-        if bytes < huge::MUCH {
+        if bytes < huge::MUCH as u64 {
             return;
         }
-        let range = offset..offset.saturating_add(bytes);
         // Pages that others touch meanwhile would be in the way of a huge one.
         let _growth = self.growth.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let runs = self.lock();
-        for (run, _) in runs.overlapping(range.clone()).filter(|(_, protection)| **protection == Protection::ReadWrite) {
-            huge::expect_writes(&self.addresses(&range), &self.addresses(&run));
-        }
+        let offsets = offset..offset.saturating_add(bytes);
+        let range = self.addresses(&offsets);
+        let runs: Vec<Range<usize>> = writable(&self.lock(), offsets).map(|run| self.addresses(&run)).collect();
+        // It may be mapped otherwise by now. It is asked only.
+        runs.iter().for_each(|run| huge::expect_writes(&range, run));
     }
 
     /// For threads that write through the window's addresses, now and then: if many pages came one by one for the calling thread, looks for
@@ -256,11 +256,11 @@ impl Window {
             return;
         }
         let Ok(mut growth) = self.growth.try_lock() else { return };
-        let (runs, end) = (self.lock(), self.address() + self.bytes as usize);
-        growth.follow(|from| {
-            let offset = from.saturating_sub(self.address()) as u64;
-            let runs = runs.overlapping(offset..self.bytes).filter(|(_, protection)| **protection == Protection::ReadWrite);
-            runs.flat_map(move |(run, _)| huge::blocks(&(from..end), &self.addresses(&run)))
+        growth.follow(|from, most| {
+            let offsets = from.saturating_sub(self.address()) as u64..self.bytes;
+            let (runs, range) = (self.lock(), self.addresses(&offsets));
+            let blocks = |run| huge::blocks(&range, &self.addresses(&run));
+            writable(&runs, offsets).flat_map(blocks).take(most).collect()
         });
     }
 
@@ -338,6 +338,12 @@ fn replace(runs: &mut Runs, offset: u64, bytes: u64, protection: Protection) {
     let range = offset..offset + bytes;
     runs.cut(range.clone());
     assert_eq!(runs.insert(range, protection), Ok(()), "nothing is left where it was cut out");
+}
+
+/// Runs that may be written and have points in common with a range.
+fn writable(runs: &Runs, offsets: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let runs = runs.overlapping(offsets).filter(|(_, protection)| **protection == Protection::ReadWrite);
+    runs.map(|(run, _)| run)
 }
 
 /// What lies behind a range that may be accessed.

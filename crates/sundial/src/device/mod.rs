@@ -118,7 +118,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     let parent = Arc::new(parent);
     let compilers = compilers::pool(&parent)?;
     // The filter below allows it.
-    hostmem::allow_short_slices();
+    hostmem::allow_hints();
     let machine = Machine::start((args.gpu, args.number), Arc::new(compilers.clone()))?;
     let properties = machine.properties().clone();
     // Everything is open that ever will be, and no tenant has said a word yet.

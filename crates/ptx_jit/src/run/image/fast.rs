@@ -93,7 +93,11 @@ impl Rows<'_> {
     #[target_feature(enable = "avx2,fma")]
     fn word(&self, i: usize) -> Row {
         let at = self.lanes.rows.word(i) + 4 * self.first;
-        if self.lanes.rows.lanes < BLOCK { _mm256_broadcastsi128_si256(self.lanes.read(at)) } else { self.lanes.read(at) }
+        if self.lanes.rows.lanes < BLOCK {
+            _mm256_broadcastsi128_si256(self.lanes.read(at))
+        } else {
+            self.lanes.read(at)
+        }
     }
 
     #[inline]
