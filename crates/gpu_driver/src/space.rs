@@ -68,6 +68,13 @@ impl Memory {
         }
     }
 
+    /// What of VRAM is its own around an address.
+    fn run(&self, at: u64) -> Range<usize> {
+        let Backing::Vram(runs, _) = &self.backing else { return 0..0 };
+        let run = runs.iter().find(|run| (run.offset..run.offset + run.bytes).contains(&at));
+        run.map_or(0..0, |run| run.offset as usize..(run.offset + run.bytes) as usize)
+    }
+
     /// Entries of the host's memory map that a range of it takes in a window, with a gap behind.
     fn map_entries(&self, range: Range<u64>) -> u32 {
         u32::try_from(self.pieces(range).len() + 1).unwrap_or(u32::MAX)
@@ -452,20 +459,18 @@ impl Space {
             }
             let backing = self.vram.backing();
             for (phys, bytes) in memory.pieces(range) {
-                f(
-                    done,
-                    match backing.vram_mapping() {
-                        Some(vram) => {
-                            let (offset, bytes) = (phys.address as usize, bytes as usize);
-                            if write {
-                                vram.expect_writes(offset, bytes);
-                            }
-                            Reachable::Plain(vram.range(offset, bytes))
+                let (at, bytes) = (phys.address as usize, bytes as usize);
+                match backing.vram_mapping() {
+                    Some(vram) if write => {
+                        for piece in vram.pieces_to_write(at, bytes, memory.run(phys.address)) {
+                            let from = piece.address() - vram.address() - at;
+                            f(done + from, Reachable::Plain(piece));
                         }
-                        None => Reachable::Vram { backing: backing.as_ref(), at: phys.address, bytes: bytes as usize },
-                    },
-                );
-                done += bytes as usize;
+                    }
+                    Some(vram) => f(done, Reachable::Plain(vram.range(at, bytes))),
+                    None => f(done, Reachable::Vram { backing: backing.as_ref(), at: phys.address, bytes }),
+                }
+                done += bytes;
             }
         }
         Ok(())

@@ -4,9 +4,9 @@ use crate::huge::{HUGE, is_begun, prepare};
 
 /// Blocks of 2 MiB that are looked at for somebody new.
 const LOOKS: usize = 32;
-/// Blocks that are prepared for somebody new; and most of them, which may take milliseconds.
+/// Blocks that are prepared for somebody new; and most of them at once, which take a millisecond or two.
 const FIRST: usize = 2;
-const MOST: usize = 8;
+const MOST: usize = 4;
 
 /// Those who write memory for the first time, from lower to higher addresses.
 #[derive(Debug, Default)]
@@ -33,8 +33,8 @@ impl Growth {
     /// address on, as many as are asked for. It looks at a few places only, at others the next time. What it knows of blocks may be wrong
     /// by the time it asks for something there: it asks only.
     pub(crate) fn follow(&mut self, blocks: impl Fn(usize, usize) -> Vec<usize>) {
-        let come_to = |writer: &Writer| blocks(writer.end, 1).first().copied().filter(|&block| is_begun(block));
-        let known = self.writers.iter().enumerate().find_map(|(i, writer)| Some((i, come_to(writer)?)));
+        let come_to = |end: usize| end != 0 && is_begun(end) && blocks(end, 1) == [end];
+        let known = self.writers.iter().position(|writer| come_to(writer.end)).map(|i| (i, self.writers[i].end));
         let Some((i, block)) = known.or_else(|| self.look(&blocks)) else { return };
         let writer = &mut self.writers[i];
         writer.ahead = (2 * writer.ahead).clamp(FIRST, MOST);

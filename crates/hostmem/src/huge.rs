@@ -20,8 +20,10 @@ use crate::{PAGE, hints};
 
 /// Bytes of a huge page; it is aligned to as many, in memory and in the file.
 pub(crate) const HUGE: usize = 2 << 20;
-/// So many bytes are written at once, or the rest of a huge page may never be.
-pub(crate) const MUCH: usize = 64 << 10;
+/// So many pages must be missing where somebody is about to write, or they come one by one: a huge page takes as long as 60 of them.
+const MANY: usize = 64;
+/// So many bytes are written at once where that can be.
+const MUCH: usize = MANY * PAGE as usize;
 /// So long nobody asks when the machine had none left, seconds: to look for one takes time.
 const REST: u64 = 1;
 
@@ -48,26 +50,75 @@ pub(crate) fn reserve(bytes: usize, skew: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(base).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-/// Says that `range` is about to be written, which lies in `around`, mapped in one piece. Asks for huge pages where some of its pages
-/// are not there.
-pub(crate) fn expect_writes(range: &Range<usize>, around: &Range<usize>) {
-    if range.len() < MUCH || !hints::are_safe() {
-        return;
+/// A range that is about to be written, in pieces one behind the other. Blocks that lie in `around` and lack pages begin a piece, and have
+/// been asked for huge ones when it comes.
+pub(crate) fn pieces(range: Range<usize>, around: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let start = at;
+        for part in parts(at..range.end) {
+            let block = lacking(&part, &around);
+            if block.is_some() && part.start > start {
+                break;
+            }
+            if let Some(block) = block {
+                give(block, part.start);
+            }
+            at = part.end;
+        }
+        (start < at).then_some(start..at)
+    })
+}
+
+/// Parts of a range, each of one block.
+pub(crate) fn parts(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let first = range.start / HUGE * HUGE;
+    let blocks = (first..range.end.max(first)).step_by(HUGE);
+    blocks.map(move |block| range.start.max(block)..range.end.min(block + HUGE)).filter(|part| !part.is_empty())
+}
+
+/// Says that a part of a block is about to be written, which lies in `around`; asks for a huge page if it lacks many.
+pub(crate) fn expect_write(part: &Range<usize>, around: &Range<usize>) {
+    if let Some(block) = lacking(part, around) {
+        give(block, part.start);
     }
-    let mut lacking = blocks(range, around).filter(|&block| {
-        let part = range.start.max(block)..range.end.min(block + HUGE);
-        part.len() >= MUCH && is_there(&part) == Some(false) && make(part.start)
-    });
-    if let Some(first) = lacking.next() {
-        let last = lacking.last().unwrap_or(first);
-        ask(first..last + HUGE);
+}
+
+/// The block of a part that is about to be written, if it lacks many pages and lies in `around`.
+fn lacking(part: &Range<usize>, around: &Range<usize>) -> Option<usize> {
+    let block = part.start / HUGE * HUGE;
+    if part.len() < MUCH || block < around.start || around.end < block + HUGE || !hints::are_safe() {
+        return None;
     }
+    // As a rule all are there, or none.
+    let ends = [part.start, part.end - 1].map(|at| missing(&(at..at + 1)));
+    (ends != [0, 0] && missing(part) >= MANY).then_some(block)
+}
+
+/// Asks for a huge page in place of a block's pages. There must be one: that at `at` is made. True if there is a huge one.
+fn give(block: usize, at: usize) -> bool {
+    let now = u64::try_from(clock_gettime(ClockId::MonotonicCoarse).tv_sec).unwrap_or(0);
+    if now < RESTS.load(Ordering::Relaxed) {
+        return false;
+    }
+    let page = std::ptr::with_exposed_provenance_mut(at / PAGE as usize * PAGE as usize);
+    // SAFETY: it changes no bytes; an address that is not mapped is refused.
+    if unsafe { rustix::mm::madvise(page, PAGE as usize, Advice::LinuxPopulateRead) }.is_err() {
+        return false;
+    }
+    let at = std::ptr::with_exposed_provenance_mut(block);
+    // SAFETY: it moves pages, and changes none of their bytes; addresses that are not mapped are refused.
+    let given = unsafe { libc::madvise(at, HUGE, libc::MADV_COLLAPSE) } == 0;
+    if !given && io::Error::last_os_error().kind() == io::ErrorKind::OutOfMemory {
+        RESTS.store(now + REST, Ordering::Relaxed);
+    }
+    given
 }
 
 /// Whether many pages came one by one for the calling thread since this was last true.
 pub(crate) fn has_faulted() -> bool {
     /// To look for who writes where takes less than these took.
-    const MANY: u64 = 16;
+    const FAULTS: u64 = 16;
     thread_local! {
         static SEEN: Cell<u64> = const { Cell::new(0) };
     }
@@ -79,62 +130,42 @@ pub(crate) fn has_faulted() -> bool {
     let _ = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
     // SAFETY: numbers, zero if nothing was told.
     let faults = unsafe { usage.assume_init() }.ru_minflt.cast_unsigned();
-    let many = faults.saturating_sub(SEEN.get()) >= MANY;
+    let many = faults.saturating_sub(SEEN.get()) >= FAULTS;
     if many {
         SEEN.set(faults);
     }
     many
 }
 
-/// Whether a block's first page is there, and its last one is not: who writes it has begun.
+/// Whether a block's first pages are there, and its last one is not: who writes it has begun.
 pub(crate) fn is_begun(block: usize) -> bool {
-    let page = |at: usize| is_there(&(at..at + PAGE as usize));
-    page(block) == Some(true) && page(block + HUGE - PAGE as usize) == Some(false)
+    const FIRST: usize = 64 << 10;
+    let end = block + HUGE;
+    missing(&(block..block + 1)) == 0 && missing(&(block..block + FIRST)) == 0 && missing(&(end - 1..end)) > 0
 }
 
-/// Asks for a huge page for a block that was never touched; false if it was, or nobody asks now.
+/// Asks for a huge page for a block that was never touched; false if it was, or there is none.
 pub(crate) fn prepare(block: usize) -> bool {
-    is_there(&(block..block + PAGE as usize)) == Some(false) && make(block) && ask(block..block + HUGE)
+    // Not the first page, which would look as if somebody had begun to write.
+    missing(&(block..block + 1)) > 0 && give(block, block + HUGE / 2)
 }
 
-/// Blocks of a huge page each that lie in `around` and overlap `range`.
+/// Blocks that lie in `around` and overlap `range`.
 pub(crate) fn blocks(range: &Range<usize>, around: &Range<usize>) -> impl Iterator<Item = usize> + use<> {
     let first = (range.start / HUGE * HUGE).max(around.start.next_multiple_of(HUGE));
     let end = range.end.min(around.end / HUGE * HUGE);
     (first..end.max(first)).step_by(HUGE)
 }
 
-/// Whether all pages are there that a part of a block touches; `None` if nobody says.
-fn is_there(part: &Range<usize>) -> Option<bool> {
+/// How many of the pages are not there that a part of a block touches; none where nobody says.
+fn missing(part: &Range<usize>) -> usize {
     let mut seen = [0; HUGE / PAGE as usize];
     let start = part.start / PAGE as usize * PAGE as usize;
     let pages = (part.end - start).div_ceil(PAGE as usize);
     let at = std::ptr::with_exposed_provenance_mut(start);
     // SAFETY: there is a byte for each page; addresses that are not mapped are refused.
-    let told = unsafe { libc::mincore(at, pages * PAGE as usize, seen[..pages].as_mut_ptr()) };
-    (told == 0).then(|| seen[..pages].iter().all(|seen| seen & 1 == 1))
-}
-
-/// Makes a page exist: huge ones take the place of others only. False if it cannot.
-fn make(at: usize) -> bool {
-    let page = std::ptr::with_exposed_provenance_mut(at / PAGE as usize * PAGE as usize);
-    // SAFETY: it changes no bytes; an address that is not mapped is refused.
-    unsafe { rustix::mm::madvise(page, PAGE as usize, Advice::LinuxPopulateRead) }.is_ok()
-}
-
-/// Asks for huge pages in place of those of blocks; false if nobody asks now.
-fn ask(blocks: Range<usize>) -> bool {
-    let now = u64::try_from(clock_gettime(ClockId::MonotonicCoarse).tv_sec).unwrap_or(0);
-    if now < RESTS.load(Ordering::Relaxed) {
-        return false;
-    }
-    let at = std::ptr::with_exposed_provenance_mut(blocks.start);
-    // SAFETY: it moves pages, and changes none of their bytes; addresses that are not mapped are refused.
-    let refused = unsafe { libc::madvise(at, blocks.len(), libc::MADV_COLLAPSE) } != 0;
-    if refused && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOMEM | libc::EBUSY)) {
-        RESTS.store(now + REST, Ordering::Relaxed);
-    }
-    true
+    let told = unsafe { libc::mincore(at, pages * PAGE as usize, seen[..pages].as_mut_ptr()) } == 0;
+    if told { seen[..pages].iter().filter(|&seen| seen & 1 == 0).count() } else { 0 }
 }
 
 #[cfg(test)]
@@ -150,6 +181,21 @@ mod tests {
         let mut lines = maps.lines().skip_while(|line| !line.contains(&format!("/memfd:{name} ")));
         let line = lines.find_map(|line| line.strip_prefix("ShmemPmdMapped:")).unwrap();
         line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    /// Where huge pages are refused, who writes page by page is told from nobody else, and nothing comes but what it writes.
+    #[test]
+    fn who_is_refused_is_asked_for_again() {
+        let file = Memfd::create("refused", 40 * BLOCK).unwrap();
+        let window = Window::reserve(40 * BLOCK).unwrap();
+        // At offsets that are not alike.
+        window.map(0, &file, PAGE, 39 * BLOCK, Protection::ReadWrite).unwrap();
+        for page in 0..3 * BLOCK / PAGE {
+            window.write(page * PAGE, &[1]).unwrap();
+            window.expect_more();
+        }
+        let pages = rustix::fs::fstat(&file).unwrap().st_blocks as u64 * 512 / PAGE;
+        assert!((3 * BLOCK / PAGE..=3 * BLOCK / PAGE + 3).contains(&pages), "{pages}");
     }
 
     /// Whether this machine gives huge pages to who asks; says so if not.
@@ -203,17 +249,58 @@ mod tests {
         window.map_sparse(3 * BLOCK, BLOCK).unwrap();
         // At offsets that are not alike.
         window.map(4 * BLOCK, &file, 4 * BLOCK + PAGE, BLOCK, Protection::ReadWrite).unwrap();
-        for (offset, bytes) in [(BLOCK, 4 * BLOCK), (0, 32 * PAGE / 4), (u64::MAX - 1, 1 << 30), (6 * BLOCK, BLOCK)] {
+        for (offset, bytes) in [(BLOCK, 4 * BLOCK), (0, 63 * PAGE), (u64::MAX - 1, 1 << 30), (6 * BLOCK, BLOCK)] {
             window.expect_writes(offset, bytes);
             window.expect_more();
         }
         assert_eq!(shown_huge("little"), 0);
+        // Where only few pages are missing they come one by one.
+        window.write(0, &vec![1; HUGE - 60 * PAGE as usize]).unwrap();
+        window.expect_writes(0, BLOCK);
+        assert_eq!(shown_huge("little"), 0);
         let mapping = file.map_part(PAGE, 2 * BLOCK).unwrap();
-        mapping.expect_writes(0, HUGE);
+        assert_eq!(mapping.pieces_to_write(0, HUGE, 0..mapping.len()).map(|piece| piece.len()).sum::<usize>(), HUGE);
         mapping.write(HUGE - 1, &[1, 2, 3]);
         let mut found = [0; 3];
         file.map().unwrap().read(HUGE + PAGE as usize - 1, &mut found);
         assert_eq!(found, [1, 2, 3]);
+    }
+
+    /// What a mapping's writer is given: all of the range once, and huge pages within what is its own alone.
+    #[test]
+    fn pieces_are_a_range_and_begin_where_pages_were_missing() {
+        let file = Memfd::create("pieces", 6 * BLOCK).unwrap();
+        let mapping = file.map().unwrap();
+        // All of a block's pages, one by one.
+        (0..HUGE).step_by(PAGE as usize).for_each(|at| mapping.write(2 * HUGE + at, &[1]));
+        let (start, bytes) = (3 * PAGE as usize, 5 * HUGE);
+        let mut reached = mapping.address() + start;
+        let mut begins = Vec::new();
+        for piece in mapping.pieces_to_write(start, bytes, HUGE..5 * HUGE) {
+            assert_eq!(piece.address(), reached);
+            begins.push(reached - mapping.address());
+            piece.write(&vec![7; piece.len()]);
+            reached += piece.len();
+        }
+        assert_eq!(reached, mapping.address() + start + bytes);
+        if are_given() {
+            assert_eq!(begins, [start, HUGE, 3 * HUGE, 4 * HUGE]);
+            assert_eq!(shown_huge("pieces"), 3 * BLOCK);
+        }
+        let mut found = vec![0; 6 * HUGE];
+        mapping.read(0, &mut found);
+        let expected = |at: usize| if (start..start + bytes).contains(&at) { 7 } else { 0 };
+        assert!(found.iter().enumerate().all(|(at, &byte)| byte == expected(at)));
+    }
+
+    /// Pages that are locked stay where they are.
+    #[test]
+    fn locked_memory_is_left_alone() {
+        let file = Memfd::create("locked", BLOCK).unwrap();
+        let Ok(mapping) = file.map_resident() else { return eprintln!("SKIPPED: so much cannot be locked") };
+        file.punch(0, BLOCK).unwrap();
+        assert_eq!(mapping.pieces_to_write(0, HUGE, 0..HUGE).count(), 1);
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
     }
 
     /// Two kernels that write page by page, one behind memory of somebody else.
@@ -223,7 +310,7 @@ mod tests {
         window.unmap(20 * BLOCK, PAGE).unwrap();
         let is_there = |at: u64| {
             let at = window.address() + at as usize;
-            is_there(&(at..at + PAGE as usize)).unwrap()
+            missing(&(at..at + 1)) == 0
         };
         window.expect_more();
         let mut came = 0;
@@ -237,7 +324,7 @@ mod tests {
         }
         if are_given() {
             // Of the ten blocks of each the first, the fourth and the ninth came page by page.
-            assert!(came < 2 * 5 * BLOCK / PAGE, "{came} pages came one by one");
+            assert!(came < 2 * 4 * BLOCK / PAGE, "{came} pages came one by one");
         }
         // No more than was written is prepared.
         let others = (0..3).chain(20..40).chain(60..64);

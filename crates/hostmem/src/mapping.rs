@@ -1,6 +1,7 @@
 //! A memory file, mapped.
 
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,6 +24,8 @@ pub struct Mapping {
     bytes: usize,
     /// Inaccessible on both sides.
     guard: usize,
+    /// All pages are there, and stay where they are.
+    is_locked: bool,
 }
 
 /// On both sides of a guarded mapping, bytes. Processors take a load for one that must wait for an earlier store if many of their
@@ -44,11 +47,11 @@ impl Mapping {
             // SAFETY: a fresh mapping at an address of the kernel's choice disturbs nothing.
             let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, prot, shared, file, offset) }?;
             let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-            return Ok(Mapping { base, bytes, guard: 0 });
+            return Ok(Mapping { base, bytes, guard: 0, is_locked: false });
         }
         let base = huge::reserve(bytes, (offset % HUGE as u64) as usize)?;
         // From here on it is unmapped when this goes.
-        let mapping = Mapping { base, bytes, guard: 0 };
+        let mapping = Mapping { base, bytes, guard: 0, is_locked: false };
         // SAFETY: MAP_FIXED replaces pages of the fresh reservation alone.
         unsafe { rustix::mm::mmap(base.as_ptr().cast(), bytes, prot, shared | MapFlags::FIXED, file, offset) }?;
         Ok(mapping)
@@ -62,7 +65,7 @@ impl Mapping {
         // SAFETY: inside the reservation.
         let base = unsafe { first.add(GUARD) };
         // From here on it is unmapped when this goes.
-        let mapping = Mapping { base, bytes, guard: GUARD };
+        let mapping = Mapping { base, bytes, guard: GUARD, is_locked: false };
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED | flags);
         // SAFETY: MAP_FIXED replaces pages of the fresh reservation alone.
         unsafe { rustix::mm::mmap(base.as_ptr().cast(), bytes, prot, flags, file, 0) }?;
@@ -96,7 +99,7 @@ impl Mapping {
     }
 
     /// Makes all its pages exist, huge ones if there are such, and stay in memory.
-    pub(crate) fn lock(&self) -> io::Result<()> {
+    pub(crate) fn lock(&mut self) -> io::Result<()> {
         let base = self.base.as_ptr().cast();
         // Both are hints, and a kernel without huge pages knows neither.
         // SAFETY: the range is this mapping; the hint changes none of its bytes.
@@ -106,6 +109,7 @@ impl Mapping {
         // What got no huge page now shall not be moved into one later.
         // SAFETY: as above.
         let _ = unsafe { rustix::mm::madvise(base, self.bytes, Advice::LinuxNoHugepage) };
+        self.is_locked = true;
         Ok(())
     }
 
@@ -142,11 +146,21 @@ impl Mapping {
         unsafe { HostRange::new(at.addr(), bytes) }
     }
 
-    /// Says that a range is about to be written: what of it was never touched will get huge pages. A hint; memory of which somebody
-    /// knows where the machine has it shall not be given to it, since pages move.
-    pub fn expect_writes(&self, offset: usize, bytes: usize) {
+    /// A range that is about to be written, in pieces one behind the other, each to be written before the next one is asked for: where many
+    /// pages were never touched huge ones come first, as far as these lie in `around`, a range of offsets. For memory that is not all one
+    /// owner's, that is what belongs to the one that writes.
+    pub fn pieces_to_write(
+        &self,
+        offset: usize,
+        bytes: usize,
+        around: Range<usize>,
+    ) -> impl Iterator<Item = HostRange<'_>> {
         let start = self.at(offset, bytes).addr();
-        huge::expect_writes(&(start..start + bytes), &(self.address()..self.address() + self.bytes));
+        // What is locked somebody may know by its place.
+        let around = if self.is_locked { 0..0 } else { around };
+        let around = self.address() + around.start..self.address() + around.end;
+        let range = move |piece: Range<usize>| self.range(offset + (piece.start - start), piece.len());
+        huge::pieces(start..start + bytes, around).map(range)
     }
 
     fn at(&self, offset: usize, bytes: usize) -> *mut u8 {

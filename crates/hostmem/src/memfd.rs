@@ -97,7 +97,7 @@ impl Memfd {
     /// # Errors
     /// What the operating system says: it may have too few pages, or let this process lock fewer.
     pub fn map_resident(&self) -> io::Result<Mapping> {
-        let mapping = Mapping::new(self, 0, self.bytes, MapFlags::empty())?;
+        let mut mapping = Mapping::new(self, 0, self.bytes, MapFlags::empty())?;
         mapping.lock()?;
         Ok(mapping)
     }

@@ -4,13 +4,13 @@ use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use intervals::IntervalMap;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::growth::Growth;
-use crate::huge;
+use crate::huge::{self, HUGE};
 use crate::{HostRange, Memfd, PAGE};
 
 /// Inaccessible bytes behind a window's end: an access that begins inside never reaches foreign memory.
@@ -55,6 +55,8 @@ pub struct Window {
     bytes: u64,
     /// Guards the mappings against change during a checked access.
     runs: RwLock<Runs>,
+    /// Held while huge pages are asked for, by block.
+    asking: [Mutex<()>; 8],
     growth: Mutex<Growth>,
 }
 
@@ -72,7 +74,7 @@ impl Window {
         let bytes = bytes.max(PAGE).next_multiple_of(PAGE);
         let whole = usize::try_from(bytes + GUARD).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let base = huge::reserve(whole, 0)?;
-        Ok(Window { base, bytes, runs: RwLock::default(), growth: Mutex::default() })
+        Ok(Window { base, bytes, runs: RwLock::default(), asking: Default::default(), growth: Mutex::default() })
     }
 
     /// Host address of offset 0.
@@ -236,16 +238,23 @@ impl Window {
     /// Says that `bytes` at `offset` are about to be written: what of them was never touched will get huge pages, where the memory file
     /// is mapped at offsets that are alike modulo 2 MiB. A hint.
     pub fn expect_writes(&self, offset: u64, bytes: u64) {
-        if bytes < huge::MUCH as u64 {
-            return;
-        }
-        // Pages that others touch meanwhile would be in the way of a huge one.
-        let _growth = self.growth.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let offsets = offset..offset.saturating_add(bytes);
-        let range = self.addresses(&offsets);
-        let runs: Vec<Range<usize>> = writable(&self.lock(), offsets).map(|run| self.addresses(&run)).collect();
-        // It may be mapped otherwise by now. It is asked only.
-        runs.iter().for_each(|run| huge::expect_writes(&range, run));
+        let parts: Vec<(Range<usize>, Range<usize>)> = {
+            let runs = self.lock();
+            let parts = |run: Range<u64>| {
+                let within = run.start.max(offsets.start)..run.end.min(offsets.end);
+                huge::parts(self.addresses(&within)).map(move |part| (part, run.clone()))
+            };
+            let parts = writable(&runs, offsets.clone()).flat_map(parts);
+            parts.map(|(part, run)| (part, self.addresses(&run))).collect()
+        };
+        for (part, run) in parts {
+            // Who writes another part of the block waits: it would take pages that the huge one is about to bring.
+            let asking = &self.asking[part.start / HUGE % self.asking.len()];
+            let _asking = asking.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            // It may be mapped otherwise by now. It is asked only.
+            huge::expect_write(&part, &run);
+        }
     }
 
     /// For threads that write through the window's addresses, now and then: if many pages came one by one for the calling thread, looks for
@@ -255,7 +264,11 @@ impl Window {
         if !huge::has_faulted() {
             return;
         }
-        let Ok(mut growth) = self.growth.try_lock() else { return };
+        let mut growth = match self.growth.try_lock() {
+            Ok(growth) => growth,
+            Err(TryLockError::Poisoned(growth)) => growth.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
         growth.follow(|from, most| {
             let offsets = from.saturating_sub(self.address()) as u64..self.bytes;
             let (runs, range) = (self.lock(), self.addresses(&offsets));

@@ -531,10 +531,11 @@ fn run_batch(grid: &Grid, mut resident: Box<Resident>) -> Ctas {
     let batch = &mut resident.batch;
     let (before, afresh) = (batch.ended(), !batch.is_under_way());
     let step = batch.resume();
-    if start.elapsed() >= LONG {
+    let elapsed = start.elapsed();
+    let asked = grid.control.load(Ordering::Relaxed) != Control::RUN;
+    if elapsed >= LONG && !asked {
         grid.window.expect_more();
     }
-    let asked = grid.control.load(Ordering::Relaxed) != Control::RUN;
     let done = batch.ended() - before;
     Ctas {
         done,
@@ -542,7 +543,7 @@ fn run_batch(grid: &Grid, mut resident: Box<Resident>) -> Ctas {
         rest: batch.take_rest(),
         exception: if let Step::Exception(exception) = step { Some(exception) } else { None },
         parked: (step == Step::Preempted && batch.is_under_way()).then_some((resident, asked)),
-        elapsed: start.elapsed().as_nanos() as u64,
+        elapsed: elapsed.as_nanos() as u64,
         afresh,
     }
 }

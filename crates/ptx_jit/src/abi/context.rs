@@ -85,7 +85,7 @@ pub(crate) struct Context {
     /// What the CTAs of the cluster share; none if the CTA is one by itself.
     pub(crate) cluster: *mut crate::run::cluster::Shared,
     /// Textures and surfaces that have been accessed.
-    pub(crate) known: super::image::Known,
+    pub(crate) known: crate::run::image::Known,
 }
 
 /// Index of a special register in [`Context::fixed`].

@@ -3,9 +3,7 @@
 
 use ptx::tensor::{MAX_ADDRESSES, MAX_WORDS, Transfer};
 use serde::{Deserialize, Serialize};
-use texture::{Access, Descriptor, Object};
-
-use crate::run::image::Plane;
+use texture::Access;
 
 /// Most bytes of a lane in all rows: the handle, coordinates of a gradient with offsets or values, and results.
 pub(crate) const LANE_BYTES: u32 = 8 + 4 * (texture::MAX_SOURCES as u32) + 8 * (texture::MAX_RESULTS as u32);
@@ -62,19 +60,3 @@ impl Rows {
         self.value(self.values) + self.lanes * self.result * i
     }
 }
-
-/// Descriptors that have been read.
-#[derive(Debug, Default)]
-pub(crate) struct Known(pub(crate) [Option<Seen>; 4]);
-
-/// A descriptor that has been read, and what it says.
-#[derive(Debug)]
-pub(crate) struct Seen {
-    pub(crate) words: Words,
-    pub(crate) object: Object,
-    /// As it is sampled, and as its texels are fetched by index; none if only the slow way is right.
-    pub(crate) planes: [Option<Plane>; 2],
-}
-
-/// A descriptor's bytes.
-pub(crate) type Words = [u64; Descriptor::BYTES / 8];

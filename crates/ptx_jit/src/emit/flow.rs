@@ -29,6 +29,8 @@ use crate::analysis::{Plan, Region};
 
 /// Vector instructions of a loop for which there is code of its own while lanes leave it one by one.
 const THIN: usize = 256;
+/// Vectors of a register that are many: the processor has 16 for all.
+const MANY_VECTORS: usize = 2;
 
 /// The blocks of a region's code.
 struct Blocks {
@@ -165,6 +167,7 @@ pub(crate) fn emit_region(
         rooms: Vec::new(),
         indices: HashMap::new(),
         opposites: HashMap::new(),
+        stays: RegSet::default(),
         checked: Vec::new(),
         upcoming: &[],
         skippable: false,
@@ -182,6 +185,7 @@ pub(crate) fn emit_region(
             }
         }
     }
+    e.stays = e.staying();
     for inst in plan.nodes[region.head].joints(k) {
         e.line = inst.line;
         e.joint(&inst.op, bits);
@@ -247,6 +251,33 @@ impl Emit<'_, '_> {
         let flags = trusted().with_readonly().with_can_move();
         let control = self.b.ins().load(types::I64, flags, self.inv.ctx, at::CONTROL);
         self.b.ins().load(types::I32, MemFlagsData::new().with_notrap().with_aligned(), control, 0)
+    }
+
+    /// Registers that are read from their homes wherever they are needed: those that the region does not change, and no loop of it reads.
+    /// Where vectors are many a processor's registers have no room for what is read once: it would be stored elsewhere, and come from there.
+    fn staying(&self) -> RegSet {
+        let mut stays = RegSet::default();
+        if self.vectors < MANY_VECTORS {
+            return stays;
+        }
+        let Plan { ordering, live, .. } = self.plan;
+        let inside = |n: &NodeId| self.region.nodes.contains(n);
+        let mut looped = RegSet::default();
+        for &(begin, end) in &ordering.loops {
+            let nodes = &ordering.nodes[begin..=end];
+            if nodes.iter().all(inside) {
+                for &n in nodes {
+                    looped.add(&live.exposed[n]);
+                }
+            }
+        }
+        for r in self.touched.iter() {
+            let changes = self.written.contains(r) || looped.contains(r);
+            if self.class(r) == Class::Varying && !changes && self.plan.home(r).is_some() {
+                stays.insert(r);
+            }
+        }
+        stays
     }
 
     /// Addresses and active lanes of a chunk.

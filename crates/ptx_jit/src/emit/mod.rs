@@ -131,6 +131,8 @@ pub(crate) struct Emit<'a, 'f> {
     indices: HashMap<Reg, (Reg, Val)>,
     /// Masks of equal lanes that a block has, by the block and the mask of those that differ.
     opposites: HashMap<(Block, Value), Value>,
+    /// Registers that are read from their homes wherever they are needed: the region changes none of them, and has no room for them.
+    stays: RegSet,
     /// Ranges that have been checked in the node so far; see `memory`.
     checked: Vec<memory::Checked>,
     /// The instructions of the node from the current one on.
@@ -242,8 +244,11 @@ impl Emit<'_, '_> {
 
     /// The current value of a register.
     fn get(&mut self, r: Reg) -> Val {
-        let vars = self.variables(r);
-        let values: Vec<Value> = vars.into_iter().map(|v| self.b.use_var(v)).collect();
+        let values: Vec<Value> = if self.stays.contains(r) {
+            self.load_home(r)
+        } else {
+            self.variables(r).into_iter().map(|v| self.b.use_var(v)).collect()
+        };
         match self.class(r) {
             Class::Same | Class::Unknown => Val::Same(self.integer_bits(values[0])),
             Class::Affine { stride } => Val::Affine { base: values[0], stride },
@@ -386,18 +391,29 @@ impl Emit<'_, '_> {
         }
     }
 
-    /// Reads a register's home into its variables.
-    fn reload(&mut self, r: Reg) {
-        let Some(home) = self.plan.home(r) else { return };
+    /// Reads a register's home.
+    fn load_home(&mut self, r: Reg) -> Vec<Value> {
+        let Some(home) = self.plan.home(r) else { return Vec::new() };
         let ty = self.reg_ty(r);
-        let types = self.component_types(r);
-        let vars = self.variables(r);
-        for (i, (var, part)) in vars.into_iter().zip(types).enumerate() {
-            let (base, offset) = match self.class(r) {
-                Class::Varying => self.home_vector(ty, home.offset, i),
-                _ => (self.chunk.scalars, home.offset as i32 + 8 * i as i32),
-            };
-            let v = self.b.ins().load(part, own(), base, offset);
+        let types = self.component_types(r).into_iter().enumerate();
+        types
+            .map(|(i, part)| {
+                let (base, offset) = match self.class(r) {
+                    Class::Varying => self.home_vector(ty, home.offset, i),
+                    _ => (self.chunk.scalars, home.offset as i32 + 8 * i as i32),
+                };
+                self.b.ins().load(part, own(), base, offset)
+            })
+            .collect()
+    }
+
+    /// Reads a register's home into its variables, if the region does not read it there.
+    fn reload(&mut self, r: Reg) {
+        if self.plan.home(r).is_none() || self.stays.contains(r) {
+            return;
+        }
+        let values = self.load_home(r);
+        for (var, v) in self.variables(r).into_iter().zip(values) {
             self.b.def_var(var, v);
         }
     }
@@ -405,6 +421,10 @@ impl Emit<'_, '_> {
     /// Writes a register's variables to its home, in the active lanes.
     fn spill(&mut self, r: Reg) {
         let Some(home) = self.plan.home(r) else { return };
+        if self.stays.contains(r) {
+            // What a joint operation has written there.
+            return;
+        }
         let ty = self.reg_ty(r);
         let vars = self.variables(r);
         let mut parts: Vec<Value> = vars.into_iter().map(|v| self.b.use_var(v)).collect();

@@ -271,7 +271,7 @@ impl JitBatch {
             window: Arc::as_ptr(&grid.window),
             local_bytes: kernel.local_bytes.into(),
             cluster: self.cluster,
-            known: crate::abi::image::Known::default(),
+            known: super::image::Known::default(),
         };
         let has_barriers = code.regions.iter().any(|region| region.barrier.is_some());
         let mut state = Box::new(State {

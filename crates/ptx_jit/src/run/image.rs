@@ -4,7 +4,7 @@ mod fast;
 
 use std::convert::Infallible;
 
-pub(crate) use fast::Plane;
+use fast::Plane;
 
 use ptx::image;
 use ptx::ir::{Space, Ty};
@@ -12,8 +12,24 @@ use ptx::launch;
 use texture::{Access, Descriptor, MAX_RESULTS, MAX_SOURCES, Memory, Object, Refused};
 
 use crate::abi::context::Context;
-use crate::abi::image::{Known, Rows, Seen, Site, Words};
+use crate::abi::image::{Rows, Site};
 use crate::run::helpers::{active, attached, poll, raise, reach, read_element, update, write_element};
+
+/// Descriptors that have been read.
+#[derive(Debug, Default)]
+pub(crate) struct Known([Option<Seen>; 4]);
+
+/// A descriptor that has been read, and what it says.
+#[derive(Debug)]
+struct Seen {
+    words: Words,
+    object: Object,
+    /// As it is sampled, and as its texels are fetched by index; none if only the slow way is right.
+    planes: [Option<Plane>; 2],
+}
+
+/// A descriptor's bytes.
+type Words = [u64; Descriptor::BYTES / 8];
 
 /// Performs an access for the lanes `bits` of a chunk. Called by machine code: `same` says whether the first handle is everybody's.
 pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, bits: u32, same: u32, rows: *mut u8) {

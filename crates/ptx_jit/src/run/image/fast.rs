@@ -8,9 +8,8 @@ use std::sync::LazyLock;
 
 use texture::{Access, AddressMode, Filter, Format, Geometry, Mip, Object, Shape};
 
-use super::Lanes;
+use super::{Lanes, Seen};
 use crate::abi::context::Context;
-use crate::abi::image::Seen;
 
 /// Lanes of a block. Chunks of half as many fill it twice.
 const BLOCK: usize = 8;
@@ -29,7 +28,7 @@ enum Kind {
 
 /// An image that can be read without further ado: all of it lies in the window.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plane {
+pub(super) struct Plane {
     /// Host address of its first texel.
     base: *const u8,
     /// Bytes from a row to the next, if there is one, and of a texel. All of it has no more than 2^31.
@@ -139,12 +138,12 @@ impl Plane {
         let level = object.level(0);
         let bytes = level.bytes(image.texel());
         // SAFETY: the context is live while its CTA runs.
-        let (window_lo, window_bytes, delta) = unsafe { ((*ctx).window_lo, (*ctx).window_bytes, (*ctx).delta) };
-        let offset = level.offset.wrapping_sub(window_lo);
-        if bytes > window_bytes || offset > window_bytes - bytes || bytes > i32::MAX as u64 {
+        let context = unsafe { &*ctx };
+        let offset = level.offset.wrapping_sub(context.window_lo);
+        if bytes > context.window_bytes || offset > context.window_bytes - bytes || bytes > i32::MAX as u64 {
             return None;
         }
-        let base = std::ptr::with_exposed_provenance(level.offset.wrapping_add(delta) as usize);
+        let base = std::ptr::with_exposed_provenance(level.offset.wrapping_add(context.delta) as usize);
         let linear = sampler.filter == Filter::Linear;
         // A texel that goes through the filter alone is no longer any NaN.
         let filtered = sampler.max_anisotropy > 1 || sampler.mip_filter == Filter::Linear && object.levels() > 1;
