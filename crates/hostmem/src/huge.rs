@@ -11,7 +11,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::time::{ClockId, clock_gettime};
@@ -24,11 +25,27 @@ pub(crate) const HUGE: usize = 2 << 20;
 const MANY: usize = 64;
 /// So many bytes are written at once where that can be.
 const MUCH: usize = MANY * PAGE as usize;
-/// So long nobody asks when the machine had none left, seconds: to look for one takes time.
-const REST: u64 = 1;
+/// So long nobody asks when the machine had none left: to look for one takes time.
+const REST: Duration = Duration::from_secs(1);
+/// An ask that took so long waited for processors that were busy elsewhere. Nobody asks for longer each time then.
+const SLOW: Duration = Duration::from_millis(10);
+const LONGEST_REST: Duration = Duration::from_secs(64);
 
-/// Until when nobody asks, seconds.
+/// Whether this process asks at all.
+static WANTED: AtomicBool = AtomicBool::new(false);
+/// Until when nobody asks, nanoseconds of the monotonic clock, and for how long after an ask that was slow.
 static RESTS: AtomicU64 = AtomicU64::new(0);
+static PATIENCE: AtomicU64 = AtomicU64::new(0);
+
+/// Says that huge pages are good for this process, although an ask may wait for all processors of the machine, and whoever maps or unmaps
+/// memory of the process meanwhile waits with it: one that computes for a single program.
+pub fn want_huge_pages() {
+    WANTED.store(true, Ordering::Relaxed);
+}
+
+fn are_wanted() -> bool {
+    WANTED.load(Ordering::Relaxed) && hints::are_safe()
+}
 
 /// Reserves inaccessible addresses, `skew` bytes behind a multiple of a huge page.
 pub(crate) fn reserve(bytes: usize, skew: usize) -> io::Result<NonNull<u8>> {
@@ -87,7 +104,7 @@ pub(crate) fn expect_write(part: &Range<usize>, around: &Range<usize>) {
 /// The block of a part that is about to be written, if it lacks many pages and lies in `around`.
 fn lacking(part: &Range<usize>, around: &Range<usize>) -> Option<usize> {
     let block = part.start / HUGE * HUGE;
-    if part.len() < MUCH || block < around.start || around.end < block + HUGE || !hints::are_safe() {
+    if part.len() < MUCH || block < around.start || around.end < block + HUGE || !are_wanted() {
         return None;
     }
     // As a rule all are there, or none.
@@ -97,8 +114,10 @@ fn lacking(part: &Range<usize>, around: &Range<usize>) -> Option<usize> {
 
 /// Asks for a huge page in place of a block's pages. There must be one: that at `at` is made. True if there is a huge one.
 fn give(block: usize, at: usize) -> bool {
-    let now = u64::try_from(clock_gettime(ClockId::MonotonicCoarse).tv_sec).unwrap_or(0);
-    if now < RESTS.load(Ordering::Relaxed) {
+    let clock = || Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
+    let nanoseconds = |time: Duration| time.as_nanos() as u64;
+    let start = clock();
+    if nanoseconds(start) < RESTS.load(Ordering::Relaxed) {
         return false;
     }
     let page = std::ptr::with_exposed_provenance_mut(at / PAGE as usize * PAGE as usize);
@@ -109,9 +128,18 @@ fn give(block: usize, at: usize) -> bool {
     let at = std::ptr::with_exposed_provenance_mut(block);
     // SAFETY: it moves pages, and changes none of their bytes; addresses that are not mapped are refused.
     let given = unsafe { libc::madvise(at, HUGE, libc::MADV_COLLAPSE) } == 0;
-    if !given && io::Error::last_os_error().kind() == io::ErrorKind::OutOfMemory {
-        RESTS.store(now + REST, Ordering::Relaxed);
-    }
+    let none_left = !given && io::Error::last_os_error().kind() == io::ErrorKind::OutOfMemory;
+    let end = clock();
+    let rest = if end.saturating_sub(start) > SLOW {
+        let rest = (2 * Duration::from_nanos(PATIENCE.load(Ordering::Relaxed))).clamp(REST, LONGEST_REST);
+        PATIENCE.store(nanoseconds(rest), Ordering::Relaxed);
+        rest
+    } else if none_left {
+        REST
+    } else {
+        return given;
+    };
+    RESTS.store(nanoseconds(end + rest), Ordering::Relaxed);
     given
 }
 
@@ -122,7 +150,7 @@ pub(crate) fn has_faulted() -> bool {
     thread_local! {
         static SEEN: Cell<u64> = const { Cell::new(0) };
     }
-    if !hints::are_safe() {
+    if !are_wanted() {
         return false;
     }
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
@@ -186,6 +214,7 @@ mod tests {
     /// Where huge pages are refused, who writes page by page is told from nobody else, and nothing comes but what it writes.
     #[test]
     fn who_is_refused_is_asked_for_again() {
+        want_huge_pages();
         let file = Memfd::create("refused", 40 * BLOCK).unwrap();
         let window = Window::reserve(40 * BLOCK).unwrap();
         // At offsets that are not alike.
@@ -198,8 +227,12 @@ mod tests {
         assert!((3 * BLOCK / PAGE..=3 * BLOCK / PAGE + 3).contains(&pages), "{pages}");
     }
 
-    /// Whether this machine gives huge pages to who asks; says so if not.
+    /// Whether this machine gives huge pages to who asks, and soon; says so if not.
     fn are_given() -> bool {
+        if RESTS.load(Ordering::Relaxed) != 0 {
+            eprintln!("SKIPPED: huge pages take long here, or there are none left");
+            return false;
+        }
         let file = Memfd::create("asks", BLOCK).unwrap();
         let mapping = file.map().unwrap();
         mapping.fill(0, HUGE, 1);
@@ -213,6 +246,7 @@ mod tests {
     }
 
     fn window(name: &str, blocks: u64) -> (Memfd, Window) {
+        want_huge_pages();
         let file = Memfd::create(name, blocks * BLOCK).unwrap();
         let window = Window::reserve(blocks * BLOCK).unwrap();
         window.map(0, &file, 0, blocks * BLOCK, Protection::ReadWrite).unwrap();
@@ -234,7 +268,7 @@ mod tests {
             assert_eq!(shown_huge("first"), 3 * BLOCK);
             // Others see the same, and by as few entries.
             drop(window);
-            let mapping = file.map_guarded().unwrap();
+            let mapping = file.map().unwrap();
             mapping.read(0, &mut found);
             assert!(found == expected);
             assert_eq!(shown_huge("first"), 3 * BLOCK);
@@ -269,6 +303,7 @@ mod tests {
     /// What a mapping's writer is given: all of the range once, and huge pages within what is its own alone.
     #[test]
     fn pieces_are_a_range_and_begin_where_pages_were_missing() {
+        want_huge_pages();
         let file = Memfd::create("pieces", 6 * BLOCK).unwrap();
         let mapping = file.map().unwrap();
         // All of a block's pages, one by one.
@@ -296,6 +331,7 @@ mod tests {
     /// Pages that are locked stay where they are.
     #[test]
     fn locked_memory_is_left_alone() {
+        want_huge_pages();
         let file = Memfd::create("locked", BLOCK).unwrap();
         let Ok(mapping) = file.map_resident() else { return eprintln!("SKIPPED: so much cannot be locked") };
         file.punch(0, BLOCK).unwrap();

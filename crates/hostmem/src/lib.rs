@@ -19,7 +19,8 @@
 //! - [`Spin`]: how long who waits for a word of shared memory looks at it before it sleeps; and [`prefer_short_slices`], so that who slept is
 //!   not late.
 //!
-//! Memory files get huge pages where much is written for the first time, if who writes says so before ([`Window::expect_writes`], [`Mapping::pieces_to_write`]) or
+//! Memory files get huge pages where much is written for the first time, if the process wants them ([`want_huge_pages`]) and who writes
+//! says so before ([`Window::expect_writes`], [`Mapping::pieces_to_write`]) or
 //! sees it on the way ([`Window::expect_more`]).
 //!
 //! The only crate, besides the engines and the C edges, with unsafe code. It knows nothing of GPUs.
@@ -49,6 +50,7 @@ pub use device::DeviceMapping;
 pub use fork::ForkMark;
 pub use freed::Freed;
 pub use hints::allow_hints;
+pub use huge::want_huge_pages;
 pub use mapping::Mapping;
 pub use maps::read_if_there;
 pub use memfd::{Memfd, MemfdName};

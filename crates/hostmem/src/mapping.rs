@@ -61,9 +61,11 @@ impl Mapping {
     pub(crate) fn guarded(file: &Memfd, flags: MapFlags) -> io::Result<Mapping> {
         let bytes = usize::try_from(file.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let whole = bytes.checked_add(2 * GUARD).ok_or(io::ErrorKind::OutOfMemory)?;
-        let first = huge::reserve(whole, HUGE - GUARD)?;
+        let reserved = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh reservation at an address of the kernel's choice disturbs nothing.
+        let first = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), whole, ProtFlags::empty(), reserved) }?;
         // SAFETY: inside the reservation.
-        let base = unsafe { first.add(GUARD) };
+        let base = NonNull::new(unsafe { first.cast::<u8>().add(GUARD) }).ok_or(io::ErrorKind::OutOfMemory)?;
         // From here on it is unmapped when this goes.
         let mapping = Mapping { base, bytes, guard: GUARD, is_locked: false };
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED | flags);

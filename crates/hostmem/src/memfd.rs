@@ -125,7 +125,15 @@ impl Memfd {
     /// # Errors
     /// What the operating system says.
     pub fn punch(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        rustix::fs::fallocate(&self.fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)?;
+        /// Whoever maps or unmaps the file waits for a punch of mapped pages, and in the same process whoever maps anything waits with him.
+        const STEP: u64 = 64 << 20;
+        let end = offset.saturating_add(bytes);
+        let mut at = offset;
+        while at < end {
+            let step = STEP.min(end - at);
+            rustix::fs::fallocate(&self.fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, step)?;
+            at += step;
+        }
         Ok(())
     }
 

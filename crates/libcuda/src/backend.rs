@@ -112,6 +112,8 @@ pub(crate) fn open() -> Result<Backend, BackendError> {
         return Ok(Backend { gpus, spared: None, own: vec![Own::new(Some(client))], checker: None });
     }
     if is_native() {
+        // It is this program's alone.
+        hostmem::want_huge_pages();
         let mut configs = configs(variable)?;
         let checker = check::of_environment()?;
         for config in &mut configs {

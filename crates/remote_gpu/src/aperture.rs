@@ -141,16 +141,8 @@ impl Aperture {
         let mut done = 0;
         for (offset, bytes) in pieces {
             let (offset, bytes) = (offset as usize, bytes as usize);
-            if !write {
-                f(done, mapping.range(offset, bytes));
-                done += bytes;
-                continue;
-            }
-            // All that is shown is this program's.
-            for piece in mapping.pieces_to_write(offset, bytes, 0..mapping.len()) {
-                f(done, piece);
-                done += piece.len();
-            }
+            f(done, mapping.range(offset, bytes));
+            done += bytes;
         }
         true
     }

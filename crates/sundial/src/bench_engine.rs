@@ -68,6 +68,8 @@ struct Compared {
 /// # Errors
 /// A kernel that cannot be compiled, or failed; there is no `PoCL`, or its results are others.
 pub(crate) fn run(arguments: &Arguments, json: bool, rounds: usize) -> Result<()> {
+    // As `run --native` does.
+    hostmem::want_huge_pages();
     let cases = cases::all();
     if let Some(unknown) = arguments.kernels.iter().find(|&name| cases.iter().all(|case| case.name != name)) {
         let names: Vec<&str> = cases.iter().map(|case| case.name).collect();

@@ -30,7 +30,7 @@ use crate::analysis::{Plan, Region};
 /// Vector instructions of a loop for which there is code of its own while lanes leave it one by one.
 const THIN: usize = 256;
 /// Vectors of a register that are many: the processor has 16 for all.
-const MANY_VECTORS: usize = 2;
+const MANY_VECTORS: usize = 4;
 
 /// The blocks of a region's code.
 struct Blocks {
