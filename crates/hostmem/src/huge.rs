@@ -1,7 +1,7 @@
 //! Huge pages under memory files: asked for, 2 MiB at a time, where memory is written for the first time.
 //!
 //! Few machines give them to memory files unasked, but Linux since 6.1 does to who asks for a certain one (`MADV_COLLAPSE`), whatever
-//! the machine's settings are. To fill 64 MiB takes a sixth of the time then that it takes with small pages, which come one by one (in a
+//! the machine's settings are. To copy 64 MiB takes a quarter of the time then that it takes with small pages, which come one by one (in a
 //! virtual machine); and who maps the file at addresses that are alike modulo 2 MiB reaches it through fewer entries of a TLB.
 //!
 //! What is asked for is a wish. Where it is refused pages come one by one.
@@ -24,7 +24,7 @@ pub(crate) const HUGE: usize = 2 << 20;
 /// So many pages must be missing where somebody is about to write, or they come one by one: a huge page takes as long as 60 of them.
 const MANY: usize = 64;
 /// So many bytes are written at once where that can be.
-const MUCH: usize = MANY * PAGE as usize;
+pub(crate) const MUCH: usize = MANY * PAGE as usize;
 /// So long nobody asks when the machine had none left: to look for one takes time.
 const REST: Duration = Duration::from_secs(1);
 /// An ask that took so long waited for processors that were busy elsewhere. Nobody asks for longer each time then.
@@ -43,7 +43,8 @@ pub fn want_huge_pages() {
     WANTED.store(true, Ordering::Relaxed);
 }
 
-fn are_wanted() -> bool {
+/// Whether this process asks, and may.
+pub(crate) fn are_wanted() -> bool {
     WANTED.load(Ordering::Relaxed) && hints::are_safe()
 }
 

@@ -238,6 +238,9 @@ impl Window {
     /// Says that `bytes` at `offset` are about to be written: what of them was never touched will get huge pages, where the memory file
     /// is mapped at offsets that are alike modulo 2 MiB. A hint.
     pub fn expect_writes(&self, offset: u64, bytes: u64) {
+        if bytes < huge::MUCH as u64 || !huge::are_wanted() {
+            return;
+        }
         let offsets = offset..offset.saturating_add(bytes);
         let parts: Vec<(Range<usize>, Range<usize>)> = {
             let runs = self.lock();
