@@ -101,8 +101,8 @@ fn attachments(region: &Region, lanes: u32, frame: u32) -> Checked {
     let transfers = |op: &Op| !matches!(op, Op::Transfer { transfer, .. } if !transfer.is_valid());
     fits(ops.iter().all(transfers), "a bulk copy that there is not")?;
     for abi::image::Site { access, rows } in images {
-        let exists =
-            access.is_valid() && rows.lanes <= lanes as usize && *rows == abi::image::Rows::new(access, rows.lanes);
+        let fine = matches!(rows.lanes, 4 | 8 | 16 | 32) && rows.lanes <= lanes as usize;
+        let exists = access.is_valid() && fine && *rows == abi::image::Rows::new(access, rows.lanes);
         fits(exists, "an access to a texture or surface that there is not")?;
     }
     for matrix in matrices {
