@@ -65,6 +65,46 @@ fn loops_are_left_with_what_there_was() {
     }
 }
 
+/// A few instructions that some lanes do before they go on with the others, on either side of the branch, once and in a loop, and with
+/// another such detour on the way: they change numbers of all widths, read and write where they alone may.
+#[test]
+fn some_lanes_make_a_detour() {
+    let begin = "mul.wide.u32 %rd3, %r0, 4; add.s64 %rd4, %rd0, %rd3; ld.global.u32 %r1, [%rd4]; mov.u32 %r2, 0; mov.u64 %rd5, 7;\n\
+                 mov.b16 %h0, 1; mov.f32 %f0, 0f3F800000; mov.f64 %d0, 0d3FF0000000000000; setp.eq.u32 %p1, %r0, 3; mov.u32 %r6, 0;\n\
+                 mov.u32 %r9, 5; mov.u32 %r10, s; shl.b32 %r7, %r0, 2; add.u32 %r7, %r7, %r10; st.shared.u32 [%r7], %r0;\n";
+    // Lanes for which the word says no have no such place.
+    let work = "and.b32 %r11, %r1, 255; mul.wide.u32 %rd6, %r11, 4; add.s64 %rd6, %rd0, %rd6; selp.b64 %rd7, %rd6, 0, %p0;\n\
+                ld.global.u32 %r8, [%rd7]; ld.shared.u32 %r3, [%r7]; add.u32 %r3, %r3, %r8; st.shared.u32 [%r7], %r3;\n\
+                st.global.u32 [%rd1+28], %r8; cvt.u64.u32 %rd6, %r8; add.s64 %rd5, %rd5, %rd6; cvt.u16.u32 %h1, %r8;\n\
+                xor.b16 %h0, %h0, %h1; fma.rn.f32 %f0, %f0, 0f3FC00000, 0f3F000000; add.f64 %d0, %d0, %d0;\n\
+                setp.gt.s32 %p1|%p3, %r8, 0; add.u32 %r9, %r9, %r8; @%p1 add.u32 %r9, %r9, 9; mov.u32 %r4, 1;\n";
+    let end = "cvt.u32.u16 %r3, %h0; selp.u32 %r4, 1, 0, %p1; add.u32 %r3, %r3, %r4; add.u32 %r3, %r3, %r9;\n\
+               st.global.u32 [%rd1], %r2; st.global.u32 [%rd1+4], %r3; st.global.u64 [%rd1+8], %rd5; st.global.f32 [%rd1+16], %f0;\n\
+               cvt.rn.f32.f64 %f1, %d0; st.global.f32 [%rd1+20], %f1; ld.shared.u32 %r7, [%r7]; st.global.u32 [%rd1+24], %r7;";
+    for (skip, side, out) in [
+        ("@!%p0 bra MET;", work, ""),
+        ("not.pred %p2, %p0; @%p2 bra MET;", work, ""),
+        ("@%p0 bra SIDE; bra.uni MET; SIDE:", work, ""),
+        ("@%p0 bra SIDE;", "", "SIDE:"),
+    ] {
+        let asked = "shr.u32 %r12, %r1, %r6; and.b32 %r12, %r12, 1; setp.ne.u32 %p0, %r12, 0;\n";
+        // The side may lie behind the end of all others.
+        let (out, end) = match out {
+            "" => (String::new(), end.to_owned()),
+            _ => (format!("{out} {work} bra.uni MET;"), format!("{end} bra.uni END;")),
+        };
+        let once = format!("{begin}{asked}{skip} {side} MET: add.u32 %r2, %r2, %r9; {end} {out}");
+        check(Form::default(), &once, &mixed);
+        let other =
+            "setp.lt.u32 %p4, %r12, 1; @%p4 bra NEXT; add.u32 %r2, %r2, %r6; red.global.add.u32 [%rd0+512], 3; NEXT:";
+        let looped = format!(
+            "{begin}AGAIN: {asked}{skip} {side} MET: add.u32 %r2, %r2, %r9; {other}\n\
+             add.u32 %r6, %r6, 1; setp.lt.u32 %p5, %r6, 9; @%p5 bra AGAIN; {end} {out}"
+        );
+        check(Form::default(), &looped, &mixed);
+    }
+}
+
 /// Predicates made of bounds: two or three of them, in both orders, with indices that rise, fall and wrap.
 #[test]
 fn branches_by_bounds() {

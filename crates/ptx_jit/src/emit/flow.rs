@@ -27,7 +27,8 @@ use crate::analysis::pointers::Pointers;
 use crate::analysis::regset::RegSet;
 use crate::analysis::{Plan, Region};
 
-/// Vector instructions of a loop for which there is code of its own while lanes leave it one by one.
+/// Vector instructions of a node for which there is code of its own beside that of full chunks: of a loop, while lanes leave it one by one;
+/// of what some lanes do before they go on with the others.
 const THIN: usize = 256;
 /// Vectors of a register that are many: the processor has 16 for all.
 const MANY_VECTORS: usize = 4;
@@ -167,6 +168,7 @@ pub(crate) fn emit_region(
         rooms: Vec::new(),
         indices: HashMap::new(),
         opposites: HashMap::new(),
+        two_lanes: None,
         stays: RegSet::default(),
         checked: Vec::new(),
         upcoming: &[],
@@ -390,6 +392,11 @@ impl Emit<'_, '_> {
                         self.b.switch_to_block(mixed);
                         if self.thins(n, [then, els]) {
                             self.thin(n, p, [then, els], &mask, blocks);
+                        } else if let Some((side, join)) = self.detour(n, [then, els]) {
+                            let inverse = p.negate == (side == then);
+                            let bits = if side == then { bits } else { self.b.ins().bxor_imm_u(bits, full) };
+                            let lanes = mask.iter().map(|&m| if inverse { self.b.ins().bnot(m) } else { m }).collect();
+                            self.aside((side, join), Mask { bits, lanes }, blocks);
                         } else {
                             let others = self.b.ins().bxor_imm_u(bits, full);
                             self.split(n, &[(then, bits), (els, others)], blocks);
@@ -449,19 +456,7 @@ impl Emit<'_, '_> {
         self.b.ins().jump(head, &args);
 
         self.b.switch_to_block(head);
-        let kept: Vec<Reg> = self.plan.live.defined[n].and(&self.plan.live.live_in[out]).iter().collect();
-        let kept: Vec<Reg> = kept.into_iter().filter(|&r| self.class(r) == Class::Varying).collect();
-        let old: Vec<Val> = kept.iter().map(|&r| self.get(r)).collect();
-        self.exec = Some(Mask { bits, lanes: lanes.clone() });
-        self.body(n, &[]);
-        self.exec = None;
-        for (r, old) in kept.into_iter().zip(old) {
-            let ty = self.reg_ty(r);
-            let (new, old) = (self.get(r), self.lanes(&old, ty));
-            let new = self.lanes(&new, ty);
-            let parts = self.blend(&lanes, &new, &old, ty);
-            self.set(r, Val::Lanes(parts));
-        }
+        self.some_lanes(n, out, Mask { bits, lanes: lanes.clone() });
         let said = self.get(p.reg);
         let said = self.lanes(&said, RegTy::Pred);
         let both = |e: &mut Self, (&lane, said)| {
@@ -476,6 +471,42 @@ impl Emit<'_, '_> {
         self.b.ins().jump(head, &args);
         self.b.switch_to_block(done);
         self.full_edge(n, out, blocks);
+    }
+
+    /// Runs node `n` with some lanes of a full chunk. The others keep what they have for `next`, where all go on.
+    fn some_lanes(&mut self, n: NodeId, next: NodeId, mask: Mask) {
+        let kept: Vec<Reg> = self.plan.live.defined[n].and(&self.plan.live.live_in[next]).iter().collect();
+        let kept: Vec<Reg> = kept.into_iter().filter(|&r| self.class(r) == Class::Varying).collect();
+        let old: Vec<Val> = kept.iter().map(|&r| self.get(r)).collect();
+        let lanes = mask.lanes.clone();
+        self.exec = Some(mask);
+        self.body(n, &[]);
+        self.exec = None;
+        for (r, old) in kept.into_iter().zip(old) {
+            let ty = self.reg_ty(r);
+            let (new, old) = (self.get(r), self.lanes(&old, ty));
+            let new = self.lanes(&new, ty);
+            let parts = self.blend(&lanes, &new, &old, ty);
+            self.set(r, Val::Lanes(parts));
+        }
+    }
+
+    /// Of the targets of a branch that lanes part at, the one that is a few instructions some do before they go to the other, where all are
+    /// together; and that other one.
+    fn detour(&self, n: NodeId, targets: [NodeId; 2]) -> Option<(NodeId, NodeId)> {
+        let is_side = |side: NodeId, join: NodeId| {
+            let node = &self.plan.nodes[side];
+            let leads = matches!(node.term, NodeTerm::Jump(to) if to == join) && side != join && side != n;
+            leads && !self.plan.is_head(side) && node.joints == 0 && (node.end - node.begin) * self.vectors <= THIN
+        };
+        let [then, els] = targets;
+        [(then, els), (els, then)].into_iter().find(|&(side, join)| is_side(side, join))
+    }
+
+    /// Code for a detour that some lanes of a full chunk make: they are not parted for it.
+    fn aside(&mut self, (side, join): (NodeId, NodeId), mask: Mask, blocks: &Blocks) {
+        self.some_lanes(side, join, mask);
+        self.full_edge(side, join, blocks);
     }
 
     /// Branches on a scalar index; `edge` emits what happens in each case.

@@ -13,7 +13,7 @@ use ptx::ir::{Address, Op, Operand, Order, Reg, RegTy, Space, Ty};
 use super::alu::Parts;
 use super::consecutive::{At, vectorable, whole_vector};
 use super::fixed::Reach;
-use super::{Emit, Mask, Val, arg, trusted};
+use super::{Emit, Mask, TwoLanes, Val, arg, trusted};
 use crate::abi::Helper;
 use crate::abi::Site;
 use crate::abi::context::at;
@@ -542,21 +542,11 @@ impl Emit<'_, '_> {
             let (fast, slow) = (self.b.create_block(), self.b.create_block());
             self.b.ins().brif(ok, fast, &[], slow, &[]);
             self.b.switch_to_block(fast);
-            let lanes = 0..self.lanes_per_chunk();
             let elements = if vector {
-                let hosts: Vec<Value> = lanes.map(|lane| self.lane_host(&hosts, lane)).collect();
+                let hosts: Vec<Value> = (0..self.lanes_per_chunk()).map(|lane| self.lane_host(&hosts, lane)).collect();
                 self.vector_load(ty, dsts, &At::Lanes(&hosts))
             } else {
-                let regs: Vec<RegTy> = dsts.iter().map(|dst| dst.map_or(ty.reg(), |dst| self.reg_ty(dst))).collect();
-                let mut loaded = vec![Vec::new(); dsts.len()];
-                for lane in lanes {
-                    let host = self.lane_host(&hosts, lane);
-                    for (i, (&reg, row)) in regs.iter().zip(&mut loaded).enumerate() {
-                        row.push(self.scalar_load(ty, reg, tenant(), host, i as i32 * ty.bytes() as i32));
-                    }
-                }
-                let wanted = dsts.iter().zip(&regs).zip(&loaded).filter(|((dst, _), _)| dst.is_some());
-                wanted.flat_map(|((_, &reg), row)| self.gather(row, reg)).collect()
+                self.lane_loads(ty, dsts, &hosts)
             };
             self.jump_with(merge, &elements);
             self.b.switch_to_block(slow);
@@ -581,6 +571,27 @@ impl Emit<'_, '_> {
         for (dst, parts) in results {
             self.set(dst, Val::Lanes(parts));
         }
+    }
+
+    /// Loads elements of lanes one by one. A vector of them is made before the next ones are loaded, so that few addresses wait in registers.
+    fn lane_loads(&mut self, ty: Ty, dsts: &[Option<Reg>], hosts: &Hosts) -> Vec<Value> {
+        let regs: Vec<RegTy> = dsts.iter().map(|dst| dst.map_or(ty.reg(), |dst| self.reg_ty(dst))).collect();
+        let mut elements = vec![Parts::new(); dsts.len()];
+        for first in (0..self.lanes_per_chunk()).step_by(4) {
+            let mut loaded = vec![Vec::new(); dsts.len()];
+            for lane in first..first + 4 {
+                let host = self.lane_host(hosts, lane);
+                for (i, (&reg, row)) in regs.iter().zip(&mut loaded).enumerate() {
+                    row.push(self.scalar_load(ty, reg, tenant(), host, i as i32 * ty.bytes() as i32));
+                }
+            }
+            for (((dst, &reg), row), parts) in dsts.iter().zip(&regs).zip(&loaded).zip(&mut elements) {
+                if dst.is_some() {
+                    parts.extend(self.gather(row, reg));
+                }
+            }
+        }
+        elements.concat()
     }
 
     /// A load of a parameter by its name, which needs no check and gives the same all the time; false if it is not one.
@@ -831,8 +842,7 @@ impl Emit<'_, '_> {
         let Some(Offsets { base, step, scale, spare }) = hosts.offsets else {
             return self.extract(&hosts.lanes, RegTy::B64, lane);
         };
-        let offset = self.extract(&hosts.lanes, RegTy::B32, lane);
-        let offset = self.b.ins().uextend(types::I64, offset);
+        let offset = self.wide_lane(&hosts.lanes, lane);
         let offset = self.times(offset, scale);
         let host = self.b.ins().iadd(base, offset);
         let host = self.moved(host, step * lane as i64);
@@ -843,6 +853,22 @@ impl Emit<'_, '_> {
             }
             None => host,
         }
+    }
+
+    /// A lane's number of 32 bits without a sign, as one of 64. Two at a time come out of their vector.
+    fn wide_lane(&mut self, list: &[Value], lane: usize) -> Value {
+        let (block, vector, half) = (self.b.current_block(), list[lane / 4], (lane % 4 / 2) as u8);
+        let known = self.two_lanes.filter(|two| (two.block, two.vector, two.half) == (block, vector, half));
+        let two = known.unwrap_or_else(|| {
+            let wide = self.cast(types::I64X2, vector);
+            TwoLanes { block, vector, half, value: self.b.ins().extractlane(wide, half) }
+        });
+        self.two_lanes = Some(two);
+        if lane % 2 == 1 {
+            return self.b.ins().ushr_imm_u(two.value, 32);
+        }
+        let low = self.b.ins().ireduce(types::I32, two.value);
+        self.b.ins().uextend(types::I64, low)
     }
 
     /// Are the indices of all lanes of the mask from 0 to `last`, and multiples of `size`? It is found out for all of them together.

@@ -90,6 +90,18 @@ struct Mask {
     lanes: Vec<Value>,
 }
 
+/// Two lanes of 32 bits that have come out of a vector together.
+#[derive(Clone, Copy, Debug)]
+struct TwoLanes {
+    /// Where.
+    block: Option<Block>,
+    vector: Value,
+    /// The vector's lower half, or the upper one.
+    half: u8,
+    /// Of 64 bits.
+    value: Value,
+}
+
 pub(crate) struct Emit<'a, 'f> {
     k: &'a Kernel,
     plan: &'a Plan,
@@ -131,6 +143,8 @@ pub(crate) struct Emit<'a, 'f> {
     indices: HashMap<Reg, (Reg, Val)>,
     /// Masks of equal lanes that a block has, by the block and the mask of those that differ.
     opposites: HashMap<(Block, Value), Value>,
+    /// What has come out of a vector at last.
+    two_lanes: Option<TwoLanes>,
     /// Registers that are read from their homes wherever they are needed: the region changes none of them, and has no room for them.
     stays: RegSet,
     /// Ranges that have been checked in the node so far; see `memory`.
