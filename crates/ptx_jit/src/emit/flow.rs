@@ -5,7 +5,8 @@
 //! the function's stack frame); nodes are tried in order, each takes its pending lanes, runs under their mask on
 //! registers loaded from and stored to the warp's frame, and distributes its lanes to its successors. At the end of a
 //! loop's nodes, control returns to the header while lanes are pending there. A branch that splits a full chunk goes
-//! over to masked code; a node at which all lanes of a chunk have met goes back to full code.
+//! over to masked code, unless the one way is a few instructions that lead to the other: those some lanes do in full code. A
+//! node at which all lanes of a chunk have met goes back to full code.
 
 use std::collections::{HashMap, HashSet};
 

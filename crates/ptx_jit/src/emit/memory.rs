@@ -17,6 +17,7 @@ use super::{Emit, Mask, TwoLanes, Val, arg, trusted};
 use crate::abi::Helper;
 use crate::abi::Site;
 use crate::abi::context::at;
+use crate::analysis::floats::Nans;
 use crate::analysis::pointers::{Base, Pointer};
 
 /// Flags of an access to tenant memory: it may fault, and is aligned only as elements are.
@@ -685,8 +686,13 @@ impl Emit<'_, '_> {
             return;
         }
         let size = i64::from(ty.bytes()) * srcs.len() as i64;
-        let parts: Vec<Parts> = srcs.iter().zip(&tys).map(|(&s, &t)| self.operand_lanes(s, t)).collect();
-        let parts = self.all_settled(srcs, parts);
+        let read = |e: &mut Self| {
+            let parts = srcs.iter().zip(&tys).map(|(&s, &t)| e.operand_lanes(s, t)).collect();
+            e.all_settled(srcs, parts)
+        };
+        // What lies in memory is read from there in each block that stores it: it would be stored elsewhere until then.
+        let early = (!self.at_home(srcs)).then(|| read(self));
+        let parts = |e: &mut Self| early.clone().unwrap_or_else(|| read(e));
         let fits = tys.iter().all(|&t| (t == RegTy::B64) == (ty.bytes() == 8));
         if vectorable(ty, srcs.len())
             && fits
@@ -694,24 +700,27 @@ impl Emit<'_, '_> {
         {
             let site = Site { space, ty, count: srcs.len() as u32 };
             ok.extend(self.all_active());
+            let parts = parts(self);
             self.store_run(site, &parts, addr, host, &ok);
             return;
         }
-        if parts.len() == 1
+        if srcs.len() == 1
             && fits
             && let Some((host, distance, ok)) = self.spread_of(space, &val, addr, size)
         {
+            let parts = parts(self);
             self.store_spread(Site { space, ty, count: 1 }, &parts, addr, (host, distance), &ok);
             return;
         }
         let done = self.b.create_block();
-        let vector = fits && whole_vector(ty, parts.len());
-        if (vector || parts.len() <= FEW)
+        let vector = fits && whole_vector(ty, srcs.len());
+        if (vector || srcs.len() <= FEW)
             && let Some((hosts, ok)) = self.lane_hosts(space, addr, size, &val)
         {
             let (fast, slow) = (self.b.create_block(), self.b.create_block());
             self.b.ins().brif(ok, fast, &[], slow, &[]);
             self.b.switch_to_block(fast);
+            let parts = parts(self);
             let lanes = 0..self.lanes_per_chunk();
             if vector {
                 let hosts: Vec<Value> = lanes.map(|lane| self.lane_host(&hosts, lane)).collect();
@@ -730,6 +739,7 @@ impl Emit<'_, '_> {
             self.b.switch_to_block(slow);
             self.b.set_cold_block(slow);
         }
+        let parts = parts(self);
         let addresses = self.slow_addresses(space, addr, &val);
         self.store_row(&addresses, RegTy::B64, 0, true);
         let row = 8 * self.lanes_per_chunk() as i32;
@@ -743,6 +753,14 @@ impl Emit<'_, '_> {
         self.call_rarely(Helper::Store, &args);
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(done);
+    }
+
+    /// Are operands numbers, and registers that are read from their homes and stored as they are?
+    fn at_home(&self, srcs: &[Operand]) -> bool {
+        srcs.iter().all(|&src| match src {
+            Operand::Reg(r) => self.stays.contains(r) && self.floats.nans[r.0 as usize] != Nans::Late,
+            Operand::Imm(_) => true,
+        })
     }
 
     /// A scalar of the width of `ty`.
