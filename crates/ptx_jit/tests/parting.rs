@@ -80,13 +80,19 @@ fn some_lanes_make_a_detour() {
                 setp.gt.s32 %p1|%p3, %r8, 0; add.u32 %r9, %r9, %r8; @%p1 add.u32 %r9, %r9, 9; mov.u32 %r4, 1;\n";
     let end = "cvt.u32.u16 %r3, %h0; selp.u32 %r4, 1, 0, %p1; add.u32 %r3, %r3, %r4; add.u32 %r3, %r3, %r9;\n\
                st.global.u32 [%rd1], %r2; st.global.u32 [%rd1+4], %r3; st.global.u64 [%rd1+8], %rd5; st.global.f32 [%rd1+16], %f0;\n\
-               cvt.rn.f32.f64 %f1, %d0; st.global.f32 [%rd1+20], %f1; ld.shared.u32 %r7, [%r7]; st.global.u32 [%rd1+24], %r7;";
-    for (skip, side, out) in [
-        ("@!%p0 bra MET;", work, ""),
-        ("not.pred %p2, %p0; @%p2 bra MET;", work, ""),
-        ("@%p0 bra SIDE; bra.uni MET; SIDE:", work, ""),
-        ("@%p0 bra SIDE;", "", "SIDE:"),
-    ] {
+               cvt.rn.f32.f64 %f1, %d0; st.global.f32 [%rd1+20], %f1; ld.shared.u32 %r13, [%r7]; st.global.u32 [%rd1+24], %r13;";
+    // Without what makes lanes wait for each other's stores on the way.
+    let quiet = work.replace("ld.shared.u32 %r3, [%r7]; add.u32 %r3, %r3, %r8; st.shared.u32 [%r7], %r3;", "");
+    let quiet = quiet.replace("st.global.u32 [%rd1+28], %r8;", "");
+    let ways = [&quiet, work].into_iter().flat_map(|work| {
+        [
+            ("@!%p0 bra MET;", work, "", work),
+            ("not.pred %p2, %p0; @%p2 bra MET;", work, "", work),
+            ("@%p0 bra SIDE; bra.uni MET; SIDE:", work, "", work),
+            ("@%p0 bra SIDE;", "", "SIDE:", work),
+        ]
+    });
+    for (skip, side, out, work) in ways {
         let asked = "shr.u32 %r12, %r1, %r6; and.b32 %r12, %r12, 1; setp.ne.u32 %p0, %r12, 0;\n";
         // The side may lie behind the end of all others.
         let (out, end) = match out {
@@ -102,6 +108,31 @@ fn some_lanes_make_a_detour() {
              add.u32 %r6, %r6, 1; setp.lt.u32 %p5, %r6, 9; @%p5 bra AGAIN; {end} {out}"
         );
         check(Form::default(), &looped, &mixed);
+    }
+}
+
+/// Registers that come over many barriers and are only stored: by lanes side by side, apart, anywhere, in pairs with a number, under
+/// guards, and to where nothing is.
+#[test]
+fn what_comes_over_barriers_is_stored() {
+    let begin = "mul.wide.u32 %rd3, %r0, 4; add.s64 %rd4, %rd0, %rd3; ld.global.u32 %r1, [%rd4]; ld.global.u32 %r2, [%rd4+512];\n\
+                 cvt.u64.u32 %rd5, %r1; mul.lo.s64 %rd5, %rd5, 1000003; cvt.rn.f32.u32 %f0, %r2; mov.u32 %r10, s; mov.u32 %r6, %r1;\n\
+                 shl.b32 %r7, %r0, 2; add.u32 %r7, %r7, %r10; xor.b32 %r8, %r0, 1; shl.b32 %r8, %r8, 2; add.u32 %r8, %r8, %r10;\n\
+                 setp.gt.s32 %p0, %r2, 0;\n";
+    let step = "st.shared.u32 [%r7], %r6; bar.sync 0; ld.shared.u32 %r9, [%r8]; add.u32 %r6, %r6, %r9; bar.sync 0;\n"
+        .repeat(8);
+    let ends = [
+        "st.global.u32 [%rd4+2048], %r1; st.global.f32 [%rd4+4096], %f0;",
+        "st.global.u32 [%rd1], %r1; st.global.v2.u32 [%rd1+8], {%r2, 7}; st.global.u64 [%rd1+16], %rd5; st.global.u32 [%rd1+4], 9;",
+        "and.b32 %r3, %r1, 15; mad.lo.u32 %r3, %r0, 16, %r3; mul.wide.u32 %rd6, %r3, 4; add.s64 %rd6, %rd0, %rd6;\n\
+         st.global.u32 [%rd6+8192], %r2; st.global.f32 [%rd6+4096], %f0;",
+        "@%p0 st.global.u32 [%rd1], %r1; @!%p0 st.global.u64 [%rd1+8], %rd5; @%p0 bra SKIP; st.shared.u32 [%r7], %r2; SKIP:\n\
+         ld.shared.u32 %r4, [%r7]; st.global.u32 [%rd1+20], %r4;",
+        "and.b32 %r3, %r1, 7; setp.eq.u32 %p1, %r3, 1; selp.b64 %rd6, 64, 0, %p1; add.s64 %rd6, %rd1, %rd6; st.global.u32 [%rd6], %r2;\n\
+         selp.b64 %rd7, 1, 0, %p1; add.s64 %rd7, %rd1, %rd7; st.global.u32 [%rd7+8], %r1;",
+    ];
+    for end in ends {
+        check(Form::default(), &format!("{begin}{step}{end} st.global.u32 [%rd1+28], %r6;"), &mixed);
     }
 }
 

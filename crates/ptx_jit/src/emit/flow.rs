@@ -170,6 +170,7 @@ pub(crate) fn emit_region(
         indices: HashMap::new(),
         opposites: HashMap::new(),
         two_lanes: None,
+        detours: region.nodes.iter().map(|&n| plan.nodes[n].end - plan.nodes[n].begin).sum(),
         stays: RegSet::default(),
         checked: Vec::new(),
         upcoming: &[],
@@ -397,7 +398,9 @@ impl Emit<'_, '_> {
                             let inverse = p.negate == (side == then);
                             let bits = if side == then { bits } else { self.b.ins().bxor_imm_u(bits, full) };
                             let lanes = mask.iter().map(|&m| if inverse { self.b.ins().bnot(m) } else { m }).collect();
-                            self.aside((side, join), Mask { bits, lanes }, blocks);
+                            self.some_lanes(side, join, Mask { bits, lanes });
+                            // From here, not from the side: that may lie before both of them.
+                            self.full_edge(n, join, blocks);
                         } else {
                             let others = self.b.ins().bxor_imm_u(bits, full);
                             self.split(n, &[(then, bits), (els, others)], blocks);
@@ -434,11 +437,15 @@ impl Emit<'_, '_> {
         }
     }
 
+    /// Is the node a few instructions inside the region?
+    fn is_short(&self, n: NodeId) -> bool {
+        let node = &self.plan.nodes[n];
+        !self.plan.is_head(n) && node.joints == 0 && (node.end - node.begin) * self.vectors <= THIN
+    }
+
     /// Is the node a loop of its own, of a few instructions, that lanes leave one by one?
     fn thins(&self, n: NodeId, targets: [NodeId; 2]) -> bool {
-        let node = &self.plan.nodes[n];
-        let alone = targets[0] != targets[1] && targets.contains(&n) && !self.plan.is_head(n) && node.joints == 0;
-        alone && (node.end - node.begin) * self.vectors <= THIN
+        targets[0] != targets[1] && targets.contains(&n) && self.is_short(n)
     }
 
     /// Code for the loop of node `n` from where the first lanes have left a full chunk until the last one has. All have the same
@@ -493,21 +500,16 @@ impl Emit<'_, '_> {
     }
 
     /// Of the targets of a branch that lanes part at, the one that is a few instructions some do before they go to the other, where all are
-    /// together; and that other one.
-    fn detour(&self, n: NodeId, targets: [NodeId; 2]) -> Option<(NodeId, NodeId)> {
+    /// together; and that other one. Many branches may have the same side: there is code of its own for as much as the region has.
+    fn detour(&mut self, n: NodeId, [then, els]: [NodeId; 2]) -> Option<(NodeId, NodeId)> {
         let is_side = |side: NodeId, join: NodeId| {
-            let node = &self.plan.nodes[side];
-            let leads = matches!(node.term, NodeTerm::Jump(to) if to == join) && side != join && side != n;
-            leads && !self.plan.is_head(side) && node.joints == 0 && (node.end - node.begin) * self.vectors <= THIN
+            let leads = matches!(self.plan.nodes[side].term, NodeTerm::Jump(to) if to == join);
+            leads && side != join && side != n && self.is_short(side)
         };
-        let [then, els] = targets;
-        [(then, els), (els, then)].into_iter().find(|&(side, join)| is_side(side, join))
-    }
-
-    /// Code for a detour that some lanes of a full chunk make: they are not parted for it.
-    fn aside(&mut self, (side, join): (NodeId, NodeId), mask: Mask, blocks: &Blocks) {
-        self.some_lanes(side, join, mask);
-        self.full_edge(side, join, blocks);
+        let (side, join) = [(then, els), (els, then)].into_iter().find(|&(side, join)| is_side(side, join))?;
+        let node = &self.plan.nodes[side];
+        self.detours = self.detours.checked_sub(node.end - node.begin + 1)?;
+        Some((side, join))
     }
 
     /// Branches on a scalar index; `edge` emits what happens in each case.

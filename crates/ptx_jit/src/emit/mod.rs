@@ -10,6 +10,7 @@ mod fields;
 mod fixed;
 mod float;
 mod flow;
+mod gather;
 mod image;
 mod int;
 pub(crate) mod joint;
@@ -143,8 +144,10 @@ pub(crate) struct Emit<'a, 'f> {
     indices: HashMap<Reg, (Reg, Val)>,
     /// Masks of equal lanes that a block has, by the block and the mask of those that differ.
     opposites: HashMap<(Block, Value), Value>,
-    /// What has come out of a vector at last.
+    /// What has come out of a vector last.
     two_lanes: Option<TwoLanes>,
+    /// How many instructions there may still be code of their own for that some lanes do in full code.
+    detours: usize,
     /// Registers that are read from their homes wherever they are needed: the region changes none of them, and has no room for them.
     stays: RegSet,
     /// Ranges that have been checked in the node so far; see `memory`.
