@@ -152,11 +152,9 @@ const ENDLESS: &str = "LOOP: add.u32 %r2, %r2, 1; bra LOOP;";
 const ENDLESS_APART: &str = "setp.lt.u32 %p0, %r0, 3; @!%p0 bra END; LOOP: add.u32 %r2, %r2, 1; bra LOOP; END:";
 
 /// The same, in a loop that some threads of each warp begin anew by way of what lies before it.
-const ENDLESS_DETOURS: &str = "mov.u32 %r7, %ctaid.y; and.b32 %r1, %r0, 1; mov.u32 %r2, 0; mov.u32 %r3, 0;\n\
-    SIDE: add.u32 %r2, %r2, 1;\n\
+const ENDLESS_DETOURS: &str = "mov.u32 %r7, %ctaid.y; and.b32 %r1, %r0, 1; mov.u32 %r2, 0; mov.u32 %r3, 0; SIDE: add.u32 %r2, %r2, 1;\n\
     JOIN: add.u32 %r3, %r3, 1; setp.eq.u32 %p1, %r7, 1; @%p1 bra END; xor.b32 %r1, %r1, 1; setp.ne.u32 %p0, %r1, 0;\n\
-    @%p0 bra SIDE; bra.uni JOIN;\n\
-    END: setp.eq.u32 %p2, %r2, %r3; @%p2 trap;";
+    @%p0 bra SIDE; bra.uni JOIN; END: setp.eq.u32 %p2, %r2, %r3; @%p2 trap;";
 
 #[test]
 fn endless_kernels_are_preempted_and_dropped() {
@@ -168,15 +166,13 @@ fn endless_kernels_are_preempted_and_dropped() {
             assert_eq!(cta.resume(), Step::Preempted);
         }
         drop(cta);
-        m.control.store(Control::RUN, Ordering::Relaxed);
         // While it runs.
+        m.control.store(Control::RUN, Ordering::Relaxed);
         let mut cta = Batch::new(m.grid(body, 64, &[]), 0..1);
         let control = Arc::clone(&m.control);
         let runner = std::thread::spawn(move || (cta.resume(), cta));
         control.store(Control::PREEMPT, Ordering::Relaxed);
-        let (step, cta) = runner.join().unwrap();
-        assert_eq!(step, Step::Preempted);
-        drop(cta);
+        assert_eq!(runner.join().unwrap().0, Step::Preempted);
         m.control.store(Control::RUN, Ordering::Relaxed);
     }
 }

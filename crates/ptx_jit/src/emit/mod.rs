@@ -94,12 +94,11 @@ struct Mask {
 /// Two lanes of 32 bits that have come out of a vector together.
 #[derive(Clone, Copy, Debug)]
 struct TwoLanes {
-    /// Where.
     block: Option<Block>,
     vector: Value,
     /// The vector's lower half, or the upper one.
     half: u8,
-    /// Of 64 bits.
+    /// What the block has taken out, 64 bits.
     value: Value,
 }
 
