@@ -84,25 +84,24 @@ fn some_lanes_make_a_detour() {
     // Without what makes lanes wait for each other's stores on the way.
     let quiet = work.replace("ld.shared.u32 %r3, [%r7]; add.u32 %r3, %r3, %r8; st.shared.u32 [%r7], %r3;", "");
     let quiet = quiet.replace("st.global.u32 [%rd1+28], %r8;", "");
-    let ways = [&quiet, work].into_iter().flat_map(|work| {
-        [
-            ("@!%p0 bra MET;", work, "", work),
-            ("not.pred %p2, %p0; @%p2 bra MET;", work, "", work),
-            ("@%p0 bra SIDE; bra.uni MET; SIDE:", work, "", work),
-            ("@%p0 bra SIDE;", "", "SIDE:", work),
-        ]
-    });
-    for (skip, side, out, work) in ways {
+    let skips = [
+        ("@!%p0 bra MET;", true),
+        ("not.pred %p2, %p0; @%p2 bra MET;", true),
+        ("@%p0 bra SIDE; bra.uni MET; SIDE:", true),
+        // The side lies behind the end of all others.
+        ("@%p0 bra SIDE;", false),
+    ];
+    let others = ["mad.lo.u32 %r9, %r2, 3, %r9;", "red.global.add.u32 [%rd0+512], 3;"];
+    let ways = [&quiet, work].into_iter().zip(others).flat_map(|way| skips.map(|skip| (way, skip)));
+    for ((work, other), (skip, between)) in ways {
         let asked = "shr.u32 %r12, %r1, %r6; and.b32 %r12, %r12, 1; setp.ne.u32 %p0, %r12, 0;\n";
-        // The side may lie behind the end of all others.
-        let (out, end) = match out {
-            "" => (String::new(), end.to_owned()),
-            _ => (format!("{out} {work} bra.uni MET;"), format!("{end} bra.uni END;")),
+        let (side, end, out) = match between {
+            true => (work, end.to_owned(), String::new()),
+            false => ("", format!("{end} bra.uni END;"), format!("SIDE: {work} bra.uni MET;")),
         };
         let once = format!("{begin}{asked}{skip} {side} MET: add.u32 %r2, %r2, %r9; {end} {out}");
         check(Form::default(), &once, &mixed);
-        let other =
-            "setp.lt.u32 %p4, %r12, 1; @%p4 bra NEXT; add.u32 %r2, %r2, %r6; red.global.add.u32 [%rd0+512], 3; NEXT:";
+        let other = format!("setp.lt.u32 %p4, %r12, 1; @%p4 bra NEXT; add.u32 %r2, %r2, %r6; {other} NEXT:");
         let looped = format!(
             "{begin}AGAIN: {asked}{skip} {side} MET: add.u32 %r2, %r2, %r9; {other}\n\
              add.u32 %r6, %r6, 1; setp.lt.u32 %p5, %r6, 9; @%p5 bra AGAIN; {end} {out}"
