@@ -31,6 +31,9 @@ struct Seen {
 /// A descriptor's bytes.
 type Words = [u64; Descriptor::BYTES / 8];
 
+/// Words of as much of a descriptor as is aligned.
+const HALF: usize = Descriptor::ALIGN as usize / 8;
+
 /// Performs an access for the lanes `bits` of a chunk. Called by machine code: `same` says whether the first handle is everybody's.
 pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, bits: u32, same: u32, rows: *mut u8) {
     // An access takes as long as a hundred instructions, and kernels may have many without a loop of their own.
@@ -57,23 +60,22 @@ pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, bits: u32, same: u32,
 
 /// What a handle stands for; raises if it stands for nothing.
 fn look<'a>(ctx: *mut Context, handle: u64) -> &'a Seen {
-    let mut words: Words = [0; Descriptor::BYTES / 8];
-    if handle.is_multiple_of(Descriptor::ALIGN) {
-        let half = Descriptor::ALIGN as usize / 8;
-        for (words, address) in words.chunks_exact_mut(half).zip([handle, handle.wrapping_add(Descriptor::ALIGN)]) {
-            let at = reach(ctx, Space::Global, address, Descriptor::ALIGN, 0, launch::Access::Read);
-            for (i, word) in words.iter_mut().enumerate() {
-                // SAFETY: this half of the descriptor lies inside the window.
-                let at = unsafe { at.add(8 * i) };
-                *word = read_element(at, Ty::U64);
-            }
-        }
-    }
     // SAFETY: the context is live while its CTA runs.
     let Known(known) = unsafe { &mut (*ctx).known };
     let place = (handle / Descriptor::BYTES as u64) as usize % known.len();
-    if known[place].as_ref().is_none_or(|seen| seen.words != words) {
-        known[place] = read(ctx, handle, words);
+    if !handle.is_multiple_of(Descriptor::ALIGN) {
+        raise(ctx, image::nothing(handle));
+    }
+    let halves = [handle, handle.wrapping_add(Descriptor::ALIGN)]
+        .map(|address| reach(ctx, Space::Global, address, Descriptor::ALIGN, 0, launch::Access::Read));
+    let word = |i: usize| {
+        // SAFETY: both halves of the descriptor lie inside the window.
+        let at = unsafe { halves[i / HALF].add(8 * (i % HALF)) };
+        read_element(at, Ty::U64)
+    };
+    let same = |seen: &Seen| seen.words.iter().enumerate().all(|(i, &seen)| seen == word(i));
+    if !known[place].as_ref().is_some_and(same) {
+        known[place] = read(ctx, handle, std::array::from_fn(word));
     }
     match &known[place] {
         Some(seen) => seen,

@@ -61,7 +61,7 @@ pub(super) fn perform(access: &Access, seen: &Seen, lanes: &Lanes<'_>, bits: u32
     let count = lanes.rows.lanes;
     let block = BLOCK.min(count);
     let mut left = bits;
-    for first in (0..count).step_by(block) {
+    for first in (0..32).step_by(BLOCK).take_while(|&first| first < count) {
         let all = if block == BLOCK { 0xff } else { 0xf } << first;
         if bits & all != all {
             continue;
@@ -92,11 +92,10 @@ impl Rows<'_> {
     #[target_feature(enable = "avx2,fma")]
     fn word(&self, i: usize) -> Row {
         let at = self.lanes.rows.word(i) + 4 * self.first;
-        if self.lanes.rows.lanes < BLOCK {
-            _mm256_broadcastsi128_si256(self.lanes.read(at))
-        } else {
-            self.lanes.read(at)
-        }
+        let low = self.lanes.read(at);
+        // Machine code has stored four lanes at a time: what it has just stored is not read eight at a time.
+        let high = if self.lanes.rows.lanes < BLOCK { low } else { self.lanes.read(at + 16) };
+        _mm256_set_m128i(high, low)
     }
 
     #[inline]
