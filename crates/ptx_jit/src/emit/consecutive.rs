@@ -28,9 +28,12 @@ impl Emit<'_, '_> {
     /// Loads consecutive elements, if they may be: from where they are, or if that cannot be done at once, from the
     /// context's elements, to which a helper copies them one by one.
     pub(super) fn load_run(&mut self, site: Site, dsts: &[Option<Reg>], addr: Address, host: Value, ok: &[Value]) {
-        let (slow, on) = (self.b.create_block(), self.b.create_block());
+        let [fast, slow, on] = [(); 3].map(|()| self.b.create_block());
         let from = self.b.append_block_param(on, types::I64);
-        self.branch(ok, (on, &[arg(host)]), (slow, &[]));
+        self.branch(ok, (fast, &[]), (slow, &[]));
+        self.b.switch_to_block(fast);
+        self.load_by_first(&site, host);
+        self.b.ins().jump(on, &[arg(host)]);
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
         let ty = site.ty;

@@ -365,12 +365,27 @@ impl Emit<'_, '_> {
         if self.guard.is_some() {
             return self.all_active();
         }
-        if self.exec.is_none() || space == Space::Shared {
+        if self.some_load(space).is_none() {
             return Checks::new();
         }
         let page = hostmem::PAGE as i64;
         let at = self.b.ins().band_imm_u(host, page - 1);
         vec![self.b.ins().icmp_imm_u(IntCC::UnsignedLessThanOrEqual, at, page - bytes)]
+    }
+
+    /// The lanes that are active where some are, and all load what may not be there.
+    fn some_load(&self, space: Space) -> Option<Value> {
+        self.exec.as_ref().filter(|_| space != Space::Shared).map(|exec| exec.bits)
+    }
+
+    /// Loads from the first element of the first active lane, where some are: if the page is not there, it is that lane's fault.
+    pub(super) fn load_by_first(&mut self, site: &Site, host: Value) {
+        let Some(bits) = self.some_load(site.space) else { return };
+        let lane = self.b.ins().ctz(bits);
+        let lane = self.b.ins().uextend(types::I64, lane);
+        let offset = self.b.ins().imul_imm_s(lane, i64::from(site.ty.bytes() * site.count));
+        let host = self.b.ins().iadd(host, offset);
+        self.b.ins().load(types::I8, tenant(), host, 0);
     }
 
     /// That all lanes are active, where that may not be so.
