@@ -95,6 +95,7 @@ pub(crate) struct ContextCore {
     stack_bytes: AtomicU32,
     /// Code of the error that sticks, or 0.
     error: AtomicU32,
+    telling: Mutex<()>,
     dead: AtomicBool,
     /// What exists on the GPU once a queue is needed; guards its making.
     fifo: Mutex<Option<PrintFifo>>,
@@ -110,6 +111,7 @@ impl ContextCore {
             limits: Mutex::default(),
             stack_bytes: AtomicU32::new(Limits::default().stack_bytes as u32),
             error: AtomicU32::new(0),
+            telling: Mutex::default(),
             dead: AtomicBool::new(false),
             fifo: Mutex::new(None),
             on_gpu: AtomicBool::new(false),
@@ -156,8 +158,13 @@ impl ContextCore {
 
     /// The GPU says that work of the context failed.
     fn fail(&self, error: &ContextError) {
-        if self.stick(error.into()) {
-            tracing::error!(context = self.id.0, ?error, "context failed");
+        {
+            // Told before anybody sees it, who may end the process; and once.
+            let _telling = self.telling.lock();
+            if !self.failed() {
+                tracing::error!(context = self.id.0, ?error, "context failed");
+                self.stick(error.into());
+            }
         }
         self.gpu.event_watch.end_recorders(self.id);
     }
