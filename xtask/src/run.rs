@@ -30,6 +30,14 @@ pub(crate) fn cargo(root: &Path) -> Command {
     command
 }
 
+/// `cargo` that compiles our own crates by a script of `xtask/rustc`. In the release profile crates of others stay those of the product,
+/// which takes most of a build.
+pub(crate) fn cargo_by(root: &Path, script: &str) -> Command {
+    let mut command = cargo(root);
+    command.env("RUSTC_WORKSPACE_WRAPPER", root.join("xtask/rustc").join(script));
+    command
+}
+
 /// The target folder.
 pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path))
@@ -137,5 +145,7 @@ pub(crate) fn fmt(root: &Path, check: bool) -> Result<()> {
 /// `cargo clippy`, warnings are errors.
 pub(crate) fn lint(root: &Path) -> Result<()> {
     say("clippy");
-    checked(cargo(root).args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
+    // By the profile whose build scripts and macros the product needs as well.
+    let what = ["--release", "--workspace", "--all-targets", "--quiet"];
+    checked(cargo(root).arg("clippy").args(what).args(["--", "-D", "warnings"]))
 }

@@ -10,30 +10,23 @@ use crate::clients;
 use crate::examples;
 use crate::guest;
 use crate::qemu;
-use crate::run::{build, cargo, checked, say, target};
+use crate::run::{build, cargo_by, checked, say, target};
 use crate::toolkit;
 
 /// How long tests wait for a QEMU to be fetched; then they go on without.
 const QEMU_WITHIN: Duration = Duration::from_secs(120);
+/// Compiles our own crates for tests.
+const CHECKED: &str = "checked";
 
-/// Unit and integration tests of all crates; the product, built; programs compiled by nvcc, run through it; fuzz targets.
+/// The product, built; unit and integration tests of all crates; programs compiled by nvcc, run through the product; fuzz targets.
 ///
 /// # Errors
 /// The first step that failed.
 pub(crate) fn all(root: &Path, nvcc: bool, packages: bool, fuzz_seconds: u64) -> Result<()> {
     let start = Instant::now();
-    say("1/4 tests of the crates");
-    let mut crates = cargo(root);
-    // What fails is all told at once.
-    crates.args(["test", "--workspace", "--exclude", "e2e", "--no-fail-fast"]);
-    if nvcc {
-        // Types and numbers are compared with those of cuda.h and nvml.h.
-        crates.env("SUNDIAL_CUDA_HOME", toolkit::cuda_home(root)?);
-    }
-    checked(&mut crates)?;
     // Building takes libraries away from clients that run on them.
     let _alone = clients::alone(root)?;
-    say("2/4 the product");
+    say("1/4 the product");
     let (programs, prepared) = thread::scope(|scope| -> Result<_> {
         // Fetching and unpacking leaves the compilers most of the processors.
         let prepared = packages.then(|| scope.spawn(|| clients::prepare(root)));
@@ -45,13 +38,34 @@ pub(crate) fn all(root: &Path, nvcc: bool, packages: bool, fuzz_seconds: u64) ->
     if !nvcc {
         say("skipped: programs compiled by nvcc (--no-nvcc)");
     }
+    say("2/4 tests of the crates");
+    let mut crates = cargo_by(root, CHECKED);
+    // What fails is all told at once.
+    crates.args([
+        "test",
+        "--release",
+        "--workspace",
+        "--exclude",
+        "e2e",
+        "--exclude",
+        "sundial-fuzz",
+        "--no-fail-fast",
+    ]);
+    if nvcc {
+        // Types and numbers are compared with those of cuda.h and nvml.h.
+        crates.env("SUNDIAL_CUDA_HOME", toolkit::cuda_home(root)?);
+    }
+    let tested = checked(&mut crates);
+    // Programs that tests run are built where the product's are.
+    build(root)?;
+    tested?;
     let qemu = qemu::fetch(root, QEMU_WITHIN);
     if let Err(error) = &qemu {
         say(&format!("skipped: virtual machines, there is no QEMU for them: {error:#}"));
     }
     say("3/4 end to end");
-    let mut end_to_end = cargo(root);
-    end_to_end.args(["test", "--package", "e2e", "--no-fail-fast", "--", "--test-threads=1"]);
+    let mut end_to_end = cargo_by(root, CHECKED);
+    end_to_end.args(["test", "--release", "--package", "e2e", "--no-fail-fast", "--", "--test-threads=1"]);
     end_to_end.env("SUNDIAL_BIN_DIR", target(root).join("release"));
     if let Some(programs) = programs {
         end_to_end.env("SUNDIAL_CUDA_EXAMPLES", programs);
@@ -85,29 +99,16 @@ pub(crate) fn fuzz(root: &Path, seconds: u64, targets: &[String], seed: Option<u
     let all: Vec<String> = std::fs::read_dir(folder.join("targets"))?
         .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
         .collect();
-    let flags = [
-        "-Cpasses=sancov-module",
-        "-Cllvm-args=-sanitizer-coverage-level=4",
-        "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
-        "-Cllvm-args=-sanitizer-coverage-pc-table",
-        "-Cllvm-args=-sanitizer-coverage-trace-compares",
-        "--cfg=fuzzing",
-    ];
-    let build_dir = target(root).join("fuzz");
-    // With an explicit --target the flags do not reach build scripts and procedural macros, which could not link with them.
-    let triple = "x86_64-unknown-linux-gnu";
-    checked(
-        cargo(root)
-            .current_dir(&folder)
-            .args(["build", "--release", "--target", triple])
-            .env("CARGO_TARGET_DIR", &build_dir)
-            .env("RUSTFLAGS", flags.join(" ")),
-    )?;
+    let mut build = cargo_by(root, "fuzzed");
+    // With the product, none of whose programs is built here, crates of others have the features that they have in it.
+    build.args(["build", "--release", "--package", "sundial-fuzz", "--package", "sundial"]);
+    build.args(all.iter().flat_map(|name| ["--bin", name.as_str()]));
+    checked(&mut build)?;
     for name in all.iter().filter(|name| targets.is_empty() || targets.contains(name)) {
         say(&format!("fuzzing {name} for {seconds} s"));
         let corpus = folder.join("corpus").join(name);
         std::fs::create_dir_all(&corpus)?;
-        let mut command = std::process::Command::new(build_dir.join(triple).join("release").join(name));
+        let mut command = std::process::Command::new(target(root).join("release").join(name));
         command.current_dir(&folder).arg(&corpus);
         let seeds = folder.join("seeds").join(name);
         if seeds.exists() {
