@@ -1,6 +1,7 @@
 //! Running other programs: cargo above all.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -30,12 +31,29 @@ pub(crate) fn cargo(root: &Path) -> Command {
     command
 }
 
-/// `cargo` that compiles our own crates by a script of `xtask/rustc`. In the release profile crates of others stay those of the product,
-/// which takes most of a build.
-pub(crate) fn cargo_by(root: &Path, script: &str) -> Command {
+/// `cargo` that compiles our own crates by a script of `xtask/rustc`. In the release profile crates of others are those of the product,
+/// which takes most of a build. What is made is put under [`made_by`], and nothing in the place of the product's.
+///
+/// # Errors
+/// The script cannot be read, or copied.
+pub(crate) fn cargo_by(root: &Path, script: &str) -> Result<Command> {
+    let source = root.join("xtask/rustc").join(script);
+    // Of a wrapper cargo looks at the path alone: it is another one when the script is.
+    let mut hasher = DefaultHasher::new();
+    fs::read(&source).with_context(|| format!("cannot read {}", source.display()))?.hash(&mut hasher);
+    let folder = made_by(root, script).join("rustc");
+    fs::create_dir_all(&folder)?;
+    let wrapper = folder.join(format!("{script}-{:016x}", hasher.finish()));
+    fs::copy(&source, &wrapper)?;
     let mut command = cargo(root);
-    command.env("RUSTC_WORKSPACE_WRAPPER", root.join("xtask/rustc").join(script));
-    command
+    command.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
+    command.env("CARGO_TARGET_DIR", made_by(root, script)).env("CARGO_BUILD_BUILD_DIR", target(root));
+    Ok(command)
+}
+
+/// Where [`cargo_by`] puts what it makes, as under a target folder.
+pub(crate) fn made_by(root: &Path, script: &str) -> PathBuf {
+    target(root).join(script)
 }
 
 /// The target folder.
@@ -146,6 +164,6 @@ pub(crate) fn fmt(root: &Path, check: bool) -> Result<()> {
 pub(crate) fn lint(root: &Path) -> Result<()> {
     say("clippy");
     // By the profile whose build scripts and macros the product needs as well.
-    let what = ["--release", "--workspace", "--all-targets", "--quiet"];
+    let what = ["--release", "--workspace", "--all-targets", "--features", "sundial-fuzz/fuzzing", "--quiet"];
     checked(cargo(root).arg("clippy").args(what).args(["--", "-D", "warnings"]))
 }

@@ -1,4 +1,4 @@
-//! All tests, in order of what they cost.
+//! All tests.
 
 use std::path::Path;
 use std::thread;
@@ -10,13 +10,15 @@ use crate::clients;
 use crate::examples;
 use crate::guest;
 use crate::qemu;
-use crate::run::{build, cargo_by, checked, say, target};
+use crate::run::{build, cargo_by, checked, made_by, say, target};
 use crate::toolkit;
 
 /// How long tests wait for a QEMU to be fetched; then they go on without.
 const QEMU_WITHIN: Duration = Duration::from_secs(120);
 /// Compiles our own crates for tests.
 const CHECKED: &str = "checked";
+/// Compiles them for fuzz targets.
+const FUZZED: &str = "fuzzed";
 
 /// The product, built; unit and integration tests of all crates; programs compiled by nvcc, run through the product; fuzz targets.
 ///
@@ -39,7 +41,7 @@ pub(crate) fn all(root: &Path, nvcc: bool, packages: bool, fuzz_seconds: u64) ->
         say("skipped: programs compiled by nvcc (--no-nvcc)");
     }
     say("2/4 tests of the crates");
-    let mut crates = cargo_by(root, CHECKED);
+    let mut crates = cargo_by(root, CHECKED)?;
     // What fails is all told at once.
     crates.args([
         "test",
@@ -55,16 +57,13 @@ pub(crate) fn all(root: &Path, nvcc: bool, packages: bool, fuzz_seconds: u64) ->
         // Types and numbers are compared with those of cuda.h and nvml.h.
         crates.env("SUNDIAL_CUDA_HOME", toolkit::cuda_home(root)?);
     }
-    let tested = checked(&mut crates);
-    // Programs that tests run are built where the product's are.
-    build(root)?;
-    tested?;
+    checked(&mut crates)?;
     let qemu = qemu::fetch(root, QEMU_WITHIN);
     if let Err(error) = &qemu {
         say(&format!("skipped: virtual machines, there is no QEMU for them: {error:#}"));
     }
     say("3/4 end to end");
-    let mut end_to_end = cargo_by(root, CHECKED);
+    let mut end_to_end = cargo_by(root, CHECKED)?;
     end_to_end.args(["test", "--release", "--package", "e2e", "--no-fail-fast", "--", "--test-threads=1"]);
     end_to_end.env("SUNDIAL_BIN_DIR", target(root).join("release"));
     if let Some(programs) = programs {
@@ -99,16 +98,17 @@ pub(crate) fn fuzz(root: &Path, seconds: u64, targets: &[String], seed: Option<u
     let all: Vec<String> = std::fs::read_dir(folder.join("targets"))?
         .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
         .collect();
-    let mut build = cargo_by(root, "fuzzed");
+    let mut build = cargo_by(root, FUZZED)?;
     // With the product, none of whose programs is built here, crates of others have the features that they have in it.
     build.args(["build", "--release", "--package", "sundial-fuzz", "--package", "sundial"]);
+    build.args(["--features", "sundial-fuzz/fuzzing"]);
     build.args(all.iter().flat_map(|name| ["--bin", name.as_str()]));
     checked(&mut build)?;
     for name in all.iter().filter(|name| targets.is_empty() || targets.contains(name)) {
         say(&format!("fuzzing {name} for {seconds} s"));
         let corpus = folder.join("corpus").join(name);
         std::fs::create_dir_all(&corpus)?;
-        let mut command = std::process::Command::new(target(root).join("release").join(name));
+        let mut command = std::process::Command::new(made_by(root, FUZZED).join("release").join(name));
         command.current_dir(&folder).arg(&corpus);
         let seeds = folder.join("seeds").join(name);
         if seeds.exists() {

@@ -29,6 +29,9 @@ use crate::memory::heap::Memory;
 use crate::values::HostServices;
 use crate::work::event_watch::EventWatch;
 
+/// Longest that an error waits until another one is told.
+const LONGEST_TELLING: Duration = Duration::from_secs(1);
+
 /// What all contexts of a process on one GPU have in common.
 #[derive(Debug)]
 pub(crate) struct GpuCore {
@@ -95,6 +98,7 @@ pub(crate) struct ContextCore {
     stack_bytes: AtomicU32,
     /// Code of the error that sticks, or 0.
     error: AtomicU32,
+    /// Held by who tells of it before that; behind any other lock.
     telling: Mutex<()>,
     dead: AtomicBool,
     /// What exists on the GPU once a queue is needed; guards its making.
@@ -158,20 +162,19 @@ impl ContextCore {
 
     /// The GPU says that work of the context failed.
     fn fail(&self, error: &ContextError) {
-        {
-            // Told before anybody sees it, who may end the process; and once.
-            let _telling = self.telling.lock();
-            if !self.failed() {
-                tracing::error!(context = self.id.0, ?error, "context failed");
-                self.stick(error.into());
-            }
-        }
+        self.stick(error.into(), || tracing::error!(context = self.id.0, ?error, "context failed"));
         self.gpu.event_watch.end_recorders(self.id);
     }
 
-    /// The first error sticks; whether it is this one.
-    pub(crate) fn stick(&self, error: CudaError) -> bool {
-        self.error.compare_exchange(0, error.code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
+    /// The first error sticks. It is told before anybody sees it, who may end the process.
+    pub(crate) fn stick(&self, error: CudaError, tell: impl FnOnce()) {
+        // Bounded: whoever tells may wait for a thread that forks, in which a handler of the program's calls here.
+        let _telling = self.telling.try_lock_for(LONGEST_TELLING);
+        if !self.failed() {
+            tell();
+            // Unless another one has stuck meanwhile.
+            let _ = self.error.compare_exchange(0, error.code(), Ordering::AcqRel, Ordering::Acquire);
+        }
     }
 
     /// # Errors

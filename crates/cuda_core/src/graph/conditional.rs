@@ -156,9 +156,9 @@ impl Chosen {
         let core = &self.condition.core;
         if let Err(error) = self.run(side)
             && !core.dead()
-            && core.stick(error)
         {
-            tracing::error!(context = core.id.0, %error, "a body of a conditional node failed, and its context with it");
+            let failed = "a body of a conditional node failed, and its context with it";
+            core.stick(error, || tracing::error!(context = core.id.0, %error, "{failed}"));
         }
     }
 

@@ -125,10 +125,11 @@ fn copy_steps(memory: &Arc<Memories>, copy: &Copy3D<'static>, core: &Arc<Context
         }
         let ends = copy_lines::ends_seen_by(core.gpu.ordinal, &memory, &copy);
         let copied = ends.and_then(|(src, dst)| copy_lines::copy_now(&core, &copy, dst, src));
-        if let Err(error) = copied
-            && core.stick(error)
-        {
-            tracing::error!(context = core.id.0, %error, "a copy of a graph failed, and its context with it");
+        if let Err(error) = copied {
+            core.stick(
+                error,
+                || tracing::error!(context = core.id.0, %error, "a copy of a graph failed, and its context with it"),
+            );
         }
     }))])
 }

@@ -94,10 +94,11 @@ pub(crate) fn copy_in_order(
         if ready.is_err() {
             return;
         }
-        if let Err(error) = copy(&dst, &src, lines)
-            && core.stick(error)
-        {
-            tracing::error!(context = core.id.0, %error, "a copy between GPUs failed, and its context with it");
+        if let Err(error) = copy(&dst, &src, lines) {
+            core.stick(
+                error,
+                || tracing::error!(context = core.id.0, %error, "a copy between GPUs failed, and its context with it"),
+            );
         }
     }))
 }

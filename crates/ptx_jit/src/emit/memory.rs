@@ -375,7 +375,7 @@ impl Emit<'_, '_> {
 
     /// The lanes that are active where some are, and all load what may not be there.
     fn some_load(&self, space: Space) -> Option<Value> {
-        self.exec.as_ref().filter(|_| space != Space::Shared).map(|exec| exec.bits)
+        self.exec.as_ref().filter(|_| space != Space::Shared && self.guard.is_none()).map(|exec| exec.bits)
     }
 
     /// Loads from the first element of the first active lane, where some are: if the page is not there, it is that lane's fault.

@@ -17,7 +17,9 @@ use crate::run::helpers::{active, attached, poll, raise, reach, read_element, up
 
 /// Descriptors that have been read.
 #[derive(Debug, Default)]
-pub(crate) struct Known([Option<Seen>; 4]);
+pub(crate) struct Known([Option<Seen>; KNOWN]);
+
+const KNOWN: usize = 4;
 
 /// A descriptor that has been read, and what it says.
 #[derive(Debug)]
@@ -60,9 +62,6 @@ pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, bits: u32, same: u32,
 
 /// What a handle stands for; raises if it stands for nothing.
 fn look<'a>(ctx: *mut Context, handle: u64) -> &'a Seen {
-    // SAFETY: the context is live while its CTA runs.
-    let Known(known) = unsafe { &mut (*ctx).known };
-    let place = (handle / Descriptor::BYTES as u64) as usize % known.len();
     if !handle.is_multiple_of(Descriptor::ALIGN) {
         raise(ctx, image::nothing(handle));
     }
@@ -73,11 +72,17 @@ fn look<'a>(ctx: *mut Context, handle: u64) -> &'a Seen {
         let at = unsafe { halves[i / HALF].add(8 * (i % HALF)) };
         read_element(at, Ty::U64)
     };
+    // SAFETY: the context is live while its CTA runs.
+    let known = unsafe { &raw mut (*ctx).known.0[(handle / Descriptor::BYTES as u64) as usize % KNOWN] };
     let same = |seen: &Seen| seen.words.iter().enumerate().all(|(i, &seen)| seen == word(i));
-    if !known[place].as_ref().is_some_and(same) {
-        known[place] = read(ctx, handle, std::array::from_fn(word));
+    // SAFETY: nobody else has it, and nothing here looks at the rest of the context meanwhile.
+    if !unsafe { &*known }.as_ref().is_some_and(same) {
+        let seen = read(ctx, handle, std::array::from_fn(word));
+        // SAFETY: as above.
+        unsafe { *known = seen };
     }
-    match &known[place] {
+    // SAFETY: as above; until the next look.
+    match unsafe { &*known } {
         Some(seen) => seen,
         None => raise(ctx, image::nothing(handle)),
     }
