@@ -61,6 +61,7 @@ pub(super) fn perform(access: &Access, seen: &Seen, lanes: &Lanes<'_>, bits: u32
     let count = lanes.rows.lanes;
     let block = BLOCK.min(count);
     let mut left = bits;
+    // A chunk has 32 lanes at most. By steps that are not known beforehand it would take a division.
     for first in (0..32).step_by(BLOCK).take_while(|&first| first < count) {
         let all = if block == BLOCK { 0xff } else { 0xf } << first;
         if bits & all != all {
