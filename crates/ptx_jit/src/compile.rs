@@ -16,7 +16,7 @@ use crate::analysis::barriers::{self, Ordered};
 use crate::analysis::floats::Floats;
 use crate::analysis::graph::NodeId;
 use crate::analysis::pointers::Pointers;
-use crate::analysis::{self, Plan, width};
+use crate::analysis::{self, Plan, early, width};
 use crate::compiler::Watch;
 use crate::emit::{self, joint};
 use crate::image::{Form, Loop, Machine, Region};
@@ -137,6 +137,7 @@ fn in_regions(
     let entries = isa(Allocation::Thorough)?;
     let mut plan = width::plan_widest(kernel, block, region, alone).map_err(unsupported)?;
     plan.set_order(&ordered.from_last);
+    let kernel = &*early::addresses_first(kernel, &plan);
     let known = (Floats::of(kernel), Pointers::of(kernel, &plan.live.live_in[0]));
     let instructions = kernel.blocks.iter().map(|block| block.insts.len()).sum();
     let pieces = divide(plan.regions.len(), watch.threads(instructions), watch, |scratch: &mut Scratch, index| {

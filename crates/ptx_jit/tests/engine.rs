@@ -410,8 +410,8 @@ fn long_rows_are_taken_by_parts_and_end_where_a_warp_fails() {
     let m = Machine::new();
     assert_eq!(Batch::new(noting(&m, [70, 1, 1], [32, 4, 1], ""), 0..70).resume(), Step::Done);
     for cta in 0..70_usize {
-        // 32 at once.
-        let (part, ctas) = (cta / 32 * 32, (70 - cta / 32 * 32).min(32));
+        // 64 at once.
+        let (part, ctas) = (cta / 64 * 64, (70 - cta / 64 * 64).min(64));
         for warp in 0..4 {
             assert_eq!(m.word(cta * 4 + warp) as usize, part * 4 + warp * ctas + cta - part + 1, "{cta} {warp}");
         }

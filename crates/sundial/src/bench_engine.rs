@@ -57,7 +57,7 @@ struct Row {
 #[derive(Serialize, Clone, Copy, Debug)]
 struct Compared {
     pocl: f64,
-    /// `jit_one_core / pocl`.
+    /// How many times as fast the engine is on one core: the median of what it is from round to round, in which both run one after the other.
     ratio: f64,
     /// What the ratio is to be.
     goal: f64,
@@ -122,19 +122,19 @@ fn measure(case: &Case, program: &Program, pocl: Option<&Pocl>, rounds: usize) -
         }
         all.push(whole(cores)?);
     }
-    let one_core = median(&mut one);
+    let compared = loaded.map(|(_, goal)| {
+        let mut ratios: Vec<f64> = one.iter().zip(&other).map(|(one, other)| one / other).collect();
+        Compared { pocl: median(&mut other), ratio: median(&mut ratios), goal }
+    });
     Ok(Row {
         name: case.name,
         unit: case.unit,
         interpreter: case.sample.map(|ctas| interpreted(case, program, ctas)).transpose()?,
-        jit_one_core: one_core,
+        jit_one_core: median(&mut one),
         jit_all_cores: median(&mut all),
         cores,
         compile_ms: median(&mut compile_times),
-        compared: loaded.map(|(_, goal)| {
-            let pocl = median(&mut other);
-            Compared { pocl, ratio: one_core / pocl, goal }
-        }),
+        compared,
     })
 }
 
@@ -260,34 +260,36 @@ fn all_ctas(grid: &Grid) -> u64 {
 /// CTAs that a thread takes at once.
 const BATCH: u64 = 64;
 
-/// Runs the first `ctas` CTAs on `threads` threads, in increasing order.
+/// Runs the first `ctas` CTAs on `threads` threads, this one among them, in increasing order.
 fn execute(grid: &Arc<Grid>, ctas: u64, threads: usize) -> Result<()> {
     let next = AtomicU64::new(0);
     // Every thread gets several batches, of CTAs as few as there are.
     let size = ctas.div_ceil(4 * threads as u64).clamp(1, BATCH);
     let failed = OnceLock::new();
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let first = next.fetch_add(size, Ordering::Relaxed);
-                    if first >= ctas {
+    let work = || {
+        loop {
+            let first = next.fetch_add(size, Ordering::Relaxed);
+            if first >= ctas {
+                break;
+            }
+            let mut batch = Batch::new(Arc::clone(grid), first..(first + size).min(ctas));
+            loop {
+                match batch.resume() {
+                    Step::Done => break,
+                    Step::Preempted => {}
+                    Step::Exception(exception) => {
+                        let _ = failed.set(exception);
                         break;
                     }
-                    let mut batch = Batch::new(Arc::clone(grid), first..(first + size).min(ctas));
-                    loop {
-                        match batch.resume() {
-                            Step::Done => break,
-                            Step::Preempted => {}
-                            Step::Exception(exception) => {
-                                let _ = failed.set(exception);
-                                break;
-                            }
-                        }
-                    }
                 }
-            });
+            }
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
     });
     if let Some(exception) = failed.get() {
         bail!("the kernel failed: {exception:?}");

@@ -5,6 +5,7 @@ pub(crate) mod barriers;
 pub(crate) mod classes;
 pub(crate) mod dead;
 mod dominators;
+pub(crate) mod early;
 pub(crate) mod floats;
 pub(crate) mod graph;
 pub(crate) mod liveness;

@@ -1,12 +1,12 @@
 //! Runs: the lanes of a chunk access consecutive elements, by vectors if that is right at run time; and elements at another
 //! fixed distance, one by one.
 
-use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
+use cranelift_codegen::ir::{Block, InstBuilder, Type, Value, types};
 use ptx::ir::{Address, Reg, RegTy, Ty};
 
 use super::alu::Parts;
 use super::memory::tenant;
-use super::{Emit, Val, arg};
+use super::{Emit, Val, arg, own};
 use crate::abi::{Helper, Run, Site};
 
 impl Emit<'_, '_> {
@@ -28,6 +28,17 @@ impl Emit<'_, '_> {
     /// Loads consecutive elements, if they may be: from where they are, or if that cannot be done at once, from the
     /// context's elements, to which a helper copies them one by one.
     pub(super) fn load_run(&mut self, site: Site, dsts: &[Option<Reg>], addr: Address, host: Value, ok: &[Value]) {
+        let ty = site.ty;
+        let from = if ok.is_empty() { host } else { self.load_from(site, addr, host, ok) };
+        let mut elements = self.vector_load(ty, dsts, &At::Run(from)).into_iter();
+        for &dst in dsts.iter().flatten() {
+            let count = self.vector_count(self.reg_ty(dst));
+            self.set(dst, Val::Lanes(elements.by_ref().take(count).collect()));
+        }
+    }
+
+    /// Where the elements are to be loaded from, host or context.
+    fn load_from(&mut self, site: Site, addr: Address, host: Value, ok: &[Value]) -> Value {
         let [fast, slow, on] = [(); 3].map(|()| self.b.create_block());
         let from = self.b.append_block_param(on, types::I64);
         self.branch(ok, (fast, &[]), (slow, &[]));
@@ -36,31 +47,70 @@ impl Emit<'_, '_> {
         self.b.ins().jump(on, &[arg(host)]);
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
-        let ty = site.ty;
         self.copy_run(Helper::Collect, site, addr);
         self.b.ins().jump(on, &[arg(self.inv.ctx)]);
         self.b.switch_to_block(on);
-        let mut elements = self.vector_load(ty, dsts, &At::Run(from)).into_iter();
-        for &dst in dsts.iter().flatten() {
-            let count = self.vector_count(self.reg_ty(dst));
-            self.set(dst, Val::Lanes(elements.by_ref().take(count).collect()));
-        }
+        from
     }
 
-    /// The same for a store: to the context's elements first, from which a helper copies them on.
+    /// The same for a store by all lanes, or if that cannot be done at once, to the context's elements first. From there active lanes take
+    /// theirs one by one, here if all may be accessed (`ok`), else in a helper.
     pub(super) fn store_run(&mut self, site: Site, parts: &[Parts], addr: Address, host: Value, ok: &[Value]) {
         let ty = site.ty;
+        let active = self.all_active();
+        let at_once: Vec<Value> = ok.iter().chain(&active).copied().collect();
+        if at_once.is_empty() {
+            self.vector_store(ty, parts, &At::Run(host));
+            return;
+        }
         let [fast, slow, done] = [(); 3].map(|()| self.b.create_block());
-        self.branch(ok, (fast, &[]), (slow, &[]));
+        self.branch(&at_once, (fast, &[]), (slow, &[]));
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
         self.vector_store(ty, parts, &At::Run(self.inv.ctx));
+        if !active.is_empty() {
+            let [here, there] = [(); 2].map(|()| self.b.create_block());
+            self.branch(ok, (here, &[]), (there, &[]));
+            self.b.switch_to_block(here);
+            self.store_lanes(&site, host, done);
+            self.b.switch_to_block(there);
+            self.b.set_cold_block(there);
+        }
         self.copy_run(Helper::Scatter, site, addr);
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(fast);
         self.vector_store(ty, parts, &At::Run(host));
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(done);
+    }
+
+    /// Copies the context's elements of the active lanes to where they belong from `host` on, and goes to `done`.
+    fn store_lanes(&mut self, site: &Site, host: Value, done: Block) {
+        let size = site.ty.bytes() * site.count;
+        let part = match size {
+            1 => types::I8,
+            2 => types::I16,
+            4 => types::I32,
+            8 => types::I64,
+            _ => types::I64X2,
+        };
+        let bits = self.mask_bits_or_full();
+        let [next, lane] = [(); 2].map(|()| self.b.create_block());
+        let left = self.b.append_block_param(next, types::I32);
+        self.b.ins().jump(next, &[arg(bits)]);
+        self.b.switch_to_block(next);
+        self.b.ins().brif(left, lane, &[], done, &[]);
+        self.b.switch_to_block(lane);
+        let first = self.b.ins().ctz(left);
+        let first = self.b.ins().uextend(types::I64, first);
+        let offset = self.b.ins().ishl_imm_u(first, i64::from(size.trailing_zeros()));
+        let from = self.b.ins().iadd(self.inv.ctx, offset);
+        let to = self.b.ins().iadd(host, offset);
+        let element = self.b.ins().load(part, own(), from, 0);
+        self.b.ins().store(tenant(), element, to, 0);
+        let less = self.b.ins().iadd_imm_s(left, -1);
+        let left = self.b.ins().band(left, less);
+        self.b.ins().jump(next, &[arg(left)]);
     }
 
     /// Loads one element for each lane, the first from `at.0`, the next always `at.1` bytes on, or as [`Self::load_run`] does.

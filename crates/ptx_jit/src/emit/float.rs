@@ -284,6 +284,8 @@ impl Emit<'_, '_> {
                 Some(vec![self.map3([&v[0], &v[1], &v[2]], |e, a, b, c| {
                     let [a, b, c] = [(a, flush[0]), (b, flush[1]), (c, flush[2])].map(|(v, f)| e.float_operand(v, f));
                     let r = match round {
+                        // Cranelift puts the result in the first factor's register: better in one that is not needed any more.
+                        Round::Rn if e.is_shared(a) => e.b.ins().fma(b, a, c),
                         Round::Rn => e.b.ins().fma(a, b, c),
                         _ => e.directed_fma([a, b, c], round == Round::Rp),
                     };

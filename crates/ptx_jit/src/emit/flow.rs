@@ -9,6 +9,7 @@
 //! node at which all lanes of a chunk have met goes back to full code.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, Inst, InstBuilder, MemFlagsData, StackSlot, Value, types};
@@ -175,6 +176,7 @@ pub(crate) fn emit_region(
         checked: Vec::new(),
         upcoming: &[],
         skippable: false,
+        joined: false,
         floats,
         pointers,
         sinkable: Vec::new(),
@@ -249,7 +251,7 @@ pub(crate) fn emit_region(
     failure.map_or(Ok(sinkable), Err)
 }
 
-impl Emit<'_, '_> {
+impl<'a> Emit<'a, '_> {
     /// [`ptx::launch::Control`], as it is now.
     pub(super) fn control_word(&mut self) -> Value {
         let flags = trusted().with_readonly().with_can_move();
@@ -784,12 +786,23 @@ impl Emit<'_, '_> {
         let insts = self.plan.nodes[n].body(k);
         self.checked.clear();
         self.indices.clear();
-        for (i, inst) in insts.iter().enumerate() {
-            self.upcoming = &insts[i..];
-            self.line = inst.line;
-            if late.contains(&i) {
+        self.instructions(insts, 0..insts.len(), late);
+    }
+
+    /// Of these the ones `within`, but for those `late`.
+    pub(super) fn instructions(&mut self, insts: &'a [ptx::ir::Inst], within: Range<usize>, late: &[usize]) {
+        let mut behind = within.start;
+        for i in within {
+            if i < behind || late.contains(&i) {
                 continue;
             }
+            if let Some(end) = self.together(insts, i, late) {
+                behind = end;
+                continue;
+            }
+            let inst = &insts[i];
+            self.upcoming = &insts[i..];
+            self.line = inst.line;
             let Some(p) = inst.guard else {
                 self.op(&inst.op);
                 self.note_index(&inst.op);

@@ -43,9 +43,18 @@ pub(super) struct Checked {
     fine: Checks,
 }
 
+impl Checked {
+    /// All of `fine` holds: if it is what must, nothing is to be asked any more.
+    pub(super) fn settle(&mut self, fine: &[Value]) {
+        if self.fine.iter().all(|condition| fine.contains(condition)) {
+            self.fine.clear();
+        }
+    }
+}
+
 /// A host address.
 #[derive(Clone, Copy, Debug)]
-enum Host {
+pub(super) enum Host {
     Whole(Value),
     /// Less the base that [`Emit::space_base`] gives: instructions of the processor add one to an address at no cost.
     InSpace(Value),
@@ -99,7 +108,7 @@ impl Emit<'_, '_> {
     }
 
     /// Host address of an access and what must hold for it, by a check that covers its neighbours too.
-    fn covered(&mut self, space: Space, addr: Address, size: i64, spaced: bool) -> Option<(Host, Checks)> {
+    pub(super) fn covered(&mut self, space: Space, addr: Address, size: i64, spaced: bool) -> Option<(Host, Checks)> {
         let (base, low, high) = self.reach(space, addr, size)?;
         let found = self.checked.iter().find(|c| {
             (c.space, c.base, c.size, c.spaced) == (space, base, size, spaced)
@@ -298,7 +307,7 @@ impl Emit<'_, '_> {
     }
 
     /// Bytes from an element to that of the next lane, if they lie at a fixed distance.
-    fn distance(space: Space, val: &Val) -> Option<i64> {
+    pub(super) fn distance(space: Space, val: &Val) -> Option<i64> {
         match (space, val) {
             (Space::Shared, Val::Affine { stride, .. }) => Some(i64::from(*stride)),
             (Space::Global | Space::Const | Space::Generic, Val::Wide { stride, k, .. }) => {
@@ -389,7 +398,7 @@ impl Emit<'_, '_> {
     }
 
     /// That all lanes are active, where that may not be so.
-    fn all_active(&mut self) -> Checks {
+    pub(super) fn all_active(&mut self) -> Checks {
         let Some(mask) = self.mask() else { return Checks::new() };
         let full = self.full_bits();
         vec![self.b.ins().icmp_imm_u(IntCC::Equal, mask.bits, full)]
@@ -436,6 +445,11 @@ impl Emit<'_, '_> {
         }
     }
 
+    /// Is it one address that is accessed once for all lanes?
+    pub(super) fn is_one(&self, space: Space, val: &Val) -> bool {
+        matches!(val, Val::Same(_)) && self.shareable(space)
+    }
+
     /// A scalar access, which is done where its host address is known: by the fast check, or by the helper, which returns or raises. What
     /// the access gives is handed on. The address is computed once more for the helper, so that it need not be kept for that.
     fn scalar_access(
@@ -453,6 +467,10 @@ impl Emit<'_, '_> {
                 (Host::InSpace(host), ok)
             }
         };
+        if ok.is_empty() {
+            let host = self.whole(space, host);
+            return access(self, host);
+        }
         let [fast, slow, on] = [(); 3].map(|()| self.b.create_block());
         self.branch(&ok, (fast, &[]), (slow, &[]));
         self.b.switch_to_block(slow);
@@ -669,10 +687,9 @@ impl Emit<'_, '_> {
         let fits = tys.iter().all(|&t| (t == RegTy::B64) == (ty.bytes() == 8));
         if vectorable(ty, srcs.len())
             && fits
-            && let Some((host, mut ok)) = self.run_of(space, &val, addr, size)
+            && let Some((host, ok)) = self.run_of(space, &val, addr, size)
         {
             let site = Site { space, ty, count: srcs.len() as u32 };
-            ok.extend(self.all_active());
             let parts = parts(self);
             self.store_run(site, &parts, addr, host, &ok);
             return;

@@ -18,6 +18,7 @@ mod memory;
 mod moves;
 mod settle;
 mod sink;
+mod together;
 pub(crate) mod transparent;
 mod value;
 mod warps;
@@ -155,6 +156,8 @@ pub(crate) struct Emit<'a, 'f> {
     upcoming: &'a [ptx::ir::Inst],
     /// Inside code that a scalar guard may skip.
     skippable: bool,
+    /// Inside code that there is twice; see `together`.
+    joined: bool,
     floats: &'a Floats,
     pointers: &'a Pointers,
     /// Loads that [`sink`] may move.
@@ -380,6 +383,14 @@ impl Emit<'_, '_> {
             InstructionData::LoadNoOffset { opcode: Opcode::Bitcast, arg, .. } => Some(arg),
             _ => None,
         }
+    }
+
+    /// Is it plain to see that all lanes of a vector are the same?
+    fn is_shared(&self, v: Value) -> bool {
+        let dfg = &self.b.func.dfg;
+        let from = self.cast_from(v).unwrap_or(v);
+        let inst = dfg.value_def(dfg.resolve_aliases(from)).inst();
+        inst.is_some_and(|inst| matches!(dfg.insts[inst].opcode(), Opcode::Splat | Opcode::Vconst))
     }
 
     /// The number that a scalar is, or all lanes of a vector are, where that is plain to see.

@@ -13,7 +13,7 @@ use crate::abi::context::{self, at};
 use crate::analysis::{Plan, Region};
 
 /// Most CTAs whose warps run by turns. Of rows of memory so long, a few find room in the processor's first cache.
-const BY_TURNS: i64 = 32;
+const BY_TURNS: i64 = 64;
 
 /// The loop around the code of a warp.
 pub(super) struct Warps {

@@ -1,0 +1,155 @@
+//! One question for several accesses: where a node accesses memory at places that are known before the first of them, all that must hold
+//! for them is asked there. They are done without another branch then, in one block, where operations take what they load from where it
+//! lies ([`super::sink`]); else one by one, as everywhere.
+
+use cranelift_codegen::ir::{Block, InstBuilder};
+use ptx::ir::{Address, Inst, Op, Operand, Space, Ty};
+
+use super::Emit;
+use super::consecutive::vectorable;
+use super::memory::Checks;
+use crate::analysis::operands;
+use crate::analysis::regset::RegSet;
+
+/// Most instructions between an access and the next one.
+const FAR: usize = 16;
+/// How far behind the last one an instruction may use what it loads, and still belong to them.
+const TAIL: usize = 8;
+/// Most instructions that there is code of twice for this, in a row.
+const MOST: usize = 256;
+
+/// Instructions of a node, and what is asked before them.
+struct Joint {
+    end: usize,
+    asked: Checks,
+}
+
+impl<'a> Emit<'a, '_> {
+    /// Emits instructions of a node from `first` on, if several of them access memory and can be asked about together; where they end.
+    pub(super) fn together(&mut self, insts: &'a [Inst], first: usize, late: &[usize]) -> Option<usize> {
+        if self.joined || self.exec.is_some() || self.plan.lanes() == 1 {
+            return None;
+        }
+        let Joint { end, asked } = self.joint_accesses(insts, first, late)?;
+        let [fast, slow, on] = [(); 3].map(|()| self.b.create_block());
+        self.branch(&asked, (fast, &[]), (slow, &[]));
+        let (mut checked, mut indices) = (self.checked.clone(), self.indices.clone());
+        self.joined = true;
+        self.b.switch_to_block(fast);
+        self.checked.iter_mut().for_each(|range| range.settle(&asked));
+        self.instructions(insts, first..end, late);
+        self.b.ins().jump(on, &[]);
+        self.b.switch_to_block(slow);
+        (self.checked, self.indices) = (checked.clone(), indices.clone());
+        let others = self.b.func.dfg.num_blocks();
+        self.instructions(insts, first..end, late);
+        self.b.ins().jump(on, &[]);
+        let others = others..self.b.func.dfg.num_blocks();
+        for block in others.map(|block| Block::from_u32(block as u32)).chain([slow]) {
+            self.b.set_cold_block(block);
+        }
+        self.joined = false;
+        self.b.switch_to_block(on);
+        // What is known of registers that do not change on the way still holds.
+        let mut written = RegSet::default();
+        let mut noted = Vec::new();
+        for inst in insts[first..end].iter().rev() {
+            operands::writes(&inst.op).into_iter().for_each(|r| _ = written.insert(r));
+            let mut stands = true;
+            operands::inst_reads(inst, &mut |r| stands &= !written.contains(r));
+            if stands {
+                noted.push(inst);
+            }
+        }
+        checked.retain(|range| !written.contains(range.base));
+        indices.retain(|&r, _| !written.contains(r));
+        (self.checked, self.indices) = (checked, indices);
+        noted.into_iter().rev().for_each(|inst| self.note_index(&inst.op));
+        Some(end)
+    }
+
+    /// Which instructions from `first` on; none if nothing is gained.
+    fn joint_accesses(&mut self, insts: &'a [Inst], first: usize, late: &[usize]) -> Option<Joint> {
+        access(&insts[first])?;
+        self.upcoming = &insts[first..];
+        let (mut asked, mut accesses, mut last) = (Checks::new(), 0, first);
+        let (mut written, mut loaded) = (RegSet::default(), RegSet::default());
+        let follows = |i: usize| plain(&insts[i]) && !late.contains(&i);
+        for (i, inst) in insts.iter().enumerate().skip(first).take(MOST) {
+            if i - last > FAR || !follows(i) {
+                break;
+            }
+            let writes = operands::writes(&inst.op);
+            if let Some((space, ty, count, addr)) = access(inst) {
+                let known = matches!(addr.base, Operand::Reg(base) if !written.contains(base));
+                let Some(fine) = known.then(|| self.what_must_hold(space, ty, count, addr)).flatten() else { break };
+                let new: Checks = fine.into_iter().filter(|fine| !asked.contains(fine)).collect();
+                asked.extend(new);
+                (accesses, last) = (accesses + 1, i);
+                writes.iter().for_each(|&r| _ = loaded.insert(r));
+            }
+            writes.into_iter().for_each(|r| _ = written.insert(r));
+        }
+        if accesses < 3 && accesses <= asked.len() || asked.is_empty() {
+            return None;
+        }
+        let mut end = last + 1;
+        for i in (end..insts.len()).take(TAIL).take_while(|&i| follows(i) && access(&insts[i]).is_none()) {
+            let mut uses = false;
+            operands::inst_reads(&insts[i], &mut |r| uses |= loaded.contains(r));
+            if uses {
+                end = i + 1;
+            }
+        }
+        Some(Joint { end, asked })
+    }
+
+    /// What must hold for an access that is one for all lanes, or one for each side by side.
+    fn what_must_hold(&mut self, space: Space, ty: Ty, count: usize, addr: Address) -> Option<Checks> {
+        let size = i64::from(ty.bytes()) * count as i64;
+        let val = self.address(space, addr);
+        let spaced = !self.is_one(space, &val);
+        if spaced && !(vectorable(ty, count) && Self::distance(space, &val) == Some(size)) {
+            return None;
+        }
+        self.covered(space, addr, size, spaced).map(|(_, fine)| fine)
+    }
+}
+
+/// A plain load or store: space, type and number of its elements, and where.
+fn access(inst: &Inst) -> Option<(Space, Ty, usize, Address)> {
+    let of = match &inst.op {
+        Op::Ld { space, ty, dsts, addr, .. } => (*space, *ty, dsts.len(), *addr),
+        Op::St { space, ty, srcs, addr, .. } => (*space, *ty, srcs.len(), *addr),
+        _ => return None,
+    };
+    (inst.guard.is_none() && of.1.bits() < 128).then_some(of)
+}
+
+/// Is it such an access, or arithmetic?
+fn plain(inst: &Inst) -> bool {
+    let arithmetic = matches!(
+        inst.op,
+        Op::Mov { .. }
+            | Op::Pack { .. }
+            | Op::Unpack { .. }
+            | Op::Int { .. }
+            | Op::Mul { .. }
+            | Op::Mad { .. }
+            | Op::IntUn { .. }
+            | Op::Bfe { .. }
+            | Op::Bfi { .. }
+            | Op::Prmt { .. }
+            | Op::Shf { .. }
+            | Op::Lop3 { .. }
+            | Op::Float { .. }
+            | Op::Fma { .. }
+            | Op::FloatUn { .. }
+            | Op::Setp { .. }
+            | Op::Selp { .. }
+            | Op::Slct { .. }
+            | Op::Cvt { .. }
+            | Op::Cvta { .. }
+    );
+    inst.guard.is_none() && (arithmetic || access(inst).is_some())
+}

@@ -1,0 +1,182 @@
+//! Accesses that machine code asks about together: random runs of loads, stores and arithmetic on addresses, in both engines; and what
+//! happens where one of several must not be done.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+#[path = "support/exchange.rs"]
+mod exchange;
+mod support;
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use exchange::{SHAPES, check, run};
+use ptx::launch::{AccessError, Control, DriverArea, Exception, Launch};
+
+/// Numbers without an order.
+struct Random(u32);
+
+impl Random {
+    fn below(&mut self, n: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.0 >> 16) % n
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u32) as usize]
+    }
+}
+
+/// In registers that are written once, as compilers do it: the thread, `%r14`; its word of the memory, `%in`, and of the results, `%out`; and
+/// where its words of shared memory are, `%own`.
+const PLACE: &str = ".reg .b64 %in; .reg .b64 %out; .reg .b64 %word; .reg .b32 %own;\n\
+                     mov.u32 %r22, %tid.z; mov.u32 %r23, %ntid.y; mov.u32 %r24, %tid.y; mad.lo.u32 %r25, %r22, %r23, %r24;\n\
+                     mov.u32 %r26, %ntid.x; mov.u32 %r27, %tid.x; mad.lo.u32 %r14, %r25, %r26, %r27;\n\
+                     mul.wide.u32 %word, %r14, 4; add.s64 %in, %rd0, %word; add.s64 %out, %rd1, %word;\n\
+                     shl.b32 %r28, %r14, 2; mov.u32 %r29, s; add.u32 %own, %r29, %r28;\n";
+
+/// One instruction or a few. Addresses are registers `%a`, each written in one place, of indices, of which those in `%r5` to `%r7` change; what is
+/// loaded adds up in `%r8`, and as floating-point numbers in `%r20`. Threads write what is their own.
+fn step(random: &mut Random, addresses: &mut u32) -> String {
+    let index = random.of(&["%r5", "%r6", "%r7"]);
+    let address = format!("%a{}", random.below(*addresses));
+    let new = *addresses;
+    let offset = 4 * random.below(8);
+    let own = 1024 * (1 + random.below(6));
+    let load = |to: &str, what: String| format!("ld.{what}; mad.lo.u32 %r8, {to}, 3, %r8;");
+    match random.below(18) {
+        16 | 17 => {
+            *addresses += 1;
+            let index = format!("%c{new}");
+            let made = random.of(&[
+                "add.u32 {}, %r14, 9;",
+                "shl.b32 {}, %r14, 1;",
+                "mov.u32 {}, 300;",
+                "add.u32 {}, %r8, 0; and.b32 {}, {}, 511;",
+            ]);
+            format!("{} mul.wide.u32 %b{new}, {index}, 4; add.s64 %a{new}, %rd0, %b{new};", made.replace("{}", &index))
+        }
+        0 => format!("and.b32 {index}, {index}, 2047; add.u32 {index}, {index}, {};", random.below(100)),
+        1 => format!("add.u32 {index}, %r14, {};", random.below(100)),
+        2 => format!("and.b32 {index}, %r8, 1023;"),
+        3..=5 => {
+            *addresses += 1;
+            format!("mul.wide.{} %b{new}, {index}, 4; add.s64 %a{new}, %rd0, %b{new};", random.of(&["u32", "s32"]))
+        }
+        6 => {
+            *addresses += 1;
+            format!("add.s64 %a{new}, {}, {offset};", random.of(&["%in", "%rd0"]))
+        }
+        7 | 8 => load("%r9", format!("global.u32 %r9, [{address}+{offset}]")),
+        9 => load("%r9", format!("shared.u32 %r9, [%own+{own}]")),
+        10 => load("%r9", format!("shared.u32 %r9, [s+{offset}]")),
+        11 => load("%r10", format!("global.v2.u32 {{%r9, %r10}}, [%rd0+{}]", 8 * random.below(4))),
+        12 => format!(
+            "ld.global.u32 %r9, [{address}]; cvt.rn.f32.u32 %r21, %r9; fma.rn.f32 %r20, %r21, %r2{}, %r20;",
+            random.below(2)
+        ),
+        13 => format!("st.global.u32 [%out+{own}], %r8;"),
+        14 => format!("st.shared.u32 [%own+{own}], %r8;"),
+        _ => format!("st.global.f32 [%out+{own}], %r20;"),
+    }
+}
+
+#[test]
+fn runs_of_accesses() {
+    for seed in 0..40 {
+        let mut random = Random(seed);
+        let mut body = PLACE.to_owned()
+            + ".reg .b64 %a<200>; .reg .b64 %b<200>; .reg .b32 %c<200>;\n\
+                        mov.u32 %r5, %r14; add.u32 %r6, %r14, 7; mov.u32 %r7, 11; mov.u32 %r8, 1; mov.u32 %r11, 0; mov.b32 %r20, 0x3f800000;\n\
+                        mov.b32 %r21, %r20; mov.u64 %a0, %rd0; mov.u64 %a1, %in; st.shared.u32 [s], %r7; bar.sync 0;\n";
+        let mut addresses = 2;
+        for part in 0..1 + random.below(3) {
+            let again = random.below(2) == 0;
+            if again {
+                writeln!(body, "mov.u32 %r11, 0; AGAIN{part}:").unwrap();
+            }
+            for _ in 0..4 + random.below(40) {
+                writeln!(body, "{}", step(&mut random, &mut addresses)).unwrap();
+            }
+            if again {
+                writeln!(body, "add.u32 %r11, %r11, 1; setp.lt.u32 %p0, %r11, 3; @%p0 bra AGAIN{part};").unwrap();
+            }
+        }
+        body += "add.u32 %r8, %r8, %r20; st.global.u32 [%out], %r8;";
+        for (block, padding) in SHAPES {
+            run(&body, block, padding);
+        }
+    }
+}
+
+/// An address of each lane's own that is made of an index which changes among accesses that are asked about together.
+#[test]
+fn an_index_that_changes_on_the_way() {
+    let body = PLACE.to_owned()
+        + ".reg .b64 %a; .reg .b64 %b; ld.global.u32 %r4, [%in]; and.b32 %r5, %r4, 1023;\n\
+           ld.global.u32 %r6, [%in]; mul.wide.u32 %b, %r5, 4; add.s64 %a, %rd0, %b; add.u32 %r5, %r5, 1;\n\
+           ld.global.u32 %r7, [%in]; ld.global.u32 %r8, [%in+1024]; add.u32 %r6, %r6, %r7; add.u32 %r6, %r6, %r8;\n\
+           ld.global.u32 %r9, [%a]; add.u32 %r6, %r6, %r9; add.u32 %r6, %r6, %r5; st.global.u32 [%out], %r6;";
+    for (block, padding) in SHAPES {
+        run(&body, block, padding);
+    }
+}
+
+#[test]
+fn neighbours() {
+    let body = PLACE.to_owned()
+        + "ld.global.u32 %r4, [%in]; add.s64 %rd5, %in, 1024; ld.global.u32 %r5, [%rd5+-1024]; ld.global.u32 %r6, [%in];\n\
+           add.u32 %r4, %r4, %r5; add.u32 %r4, %r4, %r6; st.global.u32 [%out], %r4;";
+    check(&body, |words| words.iter().map(|word| 3 * word).collect());
+}
+
+const BASE: u64 = 0x20_0000_0000;
+
+/// What a warp does that runs `body` over a page of words, each its own number, and the words then: `%rd0` is the page, `%rd1` a word for
+/// each thread in it, and `%rd2` what `at` says.
+fn of_a_warp(body: &str, at: u64) -> (Result<(), Exception>, Vec<u32>) {
+    let text = format!(
+        ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 a, .param .u64 b) {{\n\
+         .reg .b64 %rd<16>; .reg .b32 %r<32>;\n\
+         ld.param.u64 %rd0, [a]; ld.param.u64 %rd2, [b]; mov.u32 %r0, %tid.x; mul.wide.u32 %rd3, %r0, 4; add.s64 %rd1, %rd0, %rd3;\n\
+         {body}\nret;\n}}\n"
+    );
+    let program = ptx::Program::parse(text.as_bytes()).unwrap();
+    let kernel = Arc::new(program.lower(0, &|_| None).unwrap());
+    let launch = Arc::new(Launch {
+        grid: [1; 3],
+        block: [32, 1, 1],
+        dynamic_shared: 0,
+        params: [BASE, at].iter().flat_map(|a| a.to_le_bytes()).collect(),
+        driver: DriverArea::default(),
+        grid_id: 1,
+        envregs: [0; 32],
+        cluster: [1; 3],
+    });
+    let mut bytes: Vec<u8> = (0..1024_u32).flat_map(u32::to_le_bytes).collect();
+    let done = support::run(&kernel, &launch, BASE, &mut bytes, Control::RUN);
+    (done, bytes.chunks(4).map(|w| u32::from_le_bytes(w.try_into().unwrap())).collect())
+}
+
+/// Three loads and two stores, of which the last load may be anywhere.
+const FIVE: &str = "ld.global.u32 %r1, [%rd1]; ld.global.u32 %r2, [%rd1+128]; add.u32 %r3, %r1, %r2; st.global.u32 [%rd1+256], %r3;\n\
+                    ld.global.u32 %r4, [%rd2]; add.u32 %r4, %r4, %r3; st.global.u32 [%rd1+384], %r4;";
+
+#[test]
+fn what_comes_before_an_access_that_must_not_be_is_done() {
+    let (done, words) = of_a_warp(FIVE, BASE + 4000);
+    assert_eq!(done, Ok(()));
+    assert!((0..32).all(|i| words[i + 64] as usize == 2 * i + 32 && words[i + 96] as usize == 2 * i + 1032));
+    for (at, error) in [
+        (BASE + 4002, AccessError::Misaligned),
+        (BASE - 4, AccessError::OutOfWindow),
+        (BASE + 0x10_0000 + 4096, AccessError::OutOfWindow),
+        (BASE + 4096, AccessError::Unmapped),
+        (0, AccessError::OutOfWindow),
+    ] {
+        let (done, words) = of_a_warp(FIVE, at);
+        let told = matches!(done, Err(Exception::Access { address, error: e, .. }) if (address, e) == (at, error));
+        assert!(told, "{at:#x}: {done:?}");
+        assert!((0..32).all(|i| words[i + 64] as usize == 2 * i + 32), "{at:#x}: what was stored before");
+        assert!((0..32).all(|i| words[i + 96] as usize == i + 96), "{at:#x}: what would be stored behind");
+    }
+}
