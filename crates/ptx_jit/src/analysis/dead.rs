@@ -1,4 +1,4 @@
-//! Instructions whose results nobody reads.
+//! Instructions whose results nobody reads, and such results of atomic operations.
 
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ pub(super) fn only_computes(op: &Op) -> bool {
     }
 }
 
-/// The kernel without computations whose results are never used, wherever control flows.
+/// The kernel without computations whose results are never used, wherever control flows. What an atomic operation found is not kept either
+/// then.
 pub(crate) fn without_dead_code(kernel: Arc<Kernel>) -> Arc<Kernel> {
     let mut used = RegSet::default();
     for block in &kernel.blocks {
@@ -44,12 +45,20 @@ pub(crate) fn without_dead_code(kernel: Arc<Kernel>) -> Arc<Kernel> {
             }
         }
     }
-    if kernel.blocks.iter().all(|block| block.insts.iter().all(|inst| needed(inst, &used))) {
+    let unread = |op: &Op| matches!(op, Op::Atom { dst: Some(old), .. } if !used.contains(*old));
+    if kernel.blocks.iter().all(|block| block.insts.iter().all(|inst| needed(inst, &used) && !unread(&inst.op))) {
         return kernel;
     }
     let mut kernel = (*kernel).clone();
     for block in &mut kernel.blocks {
         block.insts.retain(|inst| needed(inst, &used));
+        for Inst { op, .. } in &mut block.insts {
+            if unread(op)
+                && let Op::Atom { dst, .. } = op
+            {
+                *dst = None;
+            }
+        }
     }
     Arc::new(kernel)
 }
@@ -73,5 +82,18 @@ mod tests {
         // The pack with its part, the two sums, and the product that nothing but itself reads.
         assert_eq!(ops(&kernel) - ops(&left), 5);
         assert!(Arc::ptr_eq(&left, &without_dead_code(Arc::clone(&left))));
+    }
+    #[test]
+    fn what_atomic_operations_find_is_kept_where_it_is_read() {
+        let text = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 a) {\n\
+                    .reg .b64 %rd<4>; .reg .b32 %r<8>;\n\
+                    ld.param.u64 %rd0, [a]; atom.global.add.u32 %r0, [%rd0], 1; atom.global.max.u32 %r1, [%rd0], 7;\n\
+                    add.u32 %r2, %r0, 1; st.global.u32 [%rd0+4], %r1; ret;\n}\n";
+        let program = ptx::Program::parse(text.as_bytes()).unwrap();
+        let kernel = without_dead_code(Arc::new(program.lower(0, &|_| None).unwrap()));
+        let kept = |inst: &Inst| if let Op::Atom { dst, .. } = &inst.op { Some(dst.is_some()) } else { None };
+        let kept: Vec<bool> = kernel.blocks.iter().flat_map(|block| &block.insts).filter_map(kept).collect();
+        assert_eq!(kept, [false, true]);
+        assert!(Arc::ptr_eq(&kernel, &without_dead_code(Arc::clone(&kernel))));
     }
 }

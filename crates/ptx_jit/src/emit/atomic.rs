@@ -80,7 +80,8 @@ impl Emit<'_, '_> {
         let (fast, slow) = (self.b.create_block(), self.b.create_block());
         self.b.ins().brif(ok, fast, &[], slow, &[]);
         self.b.switch_to_block(fast);
-        let parts: Vec<Parts> = sources.iter().map(|&s| self.operand_lanes(s, ty.reg())).collect();
+        let sources: Vec<Val> = sources.into_iter().map(|source| self.operand(source, ty.reg())).collect();
+        let sources: Vec<Val> = sources.into_iter().map(|val| self.one_or_lanes(val, ty.reg())).collect();
         let private = matches!(space, Space::Shared | Space::Local);
         if !private {
             self.note_atomic(1);
@@ -88,8 +89,8 @@ impl Emit<'_, '_> {
         let mut old = Vec::new();
         for lane in 0..self.lanes_per_chunk() {
             let host = self.lane_host(&hosts, lane);
-            let b = self.extract(&parts[0], ty.reg(), lane);
-            let c = parts.get(1).map(|c| self.extract(c, ty.reg(), lane));
+            let b = self.of_lane(&sources[0], ty.reg(), lane);
+            let c = sources.get(1).map(|c| self.of_lane(c, ty.reg(), lane));
             old.push(if private {
                 let was = self.b.ins().load(width, super::own(), host, 0);
                 let new = self.updated(*kind, ty, was, b, c);
@@ -120,6 +121,22 @@ impl Emit<'_, '_> {
         self.jump_with(merge, &old);
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
+    }
+
+    /// A value as lanes, if these differ.
+    fn one_or_lanes(&mut self, val: Val, ty: RegTy) -> Val {
+        match val {
+            Val::Same(_) => val,
+            val => Val::Lanes(self.lanes(&val, ty)),
+        }
+    }
+
+    /// What a lane has of that.
+    fn of_lane(&mut self, val: &Val, ty: RegTy, lane: usize) -> Value {
+        match val {
+            Val::Lanes(list) => self.extract(list, ty, lane),
+            one => self.first(one, ty),
+        }
     }
 
     /// Tells the fault handler that an atomic is under way, or over.
