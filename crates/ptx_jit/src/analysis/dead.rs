@@ -91,8 +91,8 @@ mod tests {
                     add.u32 %r2, %r0, 1; st.global.u32 [%rd0+4], %r1; ret;\n}\n";
         let program = ptx::Program::parse(text.as_bytes()).unwrap();
         let kernel = without_dead_code(Arc::new(program.lower(0, &|_| None).unwrap()));
-        let kept = |inst: &Inst| if let Op::Atom { dst, .. } = &inst.op { Some(dst.is_some()) } else { None };
-        let kept: Vec<bool> = kernel.blocks.iter().flat_map(|block| &block.insts).filter_map(kept).collect();
+        let is_kept = |inst: &Inst| if let Op::Atom { dst, .. } = &inst.op { Some(dst.is_some()) } else { None };
+        let kept: Vec<bool> = kernel.blocks.iter().flat_map(|block| &block.insts).filter_map(is_kept).collect();
         assert_eq!(kept, [false, true]);
         assert!(Arc::ptr_eq(&kernel, &without_dead_code(Arc::clone(&kernel))));
     }

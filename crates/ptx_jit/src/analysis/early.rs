@@ -7,6 +7,7 @@ use std::ops::Range;
 use ptx::ir::{Inst, Kernel, Op, Operand};
 
 use super::classes::Class;
+use super::dead::only_computes;
 use super::regset::RegSet;
 use super::{Plan, operands};
 
@@ -20,7 +21,10 @@ pub(crate) fn addresses_first<'k>(kernel: &'k Kernel, plan: &Plan) -> Cow<'k, Ke
         let mut at = node.begin + node.joints;
         while at < node.end {
             let insts = &kernel.blocks[node.block].insts[at..node.end.min(at + MOST)];
-            let Some(part) = part(insts) else { break };
+            let Some(part) = part(insts) else {
+                at += insts.len();
+                continue;
+            };
             if let Some(order) = order(&insts[part.clone()], plan) {
                 let from = at + part.start;
                 let moved: Vec<Inst> = order.iter().map(|&i| insts[part.start + i].clone()).collect();
@@ -35,8 +39,7 @@ pub(crate) fn addresses_first<'k>(kernel: &'k Kernel, plan: &Plan) -> Cow<'k, Ke
 /// From the first access to before what is no access and does more than to compute.
 fn part(insts: &[Inst]) -> Option<Range<usize>> {
     let begin = insts.iter().position(|inst| address(inst).is_some())?;
-    let passes =
-        |inst: &Inst| inst.guard.is_none() && (address(inst).is_some() || super::dead::only_computes(&inst.op));
+    let passes = |inst: &Inst| inst.guard.is_none() && (address(inst).is_some() || only_computes(&inst.op));
     let end = insts[begin..].iter().position(|inst| !passes(inst)).map_or(insts.len(), |length| begin + length);
     Some(begin..end.max(begin + 1))
 }
@@ -57,11 +60,10 @@ fn order(insts: &[Inst], plan: &Plan) -> Option<Vec<usize>> {
     for (inst, wanted) in insts.iter().zip(&mut wanted).rev() {
         if let Some(Operand::Reg(base)) = address(inst) {
             needed.insert(base);
-            continue;
         }
         let writes = operands::writes(&inst.op);
         *wanted = match writes[..] {
-            [r] => needed.contains(r) && plan.classes[r.0 as usize] != Class::Varying,
+            [r] if only_computes(&inst.op) => needed.contains(r) && plan.classes[r.0 as usize] != Class::Varying,
             _ => false,
         };
         if *wanted {

@@ -414,7 +414,8 @@ fn accesses(op: &Op, addresses: &mut Addresses<'_>) -> impl Iterator<Item = Acce
         Op::Atom { op, space, ty, dst, addr, .. } => {
             let commutes =
                 matches!(op, AtomOp::Add | AtomOp::Min | AtomOp::Max | AtomOp::And | AtomOp::Or | AtomOp::Xor);
-            let effect = if dst.is_none() && commutes { Effect::Reduce(*op) } else { Effect::Update };
+            // Sums of floating-point numbers depend on the order.
+            let effect = if dst.is_none() && commutes && !ty.is_float() { Effect::Reduce(*op) } else { Effect::Update };
             access(*space, *addr, ty.bytes(), effect);
         }
         Op::CpAsync { bytes, dst, src, .. } => {

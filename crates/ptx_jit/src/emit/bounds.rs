@@ -151,6 +151,9 @@ impl Emit<'_, '_> {
                 }
             }
         }
+        if self.plan.nodes[n].successors().contains(&n) {
+            self.apart(n);
+        }
         for &i in ends.late() {
             self.line = body[i].line;
             self.op(&body[i].op);

@@ -176,7 +176,7 @@ pub(crate) fn emit_region(
         checked: Vec::new(),
         upcoming: &[],
         skippable: false,
-        joined: false,
+        twice: false,
         floats,
         pointers,
         sinkable: Vec::new(),
@@ -378,6 +378,7 @@ impl<'a> Emit<'a, '_> {
                 let targets = [then, els];
                 match self.class(p.reg) {
                     Class::Varying => {
+                        let by_bounds = ends.is_some();
                         // A predicate that is made late is not to be asked for before.
                         let mask = match ends {
                             Some(ends) => self.branch_by_ends(n, p, &ends, to),
@@ -390,9 +391,17 @@ impl<'a> Emit<'a, '_> {
                         let bits = if p.negate { self.b.ins().bxor_imm_u(bits, full) } else { bits };
                         let (some, mixed) = (self.b.create_block(), self.b.create_block());
                         let all = self.b.ins().icmp_imm_u(IntCC::Equal, bits, full);
-                        self.b.ins().brif(all, to[0], &[], some, &[]);
+                        // Where bounds tell, a loop rarely comes here.
+                        let rare = by_bounds && targets.contains(&n);
+                        let ways = if rare { [(); 2].map(|()| self.b.create_block()) } else { to };
+                        self.b.ins().brif(all, ways[0], &[], some, &[]);
                         self.b.switch_to_block(some);
-                        self.b.ins().brif(bits, mixed, &[], to[1], &[]);
+                        self.b.ins().brif(bits, mixed, &[], ways[1], &[]);
+                        for (way, to) in ways.into_iter().zip(to).filter(|_| rare) {
+                            self.b.switch_to_block(way);
+                            self.apart(n);
+                            self.b.ins().jump(to, &[]);
+                        }
                         self.b.switch_to_block(mixed);
                         if self.thins(n, [then, els]) {
                             self.thin(n, p, [then, els], &mask, blocks);
@@ -456,6 +465,7 @@ impl<'a> Emit<'a, '_> {
         let [head, again, done] = [(); 3].map(|()| self.b.create_block());
         let stays = targets[0] == n;
         let out = targets[usize::from(stays)];
+        self.apart(n);
         // Do lanes stay where the register says no?
         let inverse = stays == p.negate;
         let lanes: Vec<Value> = (0..self.vectors).map(|_| self.b.append_block_param(head, types::I32X4)).collect();
@@ -480,7 +490,22 @@ impl<'a> Emit<'a, '_> {
         let args: Vec<_> = left.into_iter().chain([left_bits]).map(super::arg).collect();
         self.b.ins().jump(head, &args);
         self.b.switch_to_block(done);
+        self.apart(n);
         self.full_edge(n, out, blocks);
+    }
+
+    /// Gives what node `n` changes new registers of the processor, from here on. Else the allocator, which keeps a value in one place
+    /// wherever it is handed on, takes the stack for a loop through full chunks as well if there are not enough for masks here.
+    pub(super) fn apart(&mut self, n: NodeId) {
+        for r in self.plan.live.defined[n].iter().collect::<Vec<_>>() {
+            if self.class(r) == Class::Varying {
+                for var in self.variables(r) {
+                    let v = self.b.use_var(var);
+                    let v = self.b.ins().bor(v, v);
+                    self.b.def_var(var, v);
+                }
+            }
+        }
     }
 
     /// Runs node `n` with some lanes of a full chunk. The others keep what they have for `next`, where all go on.
@@ -796,7 +821,7 @@ impl<'a> Emit<'a, '_> {
             if i < behind || late.contains(&i) {
                 continue;
             }
-            if let Some(end) = self.together(insts, i, late) {
+            if let Some(end) = self.asked_together(insts, i, late) {
                 behind = end;
                 continue;
             }

@@ -1,9 +1,10 @@
 //! Memory accesses.
 //!
 //! Fast paths, chosen by the class of the address: one scalar access for an address that all lanes share; vector accesses
-//! for consecutive elements, if at run time all lanes are active, the range lies inside its space, is aligned, and the
-//! index did not wrap; scalar accesses after the same check for elements at another fixed distance; an access per lane, if all are inside and aligned. Everything else is done lane
-//! by lane in a helper, which also finds out what exactly is wrong.
+//! for consecutive elements, if at run time the range lies inside its space, is aligned, and the index did not wrap, of which only active lanes
+//! store theirs; scalar accesses after the same check for elements at another fixed distance; an access per lane, if all are inside and
+//! aligned. Everything else is done lane by lane in a helper, which also finds out what exactly is wrong. Several accesses may be checked
+//! at once: see [`super::ask`].
 
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::ir::condcodes::IntCC;
@@ -418,7 +419,10 @@ impl Emit<'_, '_> {
 
     /// Goes to `fast` with `args` if all conditions hold, else to `slow`. A branch for each: cheaper than to combine them.
     pub(super) fn branch(&mut self, conditions: &[Value], fast: (Block, &[BlockArg]), slow: (Block, &[BlockArg])) {
-        let Some((&last, first)) = conditions.split_last() else { return };
+        let Some((&last, first)) = conditions.split_last() else {
+            self.b.ins().jump(fast.0, fast.1);
+            return;
+        };
         for &condition in first {
             let next = self.b.create_block();
             self.b.ins().brif(condition, next, &[], slow.0, slow.1);

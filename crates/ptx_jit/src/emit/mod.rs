@@ -1,6 +1,7 @@
 //! IR to Cranelift: one function per region, vectors of four 32-bit lanes, several of them per chunk.
 
 mod alu;
+mod ask;
 mod atomic;
 mod bounds;
 mod consecutive;
@@ -18,7 +19,6 @@ mod memory;
 mod moves;
 mod settle;
 mod sink;
-mod together;
 pub(crate) mod transparent;
 mod value;
 mod warps;
@@ -156,8 +156,8 @@ pub(crate) struct Emit<'a, 'f> {
     upcoming: &'a [ptx::ir::Inst],
     /// Inside code that a scalar guard may skip.
     skippable: bool,
-    /// Inside code that there is twice; see `together`.
-    joined: bool,
+    /// Inside code that there is twice; see `ask`.
+    twice: bool,
     floats: &'a Floats,
     pointers: &'a Pointers,
     /// Loads that [`sink`] may move.

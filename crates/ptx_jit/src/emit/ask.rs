@@ -3,7 +3,7 @@
 //! lies ([`super::sink`]); else one by one, as everywhere.
 
 use cranelift_codegen::ir::{Block, InstBuilder};
-use ptx::ir::{Address, Inst, Op, Operand, Space, Ty};
+use ptx::ir::{Address, Inst, Op, Operand, Order, Space, Ty};
 
 use super::Emit;
 use super::consecutive::vectorable;
@@ -17,26 +17,29 @@ const FAR: usize = 16;
 const TAIL: usize = 8;
 /// Most instructions that there is code of twice for this, in a row.
 const MOST: usize = 256;
+/// Most conditions that are asked in a row: what each computes is kept for the accesses.
+const MOST_ASKED: usize = 12;
 
-/// Instructions of a node, and what is asked before them.
-struct Joint {
+/// Accesses of a node that can be asked about together, and where the instructions end that belong to them.
+struct Segment {
+    accesses: Vec<usize>,
     end: usize,
-    asked: Checks,
 }
 
 impl<'a> Emit<'a, '_> {
     /// Emits instructions of a node from `first` on, if several of them access memory and can be asked about together; where they end.
-    pub(super) fn together(&mut self, insts: &'a [Inst], first: usize, late: &[usize]) -> Option<usize> {
-        if self.joined || self.exec.is_some() || self.plan.lanes() == 1 {
+    pub(super) fn asked_together(&mut self, insts: &'a [Inst], first: usize, late: &[usize]) -> Option<usize> {
+        if self.twice || self.exec.is_some() || self.plan.lanes() == 1 {
             return None;
         }
-        let Joint { end, asked } = self.joint_accesses(insts, first, late)?;
-        let [fast, slow, on] = [(); 3].map(|()| self.b.create_block());
-        self.branch(&asked, (fast, &[]), (slow, &[]));
-        let (mut checked, mut indices) = (self.checked.clone(), self.indices.clone());
-        self.joined = true;
-        self.b.switch_to_block(fast);
-        self.checked.iter_mut().for_each(|range| range.settle(&asked));
+        let mut checked = self.checked.clone();
+        let Segment { accesses, end } = self.segment(insts, first, late)?;
+        // What that took is computed anew, each condition right before it is asked for.
+        self.checked.clone_from(&checked);
+        let mut indices = self.indices.clone();
+        let [slow, on] = [(); 2].map(|()| self.b.create_block());
+        self.ask(insts, &accesses, slow);
+        self.twice = true;
         self.instructions(insts, first..end, late);
         self.b.ins().jump(on, &[]);
         self.b.switch_to_block(slow);
@@ -48,7 +51,7 @@ impl<'a> Emit<'a, '_> {
         for block in others.map(|block| Block::from_u32(block as u32)).chain([slow]) {
             self.b.set_cold_block(block);
         }
-        self.joined = false;
+        self.twice = false;
         self.b.switch_to_block(on);
         // What is known of registers that do not change on the way still holds.
         let mut written = RegSet::default();
@@ -68,11 +71,27 @@ impl<'a> Emit<'a, '_> {
         Some(end)
     }
 
+    /// Goes to `slow` if something does not hold of what must for the accesses; code goes on here for all of it.
+    fn ask(&mut self, insts: &[Inst], accesses: &[usize], slow: Block) {
+        let mut asked = Checks::new();
+        for (space, ty, count, addr) in accesses.iter().filter_map(|&i| access(&insts[i])) {
+            for fine in self.what_must_hold(space, ty, count, addr).unwrap_or_default() {
+                if !asked.contains(&fine) {
+                    let next = self.b.create_block();
+                    self.b.ins().brif(fine, next, &[], slow, &[]);
+                    self.b.switch_to_block(next);
+                    asked.push(fine);
+                }
+            }
+        }
+        self.checked.iter_mut().for_each(|range| range.settle(&asked));
+    }
+
     /// Which instructions from `first` on; none if nothing is gained.
-    fn joint_accesses(&mut self, insts: &'a [Inst], first: usize, late: &[usize]) -> Option<Joint> {
+    fn segment(&mut self, insts: &'a [Inst], first: usize, late: &[usize]) -> Option<Segment> {
         access(&insts[first])?;
         self.upcoming = &insts[first..];
-        let (mut asked, mut accesses, mut last) = (Checks::new(), 0, first);
+        let (mut asked, mut accesses, mut last) = (Checks::new(), Vec::new(), first);
         let (mut written, mut loaded) = (RegSet::default(), RegSet::default());
         let follows = |i: usize| plain(&insts[i]) && !late.contains(&i);
         for (i, inst) in insts.iter().enumerate().skip(first).take(MOST) {
@@ -84,13 +103,17 @@ impl<'a> Emit<'a, '_> {
                 let known = matches!(addr.base, Operand::Reg(base) if !written.contains(base));
                 let Some(fine) = known.then(|| self.what_must_hold(space, ty, count, addr)).flatten() else { break };
                 let new: Checks = fine.into_iter().filter(|fine| !asked.contains(fine)).collect();
+                if asked.len() + new.len() > MOST_ASKED {
+                    break;
+                }
                 asked.extend(new);
-                (accesses, last) = (accesses + 1, i);
+                accesses.push(i);
+                last = i;
                 writes.iter().for_each(|&r| _ = loaded.insert(r));
             }
             writes.into_iter().for_each(|r| _ = written.insert(r));
         }
-        if accesses < 3 && accesses <= asked.len() || asked.is_empty() {
+        if accesses.len() < 3 && accesses.len() <= asked.len() || asked.is_empty() {
             return None;
         }
         let mut end = last + 1;
@@ -101,7 +124,7 @@ impl<'a> Emit<'a, '_> {
                 end = i + 1;
             }
         }
-        Some(Joint { end, asked })
+        Some(Segment { accesses, end })
     }
 
     /// What must hold for an access that is one for all lanes, or one for each side by side.
@@ -116,17 +139,18 @@ impl<'a> Emit<'a, '_> {
     }
 }
 
-/// A plain load or store: space, type and number of its elements, and where.
+/// A weak load or store for all active lanes: space, type and number of its elements, and where. Parameters by name need no question.
 fn access(inst: &Inst) -> Option<(Space, Ty, usize, Address)> {
-    let of = match &inst.op {
-        Op::Ld { space, ty, dsts, addr, .. } => (*space, *ty, dsts.len(), *addr),
-        Op::St { space, ty, srcs, addr, .. } => (*space, *ty, srcs.len(), *addr),
+    let (space, ty, order, count, addr) = match &inst.op {
+        Op::Ld { space, ty, order, dsts, addr } => (*space, *ty, *order, dsts.len(), *addr),
+        Op::St { space, ty, order, srcs, addr } => (*space, *ty, *order, srcs.len(), *addr),
         _ => return None,
     };
-    (inst.guard.is_none() && of.1.bits() < 128).then_some(of)
+    let asks = !matches!((space, addr.base), (Space::Param, Operand::Imm(_)));
+    (asks && inst.guard.is_none() && order == Order::Weak && ty.bits() < 128).then_some((space, ty, count, addr))
 }
 
-/// Is it such an access, or arithmetic?
+/// Is it such an access, or arithmetic, or does it read a parameter?
 fn plain(inst: &Inst) -> bool {
     let arithmetic = matches!(
         inst.op,
@@ -150,6 +174,7 @@ fn plain(inst: &Inst) -> bool {
             | Op::Slct { .. }
             | Op::Cvt { .. }
             | Op::Cvta { .. }
+            | Op::Ld { space: Space::Param, addr: Address { base: Operand::Imm(_), .. }, .. }
     );
     inst.guard.is_none() && (arithmetic || access(inst).is_some())
 }

@@ -36,14 +36,33 @@ const PLACE: &str = ".reg .b64 %in; .reg .b64 %out; .reg .b64 %word; .reg .b32 %
 
 /// One instruction or a few. Addresses are registers `%a`, each written in one place, of indices, of which those in `%r5` to `%r7` change; what is
 /// loaded adds up in `%r8`, and as floating-point numbers in `%r20`. Threads write what is their own.
-fn step(random: &mut Random, addresses: &mut u32) -> String {
+fn step(random: &mut Random, addresses: &mut u32, one_warp: bool) -> String {
     let index = random.of(&["%r5", "%r6", "%r7"]);
     let address = format!("%a{}", random.below(*addresses));
     let new = *addresses;
     let offset = 4 * random.below(8);
     let own = 1024 * (1 + random.below(6));
     let load = |to: &str, what: String| format!("ld.{what}; mad.lo.u32 %r8, {to}, 3, %r8;");
-    match random.below(18) {
+    match random.below(if one_warp { 21 } else { 18 }) {
+        18 => format!("mov.u32 %r30, {}; st.shared.u32 [s+{offset}], %r30;", random.below(300)),
+        19 => {
+            *addresses += 1;
+            let word = random.of(&[
+                "shared.u32 {}, [s+8]",
+                "shared.u32 {}, [s]",
+                "volatile.shared.u32 {}, [s+4]",
+                "global.u32 {}, [%rd0+64]",
+            ]);
+            let index = format!("%c{new}");
+            let load = word.replace("{}", &index);
+            format!(
+                "ld.{load}; and.b32 {index}, {index}, 511; mul.wide.u32 %b{new}, {index}, 4; add.s64 %a{new}, %rd0, %b{new};"
+            )
+        }
+        20 => format!(
+            "mov.u32 %r30, {}; st.global.u32 [%rd0+64], %r30; ld.global.u32 %r9, [{address}]; add.u32 %r8, %r8, %r9;",
+            random.below(300)
+        ),
         16 | 17 => {
             *addresses += 1;
             let index = format!("%c{new}");
@@ -84,6 +103,8 @@ fn step(random: &mut Random, addresses: &mut u32) -> String {
 fn runs_of_accesses() {
     for seed in 0..40 {
         let mut random = Random(seed);
+        // Then it writes what is read elsewhere, too.
+        let one_warp = seed % 2 == 0;
         let mut body = PLACE.to_owned()
             + ".reg .b64 %a<200>; .reg .b64 %b<200>; .reg .b32 %c<200>;\n\
                         mov.u32 %r5, %r14; add.u32 %r6, %r14, 7; mov.u32 %r7, 11; mov.u32 %r8, 1; mov.u32 %r11, 0; mov.b32 %r20, 0x3f800000;\n\
@@ -95,16 +116,29 @@ fn runs_of_accesses() {
                 writeln!(body, "mov.u32 %r11, 0; AGAIN{part}:").unwrap();
             }
             for _ in 0..4 + random.below(40) {
-                writeln!(body, "{}", step(&mut random, &mut addresses)).unwrap();
+                writeln!(body, "{}", step(&mut random, &mut addresses, one_warp)).unwrap();
             }
             if again {
                 writeln!(body, "add.u32 %r11, %r11, 1; setp.lt.u32 %p0, %r11, 3; @%p0 bra AGAIN{part};").unwrap();
             }
         }
         body += "add.u32 %r8, %r8, %r20; st.global.u32 [%out], %r8;";
-        for (block, padding) in SHAPES {
+        let fits = |&(block, _): &([u32; 3], usize)| !one_warp || block.iter().product::<u32>() == 32;
+        for (block, padding) in SHAPES.into_iter().filter(fits) {
             run(&body, block, padding);
         }
+    }
+}
+
+/// An address that is made of what has just been stored, where the load names its place and no register.
+#[test]
+fn an_index_that_is_stored_before() {
+    let body = PLACE.to_owned()
+        + ".reg .b64 %a; .reg .b64 %b; mov.u32 %r4, 5; st.shared.u32 [s], %r4; ld.shared.u32 %r5, [s];\n\
+           mul.wide.u32 %b, %r5, 4; add.s64 %a, %rd0, %b; ld.global.u32 %r6, [%a]; st.global.u32 [%out], %r6;";
+    for (block, padding) in SHAPES {
+        let words = run(&body, block, padding);
+        assert!(words.iter().all(|&word| word == exchange::input(5)));
     }
 }
 
