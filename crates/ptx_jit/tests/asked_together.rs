@@ -4,27 +4,16 @@
 
 #[path = "support/exchange.rs"]
 mod exchange;
+#[path = "support/numbers.rs"]
+mod numbers;
 mod support;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use exchange::{SHAPES, check, run};
+use numbers::Random;
 use ptx::launch::{AccessError, Control, DriverArea, Exception, Launch};
-
-/// Numbers without an order.
-struct Random(u32);
-
-impl Random {
-    fn below(&mut self, n: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (self.0 >> 16) % n
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u32) as usize]
-    }
-}
 
 /// In registers that are written once, as compilers do it: the thread, `%r14`; its word of the memory, `%in`, and of the results, `%out`; and
 /// where its words of shared memory are, `%own`.

@@ -4,21 +4,14 @@
 
 #[path = "support/exchange.rs"]
 mod exchange;
+#[path = "support/numbers.rs"]
+mod numbers;
 mod support;
 
 use std::fmt::Write as _;
 
 use exchange::{SHAPES, check, input, run};
-
-/// Numbers without an order.
-struct Random(u32);
-
-impl Random {
-    fn below(&mut self, n: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (self.0 >> 16) % n
-    }
-}
+use numbers::Random;
 
 /// The thread, `%r14`, and its word of shared memory, `%r18`, in registers that are written once, as compilers do it.
 const PLACE: &str = "mov.u32 %r20, %tid.z; mov.u32 %r21, %ntid.y; mov.u32 %r22, %tid.y; mad.lo.u32 %r23, %r20, %r21, %r22;\n\
@@ -39,8 +32,8 @@ fn phase(random: &mut Random) -> String {
         return text;
     }
     for array in ARRAYS {
-        let guard = ["", "@%p0 ", "@!%p0 ", "@%p1 "][random.below(4) as usize];
-        let apart = 4 * [1, 2, 8, 16, 31, 32, 33, 64, 100][random.below(9) as usize];
+        let guard = random.of(&["", "@%p0 ", "@!%p0 ", "@%p1 "]);
+        let apart = 4 * random.of(&[1, 2, 8, 16, 31, 32, 33, 64, 100]);
         let place = match random.below(9) {
             0 | 1 => format!("%r18+{}", array - apart),
             2 | 3 => format!("%r18+{}", array + apart),
@@ -50,7 +43,7 @@ fn phase(random: &mut Random) -> String {
             _ => format!("%r18+{array}"),
         };
         let read = format!("{guard}ld.shared.u32 %r5, [{place}]; {guard}mad.lo.u32 %r4, %r5, 3, %r4;\n");
-        let own = ["%r18+{}", "%r7+{}"][random.below(2) as usize];
+        let own = random.of(&["%r18+{}", "%r7+{}"]);
         let own = own.replace("{}", &(array + if own.starts_with("%r7") { LAST } else { 0 }).to_string());
         let order = ["", ".volatile"][usize::from(random.below(6) == 0)];
         match random.below(5) {

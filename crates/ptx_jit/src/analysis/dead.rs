@@ -21,8 +21,7 @@ pub(super) fn only_computes(op: &Op) -> bool {
     }
 }
 
-/// The kernel without computations whose results are never used, wherever control flows. What an atomic operation found is not kept either
-/// then.
+/// The kernel without what is never used, wherever control flows: computations, and what atomic operations find.
 pub(crate) fn without_dead_code(kernel: Arc<Kernel>) -> Arc<Kernel> {
     let mut used = RegSet::default();
     for block in &kernel.blocks {
@@ -83,6 +82,7 @@ mod tests {
         assert_eq!(ops(&kernel) - ops(&left), 5);
         assert!(Arc::ptr_eq(&left, &without_dead_code(Arc::clone(&left))));
     }
+
     #[test]
     fn what_atomic_operations_find_is_kept_where_it_is_read() {
         let text = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 a) {\n\
