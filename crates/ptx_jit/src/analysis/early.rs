@@ -41,7 +41,7 @@ fn part(insts: &[Inst]) -> Option<Range<usize>> {
     let begin = insts.iter().position(|inst| address(inst).is_some())?;
     let passes = |inst: &Inst| inst.guard.is_none() && (address(inst).is_some() || only_computes(&inst.op));
     let end = insts[begin..].iter().position(|inst| !passes(inst)).map_or(insts.len(), |length| begin + length);
-    Some(begin..end.max(begin + 1))
+    Some(begin..end)
 }
 
 /// What a plain access takes its address from.

@@ -113,7 +113,7 @@ impl<'a> Emit<'a, '_> {
             }
             writes.into_iter().for_each(|r| _ = written.insert(r));
         }
-        if accesses.len() < 3 && accesses.len() <= asked.len() || asked.is_empty() {
+        if accesses.len() < 3 && accesses.len() <= asked.len() {
             return None;
         }
         let mut end = last + 1;

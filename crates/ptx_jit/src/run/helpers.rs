@@ -315,9 +315,7 @@ fn side_by_side(
 }
 
 /// Copies `count` elements of a type that lie side by side, one after another; small ones several at once, as machine code does.
-/// `skew` is how far those in the context are from a multiple of 16 bytes there: vectors are taken as machine code stores and loads
-/// them, since a load of parts of two stores waits for both.
-fn copy_elements(from: *const u8, to: *mut u8, ty: Ty, count: usize, skew: usize) {
+fn copy_elements(from: *const u8, to: *mut u8, ty: Ty, count: usize) {
     fn each<T: Copy>(from: *const u8, to: *mut u8, bytes: std::ops::Range<usize>) {
         for at in bytes.step_by(size_of::<T>()) {
             // SAFETY: callers name elements inside their space; a page that is not there is a fault of the CTA.
@@ -330,19 +328,15 @@ fn copy_elements(from: *const u8, to: *mut u8, ty: Ty, count: usize, skew: usize
             unsafe { to.write_unaligned(value) };
         }
     }
-    let few = |bytes: std::ops::Range<usize>| match ty.bytes() {
-        1 => each::<u8>(from, to, bytes),
-        2 => each::<u16>(from, to, bytes),
-        4 => each::<u32>(from, to, bytes),
-        _ => each::<u64>(from, to, bytes),
-    };
-    const VECTOR: usize = size_of::<u128>();
     let bytes = count * ty.bytes() as usize;
-    let head = (skew.next_multiple_of(VECTOR) - skew).min(bytes);
-    let end = head + (bytes - head) / VECTOR * VECTOR;
-    few(0..head);
-    each::<u128>(from, to, head..end);
-    few(end..bytes);
+    let whole = bytes - bytes % size_of::<u128>();
+    each::<u128>(from, to, 0..whole);
+    match ty.bytes() {
+        1 => each::<u8>(from, to, whole..bytes),
+        2 => each::<u16>(from, to, whole..bytes),
+        4 => each::<u32>(from, to, whole..bytes),
+        _ => each::<u64>(from, to, whole..bytes),
+    }
 }
 
 fn copy_run(ctx: *mut Context, run: u32, bits: u32, thread: u32, (b, c): (u32, u64), access: Access) {
@@ -358,11 +352,10 @@ fn copy_run(ctx: *mut Context, run: u32, bits: u32, thread: u32, (b, c): (u32, u
     if i64::from(*stride).checked_mul(*k) == Some(size.into())
         && let Some((at, first, count)) = side_by_side(ctx, site, bits, &address)
     {
-        let skew = first * size as usize;
         // SAFETY: there are 16 bytes for each of 32 lanes.
-        let elements = unsafe { elements.add(skew) };
+        let elements = unsafe { elements.add(first * size as usize) };
         let (from, to) = if access == Access::Read { (at, elements) } else { (elements, at) };
-        copy_elements(from, to, site.ty, count * site.count as usize, skew);
+        copy_elements(from, to, site.ty, count * site.count as usize);
         return;
     }
     for lane in active(bits) {
