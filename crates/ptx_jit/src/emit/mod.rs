@@ -20,6 +20,7 @@ mod moves;
 mod settle;
 mod sink;
 pub(crate) mod transparent;
+mod unused;
 mod value;
 mod warps;
 

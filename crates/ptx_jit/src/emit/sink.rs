@@ -7,6 +7,7 @@ use cranelift_codegen::entity::packed_option::PackedOption;
 use cranelift_codegen::ir::{Function, Inst, InstBuilder, InstructionData, Opcode, Value};
 
 use super::memory::tenant;
+use super::unused::{acts, remove_unused};
 
 /// Most instructions that a load passes.
 const FAR: usize = 128;
@@ -17,11 +18,10 @@ type Users = SecondaryMap<Value, (u32, PackedOption<Inst>)>;
 /// Moves each of `loads` to before the instruction that alone uses what it loads, past others that neither write memory nor call or branch;
 /// other loads it passes, of whatever order. So `loads` must be weak ones.
 pub(crate) fn sink(func: &mut Function, loads: &[Inst]) {
+    remove_unused(func);
     if loads.is_empty() {
         return;
     }
-    func.dfg.resolve_all_aliases();
-    remove_unused(func);
     let users = users(func);
     let user = |func: &Function, inst: Inst| match users[func.dfg.first_result(inst)] {
         (1, user) => user.expand(),
@@ -51,36 +51,6 @@ fn users(func: &Function) -> Users {
         }
     }
     users
-}
-
-/// Removes instructions whose results nobody uses: to the code generator they are users like others.
-fn remove_unused(func: &mut Function) {
-    let mut users = users(func);
-    let mut block = func.layout.last_block();
-    while let Some(here) = block {
-        let mut inst = func.layout.last_inst(here);
-        while let Some(at) = inst {
-            inst = func.layout.prev_inst(at);
-            if !has_side_effect(func, at) && func.dfg.inst_results(at).iter().all(|&result| users[result].0 == 0) {
-                for v in func.dfg.inst_values(at) {
-                    users[v].0 -= 1;
-                }
-                func.layout.remove_inst(at);
-            }
-        }
-        block = func.layout.prev_block(here);
-    }
-}
-
-/// Does an instruction do more than to give values?
-fn has_side_effect(func: &Function, inst: Inst) -> bool {
-    let op = func.dfg.insts[inst].opcode();
-    acts(op) || op.can_load() || op.can_trap()
-}
-
-/// Does it write memory, call, branch, or do what is neither of these and no value?
-fn acts(op: Opcode) -> bool {
-    op.is_terminator() || op.is_call() || op.can_store() || op.other_side_effects()
 }
 
 /// May a load come as late as just before `to`?
