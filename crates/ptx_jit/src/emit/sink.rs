@@ -15,8 +15,8 @@ const FAR: usize = 128;
 /// How often values are used, and by which instruction at last.
 type Users = SecondaryMap<Value, (u32, PackedOption<Inst>)>;
 
-/// Moves each of `loads` to before the instruction that alone uses what it loads, past others that neither write memory nor call or branch;
-/// other loads it passes, of whatever order. So `loads` must be weak ones.
+/// Leaves out what nobody needs. Then moves each of `loads` to before the instruction that alone uses what it loads, past others that neither
+/// write memory nor call or branch; other loads it passes, of whatever order. So `loads` must be weak ones.
 pub(crate) fn sink(func: &mut Function, loads: &[Inst]) {
     remove_unused(func);
     if loads.is_empty() {
