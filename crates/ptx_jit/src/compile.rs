@@ -237,6 +237,7 @@ fn region(
     let config = isa.frontend_config();
     let emitted = emit::emit_region(kernel, plan, index, &mut attached, builder, config, (floats, pointers));
     let sinkable = emitted.map_err(|u| CompileError::Unsupported { line: u.line, what: u.what })?;
+    emit::remove_unused(&mut context.func);
     emit::sink(&mut context.func, &sinkable);
     watch.check()?;
     Ok((Piece::compile(isa, context)?, attached))

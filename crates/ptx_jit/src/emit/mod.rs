@@ -561,6 +561,7 @@ pub(crate) fn region_signature() -> Signature {
 
 pub(crate) use flow::{emit_region, only_exit};
 pub(crate) use sink::sink;
+pub(crate) use unused::remove_unused;
 
 fn context_load(b: &mut FunctionBuilder<'_>, ctx: Value, offset: i32) -> Value {
     b.ins().load(types::I64, trusted().with_readonly().with_can_move(), ctx, offset)

@@ -7,7 +7,7 @@ use cranelift_codegen::entity::packed_option::PackedOption;
 use cranelift_codegen::ir::{Function, Inst, InstBuilder, InstructionData, Opcode, Value};
 
 use super::memory::tenant;
-use super::unused::{acts, remove_unused};
+use super::unused::acts;
 
 /// Most instructions that a load passes.
 const FAR: usize = 128;
@@ -15,10 +15,9 @@ const FAR: usize = 128;
 /// How often values are used, and by which instruction at last.
 type Users = SecondaryMap<Value, (u32, PackedOption<Inst>)>;
 
-/// Leaves out what nobody needs. Then moves each of `loads` to before the instruction that alone uses what it loads, past others that neither
-/// write memory nor call or branch; other loads it passes, of whatever order. So `loads` must be weak ones.
+/// Moves each of `loads` to before the instruction that alone uses what it loads, past others that neither write memory nor call or branch;
+/// other loads it passes, of whatever order. So `loads` must be weak ones. Values must have no aliases.
 pub(crate) fn sink(func: &mut Function, loads: &[Inst]) {
-    remove_unused(func);
     if loads.is_empty() {
         return;
     }
