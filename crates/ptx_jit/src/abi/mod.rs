@@ -80,7 +80,7 @@ impl Helper {
 pub(crate) const MAX_ELEMENTS: u32 = 8;
 
 /// A memory access in the program, as its slow path must know it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Site {
     pub(crate) space: Space,
     pub(crate) ty: Ty,

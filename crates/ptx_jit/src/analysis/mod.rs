@@ -15,6 +15,7 @@ pub(crate) mod operands;
 pub(crate) mod pointers;
 mod regions;
 pub(crate) mod regset;
+pub(crate) mod steps;
 mod subnormals;
 pub(crate) mod waiting;
 pub(crate) mod width;

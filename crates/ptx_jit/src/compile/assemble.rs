@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::unsupported;
 use crate::CompileError;
 use crate::abi::Helper;
+use crate::emit::ahead::FETCH;
 use crate::emit::{ENTRIES, HELPERS, transparent};
 use crate::image::{Relocation, Target};
 
@@ -66,8 +67,31 @@ impl Piece {
             };
             references.push((reloc.offset, outside));
         }
-        Ok(Piece { code: buffer.data().to_vec(), align: buffer.alignment.max(LINE), frame_bytes, references })
+        let mut code = buffer.data().to_vec();
+        for trap in buffer.traps().iter().filter(|trap| trap.code == FETCH) {
+            fetch_instead(&mut code[trap.offset as usize..])?;
+        }
+        Ok(Piece { code, align: buffer.alignment.max(LINE), frame_bytes, references })
     }
+}
+
+/// Makes a fetch ([`FETCH`]) of a load of a byte: `movzx` and `prefetcht0` take the same address.
+fn fetch_instead(load: &mut [u8]) -> Result<(), CompileError> {
+    const REX: u8 = 0x40;
+    // Of the prefix, the bits that belong to the address.
+    const ADDRESS: u8 = 0b0011;
+    let inst = match load {
+        [rex, inst @ ..] if *rex & 0xf0 == REX => {
+            *rex &= REX | ADDRESS;
+            inst
+        }
+        inst => inst,
+    };
+    let [0x0f, op @ 0xb6, place, ..] = inst else { return Err(unsupported("a fetch that is no load of a byte")) };
+    *op = 0x18;
+    // Where the load's register stood is what caches it is for: all.
+    *place = *place & 0b1100_0111 | 1 << 3;
+    Ok(())
 }
 
 /// Code that grows.
@@ -137,4 +161,26 @@ fn params(helper: Helper) -> Result<&'static [Type], CompileError> {
         Helper::Collect | Helper::Scatter => &[LONG, WORD, WORD, WORD, WORD, LONG],
         _ => return Err(unsupported(format!("{helper:?} called from where calls are rare"))),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fetches_take_the_address_of_a_load() {
+        for (mut load, fetch) in [
+            // movzx eax, byte [rcx]; prefetcht0 [rcx]
+            (vec![0x0f, 0xb6, 0x01], vec![0x0f, 0x18, 0x09]),
+            // movzx r14, byte [r12 + rax * 4 + 0x44]; prefetcht0 of the same
+            (vec![0x4d, 0x0f, 0xb6, 0x74, 0x84, 0x44], vec![0x41, 0x0f, 0x18, 0x4c, 0x84, 0x44]),
+            // movzx edi, byte [rax + r15 + 0x800]
+            (vec![0x42, 0x0f, 0xb6, 0xbc, 0x38, 0, 8, 0, 0], vec![0x42, 0x0f, 0x18, 0x8c, 0x38, 0, 8, 0, 0]),
+        ] {
+            fetch_instead(&mut load).unwrap();
+            assert_eq!(load, fetch);
+        }
+        // mov eax, [rcx]
+        fetch_instead(&mut [0x8b, 0x01, 0x90]).unwrap_err();
+    }
 }

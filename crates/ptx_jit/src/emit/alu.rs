@@ -283,7 +283,7 @@ impl Emit<'_, '_> {
                         x = self.extend(x, *ty);
                         y = self.extend(y, *ty);
                     }
-                    Val::Same(self.b.ins().imul(x, y))
+                    Val::Same(self.scalar_product(x, y))
                 } else {
                     self.affine_product(*part, *ty, *a, *b, class)?
                 };
@@ -314,8 +314,12 @@ impl Emit<'_, '_> {
     }
 
     pub(super) fn affine_sum(&mut self, a: Val, b: Val, subtract: bool, class: Class) -> Option<Val> {
-        let combine =
-            |e: &mut Self, x: Value, y: Value| if subtract { e.b.ins().isub(x, y) } else { e.b.ins().iadd(x, y) };
+        let combine = |e: &mut Self, x: Value, y: Value| match [x, y].map(|v| e.known(v)) {
+            [_, Some(0)] => x,
+            [Some(0), _] if !subtract => y,
+            _ if subtract => e.b.ins().isub(x, y),
+            _ => e.b.ins().iadd(x, y),
+        };
         Some(match (a, b, class) {
             (
                 Val::Affine { base: x, .. } | Val::Same(x),

@@ -1,6 +1,7 @@
 //! Runs: the lanes of a chunk access consecutive elements, by vectors if that is right at run time; and elements at another
 //! fixed distance, one by one.
 
+use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, InstBuilder, Type, Value, types};
 use ptx::ir::{Address, Reg, RegTy, Ty};
 
@@ -29,7 +30,12 @@ impl Emit<'_, '_> {
     /// context's elements, to which a helper copies them one by one.
     pub(super) fn load_run(&mut self, site: Site, dsts: &[Option<Reg>], addr: Address, host: Value, ok: &[Value]) {
         let ty = site.ty;
-        let from = if ok.is_empty() { host } else { self.load_from(site, addr, host, ok) };
+        let from = if ok.is_empty() {
+            self.fetch_ahead(&site, addr, host);
+            host
+        } else {
+            self.load_from(site, addr, host, ok)
+        };
         let mut elements = self.vector_load(ty, dsts, &At::Run(from)).into_iter();
         for &dst in dsts.iter().flatten() {
             let count = self.vector_count(self.reg_ty(dst));
@@ -44,6 +50,7 @@ impl Emit<'_, '_> {
         self.branch(ok, (fast, &[]), (slow, &[]));
         self.b.switch_to_block(fast);
         self.load_by_first(&site, host);
+        self.fetch_ahead(&site, addr, host);
         self.b.ins().jump(on, &[arg(host)]);
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
@@ -60,6 +67,7 @@ impl Emit<'_, '_> {
         let active = self.all_active();
         let at_once: Vec<Value> = ok.iter().chain(&active).copied().collect();
         if at_once.is_empty() {
+            self.fetch_ahead(&site, addr, host);
             self.vector_store(ty, parts, &At::Run(host));
             return;
         }
@@ -79,23 +87,18 @@ impl Emit<'_, '_> {
         self.copy_run(Helper::Scatter, site, addr);
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(fast);
+        self.fetch_ahead(&site, addr, host);
         self.vector_store(ty, parts, &At::Run(host));
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(done);
     }
 
-    /// Copies the context's elements of the active lanes to where they belong from `host` on, and goes to `done`.
+    /// Copies the context's elements of the active lanes to where they belong from `host` on, and goes to `done`. Lanes that are four in a row
+    /// go together.
     fn store_lanes(&mut self, site: &Site, host: Value, done: Block) {
         let size = site.ty.bytes() * site.count;
-        let part = match size {
-            1 => types::I8,
-            2 => types::I16,
-            4 => types::I32,
-            8 => types::I64,
-            _ => types::I64X2,
-        };
         let bits = self.mask_bits_or_full();
-        let [next, lane] = [(); 2].map(|()| self.b.create_block());
+        let [next, lane, one, four] = [(); 4].map(|()| self.b.create_block());
         let left = self.b.append_block_param(next, types::I32);
         self.b.ins().jump(next, &[arg(bits)]);
         self.b.switch_to_block(next);
@@ -106,11 +109,33 @@ impl Emit<'_, '_> {
         let offset = self.b.ins().ishl_imm_u(first, i64::from(size.trailing_zeros()));
         let from = self.b.ins().iadd(self.inv.ctx, offset);
         let to = self.b.ins().iadd(host, offset);
-        let element = self.b.ins().load(part, own(), from, 0);
-        self.b.ins().store(tenant(), element, to, 0);
-        let less = self.b.ins().iadd_imm_s(left, -1);
-        let left = self.b.ins().band(left, less);
-        self.b.ins().jump(next, &[arg(left)]);
+        let from_first = self.b.ins().ushr(left, first);
+        let row = self.b.ins().band_imm_u(from_first, 0b1111);
+        let all = self.b.ins().icmp_imm_u(IntCC::Equal, row, 0b1111);
+        self.b.ins().brif(all, four, &[], one, &[]);
+        for (block, lanes) in [(one, 1), (four, 4)] {
+            self.b.switch_to_block(block);
+            let bytes = size * lanes;
+            let part = match bytes {
+                1 => types::I8,
+                2 => types::I16,
+                4 => types::I32,
+                8 => types::I64,
+                _ => types::I64X2,
+            };
+            for at in (0..bytes as i32).step_by(part.bytes() as usize) {
+                let elements = self.b.ins().load(part, own(), from, at);
+                self.b.ins().store(tenant(), elements, to, at);
+            }
+            let left = if lanes == 1 {
+                let less = self.b.ins().iadd_imm_s(left, -1);
+                self.b.ins().band(left, less)
+            } else {
+                let row = self.b.ins().ishl(row, first);
+                self.b.ins().bxor(left, row)
+            };
+            self.b.ins().jump(next, &[arg(left)]);
+        }
     }
 
     /// Loads one element for each lane, the first from `at.0`, the next always `at.1` bytes on, or as [`Self::load_run`] does.

@@ -27,6 +27,7 @@ use crate::analysis::graph::{NodeId, NodeTerm};
 use crate::analysis::operands;
 use crate::analysis::pointers::Pointers;
 use crate::analysis::regset::RegSet;
+use crate::analysis::steps::Steps;
 use crate::analysis::{Plan, Region};
 
 /// Vector instructions of a node for which there is code of its own beside that of full chunks: of a loop, while lanes leave it one by one;
@@ -177,6 +178,9 @@ pub(crate) fn emit_region(
         upcoming: &[],
         skippable: false,
         twice: false,
+        looping: false,
+        steps: warps.by_turns().then(|| Steps::of(k, plan.shape.block)),
+        fetched: Vec::new(),
         floats,
         pointers,
         sinkable: Vec::new(),
@@ -365,6 +369,8 @@ impl<'a> Emit<'a, '_> {
     fn full_node(&mut self, n: NodeId, blocks: &Blocks) {
         self.b.switch_to_block(blocks.full[&n]);
         self.exec = None;
+        let position = self.plan.ordering.position[n];
+        self.looping = self.plan.ordering.loops.iter().any(|&(begin, end)| (begin..=end).contains(&position));
         let ends = self.ends(n);
         self.body(n, ends.as_ref().map_or(&[], |ends| ends.late()));
         let full = self.full_bits();

@@ -1,5 +1,6 @@
 //! IR to Cranelift: one function per region, vectors of four 32-bit lanes, several of them per chunk.
 
+pub(crate) mod ahead;
 mod alu;
 mod ask;
 mod atomic;
@@ -42,6 +43,7 @@ use crate::analysis::floats::Floats;
 use crate::analysis::graph::NodeId;
 use crate::analysis::pointers::{Base, Pointers};
 use crate::analysis::regset::RegSet;
+use crate::analysis::steps::Steps;
 use crate::analysis::{Plan, Region};
 
 pub(crate) use value::Val;
@@ -159,6 +161,12 @@ pub(crate) struct Emit<'a, 'f> {
     skippable: bool,
     /// Inside code that there is twice; see `ask`.
     twice: bool,
+    /// In a node that loops run again.
+    looping: bool,
+    /// Where warps of a row of CTAs run by turns: how registers grow from one CTA to the next.
+    steps: Option<Steps>,
+    /// What has been fetched for them; see `ahead`.
+    fetched: Vec<(Reg, i64)>,
     floats: &'a Floats,
     pointers: &'a Pointers,
     /// Loads that [`sink`] may move.

@@ -29,12 +29,7 @@ impl Emit<'_, '_> {
                     return self.sized(Val::Lanes(list), ty);
                 }
                 class => {
-                    let base = if axis == 0 && block[1] == 1 && block[2] == 1 {
-                        self.chunk.thread
-                    } else {
-                        let (base, offset) = self.thread_table(axis);
-                        self.b.ins().load(types::I32, trusted().with_readonly().with_can_move(), base, offset)
-                    };
+                    let base = self.first_tid(axis);
                     match class {
                         Class::Affine { stride } => return self.sized(Val::Affine { base, stride }, ty),
                         _ => base,
@@ -92,6 +87,32 @@ impl Emit<'_, '_> {
             SReg::TotalSmemSize => fixed(self, context::TOTAL_SHARED),
         };
         self.sized(Val::Same(value), ty)
+    }
+
+    /// An index of the chunk's first thread; the chunk does not reach over the end of a row of threads.
+    fn first_tid(&mut self, axis: u8) -> Value {
+        let [x, y, z] = self.plan.shape.block;
+        // How many threads until the index grows, and how often it does before it is 0 again, if it is.
+        let (threads, often) = match axis {
+            0 => (1, (y * z > 1).then_some(x)),
+            1 => (x, (z > 1).then_some(y)),
+            _ => (x * y, None),
+        };
+        if !threads.is_power_of_two() || !often.is_none_or(u32::is_power_of_two) {
+            let (base, offset) = self.thread_table(axis);
+            return self.b.ins().load(types::I32, trusted().with_readonly().with_can_move(), base, offset);
+        }
+        if axis == 0 && x == self.plan.lanes() {
+            return self.i32(0);
+        }
+        let grown = match threads {
+            1 => self.chunk.thread,
+            _ => self.b.ins().ushr_imm_u(self.chunk.thread, i64::from(threads.trailing_zeros())),
+        };
+        match often {
+            Some(often) => self.b.ins().band_imm_u(grown, i64::from(often - 1)),
+            None => grown,
+        }
     }
 
     /// A 32-bit value as one of `ty`.

@@ -178,6 +178,15 @@ impl Emit<'_, '_> {
         self.b.ins().imul_imm_s(v, by)
     }
 
+    /// The product of two scalars.
+    pub(super) fn scalar_product(&mut self, x: Value, y: Value) -> Value {
+        match [x, y].map(|v| self.known(v).filter(|by| by.is_power_of_two())) {
+            [_, Some(by)] => self.times(x, by.cast_signed()),
+            [Some(by), _] => self.times(y, by.cast_signed()),
+            _ => self.b.ins().imul(x, y),
+        }
+    }
+
     /// One lane as a scalar.
     pub(super) fn extract(&mut self, list: &[Value], ty: RegTy, lane: usize) -> Value {
         match ty {

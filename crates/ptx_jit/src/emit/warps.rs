@@ -5,7 +5,7 @@
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, InstBuilder, StackSlot, Value, types};
 use cranelift_frontend::FunctionBuilder;
-use ptx::ir::{Kernel, Op};
+use ptx::ir::{Kernel, Op, SReg};
 use ptx::launch::WARP;
 
 use super::{Emit, arg, slot, trusted};
@@ -19,7 +19,7 @@ const BY_TURNS: i64 = 64;
 pub(super) struct Warps {
     /// Which one it is.
     pub(super) warp: Value,
-    /// Its active lanes, of which there are some.
+    /// Its active lanes.
     pub(super) bits: Value,
     /// Where its code goes when it is done.
     pub(super) next: Block,
@@ -62,8 +62,13 @@ fn side_by_side(k: &Kernel, block: [u32; 3]) -> Option<u32> {
     (even && below && !calls()).then_some(width)
 }
 
-/// Where the indices along x stand of the CTA and of its cluster.
-const INDICES: [i32; 2] = [at::FIXED + 4 * context::CTAID as i32, at::FIXED + 4 * context::CLUSTER_ID as i32];
+/// Where the indices along x stand of the CTA, and of its cluster if the kernel reads that one.
+fn indices(k: &Kernel) -> Vec<i32> {
+    let of_cluster = |op: &Op| matches!(op, Op::Special { sreg: SReg::ClusterId(0), .. });
+    let mut insts = k.blocks.iter().flat_map(|block| &block.insts);
+    let cluster = insts.any(|inst| of_cluster(&inst.op)).then_some(context::CLUSTER_ID);
+    [context::CTAID].into_iter().chain(cluster).map(|index| at::FIXED + 4 * index as i32).collect()
+}
 
 impl Warps {
     /// Goes over the warps from `first` to before `end` that have active lanes; code goes on with what is to be done for each.
@@ -89,8 +94,13 @@ impl Warps {
         let count = b.append_block_param(head, types::I64);
         b.ins().jump(head, &[arg(first)]);
         b.switch_to_block(head);
-        let more = b.ins().icmp(IntCC::UnsignedLessThan, count, end);
-        b.ins().brif(more, look, &[], done, &[]);
+        if width == Some(1) {
+            // There is one.
+            b.ins().jump(look, &[]);
+        } else {
+            let more = b.ins().icmp(IntCC::UnsignedLessThan, count, end);
+            b.ins().brif(more, look, &[], done, &[]);
+        }
         b.switch_to_block(look);
         let warp = if region.from_last {
             let looked_at = b.ins().isub(count, first);
@@ -102,9 +112,19 @@ impl Warps {
         let word = b.ins().ishl_imm_u(warp, 2);
         let word = b.ins().iadd(active, word);
         let bits = b.ins().load(types::I32, trusted(), word, 0);
-        b.ins().brif(bits, body, &[], next, &[]);
+        if only && plan.lanes() == WARP {
+            // Nearly all are active; that is asked once, with whether all lanes are.
+            b.ins().jump(body, &[]);
+        } else {
+            b.ins().brif(bits, body, &[], next, &[]);
+        }
         b.switch_to_block(body);
         Warps { warp, bits, next, count, head, done, first, row }
+    }
+
+    /// Do warps of a row of CTAs run by turns?
+    pub(super) fn by_turns(&self) -> bool {
+        matches!(self.row, Some(Row::ByTurns(_)))
     }
 }
 
@@ -137,13 +157,14 @@ impl Turns {
         let left = e.b.ins().stack_load(types::I64, types::I64, self.left, 0);
         e.b.ins().brif(left, next_cta, &[], next_turn, &[]);
         e.b.switch_to_block(next_cta);
-        e.poll();
         let left = e.b.ins().iadd_imm_s(left, -1);
         e.b.ins().stack_store(types::I64, left, self.left, 0);
         let one = e.i32(1);
         e.move_indices(one);
         e.b.ins().jump(warps, &[arg(self.first)]);
+        // What takes long asks in its loops, too.
         e.b.switch_to_block(next_turn);
+        e.poll();
         let back = e.b.ins().ineg(self.taken);
         let back = e.b.ins().ireduce(types::I32, back);
         e.move_indices(back);
@@ -157,8 +178,12 @@ impl Emit<'_, '_> {
     /// The end of the loop over warps; code goes on behind it.
     pub(super) fn end_warps(&mut self, warps: Warps) {
         self.b.switch_to_block(warps.next);
-        let following = self.b.ins().iadd_imm_s(warps.count, 1);
-        self.b.ins().jump(warps.head, &[arg(following)]);
+        if matches!(warps.row, Some(Row::ByTurns(Turns { width: 1, .. }))) {
+            self.b.ins().jump(warps.done, &[]);
+        } else {
+            let following = self.b.ins().iadd_imm_s(warps.count, 1);
+            self.b.ins().jump(warps.head, &[arg(following)]);
+        }
         self.b.switch_to_block(warps.done);
         match warps.row {
             Some(Row::ByCtas) => self.next_cta(warps.head, warps.first),
@@ -187,7 +212,7 @@ impl Emit<'_, '_> {
 
     /// The CTA becomes the one that is so much further along x. None is in a cluster with others, or the way is 0.
     fn move_indices(&mut self, by: Value) {
-        for index in INDICES {
+        for index in indices(self.k) {
             let x = self.b.ins().load(types::I32, trusted(), self.inv.ctx, index);
             let x = self.b.ins().iadd(x, by);
             self.b.ins().store(trusted(), x, self.inv.ctx, index);

@@ -1,0 +1,44 @@
+//! What CTAs further along a row will access is fetched into the processor's caches, where code goes on along the row by itself. The
+//! processor foretells that, too, but not beyond the end of a page, and then it finds the way anew.
+
+use cranelift_codegen::ir::{InstBuilder, MemFlagsData, TrapCode, Value, types};
+use ptx::ir::{Address, Operand, Reg, Space};
+
+use super::Emit;
+use crate::abi::Site;
+
+/// Marks loads of a byte that become instructions which fetch its line, fault nowhere and give nothing: Cranelift knows of none.
+pub(crate) const FETCH: TrapCode = TrapCode::unwrap_user(1);
+
+/// How far ahead, in bytes: some hundred nanoseconds' worth.
+const AHEAD: u64 = 2048;
+/// Bytes of a line.
+const LINE: i64 = 64;
+/// Most accesses of a kernel for which that is done: it takes an instruction for each line.
+const MOST: usize = 8;
+
+impl Emit<'_, '_> {
+    /// Fetches what an access of all lanes, from `host` on, will find some CTAs further along the row.
+    pub(super) fn fetch_ahead(&mut self, site: &Site, addr: Address, host: Value) {
+        let Some(steps) = &self.steps else { return };
+        let Operand::Reg(base) = addr.base else { return };
+        let all = self.exec.is_none() && self.guard.is_none();
+        if !all || self.looping || !matches!(site.space, Space::Global | Space::Generic) {
+            return;
+        }
+        let step = steps.step(base).unwrap_or(0);
+        let line = (base, addr.offset.div_euclid(LINE));
+        let near = |&(reg, at): &(Reg, i64)| reg == base && (at - line.1).abs() <= 1;
+        if step == 0 || self.fetched.len() == MOST || self.fetched.iter().any(near) {
+            return;
+        }
+        let ctas = (AHEAD / step.unsigned_abs()).max(1);
+        let Ok(far) = i32::try_from(step.saturating_mul(ctas.cast_signed())) else { return };
+        self.fetched.push(line);
+        let bytes = self.plan.lanes() * site.ty.bytes() * site.count;
+        let flags = MemFlagsData::new().with_trap_code(Some(FETCH));
+        for at in (0..bytes as i32).step_by(LINE as usize) {
+            self.b.ins().load(types::I8, flags, host, far.saturating_add(at));
+        }
+    }
+}
