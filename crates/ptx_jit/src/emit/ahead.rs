@@ -12,6 +12,9 @@ pub(crate) const FETCH: TrapCode = TrapCode::unwrap_user(1);
 
 /// How far ahead, in bytes: some hundred nanoseconds' worth.
 const AHEAD: u64 = 2048;
+/// Where CTAs are farther apart it is the next one's, but not if it lies farther than this: how long fetches take tells whether something is
+/// there, and what lies around a tenant's memory is no concern of its.
+const FARTHEST: u64 = 32 << 10;
 /// Bytes of a line.
 const LINE: i64 = 64;
 /// Most accesses of a kernel for which that is done: it takes an instruction for each line.
@@ -29,16 +32,16 @@ impl Emit<'_, '_> {
         let step = steps.step(base).unwrap_or(0);
         let line = (base, addr.offset.div_euclid(LINE));
         let near = |&(reg, at): &(Reg, i64)| reg == base && (at - line.1).abs() <= 1;
-        if step == 0 || self.fetched.len() == MOST || self.fetched.iter().any(near) {
+        if step == 0 || step.unsigned_abs() > FARTHEST || self.fetched.len() == MOST || self.fetched.iter().any(near) {
             return;
         }
         let ctas = (AHEAD / step.unsigned_abs()).max(1);
-        let Ok(far) = i32::try_from(step.saturating_mul(ctas.cast_signed())) else { return };
+        let far = (step * ctas.cast_signed()) as i32;
         self.fetched.push(line);
         let bytes = self.plan.lanes() * site.ty.bytes() * site.count;
         let flags = MemFlagsData::new().with_trap_code(Some(FETCH));
         for at in (0..bytes as i32).step_by(LINE as usize) {
-            self.b.ins().load(types::I8, flags, host, far.saturating_add(at));
+            self.b.ins().load(types::I8, flags, host, far + at);
         }
     }
 }
