@@ -13,8 +13,7 @@ use parking_lot::Mutex;
 use super::unsupported;
 use crate::CompileError;
 use crate::abi::Helper;
-use crate::emit::ahead::FETCH;
-use crate::emit::{ENTRIES, HELPERS, transparent};
+use crate::emit::{ENTRIES, FETCH, HELPERS, transparent};
 use crate::image::{Relocation, Target};
 
 /// What is called when a function refers to something outside.

@@ -41,7 +41,34 @@ impl Emit<'_, '_> {
         let bytes = self.plan.lanes() * site.ty.bytes() * site.count;
         let flags = MemFlagsData::new().with_trap_code(Some(FETCH));
         for at in (0..bytes as i32).step_by(LINE as usize) {
-            self.b.ins().load(types::I8, flags, host, far + at);
+            self.b.ins().uload8(types::I64, flags, host, far + at);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::image::Body;
+    use crate::{Form, Image, compiler::Watch};
+
+    /// How many fetches are in the code of one of the kernels that are measured.
+    fn fetches(name: &str, block: [u32; 3]) -> usize {
+        let text = include_bytes!("../../../sundial/kernels/engine.ptx");
+        let program = ptx::Program::parse(text).unwrap();
+        let kernel = program.lower(program.find_entry(name).unwrap(), &|_| None).unwrap();
+        let image = Image::compile_in(Arc::new(kernel), block, Form::default(), &Watch::unbounded()).unwrap();
+        let Body::Machine(machine) = &image.body else { panic!("no machine code") };
+        // Their operation, and what stands beside the address.
+        machine.code.windows(3).filter(|bytes| matches!(bytes, [0x0f, 0x18, place] if place >> 3 & 7 == 1)).count()
+    }
+
+    #[test]
+    fn kernels_fetch_ahead_whose_warps_run_by_turns() {
+        // Two lines for each of three rows that are read and one that is written; the neighbours in a row share theirs.
+        assert_eq!(fetches("stencil", [32, 8, 1]), 8);
+        assert_eq!(fetches("stencil", [256, 1, 1]), 0);
+        assert_eq!(fetches("saxpy", [256, 1, 1]), 0);
     }
 }

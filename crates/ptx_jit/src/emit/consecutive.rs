@@ -61,7 +61,7 @@ impl Emit<'_, '_> {
     }
 
     /// The same for a store by all lanes, or if that cannot be done at once, to the context's elements first. From there active lanes take
-    /// theirs one by one, here if all may be accessed (`ok`), else in a helper.
+    /// theirs, here if all may be accessed (`ok`), else in a helper.
     pub(super) fn store_run(&mut self, site: Site, parts: &[Parts], addr: Address, host: Value, ok: &[Value]) {
         let ty = site.ty;
         let active = self.all_active();

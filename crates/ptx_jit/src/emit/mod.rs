@@ -1,6 +1,6 @@
 //! IR to Cranelift: one function per region, vectors of four 32-bit lanes, several of them per chunk.
 
-pub(crate) mod ahead;
+mod ahead;
 mod alu;
 mod ask;
 mod atomic;
@@ -567,6 +567,7 @@ pub(crate) fn region_signature() -> Signature {
     signature
 }
 
+pub(crate) use ahead::FETCH;
 pub(crate) use flow::{emit_region, only_exit};
 pub(crate) use sink::sink;
 pub(crate) use unused::remove_unused;

@@ -14,6 +14,8 @@ use crate::analysis::{Plan, Region};
 
 /// Most CTAs whose warps run by turns. Of rows of memory so long, a few find room in the processor's first cache.
 const BY_TURNS: i64 = 64;
+/// Instructions of a CTA's warps side by side, up to which nobody asks to stop before all of these have had their turn.
+const SHORT: usize = 64;
 
 /// The loop around the code of a warp.
 pub(super) struct Warps {
@@ -25,6 +27,8 @@ pub(super) struct Warps {
     pub(super) next: Block,
     /// The sum of `first` and how many have been looked at.
     count: Value,
+    /// There is one.
+    alone: bool,
     head: Block,
     done: Block,
     first: Value,
@@ -46,6 +50,8 @@ struct Turns {
     first: Value,
     /// How many these are.
     width: u32,
+    /// Behind the last one of all.
+    end: Value,
     /// CTAs behind the first one.
     taken: Value,
     /// Of these, how many are to follow in this turn.
@@ -62,6 +68,13 @@ fn side_by_side(k: &Kernel, block: [u32; 3]) -> Option<u32> {
     (even && below && !calls()).then_some(width)
 }
 
+/// Are so many warps done with the kernel in no time, but for loops, which ask by themselves whether to stop? Atomic operations may take as
+/// long as some hundred others.
+fn is_short(k: &Kernel, warps: u32) -> bool {
+    let insts = || k.blocks.iter().flat_map(|block| &block.insts);
+    insts().count() * warps as usize <= SHORT && !insts().any(|inst| matches!(inst.op, Op::Atom { .. }))
+}
+
 /// Where the indices along x stand of the CTA, and of its cluster if the kernel reads that one.
 fn indices(k: &Kernel) -> Vec<i32> {
     let of_cluster = |op: &Op| matches!(op, Op::Special { sreg: SReg::ClusterId(0), .. });
@@ -71,7 +84,8 @@ fn indices(k: &Kernel) -> Vec<i32> {
 }
 
 impl Warps {
-    /// Goes over the warps from `first` to before `end` that have active lanes; code goes on with what is to be done for each.
+    /// Goes over the warps from `first` to before `end`, of which there are some; code goes on with what is to be done for each. But for
+    /// whole warps of a kernel of one region, that may be none, it goes over those that have active lanes.
     pub(super) fn begin(
         b: &mut FunctionBuilder<'_>,
         (k, plan, region): (&Kernel, &Plan, &Region),
@@ -90,12 +104,12 @@ impl Warps {
                 (Some(Row::ByTurns(turns)), [first, end])
             }
         };
+        let alone = width == Some(1);
         let [head, look, body, next, done] = [(); 5].map(|()| b.create_block());
         let count = b.append_block_param(head, types::I64);
         b.ins().jump(head, &[arg(first)]);
         b.switch_to_block(head);
-        if width == Some(1) {
-            // There is one.
+        if alone {
             b.ins().jump(look, &[]);
         } else {
             let more = b.ins().icmp(IntCC::UnsignedLessThan, count, end);
@@ -113,13 +127,13 @@ impl Warps {
         let word = b.ins().iadd(active, word);
         let bits = b.ins().load(types::I32, trusted(), word, 0);
         if only && plan.lanes() == WARP {
-            // Nearly all are active; that is asked once, with whether all lanes are.
+            // Each begins with all its lanes, but for the last one; that is asked once, with whether there are any.
             b.ins().jump(body, &[]);
         } else {
             b.ins().brif(bits, body, &[], next, &[]);
         }
         b.switch_to_block(body);
-        Warps { warp, bits, next, count, head, done, first, row }
+        Warps { warp, bits, next, count, alone, head, done, first, row }
     }
 
     /// Do warps of a row of CTAs run by turns?
@@ -138,37 +152,39 @@ impl Turns {
         b.ins().store(trusted(), rest, ctx, at::ROW);
         b.ins().store(trusted(), taken, ctx, at::BEGUN);
         let left = slot(b, 8);
-        let [head, turn, done] = [(); 3].map(|()| b.create_block());
+        let [head, done] = [(); 2].map(|()| b.create_block());
         let first_of_turn = b.append_block_param(head, types::I64);
         b.ins().jump(head, &[arg(first)]);
         b.switch_to_block(head);
-        let more = b.ins().icmp(IntCC::UnsignedLessThan, first_of_turn, end);
-        b.ins().brif(more, turn, &[], done, &[]);
-        b.switch_to_block(turn);
         b.ins().stack_store(types::I64, taken, left, 0);
         let below = b.ins().iadd_imm_s(first_of_turn, i64::from(width));
-        let end = b.ins().umin(below, end);
-        (Turns { head, done, first: first_of_turn, width, taken, left }, end)
+        let end_of_turn = b.ins().umin(below, end);
+        (Turns { head, done, first: first_of_turn, width, end, taken, left }, end_of_turn)
     }
 
     /// Goes on with the next CTA of this turn, or with the next turn; code goes on behind the last one.
     fn end(&self, e: &mut Emit<'_, '_>, warps: Block) {
-        let [next_cta, next_turn] = [(); 2].map(|()| e.b.create_block());
+        let [next_cta, last_cta, next_turn] = [(); 3].map(|()| e.b.create_block());
         let left = e.b.ins().stack_load(types::I64, types::I64, self.left, 0);
-        e.b.ins().brif(left, next_cta, &[], next_turn, &[]);
+        e.b.ins().brif(left, next_cta, &[], last_cta, &[]);
         e.b.switch_to_block(next_cta);
+        if !is_short(e.k, self.width) {
+            e.poll();
+        }
         let left = e.b.ins().iadd_imm_s(left, -1);
         e.b.ins().stack_store(types::I64, left, self.left, 0);
         let one = e.i32(1);
         e.move_indices(one);
         e.b.ins().jump(warps, &[arg(self.first)]);
-        // What takes long asks in its loops, too.
+        e.b.switch_to_block(last_cta);
+        let below = e.b.ins().iadd_imm_s(self.first, i64::from(self.width));
+        let more = e.b.ins().icmp(IntCC::UnsignedLessThan, below, self.end);
+        e.b.ins().brif(more, next_turn, &[], self.done, &[]);
         e.b.switch_to_block(next_turn);
         e.poll();
         let back = e.b.ins().ineg(self.taken);
         let back = e.b.ins().ireduce(types::I32, back);
         e.move_indices(back);
-        let below = e.b.ins().iadd_imm_s(self.first, i64::from(self.width));
         e.b.ins().jump(self.head, &[arg(below)]);
         e.b.switch_to_block(self.done);
     }
@@ -178,7 +194,7 @@ impl Emit<'_, '_> {
     /// The end of the loop over warps; code goes on behind it.
     pub(super) fn end_warps(&mut self, warps: Warps) {
         self.b.switch_to_block(warps.next);
-        if matches!(warps.row, Some(Row::ByTurns(Turns { width: 1, .. }))) {
+        if warps.alone {
             self.b.ins().jump(warps.done, &[]);
         } else {
             let following = self.b.ins().iadd_imm_s(warps.count, 1);
