@@ -44,21 +44,25 @@ fn word(i: u32) -> u32 {
     }
 }
 
+fn launch(block: [u32; 3], grid: [u32; 3]) -> Arc<Launch> {
+    Arc::new(Launch {
+        grid,
+        block,
+        dynamic_shared: 0,
+        params: BASE.to_le_bytes().to_vec(),
+        driver: DriverArea::default(),
+        grid_id: 0,
+        envregs: [0; 32],
+        cluster: [1; 3],
+    })
+}
+
 fn check(body: &str, shapes: &[([u32; 3], [u32; 3])]) {
     let kernel = kernel(body);
     let memory: Vec<u8> = (0..BYTES / 4).flat_map(|i| word(i).to_le_bytes()).collect();
     for &(block, grid) in shapes {
         for control in [Control::RUN, Control::PREEMPT] {
-            let launch = Arc::new(Launch {
-                grid,
-                block,
-                dynamic_shared: 0,
-                params: BASE.to_le_bytes().to_vec(),
-                driver: DriverArea::default(),
-                grid_id: 0,
-                envregs: [0; 32],
-                cluster: [1; 3],
-            });
+            let launch = launch(block, grid);
             let machine = &mut |k: &Arc<Kernel>, l: &Arc<Launch>, base, bytes: &mut Vec<u8>| {
                 support::run(k, l, base, bytes, control)
             };

@@ -5,15 +5,15 @@ mod pocl;
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use hostmem::{Memfd, Protection, Window};
 use ptx::Program;
 use ptx::ir::Kernel;
-use ptx::launch::{Control, DriverArea, Launch, Step};
+use ptx::launch::{Control, DriverArea, Exception, Launch, Step};
 use ptx_jit::{Batch, Code, EngineKind, Grid};
 use serde::Serialize;
 use texture::{AddressMode, Descriptor, Filter, Format, Image, Sampler};
@@ -96,11 +96,8 @@ fn measure(case: &Case, program: &Program, pocl: Option<&Pocl>, rounds: usize) -
     }
     let goal = case.goal;
     let loaded = pocl.zip(goal).map(|(pocl, goal)| Ok::<_, anyhow::Error>((pocl.load(case)?, goal))).transpose()?;
-    let whole = |threads| -> Result<f64> {
-        let start = Instant::now();
-        jit.iter().try_for_each(|grid| execute(grid, all_ctas(grid), threads))?;
-        Ok(case.work / start.elapsed().as_secs_f64())
-    };
+    let launches: Vec<(&Arc<Grid>, u64)> = jit.iter().map(|grid| (grid, all_ctas(grid))).collect();
+    let whole = |threads| -> Result<f64> { Ok(case.work / execute(&launches, threads)?.as_secs_f64()) };
     // Not timed: it is what the results are compared by, and memory is touched for the first time.
     whole(1)?;
     if let Some((loaded, _)) = &loaded {
@@ -145,9 +142,7 @@ fn interpreted(case: &Case, program: &Program, ctas: u32) -> Result<f64> {
     for grid in &grids {
         let total = all_ctas(grid);
         let sample = u64::from(ctas).min(total);
-        let start = Instant::now();
-        execute(grid, sample, 1)?;
-        seconds += start.elapsed().as_secs_f64() * total as f64 / sample as f64;
+        seconds += execute(&[(grid, sample)], 1)?.as_secs_f64() * total as f64 / sample as f64;
     }
     Ok(case.work / seconds)
 }
@@ -257,44 +252,61 @@ fn all_ctas(grid: &Grid) -> u64 {
     grid.launch.grid.into_iter().map(u64::from).product()
 }
 
-/// CTAs that a thread takes at once.
+/// Most CTAs that a thread takes at once.
 const BATCH: u64 = 64;
+/// How many times a thread takes some: as evenly CTAs are spread over threads.
+const SHARES: u64 = 16;
 
-/// Runs the first `ctas` CTAs on `threads` threads, this one among them, in increasing order.
-fn execute(grid: &Arc<Grid>, ctas: u64, threads: usize) -> Result<()> {
-    let next = AtomicU64::new(0);
-    // Every thread gets several batches, of CTAs as few as there are.
-    let size = ctas.div_ceil(4 * threads as u64).clamp(1, BATCH);
-    let failed = OnceLock::new();
+/// Runs, one grid after another, the first CTAs of each on `threads` threads, this one among them, in increasing order. How long it takes from
+/// when all threads are there.
+fn execute(launches: &[(&Arc<Grid>, u64)], threads: usize) -> Result<Duration> {
+    let taken: Vec<AtomicU64> = launches.iter().map(|_| AtomicU64::new(0)).collect();
+    let (failed, arrived) = (OnceLock::new(), AtomicUsize::new(0));
+    // Threads wait for each other without going to sleep: waking takes as long as a short kernel.
+    let wait_for = |arrivals: usize| {
+        while arrived.load(Ordering::Acquire) < arrivals {
+            std::thread::yield_now();
+        }
+    };
     let work = || {
-        loop {
-            let first = next.fetch_add(size, Ordering::Relaxed);
-            if first >= ctas {
-                break;
-            }
-            let mut batch = Batch::new(Arc::clone(grid), first..(first + size).min(ctas));
+        for (at, (&(grid, ctas), taken)) in launches.iter().zip(&taken).enumerate() {
+            arrived.fetch_add(1, Ordering::AcqRel);
+            wait_for((at + 1) * threads);
+            let size = ctas.div_ceil(SHARES * threads as u64).clamp(1, BATCH);
             loop {
-                match batch.resume() {
-                    Step::Done => break,
-                    Step::Preempted => {}
-                    Step::Exception(exception) => {
-                        let _ = failed.set(exception);
-                        break;
-                    }
+                let first = taken.fetch_add(size, Ordering::Relaxed);
+                if first >= ctas {
+                    break;
+                }
+                if let Err(exception) = finish(Batch::new(Arc::clone(grid), first..(first + size).min(ctas))) {
+                    let _ = failed.set(exception);
                 }
             }
         }
     };
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(work);
-        }
+    let took = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        wait_for(others.len());
+        // They are here, and begin when this one is.
+        let start = Instant::now();
         work();
+        others.into_iter().for_each(|other| _ = other.join());
+        start.elapsed()
     });
-    if let Some(exception) = failed.get() {
-        bail!("the kernel failed: {exception:?}");
+    match failed.get() {
+        Some(exception) => bail!("the kernel failed: {exception:?}"),
+        None => Ok(took),
     }
-    Ok(())
+}
+
+fn finish(mut batch: Batch) -> Result<(), Exception> {
+    loop {
+        match batch.resume() {
+            Step::Done => return Ok(()),
+            Step::Preempted => {}
+            Step::Exception(exception) => return Err(exception),
+        }
+    }
 }
 
 fn print(rows: &[Row], pocl: Option<&Pocl>, json: bool) -> Result<()> {
