@@ -1,5 +1,5 @@
-//! How much registers grow from a CTA to the one beside it along x: where code goes on along a row of CTAs, that tells what the next ones
-//! will access. It is a guess, on which nothing but time depends: numbers that wrap are not thought of.
+//! How much registers grow from a CTA to the one beside it along x: where warps of a row of CTAs run by turns, that tells what the next
+//! ones will access. It is a guess, on which nothing but time depends: numbers that wrap are not thought of.
 
 use ptx::ir::{Inst, IntOp, Kernel, MulPart, Op, Operand, Reg, SReg, Ty};
 

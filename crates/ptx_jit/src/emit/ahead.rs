@@ -1,4 +1,4 @@
-//! What CTAs further along a row will access is fetched into the processor's caches, where code goes on along the row by itself. The
+//! What CTAs further along a row will access is fetched into the processor's caches, where warps of a row run by turns (`warps`). The
 //! processor foretells that, too, but not beyond the end of a page, and then it finds the way anew.
 
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, TrapCode, Value, types};
