@@ -235,3 +235,40 @@ impl Emit<'_, '_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::image::Body;
+    use crate::{Form, Image, compiler::Watch};
+
+    /// From how many places the code of a kernel calls what is outside.
+    fn calls(body: &str, block: [u32; 3]) -> usize {
+        let text = format!(
+            ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 a) {{\n\
+             .reg .b64 %rd<4>; .reg .b32 %r<4>;\nld.param.u64 %rd0, [a]; mov.u32 %r0, %ctaid.x; mov.u32 %r1, %tid.y;\n\
+             {body}\nst.global.u32 [%rd0], %r0;\nret;\n}}\n"
+        );
+        let kernel = ptx::Program::parse(text.as_bytes()).unwrap().lower(0, &|_| None).unwrap();
+        let image = Image::compile_in(Arc::new(kernel), block, Form::default(), &Watch::unbounded()).unwrap();
+        let Body::Machine(machine) = &image.body else { panic!("no machine code") };
+        machine.relocations.len()
+    }
+
+    /// Who asks to stop waits for a warp's turn in each of 64 CTAs where that is a few instructions, else for that in one.
+    #[test]
+    fn long_warps_ask_in_each_cta() {
+        let work = "mad.lo.u32 %r0, %r0, %r0, %r1;";
+        let in_turns = |body: &str| calls(body, [32, 4, 1]);
+        let short = in_turns(work);
+        assert_eq!(in_turns(&work.repeat(50)), short);
+        assert_eq!(in_turns(&work.repeat(70)), short + 1);
+        // Four times as many warps side by side.
+        assert_eq!(calls(&work.repeat(10), [128, 4, 1]), short);
+        assert_eq!(calls(&work.repeat(20), [128, 4, 1]), short + 1);
+        let atomic = "atom.global.add.u32 %r0, [%rd0+4], 1;";
+        let beside = calls(atomic, [128, 1, 1]) - calls("", [128, 1, 1]);
+        assert_eq!(in_turns(atomic), in_turns("") + beside + 1);
+    }
+}
