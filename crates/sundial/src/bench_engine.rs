@@ -284,15 +284,17 @@ fn execute(launches: &[(&Arc<Grid>, u64)], threads: usize) -> Result<Duration> {
             }
         }
     };
-    let took = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        wait_for(others.len());
-        // They are here, and begin when this one is.
+    let start = std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        // The others are here, and begin when this one is.
+        wait_for(threads - 1);
         let start = Instant::now();
         work();
-        others.into_iter().for_each(|other| _ = other.join());
-        start.elapsed()
+        start
     });
+    let took = start.elapsed();
     match failed.get() {
         Some(exception) => bail!("the kernel failed: {exception:?}"),
         None => Ok(took),

@@ -243,6 +243,13 @@ pub(crate) struct Ordering {
     pub(crate) loops: Vec<(usize, usize)>,
 }
 
+impl Ordering {
+    /// Is the node in a loop?
+    pub(crate) fn is_looped(&self, n: NodeId) -> bool {
+        self.loops.iter().any(|&(begin, end)| (begin..=end).contains(&self.position[n]))
+    }
+}
+
 /// Loops nested deeper are refused (a hostile kernel; real ones have a handful).
 const MAX_NESTING: usize = 200;
 

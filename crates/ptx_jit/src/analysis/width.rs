@@ -148,10 +148,7 @@ fn once_apart(
     most: usize,
 ) -> Option<usize> {
     let meeting = meeting?;
-    let looped = |n: NodeId| {
-        let position = plan.ordering.position[n];
-        plan.ordering.loops.iter().any(|&(begin, end)| begin <= position && position <= end)
-    };
+    let looped = |n: NodeId| plan.ordering.is_looped(n);
     let (mut seen, mut work, mut found) = (HashSet::from([meeting, branch]), successors[branch].clone(), 0);
     if looped(branch) {
         return None;
@@ -221,8 +218,7 @@ fn finds_room(kernel: &Kernel, plan: &Plan) -> bool {
         saved += OF_CHUNK;
         for &n in &region.nodes {
             let missing = (pressure(kernel, plan, n, &touched) * vectors).saturating_sub(VECTORS);
-            let position = plan.ordering.position[n];
-            let looped = plan.ordering.loops.iter().any(|&(begin, end)| begin <= position && position <= end);
+            let looped = plan.ordering.is_looped(n);
             if looped && missing > 0 {
                 return false;
             }

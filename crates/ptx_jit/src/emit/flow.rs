@@ -369,8 +369,7 @@ impl<'a> Emit<'a, '_> {
     fn full_node(&mut self, n: NodeId, blocks: &Blocks) {
         self.b.switch_to_block(blocks.full[&n]);
         self.exec = None;
-        let position = self.plan.ordering.position[n];
-        self.looping = self.plan.ordering.loops.iter().any(|&(begin, end)| (begin..=end).contains(&position));
+        self.looping = self.plan.ordering.is_looped(n);
         let ends = self.ends(n);
         self.body(n, ends.as_ref().map_or(&[], |ends| ends.late()));
         let full = self.full_bits();

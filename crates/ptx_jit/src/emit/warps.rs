@@ -5,7 +5,7 @@
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, InstBuilder, StackSlot, Value, types};
 use cranelift_frontend::FunctionBuilder;
-use ptx::ir::{Kernel, Op, SReg};
+use ptx::ir::{Inst, Kernel, Op, SReg};
 use ptx::launch::WARP;
 
 use super::{Emit, arg, slot, trusted};
@@ -58,28 +58,30 @@ struct Turns {
     left: StackSlot,
 }
 
+fn insts(k: &Kernel) -> impl Iterator<Item = &Inst> {
+    k.blocks.iter().flat_map(|block| &block.insts)
+}
+
 /// How many warps of a CTA lie side by side, if there are others below them, and the kernel calls nothing: what is printed, allocated or
 /// launched shows in which order they run.
 fn side_by_side(k: &Kernel, block: [u32; 3]) -> Option<u32> {
     let width = block[0].div_ceil(WARP);
     let even = block[0].is_multiple_of(WARP) || WARP.is_multiple_of(block[0]);
     let below = width < block.iter().product::<u32>().div_ceil(WARP);
-    let calls = || k.blocks.iter().flat_map(|block| &block.insts).any(|inst| matches!(inst.op, Op::Call { .. }));
+    let calls = || insts(k).any(|inst| matches!(inst.op, Op::Call { .. }));
     (even && below && !calls()).then_some(width)
 }
 
 /// Are so many warps done with the kernel in no time, but for loops, which ask by themselves whether to stop? Atomic operations may take as
 /// long as some hundred others.
 fn is_short(k: &Kernel, warps: u32) -> bool {
-    let insts = || k.blocks.iter().flat_map(|block| &block.insts);
-    insts().count() * warps as usize <= SHORT && !insts().any(|inst| matches!(inst.op, Op::Atom { .. }))
+    insts(k).count() * warps as usize <= SHORT && !insts(k).any(|inst| matches!(inst.op, Op::Atom { .. }))
 }
 
 /// Where the indices along x stand of the CTA, and of its cluster if the kernel reads that one.
 fn indices(k: &Kernel) -> Vec<i32> {
     let of_cluster = |op: &Op| matches!(op, Op::Special { sreg: SReg::ClusterId(0), .. });
-    let mut insts = k.blocks.iter().flat_map(|block| &block.insts);
-    let cluster = insts.any(|inst| of_cluster(&inst.op)).then_some(context::CLUSTER_ID);
+    let cluster = insts(k).any(|inst| of_cluster(&inst.op)).then_some(context::CLUSTER_ID);
     [context::CTAID].into_iter().chain(cluster).map(|index| at::FIXED + 4 * index as i32).collect()
 }
 
