@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use intervals::IntervalMap;
+use intervals::{IntervalMap, bearing};
 
 /// Freed allocations that are remembered.
 const MOST_FREED: usize = 4096;
@@ -128,22 +128,11 @@ impl Ledger {
 
     /// Where an address lies, told by the nearest allocation.
     pub(crate) fn near(&self, address: u64) -> Option<String> {
-        if let Some((range, live)) = self.live.get(address) {
-            let offset = address - range.start;
-            return Some(format!("{offset} bytes into {}", allocation(&range, live.memory)));
-        }
-        let before = self.live.overlapping(0..address).next_back();
-        let after = self.live.overlapping(address..u64::MAX).next();
-        let behind = before.map(|(range, live)| {
-            let distance = address - range.end;
-            (distance, format!("{distance} bytes behind the end of {}", allocation(&range, live.memory)))
-        });
-        let ahead = after.map(|(range, live)| {
-            let distance = range.start - address;
-            (distance, format!("{distance} bytes before {}", allocation(&range, live.memory)))
-        });
-        let nearest = behind.into_iter().chain(ahead).min_by_key(|(distance, _)| *distance);
-        Some(nearest.map_or_else(|| "nothing is allocated".to_owned(), |(_, text)| text))
+        let nearest = self.live.nearest(address);
+        let told = |(range, live): (Range<u64>, &Live)| {
+            format!("{} {}", bearing(address, &range), allocation(&range, live.memory))
+        };
+        Some(nearest.map_or_else(|| "nothing is allocated".to_owned(), told))
     }
 
     /// As [`Ledger::near`], if there is something at the address.

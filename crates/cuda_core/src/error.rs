@@ -140,7 +140,7 @@ impl From<&ContextError> for CudaError {
             ContextError::IllegalAddress { .. } => CudaError::ILLEGAL_ADDRESS,
             ContextError::Misaligned { .. } => CudaError::MISALIGNED_ADDRESS,
             ContextError::LaunchFailed { .. } => CudaError::LAUNCH_FAILED,
-            ContextError::Assert => CudaError::ASSERT,
+            ContextError::Assert { .. } => CudaError::ASSERT,
             ContextError::InvalidKernel { unsupported: true, .. } => CudaError::NOT_SUPPORTED,
             ContextError::InvalidKernel { unsupported: false, .. } => CudaError::INVALID_PTX,
             ContextError::IllegalCommand { .. } => CudaError::UNKNOWN,

@@ -1,9 +1,9 @@
-//! `sundial run --check`: what is said of kernels with a fault, and that nothing is said of those without.
+//! What is said of kernels with a fault, with `sundial run --check` and without; and that nothing is said of those without a fault.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use e2e::{bin_dir, cuda_examples, text};
+use e2e::{Daemon, bin_dir, cuda_examples, text};
 use serde_json::Value;
 
 fn sundial(check: &[&str]) -> Command {
@@ -132,6 +132,43 @@ fn faults_are_told_with_what_is_known_of_them() {
         let summary = err.lines().last().unwrap_or_default();
         assert!(summary.contains("check summary: ") && summary.contains(" error"), "{err}");
         assert!(!summary.contains("no errors"), "{err}");
+    }
+}
+
+#[test]
+fn the_log_says_where_a_fault_was() {
+    let Some(folder) = examples() else { return };
+    let daemon = Daemon::start(&["--gpu", "soft:512m"]);
+    let cases: [(&str, &[&str]); 3] = [
+        (
+            "null",
+            &[
+                "context failed: read of an illegal address, 0x0, by thread (0,0,0) of block (0,0,0), in kernel _Z7add_one",
+            ],
+        ),
+        (
+            "misaligned",
+            &[
+                "context failed: misaligned access at 0x",
+                ", by thread (0,0,0) of block",
+                "6 bytes into 4000 bytes at 0x",
+                "(cudaMalloc)",
+            ],
+        ),
+        ("shared", &["memory at 0x80, by thread (32,0,0) of block (0,0,0), in kernel _Z11fill_shared"]),
+    ];
+    for (fault, told) in cases {
+        for (way, mut command) in [("native", sundial(&["--native"])), ("daemon", daemon.sundial())] {
+            if way == "daemon" {
+                command.arg("run");
+            }
+            let output = command.arg("--").arg(folder.join("faulty")).arg(fault).output().expect("sundial run");
+            let said = text(&output);
+            assert_eq!(output.status.code(), Some(1), "{fault}, {way}: {said}");
+            for part in told.iter().chain(&[" at line "]) {
+                assert!(said.contains(part), "{fault}, {way}: no {part:?} in {said}");
+            }
+        }
     }
 }
 

@@ -124,28 +124,35 @@ impl Context {
     /// Fails for a fault packet, where no notifier says it better.
     pub(crate) fn fail_for(&self, mmio: &Mmio, fault: &Fault) {
         let write = matches!(fault.access, AccessType::VIRT_WRITE | AccessType::VIRT_ATOMIC);
-        self.fail(mmio, ContextError::IllegalAddress { address: fault.address, write });
+        self.fail(mmio, ContextError::IllegalAddress { address: fault.address, write, site: String::new() });
     }
+}
+
+/// What happened, and what is known besides.
+fn at(what: &str, log: &str) -> String {
+    if log.is_empty() { what.to_owned() } else { format!("{what}, {log}") }
 }
 
 /// The error that a notifier reports.
 fn decode(record: &Record, log: String) -> ContextError {
     match record.reason {
-        Reason::ILLEGAL_ADDRESS => ContextError::IllegalAddress { address: record.address, write: record.access != 0 },
-        Reason::MISALIGNED => ContextError::Misaligned { address: record.address },
-        Reason::TRAP => ContextError::LaunchFailed { reason: "trap instruction".into() },
-        Reason::ASSERT => ContextError::Assert,
+        Reason::ILLEGAL_ADDRESS => {
+            ContextError::IllegalAddress { address: record.address, write: record.access != 0, site: log }
+        }
+        Reason::MISALIGNED => ContextError::Misaligned { address: record.address, site: log },
+        Reason::TRAP => ContextError::LaunchFailed { reason: at("trap instruction", &log) },
+        Reason::ASSERT => ContextError::Assert { site: log },
         Reason::INVALID_PROGRAM => ContextError::InvalidKernel { log, unsupported: false },
         Reason::UNSUPPORTED_PROGRAM => ContextError::InvalidKernel { log, unsupported: true },
-        Reason::OUT_OF_BOUNDS => ContextError::LaunchFailed {
-            reason: format!("access outside shared, local or parameter memory at {:#x}", record.address),
-        },
+        Reason::OUT_OF_BOUNDS => {
+            let what = format!("access outside shared, local or parameter memory at {:#x}", record.address);
+            ContextError::LaunchFailed { reason: at(&what, &log) }
+        }
         Reason::ILLEGAL_COMMAND => ContextError::IllegalCommand {
             reason: format!("method {:#x} with {:#x}: {log}", record.method, record.data),
         },
         Reason::OUT_OF_RESOURCES => ContextError::OutOfResources { reason: log },
-        Reason::ILLEGAL_INSTRUCTION if !log.is_empty() => ContextError::LaunchFailed { reason: log },
-        Reason::ILLEGAL_INSTRUCTION => ContextError::LaunchFailed { reason: "illegal instruction".into() },
+        Reason::ILLEGAL_INSTRUCTION => ContextError::LaunchFailed { reason: at("illegal instruction", &log) },
         Reason(other) => ContextError::LaunchFailed { reason: format!("error {other} of the device: {log}") },
     }
 }

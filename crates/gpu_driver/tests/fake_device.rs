@@ -636,7 +636,7 @@ fn faults_without_a_notifier_end_their_context() {
         gpc: false,
     };
     fake.report(0, &fault);
-    let expected = ContextError::IllegalAddress { address: LO + 0x5000, write: true };
+    let expected = ContextError::IllegalAddress { address: LO + 0x5000, write: true, site: String::new() };
     let result = client.wait(ContextId(0), SlotId(0), 1, Some(BOUND));
     assert_eq!(result, Err(GpuError::Context(expected)));
     assert_eq!(fake.get(regs::VF_BASE + vf::FAULT_BUFFER_GET) & 0xf_ffff, 1, "the packet is consumed");
@@ -676,20 +676,28 @@ fn a_fault_of_a_channel_that_is_gone_is_not_the_next_ones_in_its_place() {
     let later = client.wait(context, SlotId(0), 1, Some(Duration::from_millis(300)));
     assert_eq!(later, Err(GpuError::TimedOut), "it says nothing of the new context");
     fake.report(1, &fault(2500));
-    let expected = ContextError::IllegalAddress { address: LO + 2500 * 0x1000, write: false };
+    let expected = ContextError::IllegalAddress { address: LO + 2500 * 0x1000, write: false, site: String::new() };
     assert_eq!(client.wait(context, SlotId(0), 1, Some(BOUND)), Err(GpuError::Context(expected)));
 }
 
 #[test]
 fn notifiers_say_why() {
     let cases = [
-        (Reason::ILLEGAL_ADDRESS, "", ContextError::IllegalAddress { address: 0x1234, write: true }),
-        (Reason::MISALIGNED, "", ContextError::Misaligned { address: 0x1234 }),
-        (Reason::TRAP, "", ContextError::LaunchFailed { reason: "trap instruction".into() }),
-        (Reason::ASSERT, "", ContextError::Assert),
+        (
+            Reason::ILLEGAL_ADDRESS,
+            "by",
+            ContextError::IllegalAddress { address: 0x1234, write: true, site: "by".into() },
+        ),
+        (Reason::MISALIGNED, "by", ContextError::Misaligned { address: 0x1234, site: "by".into() }),
+        (Reason::TRAP, "by", ContextError::LaunchFailed { reason: "trap instruction, by".into() }),
+        (Reason::ASSERT, "by", ContextError::Assert { site: "by".into() }),
         (Reason::INVALID_PROGRAM, "line 3", ContextError::InvalidKernel { log: "line 3".into(), unsupported: false }),
         (Reason::UNSUPPORTED_PROGRAM, "tex", ContextError::InvalidKernel { log: "tex".into(), unsupported: true }),
-        (Reason::ILLEGAL_INSTRUCTION, "stack", ContextError::LaunchFailed { reason: "stack".into() }),
+        (
+            Reason::ILLEGAL_INSTRUCTION,
+            "stack",
+            ContextError::LaunchFailed { reason: "illegal instruction, stack".into() },
+        ),
     ];
     let fake = Fake::new();
     let driver = start(&fake).unwrap();

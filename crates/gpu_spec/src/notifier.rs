@@ -1,7 +1,8 @@
 //! Error notifiers: why a channel was stopped.
 //!
 //! The first 16 bytes are NVIDIA's notification record (time, 32-bit info with the robust-channel code, 16-bit status);
-//! what follows is Sundial's own: the exact reason, and text (the log of a refused compilation).
+//! what follows is Sundial's own: the exact reason, and text (the log of a refused compilation; of what a kernel has done, by which thread
+//! of which block, in which kernel, at which line of PTX).
 //!
 //! A channel's notifier is [`BYTES`] of contiguous physical memory that the instance block names
 //! ([`crate::ramfc::NOTIFIER`]): not in the channel's address space, so that what the channel does can neither forge nor

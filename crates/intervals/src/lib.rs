@@ -16,4 +16,4 @@ mod free;
 mod map;
 
 pub use free::FreeRanges;
-pub use map::{Cut, IntervalMap, Refused};
+pub use map::{Cut, IntervalMap, Refused, bearing};

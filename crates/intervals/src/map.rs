@@ -21,6 +21,16 @@ pub enum Refused {
     Overlaps(Range<u64>),
 }
 
+/// Where a point lies, as seen from a range of bytes: so many "bytes into", "bytes behind the end of", or "bytes before" it.
+#[must_use]
+pub fn bearing(at: u64, range: &Range<u64>) -> String {
+    match range {
+        _ if range.contains(&at) => format!("{} bytes into", at - range.start),
+        _ if range.end <= at => format!("{} bytes behind the end of", at - range.end),
+        _ => format!("{} bytes before", range.start - at),
+    }
+}
+
 /// An interval that a cut has touched.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cut<V> {
@@ -99,6 +109,19 @@ impl<V> IntervalMap<V> {
         // An empty range has no points, wherever it lies.
         let range = if range.start < range.end { first..range.end } else { 0..0 };
         self.by_start.range(range).map(|(&start, (end, value))| (start..*end, value))
+    }
+
+    /// The interval around a point, or else the one that is nearest to it.
+    #[must_use]
+    pub fn nearest(&self, at: u64) -> Option<(Range<u64>, &V)> {
+        let below = self.by_start.range(..=at).next_back();
+        let above = self.by_start.range(at..).next();
+        let both = below.into_iter().chain(above).map(|(&start, (end, value))| (start..*end, value));
+        both.min_by_key(|(range, _)| match range {
+            _ if range.contains(&at) => 0,
+            _ if range.end <= at => at - range.end,
+            _ => range.start - at,
+        })
     }
 
     /// The parts of a range that no interval covers, in order.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use intervals::{FreeRanges, IntervalMap, Refused};
+use intervals::{FreeRanges, IntervalMap, Refused, bearing};
 use proptest::prelude::*;
 
 /// Points of the space.
@@ -104,6 +104,10 @@ fn check(map: &IntervalMap<Shown>, naive: &Naive, range: &Range<u64>) {
     assert!(map.values().eq(all.iter().map(|(_, value)| value)));
     for at in 0..POINTS {
         let (found, expected) = (map.get(at), all.iter().find(|(range, _)| range.contains(&at)));
+        let away = |range: &Range<u64>| range.start.saturating_sub(at).max(at.saturating_sub(range.end));
+        let nearest = map.nearest(at).map(|(range, _)| (range.contains(&at), away(&range)));
+        let naive = all.iter().map(|(range, _)| (range.contains(&at), away(range)));
+        assert_eq!(nearest, naive.max_by_key(|&(inside, away)| (inside, std::cmp::Reverse(away))));
         assert_eq!(found.map(|(range, value)| (range, *value)), expected.cloned());
     }
     let touches = |other: &Range<u64>| other.start.max(range.start) < other.end.min(range.end);
@@ -224,5 +228,19 @@ proptest! {
             prop_assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "those that touch are one");
             prop_assert_eq!(free.is_whole(POINTS), taken.is_empty());
         }
+    }
+}
+
+#[test]
+fn a_range_says_where_a_point_is() {
+    let range = 100..200;
+    for (at, expected) in [
+        (98, "2 bytes before"),
+        (100, "0 bytes into"),
+        (199, "99 bytes into"),
+        (200, "0 bytes behind the end of"),
+        (207, "7 bytes behind the end of"),
+    ] {
+        assert_eq!(bearing(at, &range), expected);
     }
 }

@@ -1,5 +1,7 @@
 //! What an engine is given with a kernel, and what comes back: shared by the interpreter and the machine-code engine.
 
+use std::ops::Range;
+
 /// Generic addresses of the CTA's shared memory: outside every host address, inside the 49-bit GPU address space.
 pub const SHARED_WINDOW: u64 = 1 << 48;
 /// Size of the shared window, bytes.
@@ -199,6 +201,39 @@ pub enum Exception {
     Assert,
     /// Stack of the CTA overflowed, or the engine refused at run time (barrier misuse and the like).
     Illegal,
+}
+
+/// Where in a kernel something went wrong, as far as it is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FaultSite {
+    /// Line of PTX; 0 if unknown.
+    pub line: u32,
+    /// The CTA.
+    pub ctaid: [u32; 3],
+    /// Linear index in it, x fastest, of the thread that did it: one, or the first of several of which one did, and behind the last.
+    pub threads: Range<u32>,
+}
+
+impl FaultSite {
+    /// The site in words, in a kernel of CTAs of `block` threads.
+    #[must_use]
+    pub fn told(&self, kernel: &str, block: [u32; 3]) -> String {
+        let [x, y, _] = block.map(|side| side.max(1));
+        let at = |[x, y, z]: [u32; 3]| format!("({x},{y},{z})");
+        let tid = |thread: u32| at([thread % x, thread / x % y, thread / x / y]);
+        let Range { start, end } = self.threads;
+        let who = match end.saturating_sub(start) {
+            1 => format!("thread {} of block {}", tid(start), at(self.ctaid)),
+            2.. if (start, end) != (0, block.iter().product()) => {
+                format!("one of threads {} to {} of block {}", tid(start), tid(end - 1), at(self.ctaid))
+            }
+            _ => format!("block {}", at(self.ctaid)),
+        };
+        match self.line {
+            0 => format!("by {who}, in kernel {kernel}"),
+            line => format!("by {who}, in kernel {kernel} at line {line} of PTX"),
+        }
+    }
 }
 
 /// How far a resumed CTA came.

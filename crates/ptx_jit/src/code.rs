@@ -7,6 +7,7 @@ use ptx::launch::WARP;
 use crate::abi::Attached;
 use crate::abi::context::Context;
 use crate::abi::joint::{Meeting, Site};
+use crate::abi::place::Place;
 use crate::image::{Facts, Loop, Machine};
 use crate::run::arena::Spare;
 use crate::run::barrier;
@@ -37,6 +38,8 @@ pub(crate) struct Compiled {
     /// What its CTAs have used, for the next ones.
     pub(crate) spare: Spare,
     text: Text,
+    /// Where in it a tenant's memory is accessed, in order, and what for.
+    places: Vec<(u32, Place)>,
 }
 
 /// A region, ready to run.
@@ -98,7 +101,15 @@ impl Compiled {
             tids: thread_table(block),
             spare: Spare::default(),
             text,
+            places: machine.places,
         })
+    }
+
+    /// What an instruction accesses a tenant's memory for, if that is known, and its bytes and those behind it; none if it is elsewhere.
+    pub(crate) fn place_of(&self, instruction: u64) -> Option<(&[u8], Option<Place>)> {
+        let (at, bytes) = self.text.from(instruction)?;
+        let found = self.places.binary_search_by_key(&at, |place| place.0);
+        Some((bytes, found.ok().map(|found| self.places[found].1)))
     }
 
     /// Is all of it a region that runs once for each CTA, and finds there what it needs?

@@ -6,6 +6,7 @@ mod divide;
 use std::sync::{Arc, LazyLock};
 
 use cranelift_codegen::Context;
+use cranelift_codegen::ir::SourceLoc;
 use cranelift_codegen::isa::{OwnedTargetIsa, TargetIsa};
 use cranelift_codegen::settings::{self, Configurable, Flags};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
@@ -21,7 +22,7 @@ use crate::compiler::Watch;
 use crate::emit::{self, joint};
 use crate::image::{Form, Loop, Machine, Region};
 use crate::{CompileError, MAX_STACK_BYTES};
-use assemble::{Assembler, Piece};
+use assemble::{Assembled, Assembler, Piece};
 use divide::divide;
 
 fn unsupported(what: impl std::fmt::Display) -> CompileError {
@@ -157,7 +158,7 @@ fn in_regions(
         regions.push(describe(kernel, &plan, index, attached, begin, piece.frame_bytes));
     }
     let loops = loops(&plan, &mut regions);
-    let (code, relocations) = assembler.finish();
+    let Assembled { code, places, relocations } = assembler.finish();
     Ok(Machine {
         lanes: plan.lanes(),
         strict: plan.strict,
@@ -166,6 +167,7 @@ fn in_regions(
         regions,
         loops,
         code,
+        places,
         relocations,
     })
 }
@@ -232,6 +234,8 @@ fn region(
 ) -> Result<(Piece, Attached), CompileError> {
     context.clear();
     context.func.signature = emit::region_signature();
+    // Kept as distances from the first one otherwise, of which -1 means that there is none.
+    context.func.params.ensure_base_srcloc(SourceLoc::new(0));
     let mut attached = Attached::default();
     let builder = FunctionBuilder::new(&mut context.func, builder_context);
     let config = isa.frontend_config();
@@ -239,6 +243,7 @@ fn region(
     let sinkable = emitted.map_err(|u| CompileError::Unsupported { line: u.line, what: u.what })?;
     emit::remove_unused(&mut context.func);
     emit::sink(&mut context.func, &sinkable);
+    emit::place_users(&mut context.func);
     watch.check()?;
     Ok((Piece::compile(isa, context)?, attached))
 }

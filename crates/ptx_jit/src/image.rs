@@ -14,6 +14,7 @@ use ptx::launch::MAX_CTA_BYTES;
 use serde::{Deserialize, Serialize};
 
 use crate::abi::joint::{Meeting, Site};
+use crate::abi::place::Place;
 use crate::abi::{Attached, Helper};
 use crate::compiler::Watch;
 use crate::{CompileError, EngineKind, compile, reference};
@@ -88,6 +89,8 @@ pub(crate) struct Machine {
     /// Loops that regions lie in, outer ones before inner ones.
     pub(crate) loops: Vec<Loop>,
     pub(crate) code: Vec<u8>,
+    /// Where in the code a tenant's memory is accessed, in order, and what for.
+    pub(crate) places: Vec<(u32, Place)>,
     pub(crate) relocations: Vec<Relocation>,
 }
 
@@ -338,7 +341,7 @@ impl Machine {
                 + size_of_val(&**images)
         });
         let regions: usize = regions.sum();
-        let lists = regions + size_of_val(&*self.zeroed) + size_of_val(&*self.loops);
+        let lists = regions + size_of_val(&*self.zeroed) + size_of_val(&*self.loops) + size_of_val(&*self.places);
         (self.code.len().next_multiple_of(hostmem::PAGE as usize) + lists) as u64
     }
 }

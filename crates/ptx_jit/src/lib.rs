@@ -30,6 +30,8 @@
 //!   offsets against their space; register homes are constants. A page that is not mapped, or is read-only, is a SIGSEGV
 //!   that the handler in `run::trap` turns into the CTA's exception; an address before that is exact. What is written to a
 //!   sparse page faults, too; the handler performs the instruction in the processor's place (`run::store`).
+//! - An exception has its line, CTA and thread ([`Batch::fault_site`]): of every instruction that accesses a tenant's memory the code
+//!   tells for which line and lanes it does (`abi::place`), helpers note whose turn it is, and `run::site` puts that together.
 //! - A CTA gives its thread back at a loop's next iteration when [`ptx::launch::Control`] asks for it, when it sleeps, and
 //!   when its threads spin on memory; it can be resumed on any thread, and dropped at any time.
 //! - Compiling takes time and memory in proportion to the kernel's size, whatever its shape, and can be given up. The stack
@@ -62,7 +64,7 @@ use ptx::PtxErrorKind;
 use ptx::check::Checked;
 use ptx::children::Launcher;
 use ptx::ir::Kernel;
-use ptx::launch::{Control, Launch, Step, shared_bytes};
+use ptx::launch::{Control, FaultSite, Launch, Step, shared_bytes};
 
 pub use image::{ENGINE_VERSION, Facts, Form, Image};
 
@@ -283,6 +285,8 @@ pub(crate) struct Progress {
     pub(crate) begun: u64,
     /// CTAs that have ended well.
     pub(crate) ended: u64,
+    /// Where one has failed, if one has.
+    pub(crate) fault_site: Option<FaultSite>,
 }
 
 #[derive(Debug)]
@@ -303,7 +307,7 @@ impl Batch {
                 if grid.launch.cluster_ctas() > 1 {
                     let batch = run::cluster::ClusterBatch::new(grid, compiled);
                     return Batch {
-                        progress: Progress { rest: range, begun: 0, ended: 0 },
+                        progress: Progress { rest: range, ..Progress::default() },
                         inner: Inner::Clusters(batch),
                     };
                 }
@@ -314,7 +318,7 @@ impl Batch {
                 Inner::Interpreted(Box::new(reference::InterpretedBatch::new(grid, kernel)))
             }
         };
-        Batch { progress: Progress { rest: range, begun: 0, ended: 0 }, inner }
+        Batch { progress: Progress { rest: range, ..Progress::default() }, inner }
     }
 
     /// Runs until all are done, or one is preempted or fails. If the host has no memory for a stack now, nothing was begun:
@@ -332,6 +336,12 @@ impl Batch {
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.progress.ended
+    }
+
+    /// Where it has failed, if it has.
+    #[must_use]
+    pub fn fault_site(&self) -> Option<&FaultSite> {
+        self.progress.fault_site.as_ref()
     }
 
     /// Is a CTA under way? Only after a preemption.

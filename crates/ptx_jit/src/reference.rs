@@ -49,7 +49,10 @@ impl InterpretedBatch {
                     self.under_way = None;
                     progress.ended += 1;
                 }
-                step => return step,
+                step => {
+                    progress.fault_site = self.under_way.as_ref().and_then(interp::Cluster::fault_site);
+                    return step;
+                }
             }
         }
     }

@@ -73,10 +73,14 @@ impl ChannelError {
         }
     }
 
-    /// How a kernel ended. `refused` tells why the MMU refuses an access.
-    pub(crate) fn exception(exception: Exception, refused: impl FnOnce(u64, gmmu::Access) -> Refused) -> ChannelError {
+    /// How a kernel ended, and where in it. `refused` tells why the MMU refuses an access.
+    pub(crate) fn exception(
+        exception: Exception,
+        site: String,
+        refused: impl FnOnce(u64, gmmu::Access) -> Refused,
+    ) -> ChannelError {
         let plain = |reason| ChannelError::new(Code::GR_EXCEPTION, reason, String::new());
-        match exception {
+        let error = match exception {
             Exception::Trap => plain(Reason::TRAP),
             Exception::Assert => plain(Reason::ASSERT),
             Exception::Illegal => plain(Reason::ILLEGAL_INSTRUCTION),
@@ -86,21 +90,18 @@ impl ChannelError {
                     Access::Write => gmmu::Access::WRITE,
                     Access::Atomic => gmmu::Access::ATOMIC,
                 };
-                let reason = match error {
+                let error = match error {
                     AccessError::Unmapped | AccessError::OutOfWindow | AccessError::ReadOnly => {
-                        return ChannelError {
-                            address,
-                            access: wanted.kind,
-                            ..ChannelError::refused(refused(address, wanted), Unit::Compute)
-                        };
+                        ChannelError::refused(refused(address, wanted), Unit::Compute)
                     }
-                    AccessError::Misaligned => Reason::MISALIGNED,
-                    AccessError::Image | AccessError::NotAllocated => Reason::ILLEGAL_ADDRESS,
-                    AccessError::Shared | AccessError::Local | AccessError::Param => Reason::OUT_OF_BOUNDS,
+                    AccessError::Misaligned => plain(Reason::MISALIGNED),
+                    AccessError::Image | AccessError::NotAllocated => plain(Reason::ILLEGAL_ADDRESS),
+                    AccessError::Shared | AccessError::Local | AccessError::Param => plain(Reason::OUT_OF_BOUNDS),
                 };
-                ChannelError { address, access: wanted.kind, ..plain(reason) }
+                ChannelError { address, access: wanted.kind, ..error }
             }
-        }
+        };
+        ChannelError { log: site, ..error }
     }
 
     /// True if the host engine (PBDMA), rather than another engine, is at fault.

@@ -181,8 +181,8 @@ pub(crate) struct Ctas {
     pub(crate) rest: Range<u64>,
     /// A batch that stopped on the way; `true` if it was asked to.
     pub(crate) parked: Option<(Box<Resident>, bool)>,
-    /// How the last of them failed.
-    pub(crate) exception: Option<Exception>,
+    /// How the last of them failed, and where in the kernel.
+    pub(crate) exception: Option<(Exception, String)>,
     /// None could be begun: the host had no memory for it.
     pub(crate) starved: bool,
     /// Time spent, nanoseconds.
@@ -537,11 +537,16 @@ fn run_batch(grid: &Grid, mut resident: Box<Resident>) -> Ctas {
         grid.window.expect_more();
     }
     let done = batch.ended() - before;
+    let site = || batch.fault_site().map(|site| site.told(&grid.code.kernel().name, grid.launch.block));
+    let exception = match step {
+        Step::Exception(exception) => Some((exception, site().unwrap_or_default())),
+        _ => None,
+    };
     Ctas {
         done,
         starved: step == Step::Preempted && done == 0 && !batch.is_under_way(),
         rest: batch.take_rest(),
-        exception: if let Step::Exception(exception) = step { Some(exception) } else { None },
+        exception,
         parked: (step == Step::Preempted && batch.is_under_way()).then_some((resident, asked)),
         elapsed: elapsed.as_nanos() as u64,
         afresh,

@@ -132,7 +132,7 @@ impl Engine {
             }
         }
         for (context, DevAddr(address)) in faults {
-            let error = ContextError::IllegalAddress { address, write: true };
+            let error = ContextError::IllegalAddress { address, write: true, site: String::new() };
             self.contexts.entry(context).and_modify(|found| *found = found.take().or(Some(error)));
             semaphores.count_error();
         }

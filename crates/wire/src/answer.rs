@@ -236,20 +236,25 @@ fn take_error(from: &mut Reader<'_>) -> Result<GpuError, WireError> {
 
 fn put_context_error(to: &mut Writer, error: &ContextError) {
     match error {
-        ContextError::IllegalAddress { address, write } => {
+        ContextError::IllegalAddress { address, write, site } => {
             to.u32(ILLEGAL_ADDRESS);
             to.u64(*address);
             to.bool(*write);
+            to.text(site);
         }
-        ContextError::Misaligned { address } => {
+        ContextError::Misaligned { address, site } => {
             to.u32(MISALIGNED);
             to.u64(*address);
+            to.text(site);
         }
         ContextError::LaunchFailed { reason } => {
             to.u32(LAUNCH_FAILED);
             to.text(reason);
         }
-        ContextError::Assert => to.u32(ASSERT),
+        ContextError::Assert { site } => {
+            to.u32(ASSERT);
+            to.text(site);
+        }
         ContextError::InvalidKernel { log, unsupported } => {
             to.u32(INVALID_KERNEL);
             to.text(log);
@@ -268,10 +273,12 @@ fn put_context_error(to: &mut Writer, error: &ContextError) {
 
 fn take_context_error(from: &mut Reader<'_>) -> Result<ContextError, WireError> {
     Ok(match from.u32()? {
-        ILLEGAL_ADDRESS => ContextError::IllegalAddress { address: from.u64()?, write: from.bool()? },
-        MISALIGNED => ContextError::Misaligned { address: from.u64()? },
+        ILLEGAL_ADDRESS => {
+            ContextError::IllegalAddress { address: from.u64()?, write: from.bool()?, site: from.text()? }
+        }
+        MISALIGNED => ContextError::Misaligned { address: from.u64()?, site: from.text()? },
         LAUNCH_FAILED => ContextError::LaunchFailed { reason: from.text()? },
-        ASSERT => ContextError::Assert,
+        ASSERT => ContextError::Assert { site: from.text()? },
         INVALID_KERNEL => ContextError::InvalidKernel { log: from.text()?, unsupported: from.bool()? },
         ILLEGAL_COMMAND => ContextError::IllegalCommand { reason: from.text()? },
         OUT_OF_RESOURCES => ContextError::OutOfResources { reason: from.text()? },

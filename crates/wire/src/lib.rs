@@ -74,7 +74,7 @@ pub use request::{decode_request, encode_request};
 pub use standing::{GpuStanding, Process, ProcessStanding, Standing};
 
 /// Version of everything behind the first twelve bytes of the handshake.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Bytes that mean nothing, or too much.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -177,16 +177,20 @@ fn answers_round_trip() {
             log: "note".into(),
         })),
         Ok(Response::Kernel(kernel)),
-        Ok(Response::ContextError(Some(ContextError::IllegalAddress { address: 1, write: true }))),
+        Ok(Response::ContextError(Some(ContextError::IllegalAddress {
+            address: 1,
+            write: true,
+            site: "by thread".into(),
+        }))),
         Err(GpuError::OutOfMemory { wanted: 1, free: 2, limit: 3 }),
         Err(GpuError::InvalidPtx { log: "line 1".into(), unsupported: true }),
         Err(GpuError::TooMany { what: "queues".into(), limit: 7 }),
         Err(GpuError::InvalidId { what: "context".into(), id: 7 }),
         Err(GpuError::InvalidValue { what: "é".into() }),
         Err(GpuError::Unsupported { what: "fat binaries".into() }),
-        Err(GpuError::Context(ContextError::Misaligned { address: 3 })),
+        Err(GpuError::Context(ContextError::Misaligned { address: 3, site: String::new() })),
         Err(GpuError::Context(ContextError::LaunchFailed { reason: "trap".into() })),
-        Err(GpuError::Context(ContextError::Assert)),
+        Err(GpuError::Context(ContextError::Assert { site: "by thread".into() })),
         Err(GpuError::Context(ContextError::InvalidKernel { log: "tex".into(), unsupported: true })),
         Err(GpuError::Context(ContextError::IllegalCommand { reason: "no".into() })),
         Err(GpuError::Lost { reason: "gone".into() }),
@@ -259,7 +263,7 @@ fn handshake_names_versions_and_keeps_secrets() {
     let mut newer = bytes.clone();
     newer[8] = 9;
     let error = Hello::decode(&newer).unwrap_err();
-    assert_eq!(error.to_string(), "protocol version 9; this side speaks 2");
+    assert_eq!(error.to_string(), "protocol version 9; this side speaks 3");
     assert_eq!(Hello::decode(b"GET / HTTP/1.1\r\n\r\n"), Err(WireError::Magic));
 
     let properties = Properties {

@@ -162,7 +162,10 @@ impl ContextCore {
 
     /// The GPU says that work of the context failed.
     fn fail(&self, error: &ContextError) {
-        self.stick(error.into(), || tracing::error!(context = self.id.0, ?error, "context failed"));
+        self.stick(error.into(), || {
+            let nearest = error.address().and_then(|address| self.memory().near(address, LONGEST_TELLING));
+            tracing::error!(context = self.id.0, nearest, "context failed: {error}");
+        });
         self.gpu.event_watch.end_recorders(self.id);
     }
 
@@ -239,6 +242,14 @@ impl ContextCore {
         Ok(true)
     }
 
+    /// Turns the GPU's answer to this context's work into CUDA's. If it is that the context has failed, nobody has told that yet, perhaps.
+    pub(crate) fn outcome<T>(&self, answer: std::result::Result<T, GpuError>) -> Result<T> {
+        if let Err(GpuError::Context(error)) = &answer {
+            self.fail(error);
+        }
+        self.link().outcome(answer).map_err(|error| self.explain(error))
+    }
+
     /// An error in this context's work: what comes while the context ends meets queues that are no more.
     pub(crate) fn explain(&self, error: CudaError) -> CudaError {
         if error == CudaError::INVALID_HANDLE && self.dead() { CudaError::CONTEXT_IS_DESTROYED } else { error }
@@ -254,13 +265,8 @@ impl ContextCore {
         }
         self.link().usable()?;
         match self.slots().wait(mark, timeout) {
-            Err(GpuError::Context(error)) => {
-                if mark.context == self.id {
-                    self.fail(&error);
-                }
-                Err((&error).into())
-            }
-            other => self.link().outcome(other).map_err(|error| self.explain(error)),
+            Err(GpuError::Context(error)) if mark.context != self.id => Err((&error).into()),
+            answer => self.outcome(answer),
         }
     }
 

@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use gpu::{
     AllocId, ContextId, DevAddr, GiveBack, LARGE_PAGE_BYTES, MapAccess, MemoryKind, PAGE_BYTES, Request, Response,
@@ -126,6 +127,11 @@ impl Memory {
     /// Who is told of memory that comes and goes, if somebody is.
     pub(crate) fn watcher(&self) -> Option<&dyn MemoryWatcher> {
         self.space.table.watcher()
+    }
+
+    /// Where an address is, told by the allocation that is nearest, if that can be found out in so short a time.
+    pub(crate) fn near(&self, address: u64, within: Duration) -> Option<String> {
+        self.space.table.near(address, within)
     }
 
     pub(crate) fn link(&self) -> &GpuLink {

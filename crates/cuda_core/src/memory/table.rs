@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use gpu::{ContextId, DevAddr, PAGE_BYTES};
-use intervals::IntervalMap;
+use intervals::{IntervalMap, bearing};
 use parking_lot::RwLock;
 
 use crate::error::{CudaError, Result};
@@ -101,6 +102,16 @@ impl AllocationTable {
         {
             *taken = Registration::There(Arc::clone(allocation));
         }
+    }
+
+    /// Where an address is, told by the allocation that is nearest, if that can be found out in so short a time.
+    pub(crate) fn near(&self, address: u64, within: Duration) -> Option<String> {
+        let tables = self.tables.try_read_for(within)?;
+        let Some((range, found)) = tables.by_address.nearest(address) else {
+            return Some("nothing is allocated".to_owned());
+        };
+        let name = found.kind.watched().name;
+        Some(format!("{} {} bytes at {:#x} ({name})", bearing(address, &range), range.end - range.start, range.start))
     }
 
     /// Takes an allocation out, if `base` begins one that `wanted` wants. The range of registered memory stays taken until

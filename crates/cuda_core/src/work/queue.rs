@@ -94,13 +94,12 @@ impl Queue {
 
     /// Appends commands as they are; they may wait in a buffer until a flush.
     pub(crate) fn push(&self, commands: &[Command<'_>]) -> Result<()> {
-        let link = self.core.link();
         let mut progress = self.progress.lock();
         self.begin(&mut progress)?;
         if let Some(watcher) = self.core.memory().watcher() {
             commands.iter().for_each(|command| tell_writes(watcher, command));
         }
-        link.outcome(link.gpu().submit(self.id, commands)).map_err(|error| self.core.explain(error))?;
+        self.core.outcome(self.core.link().gpu().submit(self.id, commands))?;
         progress.dirty = true;
         self.submissions.fetch_add(1, Ordering::Release);
         Ok(())
@@ -115,9 +114,8 @@ impl Queue {
             self.create(progress)?;
         }
         if let Some(Gate { slot, open, .. }) = progress.shut {
-            let link = self.core.link();
             let wait = Command::Wait { slot, value: open };
-            link.outcome(link.gpu().submit(self.id, &[wait])).map_err(|error| self.core.explain(error))?;
+            self.core.outcome(self.core.link().gpu().submit(self.id, &[wait]))?;
             progress.shut = None;
             progress.dirty = true;
         }
@@ -199,7 +197,7 @@ impl Queue {
             link.usable()?;
             let value = progress.value + 1;
             let signal = Command::Signal { slot, value };
-            link.outcome(link.gpu().submit(self.id, &[signal])).map_err(|error| self.core.explain(error))?;
+            self.core.outcome(link.gpu().submit(self.id, &[signal]))?;
             progress.value = value;
             progress.dirty = false;
         }

@@ -199,7 +199,9 @@ fn a_fault_ends_its_context_and_nothing_else() {
     let memory = victim.alloc(4096);
     let nowhere = LO + (100 << 20);
     victim.launch(0, kernel::STORE, 1, 1, &[nowhere + 8, 1]).unwrap();
-    let expected = ContextError::IllegalAddress { address: nowhere + 8, write: true };
+    let line = PTX.lines().position(|line| line.contains("st.global.u64 [%rd1], %rd2")).unwrap() + 1;
+    let site = format!("by thread (0,0,0) of block (0,0,0), in kernel store at line {line} of PTX");
+    let expected = ContextError::IllegalAddress { address: nowhere + 8, write: true, site };
     assert_eq!(victim.sync_in(0, 0), Err(GpuError::Context(expected.clone())));
     assert_eq!(gpu::context_error(&*victim.client, ContextId(0)), Ok(Some(expected.clone())));
     assert_eq!(gpu::context_error(&*victim.client, ContextId(1)), Ok(None));
@@ -243,18 +245,20 @@ fn every_error_has_its_name() {
         }
         tenant.client.request(Request::DestroyContext { id: ContextId(context) }).unwrap();
     };
-    check(&|queue| tenant.launch(queue, kernel::TRAP, 1, 32, &[]).unwrap(), &|error| {
-        matches!(error, ContextError::LaunchFailed { .. })
-    });
-    check(&|queue| tenant.launch(queue, kernel::STORE, 1, 1, &[read_only.0.0, 1]).unwrap(), &|error| {
-        *error == ContextError::IllegalAddress { address: read_only.0.0, write: true }
-    });
+    check(
+        &|queue| tenant.launch(queue, kernel::TRAP, 1, 32, &[]).unwrap(),
+        &|error| matches!(error, ContextError::LaunchFailed { reason } if reason.contains("in kernel stop")),
+    );
+    check(
+        &|queue| tenant.launch(queue, kernel::STORE, 1, 1, &[read_only.0.0, 1]).unwrap(),
+        &|error| matches!(error, ContextError::IllegalAddress { address, write: true, .. } if *address == read_only.0.0),
+    );
     check(&|queue| tenant.launch(queue, kernel::STORE, 1, 1, &[read_only.0.0 + 4, 1]).unwrap(), &|error| {
         matches!(error, ContextError::Misaligned { .. } | ContextError::IllegalAddress { .. })
     });
     let fill = Command::Fill { dst: DevAddr(LO + (700 << 20)), value: 1, element: 1, width: 9, height: 1, pitch: 0 };
     check(&|queue| tenant.submit(queue, &[fill]), &|error| {
-        *error == ContextError::IllegalAddress { address: LO + (700 << 20), write: true }
+        *error == ContextError::IllegalAddress { address: LO + (700 << 20), write: true, site: String::new() }
     });
     let bad = Command::Launch {
         module: ModuleId(1),

@@ -8,7 +8,7 @@ use crate::check::Checked;
 use crate::children::Launcher;
 use crate::cluster::ClusterBarrier;
 use crate::ir::Kernel;
-use crate::launch::{Control, GlobalMemory, Launch, Step, WARP};
+use crate::launch::{Control, FaultSite, GlobalMemory, Launch, Step, WARP};
 
 /// Turns of all CTAs in one [`Cluster::resume`].
 const ROUNDS: u32 = 8;
@@ -139,6 +139,12 @@ impl Cluster {
             }
         }
         Step::Preempted
+    }
+
+    /// Where one of them has failed, if one has.
+    #[must_use]
+    pub fn fault_site(&self) -> Option<FaultSite> {
+        self.ctas.iter().find_map(Cta::fault_site)
     }
 
     fn turn(&mut self, rank: usize, memory: &dyn GlobalMemory, control: &AtomicU32) -> Step {

@@ -98,6 +98,7 @@ impl Cta {
             range.ok_or(Exception::Access { address, access, error: AccessError::Shared })
         });
         let range = placed.inspect_err(|exception| {
+            self.is_at(thread..thread + 1);
             self.tell_failure(thread, op, *exception);
         })?;
         self.observe_shared(thread, range.start as u64, LINE, Touch::plain(access, data.map(<[u8; LINE]>::as_slice)));

@@ -24,13 +24,14 @@ mod races;
 mod transfer;
 mod warp;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::check::Checked;
 use crate::children::Launcher;
 use crate::ir::{BlockId, Kernel, Op, Operand, PredRef, Reg, RegTy, Term};
-use crate::launch::{Control, Exception, GlobalMemory, Launch, Step, WARP, shared_bytes};
+use crate::launch::{Control, Exception, FaultSite, GlobalMemory, Launch, Step, WARP, shared_bytes};
 use barrier::Barrier;
 use checked::Checking;
 pub use cluster::Cluster;
@@ -95,6 +96,8 @@ pub struct Cta {
     sleepy: bool,
     /// Line of the instruction that is executed.
     line: u32,
+    /// The threads of which one executes it.
+    executing: Range<u32>,
     checking: Option<Box<Checking>>,
     /// Who takes what its threads launch.
     launcher: Option<Arc<dyn Launcher>>,
@@ -147,6 +150,7 @@ impl Cta {
             executed: 0,
             sleepy: false,
             line: 0,
+            executing: 0..0,
             checking: None,
             launcher: None,
             ended: None,
@@ -181,6 +185,13 @@ impl Cta {
         step
     }
 
+    /// Where it has failed, if it has.
+    #[must_use]
+    pub fn fault_site(&self) -> Option<FaultSite> {
+        let failed = matches!(self.ended, Some(Step::Exception(_)));
+        failed.then(|| FaultSite { line: self.line, ctaid: self.ctaid, threads: self.executing.clone() })
+    }
+
     fn run(&mut self, memory: &dyn GlobalMemory, control: &AtomicU32) -> Result<Step, Exception> {
         let kernel = Arc::clone(&self.kernel);
         let warps = self.spins.len();
@@ -194,6 +205,8 @@ impl Cta {
             }
             if blocked == warps {
                 // Every thread waits at a barrier that no one will complete.
+                self.line = 0;
+                self.is_at(0..self.threads.len());
                 return Err(Exception::Illegal);
             }
             let warp = self.next_warp;
@@ -214,7 +227,7 @@ impl Cta {
     }
 
     /// Threads of a warp.
-    fn warp_threads(&self, warp: usize) -> std::ops::Range<usize> {
+    fn warp_threads(&self, warp: usize) -> Range<usize> {
         let first = warp * WARP as usize;
         first..(first + WARP as usize).min(self.threads.len())
     }
@@ -293,6 +306,7 @@ impl Cta {
                 } else if is_collective(&inst.op) {
                     self.set_pcs(first, group & !active, Pc { inst: at.inst + 1, ..at });
                     self.set_pcs(first, active, at);
+                    self.is_at(self.warp_threads(warp));
                     self.collective(kernel, warp, active, &inst.op)?;
                     break;
                 } else {
@@ -303,6 +317,9 @@ impl Cta {
                         rest &= rest - 1;
                         let thread = first + lane as usize;
                         if let Err(exception) = self.thread_inst(memory, thread, &inst.op, active) {
+                            if outcome.is_ok() {
+                                self.is_at(thread..thread + 1);
+                            }
                             outcome = outcome.and(Err(exception));
                             // A checker hears of all lanes.
                             if !self.tell_failure(thread, &inst.op, exception) {
@@ -315,6 +332,11 @@ impl Cta {
                 }
             }
         }
+    }
+
+    /// One of these threads executes the instruction.
+    fn is_at(&mut self, threads: Range<usize>) {
+        self.executing = threads.start as u32..threads.end as u32;
     }
 
     fn is_ready(&self, thread: usize) -> bool {

@@ -56,6 +56,8 @@ impl Cta {
         let waiting = self.threads[self.warp_threads(warp)].iter().filter(|t| t.state == State::Warp);
         let Some(pc) = waiting.map(|t| t.pc).min() else { return Ok(()) };
         let lanes = self.lanes(warp, |t| t.state == State::Warp && t.pc == pc);
+        self.line = kernel.blocks[pc.block as usize].insts[pc.inst as usize].line;
+        self.is_at(self.warp_threads(warp));
         self.perform(kernel, warp * WARP as usize, lanes)
     }
 

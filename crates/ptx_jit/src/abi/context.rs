@@ -62,6 +62,15 @@ pub(crate) struct Context {
     pub(crate) fixed: [u32; FIXED],
     /// Set while an atomic is under way, for fault reports.
     pub(crate) atomic: u32,
+    /// For fault reports, the first thread of the chunk that runs, or of the warp whose lanes operate together.
+    pub(crate) first_thread: u32,
+    /// The line that a helper was called for last, and the thread that it is at; [`SEVERAL`] if there is no such one.
+    pub(crate) line: u32,
+    pub(crate) thread: u32,
+    /// Where the first lane's bytes would begin of what lanes access one behind another, and bytes of a lane: what a helper accesses so,
+    /// if they are not 0, else what machine code does.
+    pub(crate) run: u64,
+    pub(crate) run_bytes: u64,
     /// Set while a region runs whose lanes have performed the operation at its head before.
     pub(crate) met: u32,
     /// Threads not yet at their end, an upper bound.
@@ -87,6 +96,9 @@ pub(crate) struct Context {
     /// Textures and surfaces that have been accessed.
     pub(crate) known: crate::run::image::Known,
 }
+
+/// No thread.
+pub(crate) const SEVERAL: u32 = u32::MAX;
 
 /// Index of a special register in [`Context::fixed`].
 pub(crate) const CTAID: usize = 0;
@@ -124,5 +136,7 @@ pub(crate) mod at {
     pub(crate) const ROW: i32 = offset_of!(Context, row) as i32;
     pub(crate) const BEGUN: i32 = offset_of!(Context, begun) as i32;
     pub(crate) const ATOMIC: i32 = offset_of!(Context, atomic) as i32;
+    pub(crate) const FIRST_THREAD: i32 = offset_of!(Context, first_thread) as i32;
+    pub(crate) const RUN: i32 = offset_of!(Context, run) as i32;
     pub(crate) const FIXED: i32 = offset_of!(Context, fixed) as i32;
 }

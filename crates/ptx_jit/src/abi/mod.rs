@@ -4,6 +4,7 @@
 pub(crate) mod context;
 pub(crate) mod image;
 pub(crate) mod joint;
+pub(crate) mod place;
 
 use ptx::ir::{Op, RegTy, Space, Ty};
 use serde::{Deserialize, Serialize};
@@ -88,6 +89,24 @@ pub(crate) struct Site {
     pub(crate) count: u32,
 }
 
+/// What [`Helper::Resolve`] is asked for beside an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Resolve {
+    pub(crate) write: bool,
+    /// All lanes of the chunk access it.
+    pub(crate) all: bool,
+}
+
+impl Resolve {
+    pub(crate) fn bits(self) -> i64 {
+        i64::from(self.write) | i64::from(self.all) << 1
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Resolve {
+        Resolve { write: bits & 1 != 0, all: bits & 2 != 0 }
+    }
+}
+
 /// An access whose addresses are `c + k * extend(b + stride * lane)`, the sum inside wrapping at 32 bits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
@@ -98,15 +117,22 @@ pub(crate) struct Run {
     pub(crate) signed: bool,
 }
 
+/// What machine code hands to a helper, and the line of PTX that it does so for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct OfLine<T> {
+    pub(crate) line: u32,
+    pub(crate) what: T,
+}
+
 /// What the machine code of one region hands to helpers, by its place in these lists.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Attached {
-    pub(crate) sites: Vec<Site>,
-    pub(crate) runs: Vec<Run>,
-    pub(crate) ops: Vec<Op>,
-    pub(crate) joints: Vec<joint::Site>,
-    pub(crate) matrices: Vec<joint::Matrix>,
-    pub(crate) images: Vec<image::Site>,
+    pub(crate) sites: Vec<OfLine<Site>>,
+    pub(crate) runs: Vec<OfLine<Run>>,
+    pub(crate) ops: Vec<OfLine<Op>>,
+    pub(crate) joints: Vec<OfLine<joint::Site>>,
+    pub(crate) matrices: Vec<OfLine<joint::Matrix>>,
+    pub(crate) images: Vec<OfLine<image::Site>>,
 }
 
 /// Something attached: the region and the place in its list, in one number.

@@ -56,6 +56,14 @@ impl Text {
     pub(crate) fn address(&self, offset: u32) -> *const u8 {
         self.base.as_ptr().wrapping_add(offset as usize).cast_const()
     }
+
+    /// How far into the code an address is, if it is in it, and the code from there on.
+    pub(crate) fn from(&self, address: u64) -> Option<(u32, &[u8])> {
+        // SAFETY: the pages are readable, and never change.
+        let code = unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.bytes) };
+        let at = usize::try_from(address).ok()?.checked_sub(self.base.addr().get())?;
+        Some((u32::try_from(at).ok()?, code.get(at..).filter(|rest| !rest.is_empty())?))
+    }
 }
 
 impl Drop for Text {

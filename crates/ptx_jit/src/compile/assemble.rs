@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::control::ControlPlane;
-use cranelift_codegen::ir::{ExternalName, Type, types};
+use cranelift_codegen::ir::{ExternalName, TrapCode, Type, types};
 use cranelift_codegen::isa::TargetIsa;
-use cranelift_codegen::{Context, FinalizedRelocTarget};
+use cranelift_codegen::{Context, Final, FinalizedRelocTarget, MachBufferFinalized};
 use parking_lot::Mutex;
 
 use super::unsupported;
 use crate::CompileError;
 use crate::abi::Helper;
+use crate::abi::place::Place;
 use crate::emit::{ENTRIES, FETCH, HELPERS, transparent};
 use crate::image::{Relocation, Target};
 
@@ -37,6 +38,8 @@ pub(super) struct Piece {
     pub(super) frame_bytes: u32,
     /// 64-bit addresses in the code, and what of.
     references: Vec<(u32, Outside)>,
+    /// Instructions that access a tenant's memory, in order.
+    places: Vec<(u32, Place)>,
 }
 
 impl Piece {
@@ -66,12 +69,32 @@ impl Piece {
             };
             references.push((reloc.offset, outside));
         }
+        let places = places(buffer);
         let mut code = buffer.data().to_vec();
         for trap in buffer.traps().iter().filter(|trap| trap.code == FETCH) {
             fetch_instead(&mut code[trap.offset as usize..])?;
         }
-        Ok(Piece { code, align: buffer.alignment.max(LINE), frame_bytes, references })
+        Ok(Piece { code, align: buffer.alignment.max(LINE), frame_bytes, references, places })
     }
+}
+
+/// Which instructions access a tenant's memory, and what for, in order.
+fn places(buffer: &MachBufferFinalized<Final>) -> Vec<(u32, Place)> {
+    let mut ranges = buffer.get_srclocs_sorted();
+    let mut found = Vec::new();
+    for trap in buffer.traps().iter().filter(|trap| trap.code == TrapCode::HEAP_OUT_OF_BOUNDS) {
+        while let [range, rest @ ..] = ranges
+            && range.end <= trap.offset
+        {
+            ranges = rest;
+        }
+        let place = ranges.first().filter(|range| range.start <= trap.offset && !range.loc.is_default());
+        debug_assert!(place.is_some(), "an access of which nobody knows what it is for");
+        if let Some(range) = place {
+            found.push((trap.offset, Place(range.loc.bits())));
+        }
+    }
+    found
 }
 
 /// Makes a fetch ([`FETCH`]) of a load of a byte: `movzx` and `prefetcht0` take the same address.
@@ -93,10 +116,19 @@ fn fetch_instead(load: &mut [u8]) -> Result<(), CompileError> {
     Ok(())
 }
 
+/// Code, and what belongs to it.
+#[derive(Default)]
+pub(super) struct Assembled {
+    pub(super) code: Vec<u8>,
+    pub(super) places: Vec<(u32, Place)>,
+    pub(super) relocations: Vec<Relocation>,
+}
+
 /// Code that grows.
 #[derive(Default)]
 pub(super) struct Assembler {
     code: Vec<u8>,
+    places: Vec<(u32, Place)>,
     relocations: Vec<Relocation>,
     /// Entries that are already there.
     entries: HashMap<Helper, u32>,
@@ -120,6 +152,7 @@ impl Assembler {
         // What lies between two functions is not to be run.
         self.code.resize(begin, 0xcc);
         self.code.extend_from_slice(&piece.code);
+        self.places.extend(piece.places.iter().map(|&(at, place)| (begin as u32 + at, place)));
         for &(at, outside) in &piece.references {
             let target = match outside {
                 Outside::Helper(helper) => Target::Helper(helper),
@@ -130,8 +163,9 @@ impl Assembler {
         Ok(begin as u32)
     }
 
-    pub(super) fn finish(self) -> (Vec<u8>, Vec<Relocation>) {
-        (self.code, self.relocations)
+    pub(super) fn finish(self) -> Assembled {
+        let Assembler { code, places, relocations, .. } = self;
+        Assembled { code, places, relocations }
     }
 }
 

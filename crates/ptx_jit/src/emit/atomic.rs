@@ -8,6 +8,7 @@ use super::alu::Parts;
 use super::memory::tenant;
 use super::{Emit, Val};
 use crate::abi::Helper;
+use crate::abi::place::Lanes;
 
 impl Emit<'_, '_> {
     #[expect(clippy::too_many_arguments, reason = "the fields of one instruction")]
@@ -108,10 +109,10 @@ impl Emit<'_, '_> {
                     (AtomOp::Max, false) => AtomicRmwOp::Umax,
                     _ => AtomicRmwOp::Xchg,
                 };
-                match c {
-                    Some(new) => self.b.ins().atomic_cas(tenant(), host, b, new),
-                    None => self.b.ins().atomic_rmw(width, tenant(), kind, host, b),
-                }
+                self.for_lanes(Lanes::One(lane as u32), |e| match c {
+                    Some(new) => e.b.ins().atomic_cas(tenant(), host, b, new),
+                    None => e.b.ins().atomic_rmw(width, tenant(), kind, host, b),
+                })
             });
         }
         if !private {

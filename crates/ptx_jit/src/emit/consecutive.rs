@@ -8,6 +8,7 @@ use ptx::ir::{Address, Reg, RegTy, Ty};
 use super::alu::Parts;
 use super::memory::tenant;
 use super::{Emit, Val, arg, own};
+use crate::abi::place::Lanes;
 use crate::abi::{Helper, Run, Site};
 
 impl Emit<'_, '_> {
@@ -21,7 +22,7 @@ impl Emit<'_, '_> {
             _ => return,
         };
         let key = self.key(self.attached.runs.len());
-        self.attached.runs.push(run);
+        self.attached.runs.push(self.of_line(run));
         let bits = self.mask_bits_or_full();
         self.call_rarely(helper, &[self.inv.ctx, key, bits, self.chunk.thread, b, c]);
     }
@@ -98,6 +99,7 @@ impl Emit<'_, '_> {
     fn store_lanes(&mut self, site: &Site, host: Value, done: Block) {
         let size = site.ty.bytes() * site.count;
         let bits = self.mask_bits_or_full();
+        self.begins_run(host);
         let [next, lane, one, four] = [(); 4].map(|()| self.b.create_block());
         let left = self.b.append_block_param(next, types::I32);
         self.b.ins().jump(next, &[arg(bits)]);
@@ -125,7 +127,7 @@ impl Emit<'_, '_> {
             };
             for at in (0..bytes as i32).step_by(part.bytes() as usize) {
                 let elements = self.b.ins().load(part, own(), from, at);
-                self.b.ins().store(tenant(), elements, to, at);
+                self.for_lanes(Lanes::OfRun { bytes: size }, |e| e.b.ins().store(tenant(), elements, to, at));
             }
             let left = if lanes == 1 {
                 let less = self.b.ins().iadd_imm_s(left, -1);
@@ -152,7 +154,11 @@ impl Emit<'_, '_> {
         self.jump_with(on, &elements);
         self.b.switch_to_block(fast);
         let lanes = 0..self.lanes_per_chunk() as i32;
-        let loaded: Vec<Value> = lanes.map(|lane| self.scalar_load(ty, reg, tenant(), at.0, at.1 * lane)).collect();
+        let load = |lane: i32| {
+            let one = |e: &mut Self| e.scalar_load(ty, reg, tenant(), at.0, at.1 * lane);
+            self.for_lanes(Lanes::One(lane as u32), one)
+        };
+        let loaded: Vec<Value> = lanes.map(load).collect();
         let elements = self.gather(&loaded, reg);
         self.jump_with(on, &elements);
         self.b.switch_to_block(on);
@@ -174,7 +180,7 @@ impl Emit<'_, '_> {
         for lane in 0..self.lanes_per_chunk() {
             let v = self.extract(&parts[0], reg, lane);
             let v = self.fitted(v, ty);
-            self.b.ins().store(tenant(), v, at.0, at.1 * lane as i32);
+            self.for_lanes(Lanes::One(lane as u32), |e| e.b.ins().store(tenant(), v, at.0, at.1 * lane as i32));
         }
         self.b.ins().jump(done, &[]);
         self.b.switch_to_block(done);
@@ -182,13 +188,13 @@ impl Emit<'_, '_> {
 
     /// Elements of all lanes from memory; vectors of the destinations one after another.
     pub(super) fn vector_load(&mut self, ty: Ty, dsts: &[Option<Reg>], from: &At<'_>) -> Vec<Value> {
+        let bytes = ty.bytes() * dsts.len() as u32;
         let raw = |e: &mut Self, part: Type, count: usize| -> Vec<Value> {
-            let places = (0..count).map(|i| from.vector(i)).collect::<Vec<_>>();
-            let load = |(host, offset)| e.sinkable_load(part, host, offset);
-            places.into_iter().map(load).collect()
+            (0..count).map(|i| e.sinkable_load(part, from.vector(i), from.lanes(i, bytes))).collect()
         };
         let (host, _) = from.vector(0);
         let n = dsts.len();
+        let four = |i: usize| Lanes::Run { first: 4 * i as u32, bytes };
         let elements: Vec<Parts> = match (ty.bytes(), n) {
             (4, 1) => vec![raw(self, types::I32X4, self.vectors)],
             (8, 1) => vec![raw(self, types::I64X2, self.vectors * 2)],
@@ -223,11 +229,13 @@ impl Emit<'_, '_> {
                     (0..self.vectors)
                         .map(|i| {
                             let offset = 8 * i as i32;
-                            if signed {
-                                self.b.ins().sload16x4(tenant(), host, offset)
-                            } else {
-                                self.b.ins().uload16x4(tenant(), host, offset)
-                            }
+                            self.for_lanes(four(i), |e| {
+                                if signed {
+                                    e.b.ins().sload16x4(tenant(), host, offset)
+                                } else {
+                                    e.b.ins().uload16x4(tenant(), host, offset)
+                                }
+                            })
                         })
                         .collect(),
                 ]
@@ -237,8 +245,9 @@ impl Emit<'_, '_> {
                 vec![
                     (0..self.vectors)
                         .map(|i| {
-                            let four = self.b.ins().load(types::I32, tenant(), host, 4 * i as i32);
-                            let v = self.b.ins().scalar_to_vector(types::I32X4, four);
+                            let load = |e: &mut Self| e.b.ins().load(types::I32, tenant(), host, 4 * i as i32);
+                            let v = self.for_lanes(four(i), load);
+                            let v = self.b.ins().scalar_to_vector(types::I32X4, v);
                             let v = self.cast(types::I8X16, v);
                             if signed {
                                 let v = self.b.ins().swiden_low(v);
@@ -295,10 +304,11 @@ impl Emit<'_, '_> {
     }
 
     pub(super) fn vector_store(&mut self, ty: Ty, parts: &[Parts], to: &At<'_>) {
+        let bytes_of_lane = ty.bytes() * parts.len() as u32;
         let put = |e: &mut Self, rows: &[Value]| {
             for (i, &v) in rows.iter().enumerate() {
                 let (host, offset) = to.vector(i);
-                e.b.ins().store(tenant(), v, host, offset);
+                e.for_lanes(to.lanes(i, bytes_of_lane), |e| e.b.ins().store(tenant(), v, host, offset));
             }
         };
         let (host, _) = to.vector(0);
@@ -333,16 +343,15 @@ impl Emit<'_, '_> {
                     let v = self.band_const(v, mask);
                     // Of signed numbers, which these are as well: the other form does not exist on x86-64.
                     let v = self.b.ins().unarrow(v, v);
-                    if bytes == 2 {
-                        let v = self.cast(types::I64X2, v);
-                        let v = self.b.ins().extractlane(v, 0);
-                        self.b.ins().store(tenant(), v, host, 8 * i as i32);
+                    let v = if bytes == 2 {
+                        self.cast(types::I64X2, v)
                     } else {
                         let v = self.b.ins().unarrow(v, v);
-                        let v = self.cast(types::I32X4, v);
-                        let v = self.b.ins().extractlane(v, 0);
-                        self.b.ins().store(tenant(), v, host, 4 * i as i32);
-                    }
+                        self.cast(types::I32X4, v)
+                    };
+                    let v = self.b.ins().extractlane(v, 0);
+                    let four = Lanes::Run { first: 4 * i as u32, bytes: bytes_of_lane };
+                    self.for_lanes(four, |e| e.b.ins().store(tenant(), v, host, 4 * bytes * i as i32));
                 }
             }
             (bytes, _) => {
@@ -410,6 +419,14 @@ impl At<'_> {
         match self {
             At::Run(host) => (*host, 16 * i as i32),
             At::Lanes(hosts) => (hosts[i], 0),
+        }
+    }
+
+    /// Whose they are, if a lane has so many.
+    fn lanes(&self, i: usize, bytes: u32) -> Lanes {
+        match self {
+            At::Run(_) => Lanes::Run { first: 16 * i as u32 / bytes, bytes },
+            At::Lanes(_) => Lanes::One(i as u32),
         }
     }
 }

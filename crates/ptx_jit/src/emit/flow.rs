@@ -196,6 +196,11 @@ pub(crate) fn emit_region(
         }
     }
     e.stays = e.staying();
+    if plan.nodes[region.head].joints > 0 {
+        let thread = e.times(warp, i64::from(WARP));
+        let thread = e.b.ins().ireduce(types::I32, thread);
+        e.begins_at(thread);
+    }
     for inst in plan.nodes[region.head].joints(k) {
         e.line = inst.line;
         e.joint(&inst.op, bits);
@@ -297,6 +302,7 @@ impl<'a> Emit<'a, '_> {
         if self.plan.lanes() == WARP {
             // The only one.
             let thread = self.b.ins().ireduce(types::I32, first);
+            self.begins_at(thread);
             self.chunk =
                 Chunk { warp, frame, index: sub, base4: frame, base8: frame, scalars: frame, thread, entry: bits };
             return;
@@ -314,7 +320,13 @@ impl<'a> Emit<'a, '_> {
         let scalars = self.b.ins().iadd(frame, by16);
         let thread = self.b.ins().iadd(first, shift);
         let thread = self.b.ins().ireduce(types::I32, thread);
+        self.begins_at(thread);
         self.chunk = Chunk { warp, frame, index: sub, base4, base8, scalars, thread, entry };
+    }
+
+    /// Notes the first thread of what runs from here on.
+    fn begins_at(&mut self, thread: Value) {
+        self.b.ins().store(trusted(), thread, self.inv.ctx, at::FIRST_THREAD);
     }
 
     /// Ends the kernel, from where nobody comes.

@@ -9,6 +9,7 @@ use super::fixed::Reach;
 use super::memory::tenant;
 use super::{Emit, Mask, TwoLanes, Val, trusted};
 use crate::abi::context::at;
+use crate::abi::place::Lanes;
 use crate::analysis::pointers::{Base, Pointer};
 
 /// Host addresses of lanes, one by one.
@@ -42,7 +43,9 @@ impl Emit<'_, '_> {
             for lane in first..first + 4 {
                 let host = self.lane_host(hosts, lane);
                 for (i, (&reg, row)) in regs.iter().zip(&mut loaded).enumerate() {
-                    row.push(self.scalar_load(ty, reg, tenant(), host, i as i32 * ty.bytes() as i32));
+                    let offset = i as i32 * ty.bytes() as i32;
+                    let load = |e: &mut Self| e.scalar_load(ty, reg, tenant(), host, offset);
+                    row.push(self.for_lanes(Lanes::One(lane as u32), load));
                 }
             }
             for (((dst, &reg), row), parts) in dsts.iter().zip(&regs).zip(&loaded).zip(&mut elements) {

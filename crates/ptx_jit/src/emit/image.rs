@@ -37,7 +37,7 @@ impl Emit<'_, '_> {
             self.put_row(at, rows.value(i), &parts);
         }
         let key = self.key(self.attached.images.len());
-        self.attached.images.push(Site { access: *access, rows });
+        self.attached.images.push(self.of_line(Site { access: *access, rows }));
         let bits = self.mask_bits_or_full();
         let same = self.i32(same);
         let base = self.b.ins().stack_addr(types::I64, at, 0);

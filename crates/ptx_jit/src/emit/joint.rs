@@ -19,13 +19,13 @@ impl Emit<'_, '_> {
         }
         if ptx::warp::is_matrix(op) {
             let key = self.key(self.attached.matrices.len());
-            self.attached.matrices.push(matrix(op, self.k, self.plan));
+            self.attached.matrices.push(self.of_line(matrix(op, self.k, self.plan)));
             let args = [self.inv.ctx, key, self.chunk.frame, bits];
             self.call(Helper::Matrix, &args, &[]);
             return;
         }
         let key = self.key(self.attached.joints.len());
-        self.attached.joints.push(site(op, self.k, self.plan));
+        self.attached.joints.push(self.of_line(site(op, self.k, self.plan)));
         let args = [self.inv.ctx, key, self.chunk.frame, bits];
         self.call(Helper::Joint, &args, &[]);
     }

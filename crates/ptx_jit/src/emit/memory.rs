@@ -16,8 +16,9 @@ use super::consecutive::{At, vectorable, whole_vector};
 use super::fixed::Reach;
 use super::{Emit, Val, arg, trusted};
 use crate::abi::Helper;
-use crate::abi::Site;
 use crate::abi::context::at;
+use crate::abi::place::Lanes;
+use crate::abi::{Resolve, Site};
 use crate::analysis::floats::Nans;
 use crate::analysis::pointers::Pointer;
 
@@ -165,15 +166,15 @@ impl Emit<'_, '_> {
     }
 
     /// A load that [`super::sink`] may move, unless its instruction's order says something else.
-    pub(super) fn sinkable_load(&mut self, ty: Type, host: Value, offset: i32) -> Value {
-        let value = self.b.ins().load(ty, tenant(), host, offset);
+    pub(super) fn sinkable_load(&mut self, ty: Type, (host, offset): (Value, i32), lanes: Lanes) -> Value {
+        let value = self.for_lanes(lanes, |e| e.b.ins().load(ty, tenant(), host, offset));
         self.sinkable.extend(self.b.func.dfg.value_def(value).inst());
         value
     }
 
     fn site(&mut self, space: Space, ty: Ty, count: usize) -> Value {
         let key = self.key(self.attached.sites.len());
-        self.attached.sites.push(Site { space, ty, count: count as u32 });
+        self.attached.sites.push(self.of_line(Site { space, ty, count: count as u32 }));
         key
     }
 
@@ -391,11 +392,18 @@ impl Emit<'_, '_> {
     /// Loads from the first element of the first active lane, where some are: if the page is not there, it is that lane's fault.
     pub(super) fn load_by_first(&mut self, site: &Site, host: Value) {
         let Some(bits) = self.some_load(site.space) else { return };
+        let bytes = site.ty.bytes() * site.count;
         let lane = self.b.ins().ctz(bits);
         let lane = self.b.ins().uextend(types::I64, lane);
-        let offset = self.b.ins().imul_imm_s(lane, i64::from(site.ty.bytes() * site.count));
+        let offset = self.b.ins().imul_imm_s(lane, i64::from(bytes));
+        self.begins_run(host);
         let host = self.b.ins().iadd(host, offset);
-        self.b.ins().load(types::I8, tenant(), host, 0);
+        self.for_lanes(Lanes::OfRun { bytes }, |e| e.b.ins().load(types::I8, tenant(), host, 0));
+    }
+
+    /// Notes where the bytes of lanes begin that are accessed one behind another.
+    pub(super) fn begins_run(&mut self, host: Value) {
+        self.b.ins().store(trusted(), host, self.inv.ctx, at::RUN);
     }
 
     /// That all lanes are active, where that may not be so.
@@ -471,9 +479,10 @@ impl Emit<'_, '_> {
                 (Host::InSpace(host), ok)
             }
         };
+        let lanes = self.active_lanes();
         if ok.is_empty() {
             let host = self.whole(space, host);
-            return access(self, host);
+            return self.for_lanes(lanes, |e| access(e, host));
         }
         let [fast, slow, on] = [(); 3].map(|()| self.b.create_block());
         self.branch(&ok, (fast, &[]), (slow, &[]));
@@ -488,15 +497,15 @@ impl Emit<'_, '_> {
             types::I64 => v,
             _ => self.b.ins().uextend(types::I64, v),
         };
-        let write = self.i64(i64::from(write));
-        let args = [self.inv.ctx, key, wide, write];
+        let how = self.i64(Resolve { write, all: lanes != Lanes::Any }.bits());
+        let args = [self.inv.ctx, key, wide, how];
         self.call_rarely(Helper::Resolve, &args);
         let resolved = self.b.ins().load(types::I64, trusted(), self.inv.ctx, at::RESOLVED);
-        let given = access(self, resolved);
+        let given = self.for_lanes(lanes, |e| access(e, resolved));
         self.jump_with(on, &given);
         self.b.switch_to_block(fast);
         let host = self.whole(space, host);
-        let given = access(self, host);
+        let given = self.for_lanes(lanes, |e| access(e, host));
         self.jump_with(on, &given);
         let results = self.params_for(on, &given);
         self.b.switch_to_block(on);
@@ -725,7 +734,8 @@ impl Emit<'_, '_> {
                     for (i, (part, &reg)) in parts.iter().zip(&tys).enumerate() {
                         let v = self.extract(part, reg, lane);
                         let v = self.fitted(v, ty);
-                        self.b.ins().store(tenant(), v, host, i as i32 * ty.bytes() as i32);
+                        let offset = i as i32 * ty.bytes() as i32;
+                        self.for_lanes(Lanes::One(lane as u32), |e| e.b.ins().store(tenant(), v, host, offset));
                     }
                 }
             }
@@ -805,7 +815,7 @@ impl Emit<'_, '_> {
     /// Attaches an operation for a helper.
     pub(super) fn op_key(&mut self, op: &Op) -> Value {
         let key = self.key(self.attached.ops.len());
-        self.attached.ops.push(op.clone());
+        self.attached.ops.push(self.of_line(op.clone()));
         key
     }
 

@@ -29,15 +29,16 @@ use std::collections::HashMap;
 
 use cranelift_codegen::ir::{
     AbiParam, Block, BlockArg, Endianness, ExtFuncData, ExternalName, FuncRef, Function, Inst, InstBuilder,
-    InstructionData, MemFlagsData, Opcode, Signature, StackSlot, StackSlotData, StackSlotKind, Type, UserExternalName,
-    Value, types,
+    InstructionData, MemFlagsData, Opcode, Signature, SourceLoc, StackSlot, StackSlotData, StackSlotKind, Type,
+    UserExternalName, Value, types,
 };
 use cranelift_codegen::isa::CallConv;
 use cranelift_frontend::{FunctionBuilder, Variable};
 use ptx::ir::{Kernel, Reg, RegTy};
 
 use crate::abi::context::at;
-use crate::abi::{Attached, Helper, Key, MAX_ELEMENTS};
+use crate::abi::place::{Lanes, Place};
+use crate::abi::{Attached, Helper, Key, MAX_ELEMENTS, OfLine};
 use crate::analysis::classes::Class;
 use crate::analysis::floats::Floats;
 use crate::analysis::graph::NodeId;
@@ -484,6 +485,27 @@ impl Emit<'_, '_> {
         }
     }
 
+    // What accesses a tenant's memory, in case that fails.
+
+    /// What `f` emits accesses memory for these lanes.
+    fn for_lanes<R>(&mut self, lanes: Lanes, f: impl FnOnce(&mut Self) -> R) -> R {
+        self.b.set_srcloc(SourceLoc::new(Place::new(self.line, lanes).0));
+        let emitted = f(self);
+        self.b.set_srcloc(SourceLoc::default());
+        emitted
+    }
+
+    /// The lanes that access what there is one of for all active ones.
+    fn active_lanes(&self) -> Lanes {
+        let all = self.exec.is_none() && self.guard.is_none();
+        if all || self.plan.lanes() == 1 { Lanes::One(0) } else { Lanes::Any }
+    }
+
+    /// Something for a helper, with the line that it is for.
+    fn of_line<T>(&self, what: T) -> OfLine<T> {
+        OfLine { line: self.line, what }
+    }
+
     // Helpers.
 
     /// A function of the engine, or the entry to it that changes no register, with what it takes and returns.
@@ -569,7 +591,7 @@ pub(crate) fn region_signature() -> Signature {
 
 pub(crate) use ahead::FETCH;
 pub(crate) use flow::{emit_region, only_exit};
-pub(crate) use sink::sink;
+pub(crate) use sink::{place_users, sink};
 pub(crate) use unused::remove_unused;
 
 fn context_load(b: &mut FunctionBuilder<'_>, ctx: Value, offset: i32) -> Value {

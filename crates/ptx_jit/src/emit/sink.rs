@@ -4,10 +4,11 @@
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::entity::SecondaryMap;
 use cranelift_codegen::entity::packed_option::PackedOption;
-use cranelift_codegen::ir::{Function, Inst, InstBuilder, InstructionData, Opcode, Value};
+use cranelift_codegen::ir::{Function, Inst, InstBuilder, InstructionData, Opcode, SourceLoc, Value};
 
 use super::memory::tenant;
 use super::unused::acts;
+use crate::abi::place::Place;
 
 /// Most instructions that a load passes.
 const FAR: usize = 128;
@@ -36,6 +37,23 @@ pub(crate) fn sink(func: &mut Function, loads: &[Inst]) {
         if passes(func, load, to) {
             move_to(func, load, cast, to);
         }
+    }
+}
+
+/// What uses a load's value may become one instruction with it, which is the user then: it accesses memory for the same lanes. Of two loads
+/// either may become so.
+pub(crate) fn place_users(func: &mut Function) {
+    let mut found = Vec::new();
+    for block in func.layout.blocks() {
+        for inst in func.layout.block_insts(block).filter(|&inst| func.srcloc(inst).is_default()) {
+            let loads = func.dfg.inst_args(inst).iter().filter_map(|&v| func.dfg.value_def(v).inst());
+            let places = loads.map(|load| func.srcloc(load)).filter(|place| !place.is_default());
+            let same = |a: SourceLoc, b: SourceLoc| if a == b { a } else { SourceLoc::new(Place(a.bits()).of_any().0) };
+            found.extend(places.reduce(same).map(|place| (inst, place)));
+        }
+    }
+    for (inst, place) in found {
+        func.set_srcloc(inst, place);
     }
 }
 
@@ -78,7 +96,8 @@ fn move_to(func: &mut Function, load: Inst, cast: Option<Inst>, to: Inst) {
     };
     let given = func.dfg.first_result(cast);
     let ty = func.dfg.value_type(given);
-    let loaded = FuncCursor::new(func).at_inst(to).ins().load(ty, tenant(), arg, offset);
+    let place = func.srcloc(load);
+    let loaded = FuncCursor::new(func).at_inst(to).with_srcloc(place).ins().load(ty, tenant(), arg, offset);
     func.layout.remove_inst(load);
     func.layout.remove_inst(cast);
     func.dfg.clear_results(cast);

@@ -5,7 +5,8 @@ use ptx::launch::{MAX_CTA_BYTES, MAX_PARAM_BYTES, MAX_THREADS_PER_CTA, WARP};
 
 use super::{Facts, Machine, Region, Relocation, Target};
 use crate::abi::joint::{Matrix, Meeting, Site, Slot, goes_straight};
-use crate::abi::{self, Attached, MAX_ATTACHED, MAX_ELEMENTS};
+use crate::abi::place::Place;
+use crate::abi::{self, Attached, MAX_ATTACHED, MAX_ELEMENTS, OfLine};
 use crate::{CompileError, MAX_STACK_BYTES};
 
 type Checked = Result<(), CompileError>;
@@ -41,7 +42,7 @@ pub(super) fn interpreted(kernel: &Kernel, facts: &Facts) -> Checked {
 }
 
 pub(super) fn machine(machine: &Machine) -> Checked {
-    let Machine { lanes, frame_bytes, zeroed, regions, loops, code, relocations, .. } = machine;
+    let Machine { lanes, frame_bytes, zeroed, regions, loops, code, places, relocations, .. } = machine;
     fits(matches!(lanes, 1 | 4 | 8 | 16 | 32), "a chunk of that many lanes")?;
     fits(*frame_bytes >= 64 && u64::from(*frame_bytes) <= MAX_CTA_BYTES, "a warp's frame of that size")?;
     for &(offset, bytes) in zeroed {
@@ -61,6 +62,8 @@ pub(super) fn machine(machine: &Machine) -> Checked {
         fits(l.first <= l.last && (l.last as usize) < regions.len(), "a loop of no regions")?;
         fits(l.outer.is_none_or(|outer| (outer as usize) < at), "a loop in no loop")?;
     }
+    let inside = |&(at, _): &(u32, Place)| (at as usize) < code.len();
+    fits(places.iter().all(inside) && places.is_sorted_by_key(|place| place.0), "accesses outside the code")?;
     references(relocations, code)
 }
 
@@ -86,26 +89,26 @@ fn attachments(region: &Region, lanes: u32, frame: u32) -> Checked {
     let Attached { sites, runs, ops, joints, matrices, images } = &region.attached;
     let most = sites.len().max(runs.len()).max(ops.len()).max(joints.len()).max(matrices.len()).max(images.len());
     fits(most <= MAX_ATTACHED, "that many attachments")?;
-    for site in sites {
+    for OfLine { what: site, .. } in sites {
         // Rows in the scratch slot: addresses, and elements.
         fits((1..=MAX_ELEMENTS).contains(&site.count), "an access of that many elements")?;
     }
-    for run in runs {
+    for OfLine { what: run, .. } in runs {
         // There are 16 bytes for each lane in the context.
         let bytes = run.site.count.checked_mul(run.site.ty.bytes());
         fits(bytes.is_some_and(|n| (1..=16).contains(&n)), "an access of that many bytes")?;
     }
-    for joint in joints.iter().chain(&region.barrier) {
+    for joint in joints.iter().map(|joint| &joint.what).chain(&region.barrier) {
         self::joint(joint, lanes, frame)?;
     }
     let transfers = |op: &Op| !matches!(op, Op::Transfer { transfer, .. } if !transfer.is_valid());
-    fits(ops.iter().all(transfers), "a bulk copy that there is not")?;
-    for abi::image::Site { access, rows } in images {
+    fits(ops.iter().all(|op| transfers(&op.what)), "a bulk copy that there is not")?;
+    for OfLine { what: abi::image::Site { access, rows }, .. } in images {
         let fine = matches!(rows.lanes, 4 | 8 | 16 | 32) && rows.lanes <= lanes as usize;
         let exists = access.is_valid() && fine && *rows == abi::image::Rows::new(access, rows.lanes);
         fits(exists, "an access to a texture or surface that there is not")?;
     }
-    for matrix in matrices {
+    for OfLine { what: matrix, .. } in matrices {
         self::matrix(matrix, lanes, frame)?;
     }
     if let Some(barrier) = &region.barrier {

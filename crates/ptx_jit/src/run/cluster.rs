@@ -90,7 +90,10 @@ impl ClusterBatch {
                     progress.ended += 1;
                 }
                 Step::Preempted => return Step::Preempted,
-                step => return self.end(step),
+                step => {
+                    progress.fault_site = self.members.iter().find_map(|member| member.progress.fault_site.clone());
+                    return self.end(step);
+                }
             }
         }
     }
@@ -110,7 +113,7 @@ impl ClusterBatch {
             let at = launch.linear(launch.member(index, rank));
             let mut batch = JitBatch::of_cluster(Arc::clone(&self.grid), Arc::clone(&self.code), self.shared);
             memory.push(Some(batch.prepare(at)?));
-            let progress = Progress { rest: at..at + 1, begun: 0, ended: 0 };
+            let progress = Progress { rest: at..at + 1, ..Progress::default() };
             self.members.push(Member { batch, progress, done: false });
         }
         self.turn = 0;

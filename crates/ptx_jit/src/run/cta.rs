@@ -9,6 +9,7 @@
 mod gather;
 pub(crate) mod meet;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use corosensei::stack::Stack;
@@ -20,7 +21,7 @@ use super::arena::Arena;
 use super::barrier::{self, BARRIERS, Barrier, Threads};
 use super::cluster::Shared;
 use super::stack::CtaStack;
-use super::trap;
+use super::{site, trap};
 use crate::abi::context::{self, Context, Suspend};
 use crate::abi::joint::Site;
 use crate::code::Compiled;
@@ -146,8 +147,14 @@ impl JitBatch {
             window_lo: self.grid.window_lo,
             atomic: &raw const state.context.atomic,
             stack_base: state.stack_base,
+            fault: Cell::new(None),
         };
         let result = trap::guarded(&current, || coroutine.resume(()));
+        state.progress.fault_site = match (current.fault.take(), &result) {
+            (Some(fault), _) => Some(site::of_fault(&state.context, &self.code, &fault)),
+            (None, CoroutineResult::Return(Step::Exception(_))) => Some(site::of_cta(&state.context, &self.code)),
+            (None, _) => state.context.exception.map(|_| site::of_helper(&state.context, &self.code, None)),
+        };
         state.count_row();
         *progress = state.progress.clone();
         match result {
@@ -260,6 +267,11 @@ impl JitBatch {
             begun: 0,
             fixed: fixed_registers,
             atomic: 0,
+            first_thread: 0,
+            line: 0,
+            thread: context::SEVERAL,
+            run: 0,
+            run_bytes: 0,
             met: 0,
             warps: warps as u32,
             suspend: Suspend(std::ptr::null()),

@@ -16,7 +16,7 @@ use ptx::launch::{
 use ptx::math::{self, int};
 
 use crate::abi::context::{self, Context};
-use crate::abi::{Attached, Helper, Key, Run, Site};
+use crate::abi::{Attached, Helper, Key, OfLine, Resolve, Run, Site};
 
 /// Where machine code finds a helper.
 pub(crate) fn address(helper: Helper) -> usize {
@@ -42,14 +42,22 @@ pub(crate) fn address(helper: Helper) -> usize {
 }
 
 /// What machine code names by a key.
-pub(crate) fn attached<'a, T>(ctx: *mut Context, key: u32, list: impl Fn(&'a Attached) -> &'a Vec<T>) -> &'a T {
+pub(crate) fn attached<'a, T>(ctx: *mut Context, key: u32, list: impl Fn(&'a Attached) -> &'a Vec<OfLine<T>>) -> &'a T {
     let key = Key(key);
     // SAFETY: the context is live while its CTA runs.
-    let regions = unsafe { (*ctx).attached };
+    let context = unsafe { &mut *ctx };
     // SAFETY: the code outlives its CTAs.
-    let regions = unsafe { &*regions };
+    let regions = unsafe { &*context.attached };
     let found = regions.get(key.region()).and_then(|region| list(region).get(key.index()));
-    found.unwrap_or_else(|| raise(ctx, Exception::Illegal))
+    let OfLine { line, what } = found.unwrap_or_else(|| raise(ctx, Exception::Illegal));
+    (context.line, context.thread, context.run_bytes) = (*line, context::SEVERAL, 0);
+    what
+}
+
+/// What the helper does from here on it does for a thread.
+pub(super) fn is_at(ctx: *mut Context, thread: u64) {
+    // SAFETY: the context is live while its CTA runs.
+    unsafe { (*ctx).thread = thread as u32 };
 }
 
 /// Rows of lanes in the scratch slot.
@@ -193,34 +201,46 @@ fn shared_window(context: &Context, address: u64) -> Result<((u64, u64), u64), A
     Ok(((start, offset), bytes))
 }
 
-/// As [`locate`], but raises.
+/// As [`locate`], but raises. What follows is done for the thread.
 pub(super) fn reach(ctx: *mut Context, space: Space, address: u64, size: u64, thread: u64, access: Access) -> *mut u8 {
+    is_at(ctx, thread);
     // SAFETY: the context is live while its CTA runs.
-    let context = unsafe { &*ctx };
-    match locate(context, space, address, size, thread) {
-        Ok(host) => host,
-        Err(error) => raise(ctx, Exception::Access { address, access, error }),
-    }
+    let found = locate(unsafe { &*ctx }, space, address, size, thread);
+    found_or_raise(ctx, found, address, access)
 }
 
 /// As [`reach`], for so many bytes at any generic address.
 pub(super) fn reach_bytes(ctx: *mut Context, address: u64, size: u64, thread: u64, access: Access) -> *mut u8 {
+    is_at(ctx, thread);
     // SAFETY: the context is live while its CTA runs.
-    let context = unsafe { &*ctx };
-    match locate_bytes(context, Space::Generic, address, size, thread) {
-        Ok(host) => host,
-        Err(error) => raise(ctx, Exception::Access { address, access, error }),
-    }
+    let found = locate_bytes(unsafe { &*ctx }, Space::Generic, address, size, thread);
+    found_or_raise(ctx, found, address, access)
+}
+
+/// As [`reach`] in global memory, for whoever it is done.
+pub(super) fn reach_global(ctx: *mut Context, address: u64, size: u64, access: Access) -> *mut u8 {
+    // SAFETY: the context is live while its CTA runs.
+    let found = locate(unsafe { &*ctx }, Space::Global, address, size, 0);
+    found_or_raise(ctx, found, address, access)
+}
+
+fn found_or_raise(ctx: *mut Context, found: Result<*mut u8, AccessError>, address: u64, access: Access) -> *mut u8 {
+    found.unwrap_or_else(|error| raise(ctx, Exception::Access { address, access, error }))
 }
 
 /// Finds the host address for an access that all lanes share; raises if there is none.
-pub(crate) extern "C" fn resolve(ctx: *mut Context, site: u32, address: u64, write: u64) {
+pub(crate) extern "C" fn resolve(ctx: *mut Context, site: u32, address: u64, how: u64) {
     let site = attached(ctx, site, |of| &of.sites);
-    let access = if write != 0 { Access::Write } else { Access::Read };
+    let Resolve { write, all } = Resolve::from_bits(how);
+    let access = if write { Access::Write } else { Access::Read };
     let size = u64::from(site.ty.bytes() * site.count);
-    let host = reach(ctx, site.space, address, size, 0, access).addr() as u64;
     // SAFETY: the context is live while its CTA runs.
-    unsafe { (*ctx).resolved = host };
+    let context = unsafe { &mut *ctx };
+    if all {
+        context.thread = context.first_thread;
+    }
+    let found = locate(context, site.space, address, size, 0);
+    context.resolved = found_or_raise(ctx, found, address, access).addr() as u64;
 }
 
 /// One element, zero-extended.
@@ -341,7 +361,7 @@ fn copy_elements(from: *const u8, to: *mut u8, ty: Ty, count: usize) {
 
 fn copy_run(ctx: *mut Context, run: u32, bits: u32, thread: u32, (b, c): (u32, u64), access: Access) {
     let Run { site, stride, k, signed } = attached(ctx, run, |of| &of.runs);
-    let size = site.ty.bytes() * site.count;
+    let size = u64::from(site.ty.bytes() * site.count);
     // SAFETY: the context is live while its CTA runs.
     let elements: *mut u8 = unsafe { &raw mut (*ctx).elements }.cast();
     let address = |lane: usize| {
@@ -349,18 +369,21 @@ fn copy_run(ctx: *mut Context, run: u32, bits: u32, thread: u32, (b, c): (u32, u
         let index = if *signed { i64::from(index.cast_signed()) } else { index.into() };
         c.wrapping_add(index.wrapping_mul(*k).cast_unsigned())
     };
-    if i64::from(*stride).checked_mul(*k) == Some(size.into())
+    if i64::from(*stride).checked_mul(*k) == Some(size.cast_signed())
         && let Some((at, first, count)) = side_by_side(ctx, site, bits, &address)
     {
         // SAFETY: there are 16 bytes for each of 32 lanes.
         let elements = unsafe { elements.add(first * size as usize) };
         let (from, to) = if access == Access::Read { (at, elements) } else { (elements, at) };
+        // SAFETY: the context is live while its CTA runs.
+        let context = unsafe { &mut *ctx };
+        (context.run, context.run_bytes) = (at.addr() as u64 - first as u64 * size, size);
         copy_elements(from, to, site.ty, count * site.count as usize);
         return;
     }
     for lane in active(bits) {
         let address = address(lane);
-        let at = reach(ctx, site.space, address, size.into(), u64::from(thread) + lane as u64, access);
+        let at = reach(ctx, site.space, address, size, u64::from(thread) + lane as u64, access);
         for offset in (0..size as usize).step_by(site.ty.bytes() as usize) {
             // SAFETY: the whole access lies inside its space.
             let memory = unsafe { at.add(offset) };
@@ -605,11 +628,15 @@ pub(crate) extern "C" fn service(ctx: *mut Context, op: u32, bits: u32, thread: 
     let op = attached(ctx, op, |of| &of.ops);
     let builtin = match op {
         Op::Call { builtin, .. } => *builtin,
-        Op::Trap => raise(ctx, Exception::Trap),
+        Op::Trap => {
+            is_at(ctx, u64::from(thread) + u64::from(bits.trailing_zeros()));
+            raise(ctx, Exception::Trap)
+        }
         _ => return preempt(ctx),
     };
     let rows = Rows { base: rows, lanes: lanes as usize };
     for lane in active(bits) {
+        is_at(ctx, u64::from(thread) + lane as u64);
         // A lane may have long texts to print.
         poll(ctx);
         let arg = |i: usize| rows.get(i, lane);

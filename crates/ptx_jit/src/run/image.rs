@@ -7,13 +7,13 @@ use std::convert::Infallible;
 use fast::Plane;
 
 use ptx::image;
-use ptx::ir::{Space, Ty};
+use ptx::ir::Ty;
 use ptx::launch;
 use texture::{Access, Descriptor, MAX_RESULTS, MAX_SOURCES, Memory, Object, Refused};
 
 use crate::abi::context::Context;
 use crate::abi::image::{Rows, Site};
-use crate::run::helpers::{active, attached, poll, raise, reach, read_element, update, write_element};
+use crate::run::helpers::{active, attached, is_at, poll, raise, reach_global, read_element, update, write_element};
 
 /// Descriptors that have been read.
 #[derive(Debug, Default)]
@@ -50,11 +50,13 @@ pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, bits: u32, same: u32,
         let seen = look(ctx, handle);
         let left = fast::perform(access, seen, &rows, bits);
         for lane in active(left) {
+            rows.begin(ctx, lane);
             rows.perform(ctx, access, handle, &seen.object, lane);
         }
         return;
     }
     for lane in active(bits) {
+        rows.begin(ctx, lane);
         let handle = rows.handle(lane);
         rows.perform(ctx, access, handle, &look(ctx, handle).object, lane);
     }
@@ -66,7 +68,7 @@ fn look<'a>(ctx: *mut Context, handle: u64) -> &'a Seen {
         raise(ctx, image::nothing(handle));
     }
     let halves = [handle, handle.wrapping_add(Descriptor::ALIGN)]
-        .map(|address| reach(ctx, Space::Global, address, Descriptor::ALIGN, 0, launch::Access::Read));
+        .map(|address| reach_global(ctx, address, Descriptor::ALIGN, launch::Access::Read));
     let word = |i: usize| {
         // SAFETY: both halves of the descriptor lie inside the window.
         let at = unsafe { halves[i / HALF].add(8 * (i % HALF)) };
@@ -133,6 +135,13 @@ impl Lanes<'_> {
         }
     }
 
+    /// What follows is done for a lane.
+    fn begin(&self, ctx: *mut Context, lane: usize) {
+        // SAFETY: the context is live while its CTA runs.
+        let first = unsafe { (*ctx).first_thread };
+        is_at(ctx, u64::from(first) + lane as u64);
+    }
+
     /// The access of one lane.
     fn perform(&self, ctx: *mut Context, access: &Access, handle: u64, object: &Object, lane: usize) {
         let Rows { words, values, value, results, result, .. } = *self.rows;
@@ -170,7 +179,7 @@ impl Memory for Window {
     type Fault = Infallible;
 
     fn load(&mut self, address: u64, bytes: u32) -> Result<u128, Infallible> {
-        let at = reach(self.ctx, Space::Global, address, bytes.into(), 0, launch::Access::Read);
+        let at = reach_global(self.ctx, address, bytes.into(), launch::Access::Read);
         Ok(match element(bytes) {
             Some(ty) => read_element(at, ty).into(),
             None => {
@@ -182,7 +191,7 @@ impl Memory for Window {
     }
 
     fn store(&mut self, address: u64, bytes: u32, value: u128) -> Result<(), Infallible> {
-        let at = reach(self.ctx, Space::Global, address, bytes.into(), 0, launch::Access::Write);
+        let at = reach_global(self.ctx, address, bytes.into(), launch::Access::Write);
         match element(bytes) {
             Some(ty) => write_element(at, ty, value as u64),
             None => {
@@ -196,7 +205,7 @@ impl Memory for Window {
     }
 
     fn update(&mut self, address: u64, bytes: u32, f: &mut dyn FnMut(u64) -> u64) -> Result<(), Infallible> {
-        let at = reach(self.ctx, Space::Global, address, bytes.into(), 0, launch::Access::Atomic);
+        let at = reach_global(self.ctx, address, bytes.into(), launch::Access::Atomic);
         // SAFETY: the context is live while its CTA runs.
         unsafe { (*self.ctx).atomic = 1 };
         update(at, bytes, f);

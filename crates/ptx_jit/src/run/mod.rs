@@ -8,6 +8,7 @@ pub(crate) mod helpers;
 pub(crate) mod image;
 pub(crate) mod joint;
 pub(crate) mod matrix;
+pub(crate) mod site;
 pub(crate) mod stack;
 mod store;
 mod transfer;

@@ -272,7 +272,7 @@ fn place<F: FnMut(usize) -> u8>(code: &mut Fetch<F>, p: &Prefix, mode: u8, rm: u
 }
 
 /// Place of a general register, by its number in instructions, among the registers of a signal's context.
-const GENERAL: [i32; 16] = [
+pub(super) const GENERAL: [i32; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
     libc::REG_RDX,

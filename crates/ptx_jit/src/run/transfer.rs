@@ -4,7 +4,7 @@ use ptx::ir::{Op, Ty};
 use ptx::launch::{Access, AccessError, GlobalMemory};
 use ptx::tensor::{MAX_ADDRESSES, MAX_WORDS};
 
-use super::helpers::{active, attached, poll, raise, reach_bytes, read_element, update, write_element};
+use super::helpers::{active, attached, is_at, poll, raise, reach_bytes, read_element, update, write_element};
 use crate::abi::context::Context;
 use crate::abi::image::Rows;
 
@@ -22,6 +22,7 @@ pub(crate) extern "C" fn run(ctx: *mut Context, op: u32, bits: u32, thread: u32,
             *address = read(base, rows.value(i) + 8 * lane);
         }
         let memory = Reach { ctx, thread: u64::from(thread) + lane as u64 };
+        is_at(ctx, memory.thread);
         if let Err(exception) = transfer.perform(read(base, 8 * lane), &words, &addresses, &memory) {
             raise(ctx, exception);
         }

@@ -23,6 +23,29 @@ pub(crate) struct Current {
     pub(crate) atomic: *const u32,
     /// Behind the last byte of the CTA's stack.
     pub(crate) stack_base: usize,
+    /// What has ended it.
+    pub(crate) fault: Cell<Option<Fault>>,
+}
+
+/// A fault that has ended a CTA.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    /// Host address of the first byte that could not be accessed.
+    pub(crate) address: u64,
+    registers: [i64; 23],
+}
+
+impl Fault {
+    /// Address of the instruction.
+    pub(crate) fn instruction(&self) -> u64 {
+        self.registers[libc::REG_RIP as usize].cast_unsigned()
+    }
+
+    /// What a general register held, by its number in instructions.
+    pub(crate) fn register(&self, number: usize) -> Option<u64> {
+        let &place = store::GENERAL.get(number)?;
+        Some(self.registers[place as usize].cast_unsigned())
+    }
 }
 
 thread_local! {
@@ -84,23 +107,27 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
         // SAFETY: the kernel passes a valid siginfo.
         let info = unsafe { &*info };
         // SAFETY: it is that of a fault, which has an address.
-        let address = unsafe { info.si_addr() }.addr() as u64;
+        let mut address = unsafe { info.si_addr() }.addr() as u64;
         let stack = registers[libc::REG_RSP as usize] as u64;
         let code = registers[libc::REG_ERR as usize];
         // SAFETY: the grid, which owns the window, outlives its CTAs.
         let window = unsafe { &*current.window };
         if let Some(mut exception) = classify(current, window, address, stack, code) {
-            if let Exception::Access { address, .. } = &mut exception
+            if let Exception::Access { address: told, .. } = &mut exception
                 && code & WRITE != 0
             {
                 // Code of a CTA that touches the window raw holds no lock, so this may take the window's.
                 match store::perform(machine, window) {
                     Performed::Done => return,
-                    Performed::Refused(offset) => *address = current.window_lo.wrapping_add(offset),
+                    Performed::Refused(offset) => {
+                        *told = current.window_lo.wrapping_add(offset);
+                        address = (window.address() as u64).wrapping_add(offset);
+                    }
                     Performed::Unknown => {}
                 }
             }
             let registers = &mut machine.gregs;
+            current.fault.set(Some(Fault { address, registers: *registers }));
             // SAFETY: the stack pointer was checked to be inside the coroutine; what machine code and helpers leave behind
             // needs no dropping.
             let to = unsafe { current.handler.setup_trap_handler(move || Step::Exception(exception)) };
@@ -172,6 +199,7 @@ mod tests {
             window_lo: 0,
             atomic: &0,
             stack_base,
+            fault: Cell::new(None),
         };
         match guarded(&current, || coroutine.resume(())) {
             CoroutineResult::Return(step) => Some(step),

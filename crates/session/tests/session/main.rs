@@ -207,7 +207,10 @@ fn faults_and_refusals_are_errors_of_their_context() {
     gpu.submit(QUEUE, &[Command::Write { dst: outside, data: &[1] }, Command::Signal { slot: SlotId(1), value: 1 }])
         .unwrap();
     let error = gpu.wait(CONTEXT, SlotId(1), 1, Some(BOUND)).unwrap_err();
-    assert_eq!(error, GpuError::Context(ContextError::IllegalAddress { address: outside.0, write: true }));
+    assert_eq!(
+        error,
+        GpuError::Context(ContextError::IllegalAddress { address: outside.0, write: true, site: String::new() })
+    );
 
     // The session refuses what names nothing.
     gpu.submit(

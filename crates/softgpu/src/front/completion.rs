@@ -49,13 +49,13 @@ impl Front {
     }
 
     /// CTAs of a channel's grid came back.
-    fn ran(&mut self, chip: &Chip, id: u32, ctas: Ctas) {
+    fn ran(&mut self, chip: &Chip, id: u32, mut ctas: Ctas) {
         let Some(channel) = self.ports[id as usize].channel.as_mut() else { return };
-        match (ctas.exception, channel.job.as_mut().map(|active| &mut active.job)) {
-            (Some(exception), _) => {
+        match (ctas.exception.take(), channel.job.as_mut().map(|active| &mut active.job)) {
+            (Some((exception, site)), _) => {
                 let space = Arc::clone(&channel.space);
                 let refused = |va, access| space.refused(&chip.memory, va, 1, access);
-                self.fail(chip, id, &ChannelError::exception(exception, refused));
+                self.fail(chip, id, &ChannelError::exception(exception, site, refused));
             }
             (None, Some(Job::Grid(grid))) => {
                 channel.pace.learn(&grid.grid.code, ctas.done, ctas.elapsed);

@@ -1,0 +1,261 @@
+//! A fault names its line, CTA and thread: the thread that is named is one whose access was at the address that is named, in either engine,
+//! for accesses of all kinds, whichever way machine code makes them.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+#[expect(dead_code, reason = "for other tests")]
+mod support;
+
+use std::sync::Arc;
+
+use ptx::ir::Kernel;
+use ptx::launch::{Access, AccessError, Control, DriverArea, Exception, FaultSite, Launch, Step};
+use ptx_jit::{Batch, Code, EngineKind, Form, Grid};
+
+/// GPU address of the memory, and bytes of it; a MiB behind it belongs to the window.
+const BASE: u64 = 0x7_0000_0000;
+const BYTES: u64 = 64 << 10;
+const WINDOW: u64 = BYTES + (1 << 20);
+
+/// The kernel, and the line of its access. `address` leaves the access's address in `%rd1`, of the thread's index in the grid in `%r0`;
+/// `%rd0` is what is given as parameter.
+fn kernel(address: &str, access: &str) -> (Arc<Kernel>, u32) {
+    let before = format!(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 a) {{\n\
+         .reg .b64 %rd<8>; .reg .b32 %r<20>; .reg .b16 %h<4>; .reg .f32 %f<8>; .reg .pred %p<4>;\n\
+         .shared .align 16 .b8 s[4096]; .local .align 16 .b8 l[64];\nld.param.u64 %rd0, [a];\nmov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y;\n\
+         mov.u32 %r3, %tid.z; mov.u32 %r4, %ntid.x; mov.u32 %r5, %ntid.y;\nmov.u32 %r6, %ntid.z; mov.u32 %r7, %ctaid.x;\n\
+         mov.u32 %r8, %ctaid.y; mov.u32 %r10, %nctaid.x;\nmad.lo.u32 %r12, %r8, %r10, %r7; mad.lo.u32 %r12, %r12, %r6, %r3;\n\
+         mad.lo.u32 %r12, %r12, %r5, %r2; mad.lo.u32 %r0, %r12, %r4, %r1;\n{address}\n"
+    );
+    let line = before.lines().count() as u32 + 1;
+    let text = format!("{before}{access}\nEND: ret;\n}}\n");
+    let kernel = ptx::Program::parse(text.as_bytes()).and_then(|program| program.lower(0, &|_| None));
+    (Arc::new(kernel.unwrap_or_else(|e| panic!("{e}\n{text}"))), line)
+}
+
+/// How the grid ends, and where.
+fn run(kernel: &Arc<Kernel>, launch: &Launch, engine: EngineKind, form: Form) -> (Exception, FaultSite) {
+    let memory = vec![0; BYTES as usize];
+    let (grid, _memory) = support::grid_over(form, kernel, launch, BASE, &memory, Control::RUN);
+    let grid = match engine {
+        EngineKind::Jit => grid,
+        EngineKind::Interpreter => {
+            let code = Code::compile(Arc::clone(kernel), launch.block, engine).unwrap();
+            Arc::new(Grid { code, ..Arc::into_inner(grid).unwrap() })
+        }
+    };
+    let clusters = launch.clusters().iter().map(|&side| u64::from(side)).product();
+    let mut batch = Batch::new(grid, 0..clusters);
+    let step = (0..1000).map(|_| batch.resume()).find(|step| *step != Step::Preempted).unwrap();
+    let Step::Exception(exception) = step else { panic!("it ends: {step:?}") };
+    (exception, batch.fault_site().unwrap().clone())
+}
+
+fn launch(block: [u32; 3], grid: [u32; 3], base: u64) -> Launch {
+    Launch {
+        grid,
+        block,
+        dynamic_shared: 0,
+        params: base.to_le_bytes().to_vec(),
+        driver: DriverArea::default(),
+        grid_id: 0,
+        envregs: [0; 32],
+        cluster: [1; 3],
+    }
+}
+
+const SHAPES: [([u32; 3], [u32; 3]); 8] = [
+    ([32, 1, 1], [8, 1, 1]),
+    ([256, 1, 1], [3, 1, 1]),
+    ([32, 8, 1], [5, 2, 1]),
+    ([8, 8, 2], [4, 2, 1]),
+    ([64, 2, 2], [3, 1, 1]),
+    ([40, 3, 1], [3, 2, 1]),
+    ([100, 1, 1], [4, 1, 1]),
+    ([1, 1, 1], [9, 1, 1]),
+];
+
+/// Code as it is good, of lanes one after another, and in many regions.
+fn ways() -> Vec<(EngineKind, Form)> {
+    let forms = [Form::default(), Form { alone: true, region: None }, Form { alone: false, region: Some(8) }];
+    let machine = forms.map(|form| (EngineKind::Jit, form));
+    machine.into_iter().chain([(EngineKind::Interpreter, Form::default())]).collect()
+}
+
+/// What accesses do: the text, which lanes take part by their index in the grid, and the kind.
+struct What {
+    size: u64,
+    text: &'static str,
+    access: Access,
+}
+
+const fn what(size: u64, text: &'static str, access: Access) -> What {
+    What { size, text, access }
+}
+
+const ACCESSES: [What; 17] = [
+    what(1, "ld.global.u8 %r13, [%rd1]; st.shared.u32 [s], %r13;", Access::Read),
+    what(2, "ld.global.s16 %r13, [%rd1]; st.shared.u32 [s], %r13;", Access::Read),
+    what(4, "ld.global.u32 %r13, [%rd1]; st.shared.u32 [s], %r13;", Access::Read),
+    what(4, "ld.global.f32 %f0, [%rd1]; add.f32 %f0, %f0, 0f3f800000; st.shared.f32 [s], %f0;", Access::Read),
+    what(8, "ld.global.u64 %rd3, [%rd1]; st.shared.u64 [s], %rd3;", Access::Read),
+    what(8, "ld.global.v2.u32 {%r13, %r14}, [%rd1]; add.u32 %r13, %r13, %r14; st.shared.u32 [s], %r13;", Access::Read),
+    what(
+        16,
+        "ld.global.v4.f32 {%f0, %f1, %f2, %f3}, [%rd1]; add.f32 %f0, %f0, %f3; st.shared.f32 [s], %f0;",
+        Access::Read,
+    ),
+    what(16, "ld.global.v2.u64 {%rd3, %rd4}, [%rd1]; add.u64 %rd3, %rd3, %rd4; st.shared.u64 [s], %rd3;", Access::Read),
+    what(1, "st.global.u8 [%rd1], %r0;", Access::Write),
+    what(2, "st.global.u16 [%rd1], %r0;", Access::Write),
+    what(4, "st.global.u32 [%rd1], %r0;", Access::Write),
+    what(8, "st.global.v2.u32 [%rd1], {%r0, %r1};", Access::Write),
+    what(16, "st.global.v4.u32 [%rd1], {%r0, %r1, %r2, %r3};", Access::Write),
+    what(4, "st.u32 [%rd1], %r0;", Access::Write),
+    what(4, "atom.global.add.u32 %r13, [%rd1], 1; st.shared.u32 [s], %r13;", Access::Atomic),
+    what(8, "red.global.max.u64 [%rd1], %rd0;", Access::Atomic),
+    what(4, "cp.async.ca.shared.global [s], [%rd1], 4;", Access::Read),
+];
+
+/// An element that a thread accesses, by its index in the grid: the text that leaves it in `%r15`, and the same here.
+struct Where {
+    text: &'static str,
+    element: fn(u32, &Launch) -> u64,
+}
+
+const ELEMENTS: [Where; 5] = [
+    // One behind another.
+    Where { text: "mov.u32 %r15, %r0;", element: |i, _| i.into() },
+    // At another distance, up and down.
+    Where { text: "mul.lo.u32 %r15, %r0, 3;", element: |i, _| u64::from(i) * 3 },
+    Where { text: "sub.u32 %r15, 3000, %r0;", element: |i, _| 3000 - u64::from(i) },
+    // Anywhere.
+    Where {
+        text: "mul.lo.u32 %r15, %r0, 1237; and.b32 %r15, %r15, 2047;",
+        element: |i, _| u64::from(i.wrapping_mul(1237) & 2047),
+    },
+    // The same for a CTA.
+    Where {
+        text: "mad.lo.u32 %r15, %r8, %r10, %r7; mul.lo.u32 %r15, %r15, 300;",
+        element: |i, launch| u64::from(i / launch.block.iter().product::<u32>()) * 300,
+    },
+];
+
+/// Who takes part: the text around the access, and the same here.
+type Who = (&'static [&'static str], fn(u32) -> bool);
+
+const WHO: [Who; 3] = [
+    (&["", ""], |_| true),
+    (&["and.b32 %r16, %r0, 3; setp.eq.u32 %p0, %r16, 3; @!%p0 bra END;", ""], |i| i % 4 == 3),
+    (&["and.b32 %r16, %r0, 7; setp.lt.u32 %p0, %r16, 5;", "@%p0 "], |i| i % 8 < 5),
+];
+
+#[test]
+fn the_thread_is_one_whose_access_was_at_the_address() {
+    let mut exact = 0;
+    for (n, What { size, text, access }) in ACCESSES.iter().enumerate() {
+        for (e, Where { text: of_element, element }) in ELEMENTS.iter().enumerate() {
+            for (w, &(around, takes_part)) in WHO.iter().enumerate() {
+                let shapes = SHAPES.iter().enumerate().filter(|(s, _)| (n + e + w + s) % 4 == 0);
+                for (&(block, grid), shift) in shapes.map(|(s, shape)| (shape, [0, 1, 3, 7][(s + n) % 4])) {
+                    let threads = block.iter().chain(&grid).product::<u32>();
+                    let address = format!(
+                        "{of_element} mul.wide.u32 %rd2, %r15, {size}; add.s64 %rd1, %rd0, %rd2;\n{}",
+                        around[0]
+                    );
+                    let (kernel, line) = kernel(&address, &format!("{}{text}", around[1]));
+                    let highest = (0..threads).map(|i| element(i, &launch(block, grid, 0))).max().unwrap();
+                    // In the middle they come to the end of what is there; all beyond the window; none aligned.
+                    let middle = BASE + BYTES - (highest / 2 / 16 * 16 + shift) * size;
+                    let beyond = BASE + WINDOW + (1 << 16);
+                    let mut bases = vec![(middle, AccessError::Unmapped), (beyond, AccessError::OutOfWindow)];
+                    if *size > 1 {
+                        bases.push((BASE + 1, AccessError::Misaligned));
+                    }
+                    for ((base, error), (engine, form)) in
+                        bases.iter().flat_map(|&b| ways().into_iter().map(move |w| (b, w)))
+                    {
+                        let launch = launch(block, grid, base);
+                        let (exception, site) = run(&kernel, &launch, engine, form);
+                        let told = format!(
+                            "{exception:x?} {site:?}: {block:?} {grid:?} {engine:?} {form:?}: {address} {}{text}",
+                            around[1]
+                        );
+                        let Exception::Access { address, access: was, error: why } = exception else {
+                            panic!("{told}")
+                        };
+                        assert_eq!((why, site.line), (error, line), "{told}");
+                        // What loads, changes and stores may be told as a store.
+                        assert!(was == *access || *access == Access::Atomic, "{told}");
+                        let first = launch.linear(site.ctaid) as u32 * block.iter().product::<u32>();
+                        let at = |thread: u32| base + element(first + thread, &launch) * size;
+                        assert!(site.threads.clone().any(|t| takes_part(first + t) && at(t) == address), "{told}");
+                        // Only where some lanes access one place it is not known which ones.
+                        let known = site.threads.len() == 1;
+                        assert!(known || e == 4 && w > 0, "{told}");
+                        exact += u32::from(known);
+                    }
+                }
+            }
+        }
+    }
+    assert!(exact > 4000, "{exact}");
+}
+
+#[test]
+fn whatever_fails_names_its_thread() {
+    let shared = |offset| Exception::Access { address: offset, access: Access::Write, error: AccessError::Shared };
+    let local = Exception::Access { address: 64, access: Access::Write, error: AccessError::Local };
+    let matrix = Exception::Access { address: 4096, access: Access::Read, error: AccessError::Shared };
+    let address = BASE + 2;
+    let together = Exception::Access { address, access: Access::Write, error: AccessError::Misaligned };
+    for (before, at, block, threads, exception) in [
+        ("setp.ne.u32 %p0, %r0, 37; @%p0 bra END;", "trap;", [64, 1, 1], 37..38, Exception::Trap),
+        ("setp.ne.u32 %p0, %r0, 37;", "@!%p0 trap;", [8, 8, 1], 37..38, Exception::Trap),
+        ("mul.lo.u32 %r13, %r0, 96;", "st.shared.u32 [%r13], %r0;", [64, 1, 1], 43..44, shared(43 * 96)),
+        ("mul.lo.u32 %r13, %r0, 4;", "st.shared.u32 [%r13+3980], %r0;", [64, 1, 1], 29..30, shared(4096)),
+        (
+            "shl.b32 %r13, %r0, 2; mov.u32 %r14, l; add.u32 %r13, %r13, %r14;",
+            "st.local.u32 [%r13], %r0;",
+            [40, 1, 1],
+            16..17,
+            local,
+        ),
+        (
+            "and.b32 %r13, %r0, 7; mul.lo.u32 %r13, %r13, 1024;",
+            "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r14}, [%r13];",
+            [32, 2, 1],
+            4..5,
+            matrix,
+        ),
+        ("", "st.global.u32 [%rd0+2], %r4;", [64, 1, 1], 0..1, together),
+        ("setp.lt.u32 %p0, %r0, 40; @%p0 bra END;", "st.global.u32 [%rd0+2], %r4;", [64, 1, 1], 32..64, together),
+        // All wait, and nobody comes: that is at no line.
+        ("setp.lt.u32 %p0, %r0, 32;", "@%p0 bar.sync 1, 64;", [64, 1, 1], 0..64, Exception::Illegal),
+    ] {
+        let (kernel, line) = kernel(before, at);
+        let line = if exception == Exception::Illegal { 0 } else { line };
+        for (engine, form) in ways() {
+            let (was, site) = run(&kernel, &launch(block, [3, 1, 1], BASE), engine, form);
+            let told = format!("{before} {at} {engine:?} {form:?}: {site:?}");
+            assert_eq!(was, exception, "{told}");
+            assert_eq!((site.line, site.ctaid), (line, [0; 3]), "{told}");
+            let inside = threads.start <= site.threads.start && site.threads.end <= threads.end;
+            // Where lanes run one by one, more is known.
+            assert!(site.threads == threads || inside && threads.len() > 1 && site.threads.len() == 1, "{told}");
+        }
+    }
+}
+
+#[test]
+fn a_site_is_told_in_words() {
+    let site = FaultSite { line: 12, ctaid: [3, 1, 0], threads: 168..169 };
+    assert_eq!(site.told("k", [32, 8, 1]), "by thread (8,5,0) of block (3,1,0), in kernel k at line 12 of PTX");
+    let some = FaultSite { threads: 32..64, ..site.clone() };
+    assert_eq!(
+        some.told("k", [16, 8, 1]),
+        "by one of threads (0,2,0) to (15,3,0) of block (3,1,0), in kernel k at line 12 of PTX"
+    );
+    let all = FaultSite { line: 0, threads: 0..128, ..site };
+    assert_eq!(all.told("k", [16, 8, 1]), "by block (3,1,0), in kernel k");
+}
