@@ -5,11 +5,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use intervals::{IntervalMap, bearing};
+use ptx::check::NULL_BYTES;
 
 /// Freed allocations that are remembered.
 const MOST_FREED: usize = 4096;
-/// Addresses up to here are what comes of null pointers.
-const NULL_BYTES: u64 = 1 << 16;
 
 /// What memory is, in the words of its owner, as "cudaMalloc".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

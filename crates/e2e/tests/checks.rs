@@ -144,6 +144,7 @@ fn the_log_says_where_a_fault_was() {
             "null",
             &[
                 "context failed: read of an illegal address, 0x0, by thread (0,0,0) of block (0,0,0), in kernel _Z7add_one",
+                "nearest=a null pointer",
             ],
         ),
         (

@@ -23,7 +23,7 @@ impl PrintFifo {
     /// Makes one with room for `bytes` of records.
     pub(crate) fn new(memory: &Arc<Memory>, context: ContextId, bytes: u64) -> Result<PrintFifo> {
         let capacity = u32::try_from(bytes).unwrap_or(!7);
-        let wanted = Wanted::new(HEADER + u64::from(capacity), Kind::Pinned, context);
+        let wanted = Wanted::new(HEADER + u64::from(capacity), Kind::InternalHost, context);
         let address = memory.alloc_host(wanted)?.base;
         let mut header = [0; HEADER as usize];
         header[..4].copy_from_slice(&capacity.to_le_bytes());

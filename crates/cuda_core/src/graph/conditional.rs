@@ -46,7 +46,7 @@ impl Condition {
     /// `OUT_OF_MEMORY`; the context's error.
     pub(crate) fn new(core: &Arc<ContextCore>, default: Option<u32>) -> Result<Condition> {
         core.check()?;
-        let memory = core.memory().alloc_host(Wanted::new(BYTES, Kind::Pinned, core.id))?;
+        let memory = core.memory().alloc_host(Wanted::new(BYTES, Kind::InternalHost, core.id))?;
         let condition = Condition { core: Arc::clone(core), memory, default };
         core.memory().write_on_host(condition.handle(), &default.unwrap_or(0).to_le_bytes())?;
         Ok(condition)

@@ -47,13 +47,16 @@ pub(crate) enum Kind {
     Array,
     /// Of this library's own.
     Internal,
+    /// The same of the host's.
+    InternalHost,
 }
 
 impl Kind {
     /// The host can access it, at the GPU's address.
     pub(crate) fn host_visible(self) -> bool {
-        matches!(self, Kind::Pinned | Kind::PinnedPool | Kind::Registered | Kind::MappedHost | Kind::Imported)
-            || self.managed()
+        let by_name =
+            matches!(self, Kind::Pinned | Kind::PinnedPool | Kind::Registered | Kind::MappedHost | Kind::Imported);
+        by_name || self.managed() || self == Kind::InternalHost
     }
 
     /// What its memory is.
@@ -68,7 +71,7 @@ impl Kind {
 
     /// Programs know no address of it.
     pub(crate) fn hidden(self) -> bool {
-        matches!(self, Kind::Array | Kind::Internal)
+        matches!(self, Kind::Array | Kind::Internal | Kind::InternalHost)
     }
 
     /// What somebody is told who watches memory come and go.
@@ -84,7 +87,7 @@ impl Kind {
             Kind::Mapped | Kind::MappedHost => "cuMemMap",
             Kind::Imported => "of another process",
             Kind::Array => "an array",
-            Kind::Internal => "of the driver",
+            Kind::Internal | Kind::InternalHost => "of the driver",
         };
         // What is the program's alone begins without a value. What graphs allocate goes and comes with launches, unseen.
         let filled = !matches!(self, Kind::Device | Kind::Pool);

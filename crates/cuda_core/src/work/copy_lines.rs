@@ -38,7 +38,7 @@ impl Staging {
         let kept = self.0.lock().pop();
         let buffer = match kept {
             Some(buffer) => buffer,
-            None => memory.alloc_host(Wanted::new(STAGING, Kind::Pinned, NOBODY))?,
+            None => memory.alloc_host(Wanted::new(STAGING, Kind::InternalHost, NOBODY))?,
         };
         let result = f(buffer.base);
         let mut kept = self.0.lock();

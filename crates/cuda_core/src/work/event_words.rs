@@ -134,7 +134,7 @@ impl EventWords {
             // Its places are all taken, perhaps for ever.
             words.told.store(false, Ordering::Relaxed);
         }
-        let allocation = core.memory().alloc_host(Wanted::new(BYTES, Kind::Pinned, NOBODY))?;
+        let allocation = core.memory().alloc_host(Wanted::new(BYTES, Kind::InternalHost, NOBODY))?;
         let file = core.memory().file_of(&allocation);
         let words = EventWords::of(core, Page { allocation, file }, false);
         core.memory().write_on_host(words.page.allocation.base, &[0; BYTES as usize])?;
