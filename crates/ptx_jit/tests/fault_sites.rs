@@ -247,6 +247,53 @@ fn whatever_fails_names_its_thread() {
     }
 }
 
+/// Loads of two lines are operands of one instruction: the processor's may take the one or the other from memory itself.
+#[test]
+fn of_two_loads_the_right_one_is_named() {
+    let address = "mul.wide.u32 %rd2, %r0, 4; add.s64 %rd1, %rd0, %rd2; add.s64 %rd2, %rd1, 65536;";
+    let wide = "mul.wide.u32 %rd2, %r0, 8; add.s64 %rd1, %rd0, %rd2; add.s64 %rd2, %rd1, 65536;";
+    for (address, ty, reg, uses) in [
+        (
+            address,
+            "f32",
+            "%f",
+            ["mul.f32 %f0, A, B;", "sub.f32 %f0, A, B;", "fma.rn.f32 %f0, A, B, A;", "fma.rn.f32 %f0, %f0, A, B;"],
+        ),
+        (
+            address,
+            "u32",
+            "%r1",
+            ["add.u32 %r10, A, B;", "sub.u32 %r10, A, B;", "mad.lo.u32 %r10, A, B, A;", "xor.b32 %r10, A, B;"],
+        ),
+        (
+            wide,
+            "u64",
+            "%rd",
+            ["add.u64 %rd0, A, B;", "sub.u64 %rd0, A, B;", "mul.lo.u64 %rd0, A, B;", "and.b64 %rd0, A, B;"],
+        ),
+    ] {
+        for used in uses {
+            for (swapped, bad_first) in [(false, false), (false, true), (true, false), (true, true)] {
+                let [good, bad] =
+                    [("%rd1", "5"), ("%rd2", "6")].map(|(at, n)| format!("ld.global.{ty} {reg}{n}, [{at}];"));
+                let (first, second) = if bad_first { (&bad, &good) } else { (&good, &bad) };
+                let [a, b] = if swapped { ["6", "5"] } else { ["5", "6"] }.map(|n| format!("{reg}{n}"));
+                let used = used.replace('A', &a).replace('B', &b);
+                let to = if reg == "%r1" { "%r10" } else { &format!("{reg}0") };
+                let (kernel, line) = kernel(address, &format!("{first}\n{second}\n{used}\nst.shared.{ty} [s], {to};"));
+                let line = line + u32::from(!bad_first);
+                for (engine, form) in ways() {
+                    let (was, site) = run(&kernel, &launch([64, 1, 1], [2, 1, 1], BASE), engine, form);
+                    let told = format!("{first} {second} {used} {engine:?} {form:?}: {was:?} {site:?}");
+                    let Exception::Access { address: at, .. } = was else { panic!("{told}") };
+                    let thread = ((at - BASE - BYTES) / if ty == "u64" { 8 } else { 4 }) as u32;
+                    assert_eq!((site.line, site.threads), (line, thread..thread + 1), "{told}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_site_is_told_in_words() {
     let site = FaultSite { line: 12, ctaid: [3, 1, 0], threads: 168..169 };

@@ -45,11 +45,6 @@ impl Place {
         self.0 >> 8
     }
 
-    /// The same line, for lanes that are not known.
-    pub(crate) fn of_any(self) -> Place {
-        Place::new(self.line(), Lanes::Any)
-    }
-
     pub(crate) fn lanes(self) -> Lanes {
         let (lane, kind) = (self.0 >> 3 & 31, self.0 & 7);
         match kind {

@@ -4,11 +4,10 @@
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::entity::SecondaryMap;
 use cranelift_codegen::entity::packed_option::PackedOption;
-use cranelift_codegen::ir::{Function, Inst, InstBuilder, InstructionData, Opcode, SourceLoc, Value};
+use cranelift_codegen::ir::{Function, Inst, InstBuilder, InstructionData, Opcode, Value};
 
 use super::memory::tenant;
 use super::unused::acts;
-use crate::abi::place::Place;
 
 /// Most instructions that a load passes.
 const FAR: usize = 128;
@@ -40,16 +39,16 @@ pub(crate) fn sink(func: &mut Function, loads: &[Inst]) {
     }
 }
 
-/// What uses a load's value may become one instruction with it, which is the user then: it accesses memory for the same lanes. Of two loads
-/// either may become so.
+/// What uses a load's value may become one instruction with it, which is the user then: it accesses memory for the same lanes. Of several
+/// loads that is the last one, since an instruction has one operand in memory, and nothing that may fault passes another such.
 pub(crate) fn place_users(func: &mut Function) {
     let mut found = Vec::new();
     for block in func.layout.blocks() {
         for inst in func.layout.block_insts(block).filter(|&inst| func.srcloc(inst).is_default()) {
             let loads = func.dfg.inst_args(inst).iter().filter_map(|&v| func.dfg.value_def(v).inst());
-            let places = loads.map(|load| func.srcloc(load)).filter(|place| !place.is_default());
-            let same = |a: SourceLoc, b: SourceLoc| if a == b { a } else { SourceLoc::new(Place(a.bits()).of_any().0) };
-            found.extend(places.reduce(same).map(|place| (inst, place)));
+            let here = |load: &Inst| func.layout.inst_block(*load) == Some(block) && !func.srcloc(*load).is_default();
+            let last = loads.filter(here).max_by(|&a, &b| func.layout.pp_cmp(a, b));
+            found.extend(last.map(|load| (inst, func.srcloc(load))));
         }
     }
     for (inst, place) in found {
