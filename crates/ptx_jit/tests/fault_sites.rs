@@ -247,48 +247,39 @@ fn whatever_fails_names_its_thread() {
     }
 }
 
-/// Loads of two lines are operands of one instruction: the processor's may take the one or the other from memory itself.
+/// Loads of two lines are operands of one instruction: the processor's may take the one or the other from memory itself. Four of them, of
+/// two bases, are asked about together, and in one block then.
 #[test]
 fn of_two_loads_the_right_one_is_named() {
-    let address = "mul.wide.u32 %rd2, %r0, 4; add.s64 %rd1, %rd0, %rd2; add.s64 %rd2, %rd1, 65536;";
-    let wide = "mul.wide.u32 %rd2, %r0, 8; add.s64 %rd1, %rd0, %rd2; add.s64 %rd2, %rd1, 65536;";
-    for (address, ty, reg, uses) in [
-        (
-            address,
-            "f32",
-            "%f",
-            ["mul.f32 %f0, A, B;", "sub.f32 %f0, A, B;", "fma.rn.f32 %f0, A, B, A;", "fma.rn.f32 %f0, %f0, A, B;"],
-        ),
-        (
-            address,
-            "u32",
-            "%r1",
-            ["add.u32 %r10, A, B;", "sub.u32 %r10, A, B;", "mad.lo.u32 %r10, A, B, A;", "xor.b32 %r10, A, B;"],
-        ),
-        (
-            wide,
-            "u64",
-            "%rd",
-            ["add.u64 %rd0, A, B;", "sub.u64 %rd0, A, B;", "mul.lo.u64 %rd0, A, B;", "and.b64 %rd0, A, B;"],
-        ),
-    ] {
-        for used in uses {
-            for (swapped, bad_first) in [(false, false), (false, true), (true, false), (true, true)] {
-                let [good, bad] =
-                    [("%rd1", "5"), ("%rd2", "6")].map(|(at, n)| format!("ld.global.{ty} {reg}{n}, [{at}];"));
-                let (first, second) = if bad_first { (&bad, &good) } else { (&good, &bad) };
-                let [a, b] = if swapped { ["6", "5"] } else { ["5", "6"] }.map(|n| format!("{reg}{n}"));
+    let floats = ["mul.f32 %f0, A, B;", "sub.f32 %f0, A, B;", "fma.rn.f32 %f0, A, B, A;", "fma.rn.f32 %f0, %f0, A, B;"];
+    let words = ["add.u32 %r10, A, B;", "sub.u32 %r10, A, B;", "mad.lo.u32 %r10, A, B, A;", "xor.b32 %r10, A, B;"];
+    let wide = ["add.u64 %rd0, A, B;", "sub.u64 %rd0, A, B;", "mul.lo.u64 %rd0, A, B;", "and.b64 %rd0, A, B;"];
+    let orders = [[0, 1], [1, 0]];
+    for (ty, size, reg, to, uses) in
+        [("f32", 4, "%f", "%f0", floats), ("u32", 4, "%r1", "%r10", words), ("u64", 8, "%rd", "%rd0", wide)]
+    {
+        let address = format!(
+            "mul.wide.u32 %rd2, %r0, {size}; add.s64 %rd1, %rd0, %rd2; add.s64 %rd2, %rd1, {BYTES}; add.s64 %rd1, %rd1, 4096;"
+        );
+        for (used, order, operands) in
+            uses.iter().flat_map(|used| orders.iter().flat_map(move |order| orders.map(|of| (used, order, of))))
+        {
+            // From the second base on there is nothing, but there is before it.
+            let load = |n: usize, r: usize, offset| format!("ld.global.{ty} {reg}{}, [%rd{}+{offset}];", n + r, n + 1);
+            let loads = [(3, 0), (5, -1024)].map(|(r, offset)| order.map(|n| load(n, r, offset)).join("\n")).join("\n");
+            let used = [0, 2].map(|by| {
+                let [a, b] = operands.map(|n| format!("{reg}{}", n + 3 + by));
                 let used = used.replace('A', &a).replace('B', &b);
-                let to = if reg == "%r1" { "%r10" } else { &format!("{reg}0") };
-                let (kernel, line) = kernel(address, &format!("{first}\n{second}\n{used}\nst.shared.{ty} [s], {to};"));
-                let line = line + u32::from(!bad_first);
-                for (engine, form) in ways() {
-                    let (was, site) = run(&kernel, &launch([64, 1, 1], [2, 1, 1], BASE), engine, form);
-                    let told = format!("{first} {second} {used} {engine:?} {form:?}: {was:?} {site:?}");
-                    let Exception::Access { address: at, .. } = was else { panic!("{told}") };
-                    let thread = ((at - BASE - BYTES) / if ty == "u64" { 8 } else { 4 }) as u32;
-                    assert_eq!((site.line, site.threads), (line, thread..thread + 1), "{told}");
-                }
+                format!("{used}\nst.global.{ty} [%rd1+{}], {to};", 2048 * (by + 1))
+            });
+            let (kernel, first) = kernel(&address, &format!("{loads}\n{}", used.join("\n")));
+            for (engine, form) in ways() {
+                let (was, site) = run(&kernel, &launch([64, 1, 1], [2, 1, 1], BASE), engine, form);
+                let told = format!("{loads} {used:?} {engine:?} {form:?}: {was:x?} {site:?}");
+                let Exception::Access { address, .. } = was else { panic!("{told}") };
+                let thread = ((address - BASE - BYTES) / size) as u32;
+                let line = first + u32::from(order == &[0, 1]);
+                assert_eq!((site.line, site.threads), (line, thread..thread + 1), "{told}");
             }
         }
     }
