@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use intervals::{IntervalMap, bearing};
-use ptx::check::NULL_BYTES;
+use ptx::launch::NULL_BYTES;
 
 /// Freed allocations that are remembered.
 const MOST_FREED: usize = 4096;

@@ -36,7 +36,10 @@ fn errors_show_at_the_call_where_calls_are_immediate() {
     for (way, place) in WAYS {
         let told = fault(daemon.sundial().arg("run").args(way).arg("--").arg(&probe));
         assert!(told.contains(&format!("the fault shows at the {place}")), "{way:?}: {told}");
-        assert!(told.contains(", by thread (0,0,0) of block (0,0,0), in kernel "), "{way:?}: {told}");
+        assert!(
+            told.contains(", by thread (0,0,0) of block (0,0,0), at line 8 of PTX, in kernel fault"),
+            "{way:?}: {told}"
+        );
         assert!(told.contains(" nearest="), "{way:?}: {told}");
     }
     // NVIDIA's way to ask for the same, here without a daemon.

@@ -8,9 +8,6 @@ use std::sync::Arc;
 use crate::ir::Kernel;
 use crate::launch::{Access, AccessError, Exception};
 
-/// Addresses up to here are what comes of null pointers.
-pub const NULL_BYTES: u64 = 1 << 16;
-
 /// Who does something, and where in the text.
 #[derive(Clone, Copy, Debug)]
 pub struct Site<'a> {

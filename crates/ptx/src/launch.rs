@@ -15,6 +15,8 @@ pub const CLUSTER_WINDOW_BYTES: u64 = LOCAL_WINDOW - SHARED_WINDOW;
 pub const LOCAL_WINDOW: u64 = (1 << 48) + (1 << 32);
 /// Size of the local window, bytes.
 pub const LOCAL_WINDOW_BYTES: u64 = 1 << 24;
+/// Addresses up to here are what comes of null pointers.
+pub const NULL_BYTES: u64 = 1 << 16;
 /// Threads in a warp.
 pub const WARP: u32 = 32;
 /// Most threads in a CTA.
@@ -203,6 +205,9 @@ pub enum Exception {
     Illegal,
 }
 
+/// Most characters of a kernel's name that are told: those of C++ templates may have some hundred.
+const MAX_NAME: usize = 1000;
+
 /// Where in a kernel something went wrong, as far as it is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FaultSite {
@@ -229,9 +234,11 @@ impl FaultSite {
             }
             _ => format!("block {}", at(self.ctaid)),
         };
+        // The name last: a tenant has chosen it.
+        let kernel = kernel.char_indices().nth(MAX_NAME).map_or(kernel, |(end, _)| &kernel[..end]);
         match self.line {
             0 => format!("by {who}, in kernel {kernel}"),
-            line => format!("by {who}, in kernel {kernel} at line {line} of PTX"),
+            line => format!("by {who}, at line {line} of PTX, in kernel {kernel}"),
         }
     }
 }

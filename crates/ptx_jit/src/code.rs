@@ -55,6 +55,8 @@ pub(crate) struct Region {
     pub(crate) around: Option<u32>,
     /// Its head is a loop in which threads may wait for others.
     pub(crate) waits: bool,
+    /// Line of PTX of what is at its head.
+    pub(crate) line: u32,
     /// The barrier at its head.
     pub(crate) barrier: Option<Box<Site>>,
     /// The warp operation at its head, if it waits for lanes.
@@ -77,10 +79,10 @@ impl Compiled {
             let function = text.address(region.begin);
             // SAFETY: the compiler has put a function with the signature that `RegionFn` states there.
             let function = unsafe { std::mem::transmute::<*const u8, RegionFn>(function) };
-            let crate::image::Region { exits, sole, around, waits, barrier, meeting, .. } = region;
+            let crate::image::Region { exits, sole, around, waits, line, barrier, meeting, .. } = region;
             let (barrier, meeting) = (barrier.map(Box::new), meeting.map(Box::new));
             let sole = exits.first().filter(|_| sole).map(|&to| to as usize);
-            regions.push(Region { function, exits, sole, straight: false, around, waits, barrier, meeting });
+            regions.push(Region { function, exits, sole, straight: false, around, waits, line, barrier, meeting });
             attached.push(region.attached);
         }
         let passes = |region: &Region| {

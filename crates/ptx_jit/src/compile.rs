@@ -251,7 +251,9 @@ fn region(
 /// What the scheduler must know of a region.
 fn describe(kernel: &Kernel, plan: &Plan, index: usize, attached: Attached, begin: u32, stack_bytes: u32) -> Region {
     let region = &plan.regions[index];
-    let joint = plan.nodes[region.head].joint(kernel).map(|inst| &inst.op);
+    let joint = plan.nodes[region.head].joint(kernel);
+    let line = joint.map_or(0, |inst| inst.line);
+    let joint = joint.map(|inst| &inst.op);
     let exits = region.exits.iter().filter_map(|&n| plan.region_of_head[n]).map(|r| r as u32).collect();
     Region {
         begin,
@@ -260,6 +262,7 @@ fn describe(kernel: &Kernel, plan: &Plan, index: usize, attached: Attached, begi
         around: None,
         sole: emit::only_exit(plan, region).is_some(),
         waits: region.waits,
+        line,
         barrier: joint.filter(|op| matches!(op, Op::Bar { .. })).map(|op| joint::site(op, kernel, plan)),
         meeting: joint::meeting(region.head, kernel, plan),
         attached,

@@ -119,6 +119,8 @@ pub(crate) struct Region {
     pub(crate) around: Option<u32>,
     /// Its head is a loop in which threads may wait for others.
     pub(crate) waits: bool,
+    /// Line of PTX of what is at its head.
+    pub(crate) line: u32,
     /// The barrier at its head.
     pub(crate) barrier: Option<Site>,
     /// The warp operation at its head, if it waits for lanes.
@@ -255,6 +257,16 @@ impl Image {
         match &self.body {
             Body::Machine(machine) => Some(machine.lanes),
             Body::Interpreted { .. } => None,
+        }
+    }
+
+    /// Accesses to a tenant's memory of which a fault could not tell the line: none, unless code generation has made something of a load
+    /// that nobody has foreseen.
+    #[must_use]
+    pub fn unknown_accesses(&self) -> usize {
+        match &self.body {
+            Body::Machine(machine) => machine.places.iter().filter(|place| place.1.line() == 0).count(),
+            Body::Interpreted { .. } => 0,
         }
     }
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use gpu::{ContextError, ContextId, GpuError, Request, RuntimeMemory, context_error};
 use parking_lot::{Mutex, RwLock};
+use ptx::launch::NULL_BYTES;
 
 use crate::context_core::limits::Limits;
 use crate::context_core::print_fifo::PrintFifo;
@@ -31,6 +32,9 @@ use crate::work::event_watch::EventWatch;
 
 /// Longest that an error waits until another one is told.
 const LONGEST_TELLING: Duration = Duration::from_secs(1);
+
+/// Longest that is waited to learn what is at the address of a fault.
+const LONGEST_LOOK: Duration = Duration::from_millis(20);
 
 /// What all contexts of a process on one GPU have in common.
 #[derive(Debug)]
@@ -98,7 +102,7 @@ pub(crate) struct ContextCore {
     stack_bytes: AtomicU32,
     /// Code of the error that sticks, or 0.
     error: AtomicU32,
-    /// Held by who tells of it before that; behind any other lock.
+    /// Held by who tells of it before that; behind any other lock, but for that of the allocations.
     telling: Mutex<()>,
     dead: AtomicBool,
     /// What exists on the GPU once a queue is needed; guards its making.
@@ -163,8 +167,10 @@ impl ContextCore {
     /// The GPU says that work of the context failed.
     fn fail(&self, error: &ContextError) {
         self.stick(error.into(), || {
-            let nearest = error.address().and_then(|address| self.memory().near(address, LONGEST_TELLING));
-            tracing::error!(context = self.id.0, nearest, "context failed: {error}");
+            // What comes of a null pointer is near nothing.
+            let address = error.address().filter(|&address| address >= NULL_BYTES);
+            let nearest = address.and_then(|address| self.memory().near(address, LONGEST_LOOK));
+            tracing::error!(context = self.id.0, %error, nearest, "context failed");
         });
         self.gpu.event_watch.end_recorders(self.id);
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use gpu::{ContextId, DevAddr, PAGE_BYTES};
 use intervals::{IntervalMap, bearing};
 use parking_lot::RwLock;
-use ptx::check::NULL_BYTES;
 
 use crate::error::{CudaError, Result};
 use crate::memory::addresses::Arena;
@@ -107,9 +106,6 @@ impl AllocationTable {
 
     /// Where an address is, told by the allocation that is nearest, if that can be found out in so short a time.
     pub(crate) fn near(&self, address: u64, within: Duration) -> Option<String> {
-        if address < NULL_BYTES {
-            return Some("a null pointer".to_owned());
-        }
         let tables = self.tables.try_read_for(within)?;
         let Some((range, found)) = tables.by_address.nearest(address) else {
             return Some("nothing is allocated".to_owned());

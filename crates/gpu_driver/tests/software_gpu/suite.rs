@@ -200,7 +200,7 @@ fn a_fault_ends_its_context_and_nothing_else() {
     let nowhere = LO + (100 << 20);
     victim.launch(0, kernel::STORE, 1, 1, &[nowhere + 8, 1]).unwrap();
     let line = PTX.lines().position(|line| line.contains("st.global.u64 [%rd1], %rd2")).unwrap() + 1;
-    let site = format!("by thread (0,0,0) of block (0,0,0), in kernel store at line {line} of PTX");
+    let site = format!("by thread (0,0,0) of block (0,0,0), at line {line} of PTX, in kernel store");
     let expected = ContextError::IllegalAddress { address: nowhere + 8, write: true, site };
     assert_eq!(victim.sync_in(0, 0), Err(GpuError::Context(expected.clone())));
     assert_eq!(gpu::context_error(&*victim.client, ContextId(0)), Ok(Some(expected.clone())));

@@ -29,6 +29,9 @@ pub(crate) struct Place(pub(crate) u32);
 const MAX_LINE: u32 = (1 << 24) - 1;
 
 impl Place {
+    /// Of an instruction of which nobody knows what it is for: there should be none.
+    pub(crate) const UNKNOWN: Place = Place(0);
+
     pub(crate) fn new(line: u32, lanes: Lanes) -> Place {
         let line = if line < MAX_LINE { line } else { 0 };
         let (lane, kind) = match lanes {

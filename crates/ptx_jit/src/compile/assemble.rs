@@ -89,10 +89,7 @@ fn places(buffer: &MachBufferFinalized<Final>) -> Vec<(u32, Place)> {
             ranges = rest;
         }
         let place = ranges.first().filter(|range| range.start <= trap.offset && !range.loc.is_default());
-        debug_assert!(place.is_some(), "an access of which nobody knows what it is for");
-        if let Some(range) = place {
-            found.push((trap.offset, Place(range.loc.bits())));
-        }
+        found.push((trap.offset, place.map_or(Place::UNKNOWN, |range| Place(range.loc.bits()))));
     }
     found
 }

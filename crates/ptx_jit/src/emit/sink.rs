@@ -39,15 +39,22 @@ pub(crate) fn sink(func: &mut Function, loads: &[Inst]) {
     }
 }
 
-/// What uses a load's value may become one instruction with it, which is the user then: it accesses memory for the same lanes. Of several
-/// loads that is the last one, since an instruction has one operand in memory, and nothing that may fault passes another such.
+/// What uses a load's value, or what was made of it, may become one instruction with it, which is the user then: it accesses memory for the
+/// same lanes. Of several loads that is the last one: an instruction has one operand in memory, and no load passes another on its way there.
 pub(crate) fn place_users(func: &mut Function) {
+    // What an instruction would be one with.
+    let mut loads: SecondaryMap<Inst, PackedOption<Inst>> = SecondaryMap::new();
     let mut found = Vec::new();
     for block in func.layout.blocks() {
-        for inst in func.layout.block_insts(block).filter(|&inst| func.srcloc(inst).is_default()) {
-            let loads = func.dfg.inst_args(inst).iter().filter_map(|&v| func.dfg.value_def(v).inst());
-            let here = |load: &Inst| func.layout.inst_block(*load) == Some(block) && !func.srcloc(*load).is_default();
-            let last = loads.filter(here).max_by(|&a, &b| func.layout.pp_cmp(a, b));
+        for inst in func.layout.block_insts(block) {
+            if !func.srcloc(inst).is_default() {
+                loads[inst] = inst.into();
+                continue;
+            }
+            let args = func.dfg.inst_args(inst).iter().filter_map(|&v| func.dfg.value_def(v).inst());
+            let here = args.filter(|&arg| func.layout.inst_block(arg) == Some(block));
+            let last = here.filter_map(|arg| loads[arg].expand()).max_by(|&a, &b| func.layout.pp_cmp(a, b));
+            loads[inst] = last.into();
             found.extend(last.map(|load| (inst, func.srcloc(load))));
         }
     }

@@ -77,6 +77,8 @@ struct State {
     last: usize,
     /// Behind the last byte of the stack.
     stack_base: usize,
+    /// Line of the barrier that could not be arrived at.
+    failed_line: u32,
 }
 
 /// What CTAs run on.
@@ -152,7 +154,9 @@ impl JitBatch {
         let result = trap::guarded(&current, || coroutine.resume(()));
         state.progress.fault_site = match (current.fault.take(), &result) {
             (Some(fault), _) => Some(site::of_fault(&state.context, &self.code, &fault)),
-            (None, CoroutineResult::Return(Step::Exception(_))) => Some(site::of_cta(&state.context, &self.code)),
+            (None, CoroutineResult::Return(Step::Exception(_))) => {
+                Some(site::of_cta(&state.context, &self.code, state.failed_line))
+            }
             (None, _) => state.context.exception.map(|_| site::of_helper(&state.context, &self.code, None)),
         };
         state.count_row();
@@ -310,6 +314,7 @@ impl JitBatch {
             waits_this_resume: 0,
             last: 0,
             stack_base: 0,
+            failed_line: 0,
         });
         let pointer = std::ptr::from_mut::<State>(&mut state);
         let stack = code.spare.stack()?;
@@ -580,7 +585,10 @@ impl State {
                 match self.arrive(region, site) {
                     Ok(true) => {}
                     Ok(false) => continue,
-                    Err(exception) => return Step::Exception(exception),
+                    Err(exception) => {
+                        self.failed_line = self.code.regions[region].line;
+                        return Step::Exception(exception);
+                    }
                 }
             }
             if self.code.regions[region].meeting.is_some() && !self.meet(region) {

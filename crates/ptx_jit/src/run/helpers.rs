@@ -45,12 +45,17 @@ pub(crate) fn address(helper: Helper) -> usize {
 pub(crate) fn attached<'a, T>(ctx: *mut Context, key: u32, list: impl Fn(&'a Attached) -> &'a Vec<OfLine<T>>) -> &'a T {
     let key = Key(key);
     // SAFETY: the context is live while its CTA runs.
-    let context = unsafe { &mut *ctx };
+    let regions = unsafe { (*ctx).attached };
     // SAFETY: the code outlives its CTAs.
-    let regions = unsafe { &*context.attached };
+    let regions = unsafe { &*regions };
     let found = regions.get(key.region()).and_then(|region| list(region).get(key.index()));
     let OfLine { line, what } = found.unwrap_or_else(|| raise(ctx, Exception::Illegal));
-    (context.line, context.thread, context.run_bytes) = (*line, context::SEVERAL, 0);
+    // SAFETY: as above.
+    unsafe { (*ctx).line = *line };
+    // SAFETY: as above.
+    unsafe { (*ctx).thread = context::SEVERAL };
+    // SAFETY: as above.
+    unsafe { (*ctx).run_bytes = 0 };
     what
 }
 
@@ -234,13 +239,15 @@ pub(crate) extern "C" fn resolve(ctx: *mut Context, site: u32, address: u64, how
     let Resolve { write, all } = Resolve::from_bits(how);
     let access = if write { Access::Write } else { Access::Read };
     let size = u64::from(site.ty.bytes() * site.count);
-    // SAFETY: the context is live while its CTA runs.
-    let context = unsafe { &mut *ctx };
     if all {
-        context.thread = context.first_thread;
+        // SAFETY: the context is live while its CTA runs.
+        unsafe { (*ctx).thread = (*ctx).first_thread };
     }
-    let found = locate(context, site.space, address, size, 0);
-    context.resolved = found_or_raise(ctx, found, address, access).addr() as u64;
+    // SAFETY: as above.
+    let found = locate(unsafe { &*ctx }, site.space, address, size, 0);
+    let host = found_or_raise(ctx, found, address, access).addr() as u64;
+    // SAFETY: as above.
+    unsafe { (*ctx).resolved = host };
 }
 
 /// One element, zero-extended.
@@ -376,8 +383,9 @@ fn copy_run(ctx: *mut Context, run: u32, bits: u32, thread: u32, (b, c): (u32, u
         let elements = unsafe { elements.add(first * size as usize) };
         let (from, to) = if access == Access::Read { (at, elements) } else { (elements, at) };
         // SAFETY: the context is live while its CTA runs.
-        let context = unsafe { &mut *ctx };
-        (context.run, context.run_bytes) = (at.addr() as u64 - first as u64 * size, size);
+        unsafe { (*ctx).run = at.addr() as u64 - first as u64 * size };
+        // SAFETY: as above.
+        unsafe { (*ctx).run_bytes = size };
         copy_elements(from, to, site.ty, count * site.count as usize);
         return;
     }

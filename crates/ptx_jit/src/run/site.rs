@@ -7,7 +7,7 @@ use ptx::launch::FaultSite;
 
 use super::trap::Fault;
 use crate::abi::context::{self, Context, SEVERAL};
-use crate::abi::place::{Lanes, Place};
+use crate::abi::place::Lanes;
 use crate::code::Compiled;
 
 /// Bytes of the longest instruction.
@@ -17,11 +17,12 @@ const LONGEST: usize = 15;
 pub(crate) fn of_fault(context: &Context, code: &Compiled, fault: &Fault) -> FaultSite {
     match code.place_of(fault.instruction()) {
         None => of_helper(context, code, Some(fault)),
-        Some((bytes, place)) => {
-            let threads = place.map_or(Lanes::Any, Place::lanes);
-            let threads = threads_of(context, code, fault, threads, bytes);
-            FaultSite { line: place.map_or(0, Place::line), ctaid: ctaid(context), threads }
+        Some((bytes, Some(place))) => {
+            let threads = threads_of(context, code, fault, place.lanes(), bytes);
+            FaultSite { line: place.line(), ctaid: ctaid(context), threads }
         }
+        // No access: the stack is used up, by whoever it is.
+        Some((_, None)) => of_cta(context, code, 0),
     }
 }
 
@@ -35,16 +36,16 @@ pub(crate) fn of_helper(context: &Context, code: &Compiled, fault: Option<&Fault
     FaultSite { line: context.line, ctaid: ctaid(context), threads }
 }
 
-/// Of an exception that nobody has raised: all threads wait for others.
-pub(crate) fn of_cta(context: &Context, code: &Compiled) -> FaultSite {
-    FaultSite { line: 0, ctaid: ctaid(context), threads: 0..code.threads }
+/// Of an exception that the scheduler of a CTA has found, at a line, or at none.
+pub(crate) fn of_cta(context: &Context, code: &Compiled, line: u32) -> FaultSite {
+    FaultSite { line, ctaid: ctaid(context), threads: 0..code.threads }
 }
 
 fn ctaid(context: &Context) -> [u32; 3] {
     [0, 1, 2].map(|axis| context.fixed[context::CTAID + axis])
 }
 
-/// The threads of a chunk; or of a warp, if it is smaller than that.
+/// The threads of the chunk that runs.
 fn all_of_chunk(context: &Context, code: &Compiled) -> Range<u32> {
     let first = context.first_thread.min(code.threads);
     first..(first + code.lanes).min(code.threads)

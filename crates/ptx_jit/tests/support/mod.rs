@@ -76,6 +76,7 @@ pub(crate) fn grid_over(
     window.map(0, &file, 0, bytes.len() as u64, Protection::ReadWrite).unwrap();
     // As code comes from another process or a file.
     let image = Image::compile_in(Arc::clone(kernel), launch.block, form, &Watch::unbounded()).unwrap();
+    assert_eq!(image.unknown_accesses(), 0, "{} accesses memory, and nobody knows at which line", kernel.name);
     let code = Code::install(Image::from_bytes(&image.to_bytes()).unwrap()).unwrap();
     assert!(code.is_machine_code() || expected_to_be_interpreted(kernel), "{} is interpreted", kernel.name);
     let grid = Grid {
