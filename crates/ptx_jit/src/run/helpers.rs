@@ -241,7 +241,8 @@ pub(crate) extern "C" fn resolve(ctx: *mut Context, site: u32, address: u64, how
     let size = u64::from(site.ty.bytes() * site.count);
     if all {
         // SAFETY: the context is live while its CTA runs.
-        unsafe { (*ctx).thread = (*ctx).first_thread };
+        let first = unsafe { (*ctx).first_thread };
+        is_at(ctx, first.into());
     }
     // SAFETY: as above.
     let found = locate(unsafe { &*ctx }, site.space, address, size, 0);
