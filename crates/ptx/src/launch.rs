@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::program::Origin;
+
 /// Generic addresses of the CTA's shared memory: outside every host address, inside the 49-bit GPU address space.
 pub const SHARED_WINDOW: u64 = 1 << 48;
 /// Size of the shared window, bytes.
@@ -220,9 +222,9 @@ pub struct FaultSite {
 }
 
 impl FaultSite {
-    /// The site in words, in a kernel of CTAs of `block` threads.
+    /// The site in words, in a kernel of CTAs of `block` threads, made of lines that have these `origins`, if its text was linked.
     #[must_use]
-    pub fn told(&self, kernel: &str, block: [u32; 3]) -> String {
+    pub fn told(&self, kernel: &str, block: [u32; 3], origins: &[Origin]) -> String {
         let [x, y, _] = block.map(|side| side.max(1));
         let at = |[x, y, z]: [u32; 3]| format!("({x},{y},{z})");
         let tid = |thread: u32| at([thread % x, thread / x % y, thread / x / y]);
@@ -236,9 +238,10 @@ impl FaultSite {
         };
         // The name last: a tenant has chosen it.
         let kernel = kernel.char_indices().nth(MAX_NAME).map_or(kernel, |(end, _)| &kernel[..end]);
-        match self.line {
-            0 => format!("by {who}, in kernel {kernel}"),
-            line => format!("by {who}, at line {line} of PTX, in kernel {kernel}"),
+        match (self.line, Origin::of(origins, self.line)) {
+            (0, _) => format!("by {who}, in kernel {kernel}"),
+            (line, None) => format!("by {who}, at line {line} of PTX, in kernel {kernel}"),
+            (_, Some((module, line))) => format!("by {who}, at line {line} of PTX of {module}, in kernel {kernel}"),
         }
     }
 }

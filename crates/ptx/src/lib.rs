@@ -70,4 +70,4 @@ pub mod warp;
 pub use decl::{Linkage, Opaque};
 pub use error::{PtxError, PtxErrorKind};
 pub use options::JitOptions;
-pub use program::{Entry, Program, Relocation, Resources, VarSpace, Variable};
+pub use program::{Entry, Origin, Program, Relocation, Resources, VarSpace, Variable};

@@ -1,9 +1,11 @@
 //! A module as its text declares it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
+
+use serde::{Deserialize, Serialize};
 
 use crate::children;
 use crate::decl::{Linkage, Opaque};
@@ -45,12 +47,24 @@ pub(crate) enum Item {
     Variable(usize),
 }
 
-/// From line `from` on, up to the next origin, a linked text is that of `module` from line `line` on.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Origin {
-    pub(crate) from: u32,
-    pub(crate) line: u32,
-    pub(crate) module: String,
+/// Where lines of a linked text come from, up to the next origin.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Origin {
+    /// Line of the linked text, from which on
+    pub from: u32,
+    /// it is that of a module from this line on.
+    pub line: u32,
+    /// The module's name, as who linked it has given it.
+    pub module: String,
+}
+
+impl Origin {
+    /// Module and line that a line comes from, by the `origins` in the order of the text.
+    #[must_use]
+    pub fn of(origins: &[Origin], line: u32) -> Option<(&str, u32)> {
+        let origin = &origins[origins.partition_point(|origin| origin.from <= line).checked_sub(1)?];
+        Some((&origin.module, origin.line.saturating_add(line.saturating_sub(origin.from))))
+    }
 }
 
 /// `.alias name, target;`
@@ -307,8 +321,16 @@ impl Program {
 
     /// Module and line that a line of a linked text comes from.
     pub(crate) fn origin(&self, line: u32) -> Option<(&str, u32)> {
-        let origin = &self.origins[self.origins.partition_point(|origin| origin.from <= line).checked_sub(1)?];
-        Some((&origin.module, origin.line.saturating_add(line - origin.from)))
+        Origin::of(&self.origins, line)
+    }
+
+    /// Where the lines come from that a kernel is made of, if the text was linked.
+    #[must_use]
+    pub fn origins(&self, kernel: &Kernel) -> Vec<Origin> {
+        let position = |line: u32| self.origins.partition_point(|origin| origin.from <= line).checked_sub(1);
+        let insts = kernel.blocks.iter().flat_map(|block| &block.insts);
+        let used: BTreeSet<usize> = insts.filter_map(|inst| position(inst.line)).collect();
+        used.into_iter().map(|at| self.origins[at].clone()).collect()
     }
 
     /// The error with the line that its author knows.

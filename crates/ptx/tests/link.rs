@@ -1,8 +1,9 @@
 //! Linking: several texts become one that does what they do together, or an error says what is wrong.
 
 use proptest::prelude::*;
+use ptx::ir::Op;
 use ptx::link::{Difference, LinkError, Module, link};
-use ptx::{Linkage, Program};
+use ptx::{Linkage, Origin, Program};
 use testgen::{interpret, ptx_case};
 
 const HEAD: &str = ".version 8.5\n.target sm_75\n.address_size 64\n";
@@ -99,6 +100,30 @@ fn what_was_linked_can_be_linked_again() {
         assert_eq!(error.line, 7, "{error}");
         assert!(error.to_string().contains("bad.ptx"), "{error}");
     }
+}
+
+/// A kernel of one module calls a function of another: its instructions have lines of both.
+#[test]
+fn instructions_know_their_module_and_line() {
+    let caller = ".extern .func f();\n.visible .entry k()\n{\n.reg .b64 %rd1;\nmov.u64 %rd1, 8;\ncall f;\nst.global.u32 [%rd1], 1;\nret;\n}\n";
+    let callee = "\n\n.visible .func f()\n{\n.reg .b64 %rd1;\nmov.u64 %rd1, 16;\nst.global.u64 [%rd1], 2;\nret;\n}\n";
+    for (texts, names) in [([caller, callee], ["a", "b"]), ([callee, caller], ["b", "a"])] {
+        let program = fine(&texts);
+        let kernel = program.lower(program.find_entry("k").expect("it is there"), &|_| None).expect("it is right");
+        let origins = program.origins(&kernel);
+        let stores = kernel.blocks.iter().flat_map(|block| &block.insts);
+        let stores = stores.filter_map(|inst| match &inst.op {
+            Op::St { ty, .. } => Some((ty.bytes(), Origin::of(&origins, inst.line)?)),
+            _ => None,
+        });
+        let mut stores: Vec<_> = stores.collect();
+        stores.sort_unstable();
+        let line = HEAD.lines().count() as u32 + 7;
+        assert_eq!(stores, [(4, (names[0], line)), (8, (names[1], line))]);
+    }
+    let alone = program(&format!("{HEAD}.visible .entry k() {{ ret; }}"));
+    let kernel = alone.lower(0, &|_| None).expect("it is right");
+    assert!(alone.origins(&kernel).is_empty());
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod check;
 
 use std::sync::Arc;
 
+use ptx::Origin;
 use ptx::ir::Kernel;
 use ptx::launch::MAX_CTA_BYTES;
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,8 @@ pub struct Facts {
     pub max_ntid: Option<[u32; 3]>,
     /// Is that bound exact (`.reqntid`)?
     pub exact_ntid: bool,
+    /// Where its lines come from, if its text was linked.
+    pub origins: Vec<Origin>,
 }
 
 impl Facts {
@@ -59,6 +62,7 @@ impl Facts {
             local_bytes: kernel.local_bytes,
             max_ntid: kernel.max_ntid,
             exact_ntid: kernel.exact_ntid,
+            origins: Vec::new(),
         }
     }
 }
@@ -218,7 +222,10 @@ impl Image {
         watch.check()?;
         let index = program.find_entry(entry).ok_or_else(|| CompileError::NoEntry { name: entry.to_owned() })?;
         let kernel = program.lower(index, symbols)?;
-        Image::compile(Arc::new(kernel), block, engine, watch)
+        let origins = program.origins(&kernel);
+        let mut image = Image::compile(Arc::new(kernel), block, engine, watch)?;
+        image.facts.origins = origins;
+        Ok(image)
     }
 
     /// The image as bytes; they name the engine's version and the kind of processor.

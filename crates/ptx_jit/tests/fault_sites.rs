@@ -7,6 +7,7 @@ mod support;
 
 use std::sync::Arc;
 
+use ptx::Origin;
 use ptx::ir::Kernel;
 use ptx::launch::{Access, AccessError, Control, DriverArea, Exception, FaultSite, Launch, Step};
 use ptx_jit::compiler::Watch;
@@ -332,12 +333,16 @@ fn loads_that_become_part_of_something_are_named() {
 #[test]
 fn a_site_is_told_in_words() {
     let site = FaultSite { line: 12, ctaid: [3, 1, 0], threads: 168..169 };
-    assert_eq!(site.told("k", [32, 8, 1]), "by thread (8,5,0) of block (3,1,0), at line 12 of PTX, in kernel k");
+    assert_eq!(site.told("k", [32, 8, 1], &[]), "by thread (8,5,0) of block (3,1,0), at line 12 of PTX, in kernel k");
     let some = FaultSite { threads: 32..64, ..site.clone() };
     assert_eq!(
-        some.told("k", [16, 8, 1]),
+        some.told("k", [16, 8, 1], &[]),
         "by one of threads (0,2,0) to (15,3,0) of block (3,1,0), at line 12 of PTX, in kernel k"
     );
+    let origin = |from, line, module: &str| Origin { from, line, module: module.to_owned() };
+    let origins = [origin(3, 1, "a.ptx"), origin(10, 40, "b.ptx"), origin(13, 1, "c.ptx")];
+    let linked = "by thread (8,5,0) of block (3,1,0), at line 42 of PTX of b.ptx, in kernel k";
+    assert_eq!(site.told("k", [32, 8, 1], &origins), linked);
     let all = FaultSite { line: 0, threads: 0..128, ..site };
-    assert_eq!(all.told("k", [16, 8, 1]), "by block (3,1,0), in kernel k");
+    assert_eq!(all.told("k", [16, 8, 1], &[]), "by block (3,1,0), in kernel k");
 }

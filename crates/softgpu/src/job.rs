@@ -537,7 +537,8 @@ fn run_batch(grid: &Grid, mut resident: Box<Resident>) -> Ctas {
         grid.window.expect_more();
     }
     let done = batch.ended() - before;
-    let site = || batch.fault_site().map(|site| site.told(&grid.code.kernel().name, grid.launch.block));
+    let kernel = grid.code.kernel();
+    let site = || batch.fault_site().map(|site| site.told(&kernel.name, grid.launch.block, &kernel.origins));
     let exception = match step {
         Step::Exception(exception) => Some((exception, site().unwrap_or_default())),
         _ => None,
