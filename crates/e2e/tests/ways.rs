@@ -40,7 +40,6 @@ fn errors_show_at_the_call_where_calls_are_immediate() {
             told.contains(", by thread (0,0,0) of block (0,0,0), at line 8 of PTX, in kernel fault"),
             "{way:?}: {told}"
         );
-        assert!(told.contains(" nearest="), "{way:?}: {told}");
     }
     // NVIDIA's way to ask for the same, here without a daemon.
     let mut native = Command::new(bin_dir().join("sundial"));
