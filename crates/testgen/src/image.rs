@@ -504,7 +504,8 @@ pub fn fuzz(data: &[u8]) {
     bytes[..8].copy_from_slice(&MAGIC.with(|magic| *magic));
     let Ok(object) = Object::decode(&bytes) else { return };
     let image = object.image();
-    let mut memory = Bounds { begin: image.base, end: image.base + image_bytes(image) as u64 };
+    // Padding behind the last row may lie beyond the last address.
+    let mut memory = Bounds { begin: image.base, end: image.base.saturating_add(image_bytes(image) as u64) };
     let mut words = rest.chunks(8).map(|chunk| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
     FORMS.with(|forms| {
         for _ in 0..8 {

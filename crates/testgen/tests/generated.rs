@@ -37,3 +37,13 @@ fn preemption_does_not_show() {
     }
     assert!(insts > 10_000 && loops > 30, "{insts} instructions, {loops} kernels with branches");
 }
+
+/// Its rows are 512 bytes apart, of which the last one, of a byte, is the last that there is.
+#[test]
+fn an_image_may_end_where_addresses_do() {
+    let image = texture::Image::pitched(texture::Format::U8, 1, u64::MAX - 1, [1, 1], 512);
+    let mut data = texture::Descriptor { image, sampler: None }.encode().to_vec();
+    assert!(texture::Object::decode(&texture::Descriptor { image, sampler: None }.encode()).is_ok());
+    data.resize(4096, 0);
+    testgen::image::fuzz(&data);
+}
