@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ptx::check::{Hazard, Site, source_line};
+use ptx::check::{Hazard, Site, linked_line, source_line};
 use ptx::launch::Access;
 use serde::Serialize;
 
@@ -33,6 +33,8 @@ impl fmt::Display for Check {
 pub struct Place {
     /// Line of PTX; 0 if unknown.
     pub ptx_line: u32,
+    /// Of which text, if several were linked.
+    pub module: Option<String>,
     /// File and line, where the compiler has left them (`nvcc -lineinfo`).
     pub source: Option<(String, u32)>,
 }
@@ -40,15 +42,19 @@ pub struct Place {
 impl Place {
     fn new(site: &Site<'_>, line: u32) -> Place {
         let source = site.text.and_then(|text| source_line(text, line));
-        Place { ptx_line: line, source: source.map(|source| (source.file.to_owned(), source.line)) }
+        let linked = site.text.and_then(|text| linked_line(text, line));
+        let (module, ptx_line) = linked.map_or((None, line), |(module, line)| (Some(module), line));
+        Place { ptx_line, module, source: source.map(|source| (source.file.to_owned(), source.line)) }
     }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [of, module] = self.module.as_ref().map_or(["", ""], |module| [" of ", module]);
+        let line = self.ptx_line;
         match &self.source {
-            Some((file, line)) => write!(f, "{file}:{line} (line {} of PTX)", self.ptx_line),
-            None => write!(f, "line {} of PTX", self.ptx_line),
+            Some((file, source)) => write!(f, "{file}:{source} (line {line} of PTX{of}{module})"),
+            None => write!(f, "line {line} of PTX{of}{module}"),
         }
     }
 }

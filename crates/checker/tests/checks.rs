@@ -165,6 +165,18 @@ fn reports_say_who_and_where() {
 }
 
 #[test]
+fn reports_name_the_text_that_was_linked() {
+    let bench = Bench::new("memory");
+    let text = ".version 8.5\n.pragma \"sundial from 20 a.ptx\";\n.visible .entry k()\n{\nret;\n}\n\
+                .pragma \"sundial from 3 b.ptx\";\n.func f()\n{\n.loc 1 5 0\nret;\n}\n.file 1 \"b.cu\"\n";
+    for line in [1, 5, 11] {
+        bench.checker.failed(&Site { text: Some(text), ..bench.site(line) }, Exception::Trap, 0);
+    }
+    let places: Vec<String> = bench.told.lock().iter().map(|report| report.place.to_string()).collect();
+    assert_eq!(places, ["line 1 of PTX", "line 22 of PTX of a.ptx", "b.cu:5 (line 6 of PTX of b.ptx)"]);
+}
+
+#[test]
 fn names_of_checks() {
     let of = |names: &str| names.parse::<Checks>();
     assert_eq!(of("memory, race"), Ok(Checks { memory: true, init: false, race: true }));

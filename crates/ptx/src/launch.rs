@@ -91,6 +91,21 @@ pub struct Launch {
 }
 
 impl Launch {
+    /// CTAs of `block` threads, with the parameter block, and nothing else asked for.
+    #[must_use]
+    pub fn new(grid: [u32; 3], block: [u32; 3], params: Vec<u8>) -> Launch {
+        Launch {
+            grid,
+            block,
+            dynamic_shared: 0,
+            params,
+            driver: DriverArea::default(),
+            grid_id: 0,
+            envregs: [0; 32],
+            cluster: [1; 3],
+        }
+    }
+
     /// Where the workspace of a cooperative grid is, of [`WORKSPACE_BYTES`]; nowhere, if it is none.
     #[must_use]
     pub fn workspace(&self) -> Option<u64> {

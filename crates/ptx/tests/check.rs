@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use ptx::Program;
 use ptx::check::{Checked, Checker, Hazard, HazardKind, Site, SourceLine, source_line};
 use ptx::interp::Cta;
-use ptx::launch::{Access, AccessError, Control, DriverArea, Exception, Launch, Step};
+use ptx::launch::{Access, AccessError, Control, Exception, Launch, Step};
 use testgen::Region;
 
 const BASE: u64 = 0x1000;
@@ -49,14 +49,10 @@ fn run_in(body: &str, end: u64, envregs: [u32; 32]) -> (Step, Arc<Recorder>) {
     let program = Program::parse(text.as_bytes()).expect("it is PTX");
     let kernel = Arc::new(program.lower(0, &|_| None).expect("it compiles"));
     let launch = Arc::new(Launch {
-        grid: [1; 3],
-        block: [64, 1, 1],
         dynamic_shared: 1024,
-        params: BASE.to_le_bytes().to_vec(),
-        driver: DriverArea::default(),
         grid_id: 1,
         envregs,
-        cluster: [1; 3],
+        ..Launch::new([1; 3], [64, 1, 1], BASE.to_le_bytes().to_vec())
     });
     let checker = Arc::new(Recorder { end, hazards: Mutex::default(), failures: Mutex::default() });
     let mut cta = Cta::new(kernel, launch, [0; 3]);

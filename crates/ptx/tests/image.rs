@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::f16;
 use ptx::Program;
-use ptx::launch::{DriverArea, Exception, Launch};
+use ptx::launch::{Exception, Launch};
 use testgen::image::{Manner, Random, THREADS, forms, scene};
 use testgen::interpret;
 use texture::{Access, Memory, Object};
@@ -14,14 +14,8 @@ const BASE: u64 = 0x20_0000_0000;
 
 fn launch(params: &[u64]) -> Arc<Launch> {
     Arc::new(Launch {
-        grid: [1; 3],
-        block: [THREADS as u32, 1, 1],
-        dynamic_shared: 0,
-        params: params.iter().flat_map(|p| p.to_le_bytes()).collect(),
-        driver: DriverArea::default(),
         grid_id: 1,
-        envregs: [0; 32],
-        cluster: [1; 3],
+        ..Launch::new([1; 3], [THREADS as u32, 1, 1], params.iter().flat_map(|p| p.to_le_bytes()).collect())
     })
 }
 

@@ -25,16 +25,7 @@ fn endless_kernels_give_the_worker_back() {
     let program = ptx::Program::parse(text).expect("the module is valid");
     let entry = program.find_entry("endless").expect("it is there");
     let kernel = Arc::new(program.lower(entry, &|_| None).expect("it compiles"));
-    let launch = Arc::new(Launch {
-        grid: [1; 3],
-        block: [64, 1, 1],
-        dynamic_shared: 0,
-        params: Vec::new(),
-        driver: DriverArea::default(),
-        grid_id: 1,
-        envregs: [0; 32],
-        cluster: [1; 3],
-    });
+    let launch = Arc::new(Launch { grid_id: 1, ..Launch::new([1; 3], [64, 1, 1], Vec::new()) });
     let mut cta = Cta::new(kernel, launch, [0; 3]);
     let memory = Region::new(0, Vec::new());
     for control in [Control::RUN, Control::PREEMPT] {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ptx::launch::{DriverArea, Launch};
+use ptx::launch::Launch;
 use ptx::matrix::Element;
 use testgen::matrix::{Form, Role, forms};
 
@@ -15,14 +15,8 @@ fn run(text: &str, memory: &mut Vec<u8>) {
     let program = ptx::Program::parse(text.as_bytes()).unwrap();
     let kernel = program.lower(0, &|_| None).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let launch = Launch {
-        grid: [1; 3],
-        block: [32, 1, 1],
-        dynamic_shared: 0,
-        params: [BASE, BASE + OUT as u64].iter().flat_map(|p| p.to_le_bytes()).collect(),
-        driver: DriverArea::default(),
         grid_id: 1,
-        envregs: [0; 32],
-        cluster: [1; 3],
+        ..Launch::new([1; 3], [32, 1, 1], [BASE, BASE + OUT as u64].iter().flat_map(|p| p.to_le_bytes()).collect())
     };
     testgen::interpret(&Arc::new(kernel), &Arc::new(launch), BASE, memory).unwrap();
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use hostmem::{Memfd, Protection, Window};
-use ptx::launch::{DriverArea, Launch, Step};
+use ptx::launch::{Launch, Step};
 use ptx_jit::{Batch, Code, EngineKind, Grid};
 
 const LO: u64 = 1 << 32;
@@ -46,16 +46,7 @@ fn params(list: &[(u64, usize)]) -> Vec<u8> {
 
 impl Bench {
     fn launch(&self, code: &Arc<Code>, case: &Case) -> Duration {
-        let launch = Launch {
-            grid: case.grid,
-            block: case.block,
-            dynamic_shared: 0,
-            params: case.params.clone(),
-            driver: DriverArea::default(),
-            grid_id: 1,
-            envregs: [0; 32],
-            cluster: [1; 3],
-        };
+        let launch = Launch { grid_id: 1, ..Launch::new(case.grid, case.block, case.params.clone()) };
         let grid = Arc::new(Grid {
             code: Arc::clone(code),
             launch,

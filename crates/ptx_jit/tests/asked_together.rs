@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use exchange::{SHAPES, check, run};
 use numbers::Random;
-use ptx::launch::{AccessError, Control, DriverArea, Exception, Launch};
+use ptx::launch::{AccessError, Control, Exception, Launch};
 
 /// In registers that are written once, as compilers do it: the thread, `%r14`; its word of the memory, `%in`, and of the results, `%out`; and
 /// where its words of shared memory are, `%own`.
@@ -166,14 +166,8 @@ fn of_a_warp(body: &str, at: u64) -> (Result<(), Exception>, Vec<u32>) {
     let program = ptx::Program::parse(text.as_bytes()).unwrap();
     let kernel = Arc::new(program.lower(0, &|_| None).unwrap());
     let launch = Arc::new(Launch {
-        grid: [1; 3],
-        block: [32, 1, 1],
-        dynamic_shared: 0,
-        params: [BASE, at].iter().flat_map(|a| a.to_le_bytes()).collect(),
-        driver: DriverArea::default(),
         grid_id: 1,
-        envregs: [0; 32],
-        cluster: [1; 3],
+        ..Launch::new([1; 3], [32, 1, 1], [BASE, at].iter().flat_map(|a| a.to_le_bytes()).collect())
     });
     let mut bytes: Vec<u8> = (0..1024_u32).flat_map(u32::to_le_bytes).collect();
     let done = support::run(&kernel, &launch, BASE, &mut bytes, Control::RUN);

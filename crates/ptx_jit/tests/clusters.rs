@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use hostmem::{Memfd, Protection, Window};
-use ptx::launch::{AccessError, Control, DriverArea, Exception, Launch, Step};
+use ptx::launch::{AccessError, Control, Exception, Launch, Step};
 use ptx_jit::compiler::Watch;
 use ptx_jit::{Batch, Code, Form, Grid, Image};
 use support::run;
@@ -26,14 +26,13 @@ struct Shape {
 impl Shape {
     fn launch(&self) -> Arc<Launch> {
         Arc::new(Launch {
-            grid: [0, 1, 2].map(|i| self.cluster[i] * self.clusters[i]),
-            block: [self.block, 1, 1],
-            dynamic_shared: 0,
-            params: BASE.to_le_bytes().to_vec(),
-            driver: DriverArea::default(),
             grid_id: 1,
-            envregs: [0; 32],
             cluster: self.cluster,
+            ..Launch::new(
+                [0, 1, 2].map(|i| self.cluster[i] * self.clusters[i]),
+                [self.block, 1, 1],
+                BASE.to_le_bytes().to_vec(),
+            )
         })
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use hostmem::{Mapping, Memfd, PAGE, Protection, Window};
 use ptx::ir::{Round, Ty};
-use ptx::launch::{Access, AccessError, Control, DriverArea, Exception, Launch, Step};
+use ptx::launch::{Access, AccessError, Control, Exception, Launch, Step};
 use ptx_jit::{Batch, Code, EngineKind, Grid};
 
 const LO: u64 = 0x7_0000_0000;
@@ -51,16 +51,7 @@ impl Machine {
         bytes.resize(16, 0);
         Arc::new(Grid {
             code,
-            launch: Launch {
-                grid: [1, 1, 1],
-                block: [block, 1, 1],
-                dynamic_shared: 0,
-                params: bytes,
-                driver: DriverArea::default(),
-                grid_id: 0,
-                envregs: [0; 32],
-                cluster: [1; 3],
-            },
+            launch: Launch::new([1, 1, 1], [block, 1, 1], bytes),
             window: Arc::clone(&self.window),
             window_lo: LO,
             control: Arc::clone(&self.control),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ptx::Origin;
 use ptx::ir::Kernel;
-use ptx::launch::{Access, AccessError, Control, DriverArea, Exception, FaultSite, Launch, Step};
+use ptx::launch::{Access, AccessError, Control, Exception, FaultSite, Launch, Step};
 use ptx_jit::compiler::Watch;
 use ptx_jit::{Batch, Code, EngineKind, Form, Grid, Image};
 
@@ -58,16 +58,7 @@ fn run(kernel: &Arc<Kernel>, launch: &Launch, engine: EngineKind, form: Form) ->
 }
 
 fn launch(block: [u32; 3], grid: [u32; 3], base: u64) -> Launch {
-    Launch {
-        grid,
-        block,
-        dynamic_shared: 0,
-        params: [base, BASE].map(u64::to_le_bytes).concat(),
-        driver: DriverArea::default(),
-        grid_id: 0,
-        envregs: [0; 32],
-        cluster: [1; 3],
-    }
+    Launch::new(grid, block, [base, BASE].map(u64::to_le_bytes).concat())
 }
 
 const SHAPES: [([u32; 3], [u32; 3]); 8] = [

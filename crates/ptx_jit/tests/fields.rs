@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use ptx::ir::Kernel;
-use ptx::launch::{Control, DriverArea, Launch};
+use ptx::launch::{Control, Launch};
 
 /// GPU address of the memory: for each thread three operands, then for each instruction its results.
 const BASE: u64 = 0x7_0000_0000;
@@ -129,16 +129,7 @@ fn operands() -> Vec<u32> {
 fn fields_of_words_agree_with_the_interpreter() {
     let instructions = instructions();
     let kernel = Arc::new(kernel(&instructions));
-    let launch = Arc::new(Launch {
-        grid: [1, 1, 1],
-        block: [THREADS as u32, 1, 1],
-        dynamic_shared: 0,
-        params: BASE.to_le_bytes().to_vec(),
-        driver: DriverArea::default(),
-        grid_id: 0,
-        cluster: [1; 3],
-        envregs: [0; 32],
-    });
+    let launch = Arc::new(Launch::new([1, 1, 1], [THREADS as u32, 1, 1], BASE.to_le_bytes().to_vec()));
     let mut memory: Vec<u8> = operands().into_iter().flat_map(u32::to_le_bytes).collect();
     memory.resize((memory.len() + instructions.len() * 2 * THREADS * 8).next_multiple_of(4096), 0);
     for control in [Control::RUN, Control::PREEMPT] {

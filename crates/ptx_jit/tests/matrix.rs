@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
-use ptx::launch::{AccessError, Control, DriverArea, Exception, Launch};
+use ptx::launch::{AccessError, Control, Exception, Launch};
 use ptx::matrix::Element;
 use support::run;
 use testgen::matrix::{Role, STRIDE, forms};
@@ -61,14 +61,12 @@ impl Random {
 
 fn launch(threads: u32, ctas: usize) -> Arc<Launch> {
     Arc::new(Launch {
-        grid: [ctas as u32, 1, 1],
-        block: [threads, 1, 1],
-        dynamic_shared: 0,
-        params: [BASE, OUT + (ctas as u64 - 1) * STRIDE as u64].iter().flat_map(|p| p.to_le_bytes()).collect(),
-        driver: DriverArea::default(),
         grid_id: 1,
-        envregs: [0; 32],
-        cluster: [1; 3],
+        ..Launch::new(
+            [ctas as u32, 1, 1],
+            [threads, 1, 1],
+            [BASE, OUT + (ctas as u64 - 1) * STRIDE as u64].iter().flat_map(|p| p.to_le_bytes()).collect(),
+        )
     })
 }
 

@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 
 use ptx::ir::Kernel;
-use ptx::launch::{Control, DriverArea, Launch};
+use ptx::launch::{Control, Launch};
 
 /// GPU address of the memory.
 const BASE: u64 = 0x7_0000_0000;
@@ -45,16 +45,7 @@ fn word(i: u32) -> u32 {
 }
 
 fn launch(block: [u32; 3], grid: [u32; 3]) -> Arc<Launch> {
-    Arc::new(Launch {
-        grid,
-        block,
-        dynamic_shared: 0,
-        params: BASE.to_le_bytes().to_vec(),
-        driver: DriverArea::default(),
-        grid_id: 0,
-        envregs: [0; 32],
-        cluster: [1; 3],
-    })
+    Arc::new(Launch::new(grid, block, BASE.to_le_bytes().to_vec()))
 }
 
 fn check(body: &str, shapes: &[([u32; 3], [u32; 3])]) {

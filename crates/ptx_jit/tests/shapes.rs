@@ -6,23 +6,14 @@ mod support;
 use std::sync::Arc;
 
 use ptx::ir::Kernel;
-use ptx::launch::{Control, DriverArea, Launch};
+use ptx::launch::{Control, Launch};
 use testgen::shapes::{BYTES, Shape};
 
 /// GPU address of the memory.
 const BASE: u64 = 0x7_0000_0000;
 
 fn launch(threads: u32) -> Arc<Launch> {
-    Arc::new(Launch {
-        grid: [1, 1, 1],
-        block: [threads, 1, 1],
-        dynamic_shared: 0,
-        params: BASE.to_le_bytes().to_vec(),
-        driver: DriverArea::default(),
-        grid_id: 0,
-        envregs: [0; 32],
-        cluster: [1; 3],
-    })
+    Arc::new(Launch::new([1, 1, 1], [threads, 1, 1], BASE.to_le_bytes().to_vec()))
 }
 
 /// Runs a kernel of a shape and size on both engines.

@@ -7,7 +7,7 @@ mod support;
 
 use std::sync::Arc;
 
-use ptx::launch::{Control, DriverArea, Exception, Launch, Step};
+use ptx::launch::{Control, Exception, Launch, Step};
 use ptx_jit::{Batch, Form};
 use support::{grid_over, run};
 use testgen::image::Random;
@@ -45,16 +45,7 @@ fn launch(case: &Case, bytes: u32) -> Arc<Launch> {
         *word = (*value).into();
     }
     params.extend(words.iter().chain(&[case.at as u32, bytes]).flat_map(|w| w.to_le_bytes()));
-    Arc::new(Launch {
-        grid: [1; 3],
-        block: [40, 1, 1],
-        dynamic_shared: 0,
-        params,
-        driver: DriverArea::default(),
-        grid_id: 1,
-        envregs: [0; 32],
-        cluster: [1; 3],
-    })
+    Arc::new(Launch { grid_id: 1, ..Launch::new([1; 3], [40, 1, 1], params) })
 }
 
 /// A kernel whose thread 0 executes `copy`, behind `before` and before `after`, which all threads execute. `%s` is where the tile is.

@@ -7,7 +7,7 @@ mod support;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use ptx::launch::{Control, DriverArea, Exception, Launch, Step};
+use ptx::launch::{Control, Exception, Launch, Step};
 use ptx_jit::Batch;
 use support::{grid_over, run};
 use testgen::image::{Form, Manner, Random, Scene, THREADS, forms, scene};
@@ -16,16 +16,7 @@ use texture::{Filter, Format, Shape};
 const BASE: u64 = 0x20_0000_0000;
 
 fn launch(block: [u32; 3], params: &[u64]) -> Arc<Launch> {
-    Arc::new(Launch {
-        grid: [1; 3],
-        block,
-        dynamic_shared: 0,
-        params: params.iter().flat_map(|p| p.to_le_bytes()).collect(),
-        driver: DriverArea::default(),
-        grid_id: 1,
-        envregs: [0; 32],
-        cluster: [1; 3],
-    })
+    Arc::new(Launch { grid_id: 1, ..Launch::new([1; 3], block, params.iter().flat_map(|p| p.to_le_bytes()).collect()) })
 }
 
 /// How both engines end, and the memory that they leave.

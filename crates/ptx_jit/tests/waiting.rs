@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use hostmem::{Memfd, Protection, Window};
-use ptx::launch::{DriverArea, Launch, Step};
+use ptx::launch::{Launch, Step};
 use ptx_jit::{Batch, Code, EngineKind, Grid};
 
 const LO: u64 = 0x7_0000_0000;
@@ -30,16 +30,7 @@ fn run(engine: EngineKind, body: &str, block: u32, ctas: u32) -> Vec<u32> {
     assert_eq!(code.is_machine_code(), engine == EngineKind::Jit, "{body}");
     let grid = Arc::new(Grid {
         code,
-        launch: Launch {
-            grid: [ctas, 1, 1],
-            block: [block, 1, 1],
-            dynamic_shared: 0,
-            params: LO.to_le_bytes().to_vec(),
-            driver: DriverArea::default(),
-            grid_id: 0,
-            envregs: [0; 32],
-            cluster: [1; 3],
-        },
+        launch: Launch::new([ctas, 1, 1], [block, 1, 1], LO.to_le_bytes().to_vec()),
         window: Arc::new(window),
         window_lo: LO,
         control: Arc::new(AtomicU32::new(0)),

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use hostmem::{Memfd, Protection, Window};
 use ptx::Program;
 use ptx::ir::Kernel;
-use ptx::launch::{Control, DriverArea, Exception, Launch, Step};
+use ptx::launch::{Control, Exception, Launch, Step};
 use ptx_jit::{Batch, Code, EngineKind, Grid};
 use serde::Serialize;
 use texture::{AddressMode, Descriptor, Filter, Format, Image, Sampler};
@@ -222,16 +222,7 @@ impl Memory<'_> {
         }
         Ok(Arc::new(Grid {
             code: Arc::clone(code),
-            launch: Launch {
-                grid: call.grid,
-                block: call.block,
-                dynamic_shared: 0,
-                params,
-                driver: DriverArea::default(),
-                grid_id: 1,
-                envregs: [0; 32],
-                cluster: [1; 3],
-            },
+            launch: Launch { grid_id: 1, ..Launch::new(call.grid, call.block, params) },
             window: Arc::clone(&self.window),
             window_lo: LO,
             control: Arc::new(AtomicU32::new(Control::RUN)),

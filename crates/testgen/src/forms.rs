@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use ptx::Program;
 use ptx::ir::Kernel;
-use ptx::launch::{DriverArea, Launch};
+use ptx::launch::Launch;
 use ptx::math::NAN_F64;
 
 /// Where the memory of a kernel lies.
@@ -246,16 +246,7 @@ impl Run {
         let mut memory = self.memory.clone();
         memory.resize((results + 8 * form.results.len() * self.threads as usize).next_multiple_of(64 << 10), 0);
         let params = [0, results as u64, self.cells as u64].map(|at| (BASE + at).to_le_bytes()).concat();
-        let launch = Launch {
-            grid: [self.threads / BLOCK, 1, 1],
-            block: [BLOCK, 1, 1],
-            dynamic_shared: 0,
-            params,
-            driver: DriverArea::default(),
-            grid_id: 1,
-            envregs: [0; 32],
-            cluster: [1; 3],
-        };
+        let launch = Launch { grid_id: 1, ..Launch::new([self.threads / BLOCK, 1, 1], [BLOCK, 1, 1], params) };
         (Arc::new(launch), memory)
     }
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use ptx::Program;
 use ptx::ir::Kernel;
-use ptx::launch::{DriverArea, Exception, Launch};
+use ptx::launch::{Exception, Launch};
 
 use crate::Engine;
 
@@ -238,16 +238,7 @@ fn case(
     let index = program.find_entry(entry).ok_or_else(|| here(format!("no kernel {entry}")))?;
     let symbols = |name: &str| globals.places.get(name).copied();
     let kernel = program.lower(index, &symbols).map_err(|e| here(e.to_string()))?;
-    let mut launch = Launch {
-        grid: [1; 3],
-        block: [1; 3],
-        dynamic_shared: 0,
-        params: vec![0; kernel.param_bytes as usize],
-        driver: DriverArea::default(),
-        grid_id: 1,
-        envregs: [0; 32],
-        cluster: [1; 3],
-    };
+    let mut launch = Launch { grid_id: 1, ..Launch::new([1; 3], [1; 3], vec![0; kernel.param_bytes as usize]) };
     for word in words {
         match word.split_once('=') {
             Some(("grid", v)) => launch.grid = shape(v).map_err(here)?,

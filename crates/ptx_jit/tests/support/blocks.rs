@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ptx::ir::Kernel;
-use ptx::launch::{Control, DriverArea, Launch};
+use ptx::launch::{Control, Launch};
 use ptx_jit::Form;
 
 /// GPU address of the memory, and its bytes: whole pages, behind which nothing is mapped.
@@ -28,16 +28,7 @@ pub(crate) fn kernel(body: &str) -> Arc<Kernel> {
 }
 
 fn launch(threads: u32) -> Arc<Launch> {
-    Arc::new(Launch {
-        grid: [1, 1, 1],
-        block: [threads, 1, 1],
-        dynamic_shared: 0,
-        params: BASE.to_le_bytes().to_vec(),
-        driver: DriverArea::default(),
-        grid_id: 0,
-        cluster: [1; 3],
-        envregs: [0; 32],
-    })
+    Arc::new(Launch::new([1, 1, 1], [threads, 1, 1], BASE.to_le_bytes().to_vec()))
 }
 
 /// Runs a kernel on both engines, for several blocks. Words of the memory are those of `word`.

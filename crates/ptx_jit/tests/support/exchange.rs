@@ -1,7 +1,7 @@
 //! Kernels in which lanes of a warp exchange values, in both engines, and in chunks of all widths.
 use std::sync::Arc;
 
-use ptx::launch::{Control, DriverArea, Launch};
+use ptx::launch::{Control, Launch};
 
 const BASE: u64 = 0x20_0000_0000;
 const BYTES: usize = 64 << 10;
@@ -38,14 +38,8 @@ pub(crate) fn run(body: &str, block: [u32; 3], padding: usize) -> Vec<u32> {
     let program = ptx::Program::parse(text.as_bytes()).unwrap();
     let kernel = Arc::new(program.lower(0, &|_| None).unwrap_or_else(|e| panic!("{body}: {e}")));
     let launch = Arc::new(Launch {
-        grid: [1; 3],
-        block,
-        dynamic_shared: 0,
-        params: [BASE, BASE + OUT as u64].iter().flat_map(|a| a.to_le_bytes()).collect(),
-        driver: DriverArea::default(),
         grid_id: 1,
-        envregs: [0; 32],
-        cluster: [1; 3],
+        ..Launch::new([1; 3], block, [BASE, BASE + OUT as u64].iter().flat_map(|a| a.to_le_bytes()).collect())
     });
     let memory: Vec<u8> = (0..BYTES as u32 / 4).flat_map(|i| input(i).to_le_bytes()).collect();
     let mut reference = memory.clone();

@@ -20,7 +20,7 @@ use ptx::ir::{
     Address, AtomOp, BarKind, BarRed, Block, BlockId, BoolOp, Cmp, Inst, IntOp, Kernel, MulPart, Op, Operand, Order,
     Param, PredRef, ReduxOp, Reg, RegTy, SReg, ShflMode, Space, Term, Ty, VoteMode,
 };
-use ptx::launch::{DriverArea, Launch};
+use ptx::launch::Launch;
 
 /// Where the generated kernels' memory lies.
 pub const BASE: u64 = 0x30_0000_0000;
@@ -142,14 +142,8 @@ pub fn generate(bytes: &[u8]) -> Generated {
     let areas = [BASE, BASE + u64::from(4 * INPUT_WORDS), BASE + u64::from(4 * INPUT_WORDS + 8 * CLASSES * CELLS)];
     let [input, cells, slots] = areas;
     let launch = Launch {
-        grid,
-        block,
-        dynamic_shared: 0,
-        params: [input, slots, cells].iter().flat_map(|a| a.to_le_bytes()).collect(),
-        driver: DriverArea::default(),
         grid_id: 1,
-        envregs: [0; 32],
-        cluster: [1; 3],
+        ..Launch::new(grid, block, [input, slots, cells].iter().flat_map(|a| a.to_le_bytes()).collect())
     };
     let mut memory = inputs(seed);
     memory.resize(((slots - BASE) as usize + (total * SLOT_BYTES) as usize).next_multiple_of(64 << 10), 0);
