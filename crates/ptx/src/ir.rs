@@ -12,6 +12,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::matrix::Product;
+use crate::program::Origin;
 use crate::tensor::Transfer;
 
 /// A virtual register: an index into [`Kernel::regs`].
@@ -733,6 +734,8 @@ pub struct Param {
 pub struct Kernel {
     /// Its name in PTX (mangled).
     pub name: String,
+    /// Where its lines come from, if its text was linked.
+    pub origins: Vec<Origin>,
     /// Parameters in order.
     pub params: Vec<Param>,
     /// Size of the parameter block, bytes.

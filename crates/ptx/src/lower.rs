@@ -77,6 +77,7 @@ pub(crate) fn lower(
     let (regs, blocks) = graph.finish();
     let stack_bytes = if has_stack { STACK_BYTES } else { 0 };
     let kernel = Kernel {
+        origins: Vec::new(),
         name: entry.name.clone(),
         params: entry.params.clone(),
         param_bytes: entry.param_bytes,

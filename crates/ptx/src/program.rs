@@ -316,7 +316,8 @@ impl Program {
     /// # Errors
     /// What is wrong with the kernel's text or not supported; an index out of range.
     pub fn lower(&self, entry: usize, symbols: &dyn Fn(&str) -> Option<u64>) -> Result<Kernel, PtxError> {
-        lower::lower(self, entry, symbols).map_err(|error| self.located(error))
+        let kernel = lower::lower(self, entry, symbols).map_err(|error| self.located(error))?;
+        Ok(Kernel { origins: self.origins(&kernel), ..kernel })
     }
 
     /// Module and line that a line of a linked text comes from.
@@ -325,8 +326,7 @@ impl Program {
     }
 
     /// Where the lines come from that a kernel is made of, if the text was linked.
-    #[must_use]
-    pub fn origins(&self, kernel: &Kernel) -> Vec<Origin> {
+    fn origins(&self, kernel: &Kernel) -> Vec<Origin> {
         let position = |line: u32| self.origins.partition_point(|origin| origin.from <= line).checked_sub(1);
         let insts = kernel.blocks.iter().flat_map(|block| &block.insts);
         let used: BTreeSet<usize> = insts.filter_map(|inst| position(inst.line)).collect();

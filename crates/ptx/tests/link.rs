@@ -110,10 +110,9 @@ fn instructions_know_their_module_and_line() {
     for (texts, names) in [([caller, callee], ["a", "b"]), ([callee, caller], ["b", "a"])] {
         let program = fine(&texts);
         let kernel = program.lower(program.find_entry("k").expect("it is there"), &|_| None).expect("it is right");
-        let origins = program.origins(&kernel);
         let stores = kernel.blocks.iter().flat_map(|block| &block.insts);
         let stores = stores.filter_map(|inst| match &inst.op {
-            Op::St { ty, .. } => Some((ty.bytes(), Origin::of(&origins, inst.line)?)),
+            Op::St { ty, .. } => Some((ty.bytes(), Origin::of(&kernel.origins, inst.line)?)),
             _ => None,
         });
         let mut stores: Vec<_> = stores.collect();
@@ -123,7 +122,7 @@ fn instructions_know_their_module_and_line() {
     }
     let alone = program(&format!("{HEAD}.visible .entry k() {{ ret; }}"));
     let kernel = alone.lower(0, &|_| None).expect("it is right");
-    assert!(alone.origins(&kernel).is_empty());
+    assert!(kernel.origins.is_empty());
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl Facts {
             local_bytes: kernel.local_bytes,
             max_ntid: kernel.max_ntid,
             exact_ntid: kernel.exact_ntid,
-            origins: Vec::new(),
+            origins: kernel.origins.clone(),
         }
     }
 }
@@ -222,10 +222,7 @@ impl Image {
         watch.check()?;
         let index = program.find_entry(entry).ok_or_else(|| CompileError::NoEntry { name: entry.to_owned() })?;
         let kernel = program.lower(index, symbols)?;
-        let origins = program.origins(&kernel);
-        let mut image = Image::compile(Arc::new(kernel), block, engine, watch)?;
-        image.facts.origins = origins;
-        Ok(image)
+        Image::compile(Arc::new(kernel), block, engine, watch)
     }
 
     /// The image as bytes; they name the engine's version and the kind of processor.
