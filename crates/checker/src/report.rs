@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use ptx::check::{Hazard, Site, linked_line, source_line};
+use ptx::Origin;
+use ptx::check::{Hazard, Site, source_line};
 use ptx::launch::Access;
 use serde::Serialize;
 
@@ -42,8 +43,8 @@ pub struct Place {
 impl Place {
     fn new(site: &Site<'_>, line: u32) -> Place {
         let source = site.text.and_then(|text| source_line(text, line));
-        let linked = site.text.and_then(|text| linked_line(text, line));
-        let (module, ptx_line) = linked.map_or((None, line), |(module, line)| (Some(module), line));
+        let linked = Origin::of(&site.kernel.origins, line);
+        let (module, ptx_line) = linked.map_or((None, line), |(module, line)| (Some(module.to_owned()), line));
         Place { ptx_line, module, source: source.map(|source| (source.file.to_owned(), source.line)) }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use checker::{Check, Checker, Checks, Memory, Report};
 use parking_lot::Mutex;
+use ptx::Origin;
 use ptx::check::{Checker as _, Hazard, HazardKind, Site};
 use ptx::ir::Kernel;
 use ptx::launch::{Access, AccessError, Exception};
@@ -166,7 +167,9 @@ fn reports_say_who_and_where() {
 
 #[test]
 fn reports_name_the_text_that_was_linked() {
-    let bench = Bench::new("memory");
+    let mut bench = Bench::new("memory");
+    let origin = |from, line, module: &str| Origin { from, line, module: module.to_owned() };
+    bench.kernel.origins = vec![origin(3, 20, "a.ptx"), origin(8, 3, "b.ptx")];
     let text = ".version 8.5\n.pragma \"sundial from 20 a.ptx\";\n.visible .entry k()\n{\nret;\n}\n\
                 .pragma \"sundial from 3 b.ptx\";\n.func f()\n{\n.loc 1 5 0\nret;\n}\n.file 1 \"b.cu\"\n";
     for line in [1, 5, 11] {

@@ -7,8 +7,6 @@ use std::sync::Arc;
 
 use crate::ir::Kernel;
 use crate::launch::{Access, AccessError, Exception};
-use crate::link;
-use crate::program::Origin;
 
 /// Who does something, and where in the text.
 #[derive(Clone, Copy, Debug)]
@@ -122,18 +120,6 @@ pub fn source_line(text: &str, line: u32) -> Option<SourceLine<'_>> {
     };
     let file = text.lines().find(named)?.split('"').nth(1)?;
     (line > 0).then_some(SourceLine { file, line })
-}
-
-/// Module and line that a line of a linked text comes from.
-#[must_use]
-pub fn linked_line(text: &str, line: u32) -> Option<(String, u32)> {
-    let before = text.lines().take(usize::try_from(line).ok()?.saturating_sub(1)).enumerate();
-    let origin = |(at, text): (usize, &str)| {
-        let named = text.trim_start().strip_prefix(".pragma \"")?;
-        link::read_origin(named.split_once('"')?.0, u32::try_from(at + 1).ok()?)
-    };
-    let last = before.filter_map(origin).last()?;
-    Origin::of(&[last], line).map(|(module, line)| (module.to_owned(), line))
 }
 
 /// Whether a function, or what is between two, begins at a line.

@@ -97,7 +97,7 @@ pub(crate) struct Context {
     pub(crate) known: crate::run::image::Known,
 }
 
-/// No thread.
+/// In [`Context::thread`]: the helper works for lanes at once, or has not begun with one.
 pub(crate) const SEVERAL: u32 = u32::MAX;
 
 /// Index of a special register in [`Context::fixed`].

@@ -149,6 +149,13 @@ pub(crate) extern "C" fn clock() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
+/// As [`is_at`], by the lane of the chunk that runs, or of the warp whose lanes operate together.
+pub(super) fn is_at_lane(ctx: *mut Context, lane: usize) {
+    // SAFETY: the context is live while its CTA runs.
+    let first = unsafe { (*ctx).first_thread };
+    is_at(ctx, u64::from(first) + lane as u64);
+}
+
 /// Host address of `size` bytes at an address of `space`, as thread `thread` sees it.
 fn locate(context: &Context, space: Space, address: u64, size: u64, thread: u64) -> Result<*mut u8, AccessError> {
     if size.is_power_of_two() && !address.is_multiple_of(size) {
@@ -240,11 +247,9 @@ pub(crate) extern "C" fn resolve(ctx: *mut Context, site: u32, address: u64, how
     let access = if write { Access::Write } else { Access::Read };
     let size = u64::from(site.ty.bytes() * site.count);
     if all {
-        // SAFETY: the context is live while its CTA runs.
-        let first = unsafe { (*ctx).first_thread };
-        is_at(ctx, first.into());
+        is_at_lane(ctx, 0);
     }
-    // SAFETY: as above.
+    // SAFETY: the context is live while its CTA runs.
     let found = locate(unsafe { &*ctx }, site.space, address, size, 0);
     let host = found_or_raise(ctx, found, address, access).addr() as u64;
     // SAFETY: as above.

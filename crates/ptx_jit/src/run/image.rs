@@ -13,7 +13,9 @@ use texture::{Access, Descriptor, MAX_RESULTS, MAX_SOURCES, Memory, Object, Refu
 
 use crate::abi::context::Context;
 use crate::abi::image::{Rows, Site};
-use crate::run::helpers::{active, attached, is_at, poll, raise, reach_global, read_element, update, write_element};
+use crate::run::helpers::{
+    active, attached, is_at_lane, poll, raise, reach_global, read_element, update, write_element,
+};
 
 /// Descriptors that have been read.
 #[derive(Debug, Default)]
@@ -50,13 +52,13 @@ pub(crate) extern "C" fn run(ctx: *mut Context, site: u32, bits: u32, same: u32,
         let seen = look(ctx, handle);
         let left = fast::perform(access, seen, &rows, bits);
         for lane in active(left) {
-            rows.begin(ctx, lane);
+            is_at_lane(ctx, lane);
             rows.perform(ctx, access, handle, &seen.object, lane);
         }
         return;
     }
     for lane in active(bits) {
-        rows.begin(ctx, lane);
+        is_at_lane(ctx, lane);
         let handle = rows.handle(lane);
         rows.perform(ctx, access, handle, &look(ctx, handle).object, lane);
     }
@@ -133,13 +135,6 @@ impl Lanes<'_> {
         for offset in (0..results * result * lanes).step_by(4) {
             self.write(self.rows.result(0) + offset, 0_u32);
         }
-    }
-
-    /// What follows is done for a lane.
-    fn begin(&self, ctx: *mut Context, lane: usize) {
-        // SAFETY: the context is live while its CTA runs.
-        let first = unsafe { (*ctx).first_thread };
-        is_at(ctx, u64::from(first) + lane as u64);
     }
 
     /// The access of one lane.

@@ -10,7 +10,7 @@ use ptx::matrix::{MAX_REGISTERS, Product};
 
 use crate::abi::context::Context;
 use crate::abi::joint::{Matrix, Slot};
-use crate::run::helpers::{attached, is_at, raise};
+use crate::run::helpers::{attached, is_at_lane, raise};
 use crate::run::joint::{lanes, write_lane, write_words};
 
 const LANES: usize = WARP as usize;
@@ -135,9 +135,7 @@ impl Lines {
             return self.at(lane);
         }
         let error = if aligned { AccessError::Shared } else { AccessError::Misaligned };
-        // SAFETY: the context is live while its CTA runs.
-        let first = unsafe { (*ctx).first_thread };
-        is_at(ctx, u64::from(first) + lane as u64);
+        is_at_lane(ctx, lane);
         raise(ctx, Exception::Access { address: offset.wrapping_add(self.window), access, error })
     }
 }
