@@ -18,6 +18,10 @@ use crate::handle::{self, Module, Table, Tag};
 use crate::memory::allocation::Kind;
 use crate::values::JitLog;
 
+/// Longest text of which every kernel is read at the load, bytes: what people write, and what their programs generate, but not
+/// libraries of thousands of kernels, which would take seconds.
+const MAX_READ_BYTES: usize = 256 << 10;
+
 /// Loaded code by handle.
 #[derive(Debug, Default)]
 pub(crate) struct CodeTables {
@@ -133,28 +137,38 @@ impl ModuleState {
         Ok(part)
     }
 
-    /// Loads it. A kernel that the GPU cannot run is no error here: a program may have one among hundreds, and never
-    /// launch it. Who asks for the compiler's log is told.
+    /// Loads it. Of a text that is not long every kernel is read now, as the vendor's assembler does: one that is not PTX is an
+    /// error here, and not at a launch. So it is for who asks for the compiler's log, however long the text. A kernel that is
+    /// PTX, but which this GPU cannot run, is none: a program may have one among hundreds, and never launch it.
+    ///
+    /// # Errors
+    /// `INVALID_PTX`: the log says of which kernels and lines; what loading asks for.
     pub(crate) fn load_all(&self, log: &mut JitLog) -> Result<()> {
         let part = self.part(log)?;
-        if log.ask {
-            self.ask_about_kernels(&part, log);
+        if log.ask || self.text.ptx.len() <= MAX_READ_BYTES {
+            self.read_kernels(&part, log)?;
         }
         Ok(())
     }
 
-    /// Adds to the log what the GPU says of kernels that it cannot run.
-    fn ask_about_kernels(&self, part: &Part, log: &mut JitLog) {
+    /// Has the GPU read all kernels; what it says of them goes to the log.
+    fn read_kernels(&self, part: &Part, log: &mut JitLog) -> Result<()> {
         let (module, stack_bytes) = (part.id, self.core.stack_bytes());
+        let mut valid = true;
         for (kernel, info) in (0..).zip(&part.info.kernels) {
             let answer = self.core.link().gpu().request(Request::PrepareKernel { module, kernel, stack_bytes });
-            let Err(GpuError::InvalidPtx { log: why, .. }) = answer else { continue };
+            let Err(GpuError::InvalidPtx { log: why, unsupported }) = answer else { continue };
             let line = format!("{}: {}\n", info.name, why.trim_end());
-            // What is wrong with its declarations was said at the load.
-            if !log.info.contains(&line) {
+            if !unsupported {
+                tracing::warn!(error = line.trim_end(), "PTX rejected");
+                log.error.push_str(&line);
+                valid = false;
+            } else if !log.info.contains(&line) {
+                // What is wrong with its declarations was said at the load.
                 log.info.push_str(&line);
             }
         }
+        if valid { Ok(()) } else { Err(CudaError::INVALID_PTX) }
     }
 
     /// A kernel by name.

@@ -63,6 +63,29 @@ fn rejected_code_leaves_a_log() {
 }
 
 #[test]
+fn a_kernel_that_is_not_ptx_is_refused_at_the_load() {
+    let (driver, fake) = driver();
+    let text = ".version 8 .entry nothing() .entry wrong() .entry tensor()";
+    let said = "wrong: line 9: no instruction\n";
+    let mut log = JitLog::default();
+    let answer = driver.module_load_data(&text.as_bytes(), &mut log);
+    assert_eq!((answer, log.error.as_str()), (Err(CudaError::INVALID_PTX), said));
+    assert!(log.info.ends_with("tensor: line 7: no tensors here\n"), "{}", log.info);
+    assert!(fake.requests().contains(&"UnloadModule".to_string()), "nothing of it is left");
+    let mut log = JitLog::default();
+    let answer = driver.library_load_data(&text.as_bytes(), &mut log);
+    assert_eq!((answer, log.error.as_str()), (Err(CudaError::INVALID_PTX), said));
+    // Of a long text kernels are read when they are wanted, or at once if somebody wants to know.
+    let long = format!("{text} {}", "// \n".repeat(100_000));
+    let module = load(&driver, long.as_bytes()).unwrap();
+    let wrong = driver.module_get_function(module, "wrong").unwrap();
+    assert_eq!(launch(&driver, wrong, &config([1; 3], [1; 3])), Err(CudaError::INVALID_PTX));
+    let mut log = JitLog { ask: true, ..JitLog::default() };
+    let answer = driver.module_load_data(&long.as_bytes(), &mut log);
+    assert_eq!((answer, log.error.as_str()), (Err(CudaError::INVALID_PTX), said));
+}
+
+#[test]
 fn parameters_arrive_where_the_kernel_has_them() {
     let (driver, fake) = driver();
     let module = load(&driver, CODE).unwrap();
@@ -267,6 +290,7 @@ fn another_stack_is_told_before_the_next_launch() {
     let (driver, fake) = driver();
     let module = load(&driver, CODE).unwrap();
     let nothing = driver.module_get_function(module, "nothing").unwrap();
+    fake.requests();
     for limit in [1024, 4096, 4096, 1024] {
         driver.ctx_set_limit(0, limit).unwrap();
         launch(&driver, nothing, &config([1; 3], [1; 3])).unwrap();

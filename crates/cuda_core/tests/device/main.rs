@@ -256,11 +256,7 @@ fn a_kernel_that_cannot_run_here_leaves_its_context_in_good_health_device() {
         ret; }\n.visible .entry plain() { ret; }\n.visible .entry exact() .reqntid 32 { ret; }\n";
     let mut log = JitLog::default();
     let mixed = driver.module_load_data(&text.as_bytes(), &mut log).unwrap_or_else(|error| panic!("{error}: {log:?}"));
-    // Who asks is told at the load; it is no error.
-    assert_eq!(log, JitLog::default());
-    log.ask = true;
-    let asked = driver.module_load_data(&text.as_bytes(), &mut log).unwrap_or_else(|error| panic!("{error}: {log:?}"));
-    driver.module_unload(asked).unwrap();
+    // Who wants to know is told at the load; it is no error.
     let [line] = log.info.lines().collect::<Vec<_>>()[..] else { panic!("{log:?}") };
     assert!(line.starts_with("tensor: ") && line.contains("wgmma") && log.error.is_empty(), "{log:?}");
     let get = |name| driver.module_get_function(mixed, name).unwrap();

@@ -8,7 +8,7 @@ mod old;
 mod tables;
 mod told;
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::{null, null_mut};
 
 use cuda as _;
@@ -534,14 +534,43 @@ fn compiler_log() {
     let log = CStr::from_bytes_until_nul(&text).expect("a NUL").to_str().expect("UTF-8");
     assert!(log.contains("nonsense") || log.contains('4'), "{log:?}");
     assert_eq!(values[0].addr(), log.len());
+    // So is what no kernel may hold, whether anybody wants to read why or not.
+    let wrong = |body: &str| {
+        CString::new(format!(
+            ".version 8.0\n.target sm_80\n.address_size 64\n.extern .func gone;\n\
+            .visible .entry k(.param .u64 p) {{\n.reg .b32 %r<3>;\n{body}\nret;\n}}\n"
+        ))
+        .expect("no NUL")
+    };
+    for (body, says) in [
+        ("nonsense.u32 %r1, %r2;", "unknown instruction 'nonsense'"),
+        ("add.u32 %r1, %r2;", "wrong number of operands"),
+        ("add.u32 %r1, %r2, %r9;", "unknown symbol '%r9'"),
+        ("bra AWAY;", "unknown label 'AWAY'"),
+        ("call gone;", "unresolved external function 'gone'"),
+    ] {
+        let (image, mut text) = (wrong(body), [0u8; 256]);
+        // SAFETY: no options; the text ends in NUL.
+        let loaded = unsafe { cuModuleLoadData(&mut module, image.as_ptr().cast()) };
+        assert_eq!(loaded, CUresult::CUDA_ERROR_INVALID_PTX, "{body}");
+        values = [std::ptr::without_provenance_mut(text.len()), text.as_mut_ptr().cast()];
+        // SAFETY: two options with their values; the text ends in NUL.
+        let loaded = unsafe {
+            cuModuleLoadDataEx(&mut module, image.as_ptr().cast(), 2, options.as_mut_ptr(), values.as_mut_ptr())
+        };
+        assert_eq!(loaded, CUresult::CUDA_ERROR_INVALID_PTX, "{body}");
+        let log = CStr::from_bytes_until_nul(&text).expect("a NUL").to_str().expect("UTF-8");
+        assert!(log.starts_with("k: ptx input, line 7; error: ") && log.contains(says), "{log:?}");
+    }
     // `CU_JIT_INFO_LOG_BUFFER` (3) and its size (4): a kernel that cannot run here is told of, and no error.
     let mut text = [0u8; 256];
     (options, values) = ([4, 3], [std::ptr::without_provenance_mut(text.len()), text.as_mut_ptr().cast()]);
-    let image = c".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry odd() { nonsense.sync; ret; }\n";
+    let image =
+        c".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry odd() { wgmma.fence.sync.aligned; ret; }\n";
     // SAFETY: as before.
     let loaded =
         unsafe { cuModuleLoadDataEx(&mut module, image.as_ptr().cast(), 2, options.as_mut_ptr(), values.as_mut_ptr()) };
     assert_eq!(loaded, OK);
     let log = CStr::from_bytes_until_nul(&text).expect("a NUL").to_str().expect("UTF-8");
-    assert!(log.starts_with("odd: ") && log.contains("nonsense"), "{log:?}");
+    assert!(log.starts_with("odd: ") && log.contains("wgmma"), "{log:?}");
 }

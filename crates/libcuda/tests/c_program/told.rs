@@ -131,7 +131,7 @@ pub(super) fn errors(folder: &std::path::Path) {
     assert_eq!(short, (NO, 0, Ok(String::new())), "no room for a line");
     let path = folder.join("cuda.log");
     let _ = std::fs::remove_file(&path);
-    let name = std::ffi::CString::new(path.to_str().expect("UTF-8")).expect("no NUL");
+    let name = CString::new(path.to_str().expect("UTF-8")).expect("no NUL");
     let mut from = before;
     // SAFETY: the path ends in NUL; the other one is not there.
     let dumped = unsafe { [cuLogsDumpToFile(Some(&mut from), name.as_ptr(), 0), cuLogsDumpToFile(None, null(), 0)] };
