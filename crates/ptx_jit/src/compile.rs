@@ -240,8 +240,9 @@ fn region(
     let builder = FunctionBuilder::new(&mut context.func, builder_context);
     let config = isa.frontend_config();
     let emitted = emit::emit_region(kernel, plan, index, &mut attached, builder, config, (floats, pointers));
-    let sinkable = emitted.map_err(|u| CompileError::Unsupported { line: u.line, what: u.what })?;
+    let (sinkable, rare) = emitted.map_err(|u| CompileError::Unsupported { line: u.line, what: u.what })?;
     emit::remove_unused(&mut context.func);
+    emit::sink_rare(&mut context.func, &rare);
     emit::sink(&mut context.func, &sinkable);
     emit::place_users(&mut context.func);
     watch.check()?;

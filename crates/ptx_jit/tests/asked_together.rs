@@ -14,6 +14,7 @@ use std::sync::Arc;
 use exchange::{SHAPES, check, run};
 use numbers::Random;
 use ptx::launch::{AccessError, Control, Exception, Launch};
+use ptx_jit::Form;
 
 /// In registers that are written once, as compilers do it: the thread, `%r14`; its word of the memory, `%in`, and of the results, `%out`; and
 /// where its words of shared memory are, `%own`.
@@ -196,4 +197,124 @@ fn what_comes_before_an_access_that_must_not_be_is_done() {
         assert!((0..32).all(|i| words[i + 64] as usize == 2 * i + 32), "{at:#x}: what was stored before");
         assert!((0..32).all(|i| words[i + 96] as usize == i + 96), "{at:#x}: what would be stored behind");
     }
+}
+
+/// Where the array of elements begins, and the first index: around the ends of memory, and where indices wrap.
+fn array(random: &mut Random, signed: bool, scale: i64, bytes: usize) -> (u64, u32) {
+    let end = WORDS as i64 * 4 / scale;
+    let (at, index) = match random.below(10) {
+        // The end of all that there may be pages in.
+        8 | 9 => (bytes as i64 + (1 << 20) - 4 * i64::from(random.below(6)) - scale * 5, i64::from(random.below(8))),
+        0 => (0, end - i64::from(random.below(12))),
+        1 => (-4 * i64::from(random.below(8)), i64::from(random.below(8))),
+        2 => (i64::from(random.below(4)), i64::from(random.below(64))),
+        // Memory is around the highest index, or the lowest one.
+        3 | 4 => {
+            let highest = if signed { i64::from(i32::MAX) } else { i64::from(u32::MAX) };
+            (2048 - scale * highest, highest - i64::from(random.below(12)))
+        }
+        5 if signed => (2048 - scale * i64::from(i32::MIN), i64::from(i32::MIN) + i64::from(random.below(12)) - 6),
+        _ => (0, i64::from(random.below(200))),
+    };
+    (BASE.wrapping_add_signed(at), index as u32)
+}
+
+/// Reads and writes of elements around an index, of an array in `%rd0`, with words of `%rd1` in between that are stored, and some that are
+/// read at places which depend on what was read before.
+fn elements(random: &mut Random, signed: bool, scale: i64, writes: bool) -> String {
+    let ty = if signed { "s32" } else { "u32" };
+    let (size, register) = random.of(&[(4, "%r9"), (8, "%rd9"), (4, "%f9")]);
+    let kind = if register == "%f9" { "f32".to_owned() } else { format!("u{}", 8 * size) };
+    let used = match register {
+        "%r9" => "mad.lo.u32 %r8, %r9, 3, %r8;",
+        "%rd9" => "cvt.u32.u64 %r9, %rd9; mad.lo.u32 %r8, %r9, 5, %r8;",
+        _ => "fma.rn.f32 %f8, %f9, %f7, %f8;",
+    };
+    let mut text = String::new();
+    let mut addresses = 0;
+    for _ in 0..4 + random.below(16) {
+        let new = addresses;
+        let element = format!("[%a{}+{}]", random.below(addresses.max(1)), size * (i64::from(random.below(4)) - 1));
+        let step = match random.below(if writes { 9 } else { 7 }) {
+            0..=2 => {
+                addresses += 1;
+                let from = if new > 0 && random.below(4) == 0 { format!("%c{}", new - 1) } else { "%r1".to_owned() };
+                let by = [0, 1, 2, 3, 4, -1, 60, 300][random.below(8) as usize];
+                format!("add.{ty} %c{new}, {from}, {by}; mul.wide.{ty} %b{new}, %c{new}, {scale}; add.s64 %a{new}, %rd0, %b{new};")
+            }
+            3..=5 if new > 0 => format!("ld.global.{kind} {register}, {element}; {used}"),
+            6 => "and.b32 %r10, %r8, 511; mul.wide.u32 %rd10, %r10, 4; add.s64 %rd10, %rd2, %rd10; ld.global.u32 %r11, [%rd10];\n\
+                  xor.b32 %r8, %r8, %r11;"
+                .to_owned(),
+            7 if new > 0 => format!("st.global.{kind} {element}, {register};"),
+            _ => format!("st.global.u32 [%rd1+{}], %r8;", 4 * random.below(16)),
+        };
+        writeln!(text, "{step}").unwrap();
+    }
+    text
+}
+
+/// Words of the memory.
+const WORDS: usize = 1024;
+
+/// Elements side by side of an array, whose indices are one number and others that are added to it: in one thread, also where some must not
+/// be accessed, or indices wrap; and in many.
+#[test]
+fn elements_around_an_index() {
+    let (mut done, mut failed) = (0, 0);
+    for seed in 0..1_500 {
+        let mut random = Random(seed);
+        let (signed, threads) = (random.below(2) == 0, if random.below(4) == 0 { 40 } else { 1 });
+        let scale = [4, 8, 8, 16][random.below(4) as usize];
+        let bytes = if threads == 1 { 4 * WORDS } else { 20 * WORDS };
+        let (array, index) = array(&mut random, signed, scale, bytes);
+        let again = random.below(3) == 0;
+        let body = elements(&mut random, signed, scale, threads == 1);
+        let begin = if again { "mov.u32 %r12, 0; AGAIN:" } else { "" };
+        let end = if again {
+            "add.u32 %r1, %r1, 1; add.u32 %r12, %r12, 1; setp.lt.u32 %p0, %r12, 4; @%p0 bra AGAIN;"
+        } else {
+            ""
+        };
+        let text = format!(
+            ".version 8.0\n.target sm_75\n.address_size 64\n\
+             .visible .entry k(.param .u64 a, .param .u64 o, .param .u64 m, .param .u32 i) {{\n\
+             .reg .b64 %rd<16>; .reg .b32 %r<16>; .reg .f32 %f<10>; .reg .b64 %a<24>; .reg .b64 %b<24>; .reg .b32 %c<24>; .reg .pred %p0;\n\
+             ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [o]; ld.param.u64 %rd2, [m]; ld.param.u32 %r1, [i]; mov.u32 %r0, %tid.x;\n\
+             mad.lo.u32 %r1, %r0, 2, %r1; mul.wide.u32 %rd3, %r0, 64; add.s64 %rd1, %rd1, %rd3; mov.u32 %r8, 7; mov.u32 %r9, 1;\n\
+             mov.u64 %rd9, 3; mov.f32 %f7, 0f3F000000; mov.f32 %f8, 0f3F800000; mov.f32 %f9, %f7;\n\
+             {begin}\n{body}{end}\nmov.b32 %r9, %f8; add.u32 %r8, %r8, %r9; st.global.u32 [%rd1+60], %r8; ret;\n}}\n"
+        );
+        let program = ptx::Program::parse(text.as_bytes()).unwrap();
+        let kernel = Arc::new(program.lower(0, &|_| None).unwrap_or_else(|e| panic!("{e}\n{text}")));
+        // What many threads write is behind what they read.
+        let out = if threads == 1 { BASE + 1024 } else { BASE + 16 * WORDS as u64 };
+        let mut params: Vec<u8> = [array, out, BASE].iter().flat_map(|a| a.to_le_bytes()).collect();
+        params.extend(index.to_le_bytes());
+        let launch = Arc::new(Launch::new([1; 3], [threads, 1, 1], params));
+        let memory: Vec<u8> = (0..bytes as u32 / 4).flat_map(|i| i.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+        let mut expected = memory.clone();
+        let expect = testgen::interpret(&kernel, &launch, BASE, &mut expected);
+        for form in [Form::default(), Form { alone: true, ..Form::default() }] {
+            let mut found = memory.clone();
+            let end = support::run_in(form, &kernel, &launch, BASE, &mut found, Control::RUN);
+            match (expect, end) {
+                (Ok(()), Ok(())) => assert!(found == expected, "{form:?} {array:#x} {index:#x}\n{text}"),
+                (Err(Exception::Access { address, .. }), Err(Exception::Access { address: told, error, .. })) => {
+                    let there = (BASE..BASE + bytes as u64 + (1 << 20)).contains(&told);
+                    let expected_error = if there { AccessError::Unmapped } else { AccessError::OutOfWindow };
+                    assert!(error == AccessError::Misaligned || error == expected_error, "{told:#x} {error:?}\n{text}");
+                    // Of pages that are not there a later one may be told, and in many threads another thread's.
+                    let one = threads == 1 && error != AccessError::Unmapped;
+                    assert!(
+                        !one || address == told && found == expected,
+                        "{form:?} {array:#x} {index:#x} {told:#x}\n{text}"
+                    );
+                }
+                ends => panic!("{ends:x?}: {form:?} {array:#x} {index:#x}\n{text}"),
+            }
+        }
+        *(if expect.is_ok() { &mut done } else { &mut failed }) += 1;
+    }
+    assert!(done > 300 && failed > 300, "{done} ran to their ends, {failed} did not");
 }

@@ -37,7 +37,7 @@ pub(crate) struct Pointer {
 pub(crate) struct Extension {
     pub(crate) index: Reg,
     scale: i64,
-    signed: bool,
+    pub(crate) signed: bool,
 }
 
 /// Deepest expressions that are followed: registers may be made of themselves.

@@ -1,14 +1,19 @@
 //! One question for several accesses: where a node accesses memory at places that are known before the first of them, all that must hold
 //! for them is asked there. They are done without another branch then, in one block, where operations take what they load from where it
-//! lies ([`super::sink`]); else one by one, as everywhere.
+//! lies ([`super::sink`]); else one by one, as everywhere. Of an array's elements side by side, whose indices are one number and constants
+//! that are added to it, as of a loop unrolled, one question is enough. Where a chunk is one lane, others that ask for themselves may be
+//! among them.
 
-use cranelift_codegen::ir::{Block, InstBuilder};
-use ptx::ir::{Address, Inst, Op, Operand, Order, Space, Ty};
+use cranelift_codegen::ir::{Block, InstBuilder, Value};
+use ptx::ir::{Address, Inst, Op, Operand, Order, Reg, RegTy, Space, Ty};
 
-use super::Emit;
 use super::consecutive::vectorable;
-use super::memory::Checks;
+use super::fixed::{Reach, Room};
+use super::memory::{Checked, Checks, Host, MAX_SPAN};
+use super::rare::Rare;
+use super::{Emit, Val};
 use crate::analysis::operands;
+use crate::analysis::pointers::Base;
 use crate::analysis::regset::RegSet;
 
 /// Most instructions between an access and the next one.
@@ -20,16 +25,72 @@ const MOST: usize = 256;
 /// Most conditions that are asked in a row: what each computes is kept for the accesses.
 const MOST_ASKED: usize = 12;
 
+/// Most that is added to an index, and how often.
+const MOST_AHEAD: i64 = 256;
+const MOST_ADDED: usize = 4;
+
 /// Accesses of a node that can be asked about together, and where the instructions end that belong to them.
 struct Segment {
     accesses: Vec<usize>,
     end: usize,
 }
 
+/// Elements of one array around one index.
+struct Row {
+    space: Space,
+    /// Bytes of an element.
+    size: i64,
+    /// Where the array begins, but for the number in it.
+    base: Base,
+    scale: i64,
+    signed: bool,
+    index: Value,
+    elements: Vec<Element>,
+}
+
+/// One of them: its address is in `r`, but for the offset, and `by` bytes behind that of the index.
+#[derive(Clone, Copy)]
+struct Element {
+    r: Reg,
+    offset: i64,
+    by: i64,
+    ahead: i64,
+}
+
+impl Row {
+    /// Do these elements belong to another row?
+    fn continues(&self, other: &Row) -> bool {
+        let of = |row: &Row| (row.space, row.size, row.scale, row.signed, row.index);
+        let aligned = |a: &Element, b: &Element| a.by.wrapping_sub(b.by) % self.size == 0;
+        of(self) == of(other) && self.base == other.base && aligned(&self.elements[0], &other.elements[0])
+    }
+
+    /// From the lowest to the highest; none if that is one index, or too far.
+    fn reach(&self) -> Option<Reach> {
+        let all = |of: fn(&Element) -> i64| self.elements.iter().map(of);
+        let (low, high) = (all(|e| e.by).min()?, all(|e| e.by).max()?);
+        let (least, most) = (all(|e| e.ahead).min()?, all(|e| e.ahead).max()?);
+        let span = high.checked_sub(low).filter(|&span| span <= MAX_SPAN[1])? + self.size;
+        (least < most && self.size.cast_unsigned().is_power_of_two()).then(|| Reach {
+            base: Base { number: low, ..self.base.clone() },
+            scale: self.scale,
+            signed: self.signed,
+            size: self.size,
+            span,
+            ahead: most,
+        })
+    }
+}
+
+/// What has been made of this before.
+fn known<T: PartialEq>(made: &[(T, Value)], of: &T) -> Option<Value> {
+    made.iter().find(|(other, _)| other == of).map(|(_, v)| *v)
+}
+
 impl<'a> Emit<'a, '_> {
     /// Emits instructions of a node from `first` on, if several of them access memory and can be asked about together; where they end.
     pub(super) fn asked_together(&mut self, insts: &'a [Inst], first: usize, late: &[usize]) -> Option<usize> {
-        if self.twice || self.exec.is_some() || self.plan.lanes() == 1 {
+        if self.twice || self.exec.is_some() {
             return None;
         }
         let mut checked = self.checked.clone();
@@ -47,10 +108,11 @@ impl<'a> Emit<'a, '_> {
         let others = self.b.func.dfg.num_blocks();
         self.instructions(insts, first..end, late);
         self.b.ins().jump(on, &[]);
-        let others = others..self.b.func.dfg.num_blocks();
-        for block in others.map(|block| Block::from_u32(block as u32)).chain([slow]) {
+        let others = others as u32..self.b.func.dfg.num_blocks() as u32;
+        for block in others.clone().map(Block::from_u32).chain([slow]) {
             self.b.set_cold_block(block);
         }
+        self.rare.push(Rare { head: slow, others });
         self.twice = false;
         self.b.switch_to_block(on);
         // What is known of registers that do not change on the way still holds.
@@ -74,6 +136,7 @@ impl<'a> Emit<'a, '_> {
     /// Goes to `slow` if something does not hold of what must for the accesses; code goes on here for all of it.
     fn ask(&mut self, insts: &[Inst], accesses: &[usize], slow: Block) {
         let mut asked = Checks::new();
+        self.side_by_side(insts, accesses);
         for (space, ty, count, addr) in accesses.iter().filter_map(|&i| access(&insts[i])) {
             for fine in self.what_must_hold(space, ty, count, addr).unwrap_or_default() {
                 if !asked.contains(&fine) {
@@ -91,27 +154,40 @@ impl<'a> Emit<'a, '_> {
     fn segment(&mut self, insts: &'a [Inst], first: usize, late: &[usize]) -> Option<Segment> {
         access(&insts[first])?;
         self.upcoming = &insts[first..];
-        let (mut asked, mut accesses, mut last) = (Checks::new(), Vec::new(), first);
-        let (mut written, mut loaded) = (RegSet::default(), RegSet::default());
         let follows = |i: usize| plain(&insts[i]) && !late.contains(&i);
+        // Where each address is known.
+        let (mut known, mut written) = (Vec::new(), RegSet::default());
+        for (i, inst) in insts.iter().enumerate().skip(first).take(MOST).take_while(|&(i, _)| follows(i)) {
+            if let Some((.., addr)) = access(inst)
+                && matches!(addr.base, Operand::Reg(base) if !written.contains(base))
+            {
+                known.push(i);
+            }
+            operands::writes(&inst.op).into_iter().for_each(|r| _ = written.insert(r));
+        }
+        self.side_by_side(insts, &known);
+        let (mut asked, mut accesses, mut last) = (Checks::new(), Vec::new(), first);
+        let mut loaded = RegSet::default();
         for (i, inst) in insts.iter().enumerate().skip(first).take(MOST) {
             if i - last > FAR || !follows(i) {
                 break;
             }
-            let writes = operands::writes(&inst.op);
-            if let Some((space, ty, count, addr)) = access(inst) {
-                let known = matches!(addr.base, Operand::Reg(base) if !written.contains(base));
-                let Some(fine) = known.then(|| self.what_must_hold(space, ty, count, addr)).flatten() else { break };
-                let new: Checks = fine.into_iter().filter(|fine| !asked.contains(fine)).collect();
-                if asked.len() + new.len() > MOST_ASKED {
-                    break;
+            let Some((space, ty, count, addr)) = access(inst) else { continue };
+            operands::writes(&inst.op).into_iter().for_each(|r| _ = loaded.insert(r));
+            let fine = known.contains(&i).then(|| self.what_must_hold(space, ty, count, addr)).flatten();
+            let Some(fine) = fine else {
+                if self.plan.lanes() == 1 {
+                    continue;
                 }
-                asked.extend(new);
-                accesses.push(i);
-                last = i;
-                writes.iter().for_each(|&r| _ = loaded.insert(r));
+                break;
+            };
+            let new: Checks = fine.into_iter().filter(|fine| !asked.contains(fine)).collect();
+            if asked.len() + new.len() > MOST_ASKED {
+                break;
             }
-            writes.into_iter().for_each(|r| _ = written.insert(r));
+            asked.extend(new);
+            accesses.push(i);
+            last = i;
         }
         if accesses.len() < 3 && accesses.len() <= asked.len() {
             return None;
@@ -125,6 +201,67 @@ impl<'a> Emit<'a, '_> {
             }
         }
         Some(Segment { accesses, end })
+    }
+
+    /// Notes what must hold for accesses, each one for all lanes, whose indices are one value and numbers that are added to it: that there
+    /// is room from the lowest element to the highest one, and that no index wraps. Then all of them are where they are without a wrap.
+    fn side_by_side(&mut self, insts: &[Inst], accesses: &[usize]) {
+        let mut rows: Vec<Row> = Vec::new();
+        for (space, ty, count, addr) in accesses.iter().filter_map(|&i| access(&insts[i])) {
+            let size = i64::from(ty.bytes()) * count as i64;
+            let Operand::Reg(r) = addr.base else { continue };
+            if !matches!(space, Space::Global | Space::Const | Space::Generic) || self.reg_ty(r) != RegTy::B64 {
+                continue;
+            }
+            let val = self.get(r);
+            let Some((pointer, index)) = self.pointer(r, &val) else { continue };
+            let (index, ahead) = self.ahead(index);
+            let at = addr.offset.checked_add(size).and_then(|_| pointer.base.number.checked_add(addr.offset));
+            let by = pointer.scale.checked_mul(ahead).and_then(|by| by.checked_add(at?));
+            let (Val::Same(_), 0..=MOST_AHEAD, Some(by)) = (&val, ahead, by) else { continue };
+            let element = Element { r, offset: addr.offset, by, ahead };
+            let base = Base { number: 0, ..pointer.base };
+            let row =
+                Row { space, size, base, scale: pointer.scale, signed: pointer.signed, index, elements: vec![element] };
+            match rows.iter_mut().find(|other| row.continues(other)) {
+                Some(found) => found.elements.push(element),
+                None => rows.push(row),
+            }
+        }
+        let mut reached: Vec<(&Row, Reach, Room)> = Vec::new();
+        for row in &rows {
+            let Some(reach) = row.reach() else { continue };
+            let Some(room) = self.room(&reach) else { continue };
+            reached.push((row, reach, room));
+        }
+        let mut extended: Vec<((Value, bool), Value)> = Vec::new();
+        let mut asked: Vec<([Value; 2], Value)> = Vec::new();
+        for (row, reach, room) in &reached {
+            let of = (row.index, row.signed);
+            let index = known(&extended, &of).unwrap_or_else(|| self.extended(row.index, row.signed));
+            extended.push((of, index));
+            // One limit for all arrays that an index without a sign is into; where there are signs, each array adds its own number.
+            let alike = reached.iter().filter(|(other, ..)| !row.signed && (other.index, other.signed) == of);
+            let limits: Vec<Value> = alike.map(|(.., room)| room.limit).collect();
+            let room = room.to(self.least(&limits).unwrap_or(room.limit));
+            let fine = known(&asked, &[index, room.limit]).unwrap_or_else(|| self.is_below(room, row.signed, index));
+            asked.push(([index, room.limit], fine));
+            let host = self.host_of(room, reach, index);
+            for &Element { r, offset, by, .. } in &row.elements {
+                let host = Host::Whole(self.moved(host, by - reach.base.number));
+                self.checked.push(Checked::of_one(row.space, (r, offset), row.size, host, fine));
+            }
+        }
+    }
+
+    /// A value of 32 bits as another one to which a number is added; they may wrap.
+    fn ahead(&self, v: Value) -> (Value, i64) {
+        let (mut v, mut ahead) = (self.b.func.dfg.resolve_aliases(v), 0_i64);
+        for _ in 0..MOST_ADDED {
+            let Some((other, by)) = self.number_added(v) else { break };
+            (v, ahead) = (other, ahead + i64::from(by as i32));
+        }
+        (v, ahead)
     }
 
     /// What must hold for an access that is one for all lanes, or one for each side by side.

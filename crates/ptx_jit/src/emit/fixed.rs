@@ -4,11 +4,12 @@
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value, types};
-use ptx::ir::{IntOp, MulPart, Op, Operand, Reg, Ty};
+use ptx::ir::{Inst, IntOp, MulPart, Op, Operand, Reg, Ty};
 
 use super::alu::Parts;
 use super::{Emit, Val, trusted};
 use crate::analysis::classes::Class;
+use crate::analysis::operands;
 use crate::analysis::pointers::{Base, Extension, Pointer, parameter};
 
 /// Accesses by an index from a base on, in the window: what is limited alike.
@@ -33,9 +34,16 @@ pub(super) struct Room {
     at: Value,
     /// What is added to a signed index, extended, before it is compared.
     bias: Value,
-    /// The first index that is too high: an i32 for unsigned ones, else an i64.
-    limit: Value,
+    /// The first index that is too high.
+    pub(super) limit: Value,
     lanes: LaneRoom,
+}
+
+impl Room {
+    /// The same, up to a lower limit.
+    pub(super) fn to(self, limit: Value) -> Room {
+        Room { limit, ..self }
+    }
 }
 
 /// The same for lanes that have each an index of its own.
@@ -47,6 +55,9 @@ struct LaneRoom {
     /// Host address of the lowest access of that one.
     host: Value,
 }
+
+/// How far behind a load its value may be used as an index, and be loaded as one.
+const NEAR: usize = 16;
 
 /// Most of each that a function keeps.
 const MAX_ROOMS: usize = 12;
@@ -199,9 +210,6 @@ impl Emit<'_, '_> {
             limit = cursor.ins().select(odd, zero, limit);
             count = cursor.ins().select(odd, zero, count);
         }
-        if !reach.signed {
-            limit = cursor.ins().ireduce(types::I32, limit);
-        }
         let at = cursor.ins().iadd(at, delta);
         let from_low = cursor.ins().ishl_imm_u(low, i64::from(shift));
         let lanes = LaneRoom {
@@ -214,18 +222,52 @@ impl Emit<'_, '_> {
         Some(room)
     }
 
-    /// The host address of the lowest access of an index, an i32, and whether all of them may be.
-    pub(super) fn in_room(&mut self, room: Room, reach: &Reach, index: Value) -> (Value, Value) {
-        let (extended, ok) = if reach.signed {
-            let extended = self.b.ins().sextend(types::I64, index);
-            let biased = self.b.ins().iadd(extended, room.bias);
-            (extended, self.b.ins().icmp(IntCC::UnsignedLessThan, biased, room.limit))
-        } else {
-            let extended = self.b.ins().uextend(types::I64, index);
-            (extended, self.b.ins().icmp(IntCC::UnsignedLessThan, index, room.limit))
+    /// An index of 32 bits as one of 64.
+    pub(super) fn extended(&mut self, index: Value, signed: bool) -> Value {
+        if let Some(&known) = self.loaded.get(&(self.b.func.dfg.resolve_aliases(index), signed)) {
+            return known;
+        }
+        if signed { self.b.ins().sextend(types::I64, index) } else { self.b.ins().uextend(types::I64, index) }
+    }
+
+    /// Is what the current instruction writes to a register next read as an index, to be extended? By its sign, or without.
+    pub(super) fn is_index(&self, r: Reg) -> Option<bool> {
+        let reads = |inst: &&Inst| {
+            let mut reads = false;
+            operands::inst_reads(inst, &mut |read| reads |= read == r);
+            reads
         };
-        let scaled = self.times(extended, reach.scale);
-        (self.b.ins().iadd(room.at, scaled), ok)
+        let next = self.upcoming.iter().skip(1).take(NEAR).find(reads)?;
+        let &[to] = &operands::writes(&next.op)[..] else { return None };
+        self.pointers.extension(to).filter(|extension| extension.index == r).map(|extension| extension.signed)
+    }
+
+    /// The lower one of limits.
+    pub(super) fn least(&mut self, limits: &[Value]) -> Option<Value> {
+        limits.iter().copied().reduce(|a, b| {
+            if a == b {
+                return a;
+            }
+            if let Some((_, least)) = self.least.iter().find(|(of, _)| *of == [a, b]) {
+                return *least;
+            }
+            let least = self.at_entry().ins().smin(a, b);
+            self.least.push(([a, b], least));
+            least
+        })
+    }
+
+    /// May all accesses of an index, extended, be? Nothing but that number is needed, nor for the address: the processor extends what it
+    /// loads at no cost.
+    pub(super) fn is_below(&mut self, room: Room, signed: bool, index: Value) -> Value {
+        let biased = if signed { self.b.ins().iadd(index, room.bias) } else { index };
+        self.b.ins().icmp(IntCC::UnsignedLessThan, biased, room.limit)
+    }
+
+    /// The host address of the lowest access of an index, extended.
+    pub(super) fn host_of(&mut self, room: Room, reach: &Reach, index: Value) -> Value {
+        let scaled = self.times(index, reach.scale);
+        self.b.ins().iadd(room.at, scaled)
     }
 
     /// For lanes' indices of 32 bits: what they are ahead of the lowest one that may be accessed, without a sign; where the lowest access of

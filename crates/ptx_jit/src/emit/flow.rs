@@ -17,6 +17,7 @@ use cranelift_frontend::{FunctionBuilder, Switch};
 use ptx::ir::{Kernel, Op, Operand, PredRef, Reg, RegTy};
 use ptx::launch::WARP;
 
+use super::rare::Rare;
 use super::warps::Warps;
 use super::{Chunk, Emit, Mask, Unsupported, Val, invariants, own, slot, trusted};
 use crate::abi::context::at;
@@ -103,7 +104,7 @@ pub(crate) fn only_exit(plan: &Plan, region: &Region) -> Option<NodeId> {
     }
 }
 
-/// Emits the function of region `index` of the plan into `b`; tells the loads that [`super::sink`] may move.
+/// Emits the function of region `index` of the plan into `b`; tells the loads that [`super::sink`] may move, and the rare code that [`super::sink_rare`] may move others to.
 pub(crate) fn emit_region(
     k: &Kernel,
     plan: &Plan,
@@ -112,7 +113,7 @@ pub(crate) fn emit_region(
     mut b: FunctionBuilder<'_>,
     config: cranelift_codegen::isa::TargetFrontendConfig,
     (floats, pointers): (&Floats, &Pointers),
-) -> Result<Vec<Inst>, Unsupported> {
+) -> Result<(Vec<Inst>, Vec<Rare>), Unsupported> {
     let region = &plan.regions[index];
     let entry = b.create_block();
     b.append_block_params_for_function_params(entry);
@@ -138,12 +139,14 @@ pub(crate) fn emit_region(
     let warps = Warps::begin(&mut b, (k, plan, region), ctx, [first_warp, end_warp]);
     let Warps { warp, bits, next: next_warp, .. } = warps;
     let chunk_loop = b.create_block();
-    let sub = b.append_block_param(chunk_loop, types::I64);
+    // The number of the chunk; where lanes run by themselves, the bits of those that are left.
+    let by_lanes = plan.lanes() == 1 && !region.masked;
+    let at = b.append_block_param(chunk_loop, if by_lanes { types::I32 } else { types::I64 });
     let next_chunk = b.create_block();
     let at_frame = b.ins().imul_imm_s(warp, i64::from(plan.frame_bytes));
     let frame = b.ins().iadd(frames, at_frame);
     let placeholder =
-        Chunk { warp, frame, index: sub, base4: frame, base8: frame, scalars: frame, thread: bits, entry: bits };
+        Chunk { warp, frame, index: frame, base4: frame, base8: frame, scalars: frame, thread: bits, entry: bits };
     let mut e = Emit {
         k,
         plan,
@@ -169,6 +172,8 @@ pub(crate) fn emit_region(
         fixed: HashMap::new(),
         bases: Vec::new(),
         rooms: Vec::new(),
+        least: Vec::new(),
+        loaded: HashMap::new(),
         indices: HashMap::new(),
         opposites: HashMap::new(),
         two_lanes: None,
@@ -184,6 +189,7 @@ pub(crate) fn emit_region(
         floats,
         pointers,
         sinkable: Vec::new(),
+        rare: Vec::new(),
         written: RegSet::default(),
         touched: region.touched(&plan.live),
     };
@@ -206,10 +212,16 @@ pub(crate) fn emit_region(
         e.joint(&inst.op, bits);
     }
     let warp_end = e.b.create_block();
-    let zero = e.i64(0);
-    e.b.ins().jump(chunk_loop, &[super::arg(zero)]);
+    let first = if by_lanes { bits } else { e.i64(0) };
+    e.b.ins().jump(chunk_loop, &[super::arg(first)]);
     e.b.switch_to_block(chunk_loop);
-    e.chunk_prologue(warp, frame, sub, bits);
+    if by_lanes {
+        let lane = e.b.ins().ctz(at);
+        let lane = e.b.ins().uextend(types::I64, lane);
+        e.chunk_prologue(warp, frame, lane, bits);
+    } else {
+        e.chunk_prologue(warp, frame, at, bits);
+    }
 
     let nodes = region.nodes.clone();
     let mut blocks = Blocks {
@@ -241,11 +253,15 @@ pub(crate) fn emit_region(
     }
 
     e.b.switch_to_block(next_chunk);
-    let following = e.b.ins().iadd_imm_s(sub, 1);
-    let more = e.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, following, i64::from(WARP / plan.lanes()));
     if plan.lanes() == WARP {
         e.b.ins().jump(warp_end, &[]);
+    } else if by_lanes {
+        let less = e.b.ins().iadd_imm_s(at, -1);
+        let left = e.b.ins().band(at, less);
+        e.b.ins().brif(left, chunk_loop, &[super::arg(left)], warp_end, &[]);
     } else {
+        let following = e.b.ins().iadd_imm_s(at, 1);
+        let more = e.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, following, i64::from(WARP / plan.lanes()));
         e.b.ins().brif(more, chunk_loop, &[super::arg(following)], warp_end, &[]);
     }
     e.b.switch_to_block(warp_end);
@@ -255,9 +271,9 @@ pub(crate) fn emit_region(
     e.b.ins().return_(&[exits]);
     let failure = e.unsupported.take();
     e.b.seal_all_blocks();
-    let Emit { b, sinkable, .. } = e;
+    let Emit { b, sinkable, rare, .. } = e;
     b.finalize(config);
-    failure.map_or(Ok(sinkable), Err)
+    failure.map_or(Ok((sinkable, rare)), Err)
 }
 
 impl<'a> Emit<'a, '_> {
@@ -347,6 +363,12 @@ impl<'a> Emit<'a, '_> {
         let head = self.region.head;
         let (entry, full_bits) = (self.chunk.entry, self.full_bits());
         let full = self.b.create_block();
+        if self.plan.lanes() == 1 && !self.region.masked {
+            // It would not be here were it not active.
+            self.b.ins().jump(full, &[]);
+            self.enter_full(full, blocks);
+            return;
+        }
         let (other, part) = (self.b.create_block(), self.b.create_block());
         let all = self.b.ins().icmp_imm_u(IntCC::Equal, entry, full_bits);
         self.b.ins().brif(all, full, &[], other, &[]);
@@ -363,6 +385,12 @@ impl<'a> Emit<'a, '_> {
             self.trap();
             self.b.ins().jump(blocks.next_chunk, &[]);
         }
+        self.enter_full(full, blocks);
+    }
+
+    /// Loads what code for full chunks begins with, in block `full`.
+    fn enter_full(&mut self, full: Block, blocks: &Blocks) {
+        let head = self.region.head;
         self.b.switch_to_block(full);
         for r in self.live_in(head) {
             self.reload(r);

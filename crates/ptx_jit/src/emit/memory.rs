@@ -8,7 +8,7 @@
 
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, MemFlagsData, Type, Value, types};
+use cranelift_codegen::ir::{Block, BlockArg, InstBuilder, InstructionData, MemFlagsData, Opcode, Type, Value, types};
 use ptx::ir::{Address, Op, Operand, Order, Reg, RegTy, Space, Ty};
 
 use super::alu::Parts;
@@ -46,6 +46,11 @@ pub(super) struct Checked {
 }
 
 impl Checked {
+    /// One access for all lanes, at an offset from a register, for which one thing must hold.
+    pub(super) fn of_one(space: Space, (base, low): (Reg, i64), size: i64, host: Host, fine: Value) -> Checked {
+        Checked { space, base, size, spaced: false, low, high: low + size, host, fine: vec![fine] }
+    }
+
     /// All of `fine` holds: if it is what must, nothing is to be asked any more.
     pub(super) fn settle(&mut self, fine: &[Value]) {
         if self.fine.iter().all(|condition| fine.contains(condition)) {
@@ -62,6 +67,9 @@ pub(super) enum Host {
     InSpace(Value),
 }
 
+/// A host address, and what is added to it.
+pub(super) type Displaced = (Value, i32);
+
 /// Most elements of a lane that are accessed one by one, at addresses of each lane's own.
 const FEW: usize = 2;
 
@@ -76,7 +84,7 @@ pub(super) type Checks = Vec<Value>;
 
 /// Most bytes that one check covers in shared memory, and elsewhere: a check of more would fail in a small window for what is
 /// in it.
-const MAX_SPAN: [i64; 2] = [1 << 16, 1 << 11];
+pub(super) const MAX_SPAN: [i64; 2] = [1 << 16, 1 << 11];
 /// Most bytes between the elements of neighbouring lanes that one check covers: the last lane's offset is a displacement.
 const MAX_DISTANCE: i64 = 1 << 20;
 
@@ -166,7 +174,7 @@ impl Emit<'_, '_> {
     }
 
     /// A load that [`super::sink`] may move, unless its instruction's order says something else.
-    pub(super) fn sinkable_load(&mut self, ty: Type, (host, offset): (Value, i32), lanes: Lanes) -> Value {
+    pub(super) fn sinkable_load(&mut self, ty: Type, (host, offset): Displaced, lanes: Lanes) -> Value {
         let value = self.for_lanes(lanes, |e| e.b.ins().load(ty, tenant(), host, offset));
         self.sinkable.extend(self.b.func.dfg.value_def(value).inst());
         value
@@ -250,6 +258,43 @@ impl Emit<'_, '_> {
                 let base = self.space_base(space);
                 self.b.ins().iadd(host, base)
             }
+        }
+    }
+
+    /// The same as an address and a displacement, which instructions of the processor add at no cost.
+    fn displaced(&mut self, space: Space, host: Host) -> Displaced {
+        let (Host::Whole(v) | Host::InSpace(v)) = host;
+        let number = self.number_added(v).filter(|(_, by)| (-MAX_DISTANCE..=MAX_DISTANCE).contains(by));
+        let (v, by) = number.map_or((v, 0), |(v, by)| (v, by as i32));
+        let host = if matches!(host, Host::Whole(_)) { Host::Whole(v) } else { Host::InSpace(v) };
+        (self.whole(space, host), by)
+    }
+
+    /// The value and the number of which this one is the sum, if it is one.
+    pub(super) fn number_added(&self, v: Value) -> Option<(Value, i64)> {
+        let dfg = &self.b.func.dfg;
+        let InstructionData::Binary { opcode: Opcode::Iadd, args } = dfg.insts[dfg.value_def(v).inst()?] else {
+            return None;
+        };
+        let [a, b] = args.map(|arg| dfg.resolve_aliases(arg));
+        let (v, by) = self.known(b).map(|by| (a, by)).or_else(|| Some((b, self.known(a)?)))?;
+        Some((v, by.cast_signed()))
+    }
+
+    /// A sum that was computed in a node, computed once more, so that it need not be kept.
+    fn recomputed(&mut self, v: Value) -> Value {
+        let func = &self.b.func;
+        let inst = func.dfg.value_def(v).inst().filter(|&inst| func.layout.inst_block(inst) != Some(self.entry));
+        match inst.map(|inst| func.dfg.insts[inst]) {
+            Some(InstructionData::Binary { opcode: opcode @ (Opcode::Iadd | Opcode::Ishl), args }) => {
+                let [a, b] = args.map(|arg| self.recomputed(arg));
+                if opcode == Opcode::Iadd { self.b.ins().iadd(a, b) } else { self.b.ins().ishl(a, b) }
+            }
+            Some(InstructionData::UnaryImm { opcode: Opcode::Iconst, imm }) => {
+                let ty = self.b.func.dfg.value_type(v);
+                self.b.ins().iconst(ty, imm)
+            }
+            _ => v,
         }
     }
 
@@ -367,7 +412,9 @@ impl Emit<'_, '_> {
         base.number = base.number.wrapping_add(addr.offset);
         let reach = Reach { base, scale, signed, size, span, ahead };
         let room = self.room(&reach)?;
-        Some(self.in_room(room, &reach, index))
+        let index = self.extended(index, signed);
+        let ok = self.is_below(room, signed, index);
+        Some((self.host_of(room, &reach, index), ok))
     }
 
     /// What must hold besides for all lanes to load at once from `host` on where not all are active: what the others load, nobody looks
@@ -469,7 +516,7 @@ impl Emit<'_, '_> {
         site: Site,
         (v, addr): (Value, Address),
         write: bool,
-        access: &mut dyn FnMut(&mut Self, Value) -> Vec<Value>,
+        access: &mut dyn FnMut(&mut Self, Displaced) -> Vec<Value>,
     ) -> Vec<Value> {
         let (space, size) = (site.space, i64::from(site.ty.bytes()) * i64::from(site.count));
         let (host, ok) = match self.covered(space, addr, size, false) {
@@ -481,7 +528,7 @@ impl Emit<'_, '_> {
         };
         let lanes = self.active_lanes();
         if ok.is_empty() {
-            let host = self.whole(space, host);
+            let host = self.displaced(space, host);
             return self.for_lanes(lanes, |e| access(e, host));
         }
         let [fast, slow, on] = [(); 3].map(|()| self.b.create_block());
@@ -489,22 +536,26 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(slow);
         self.b.set_cold_block(slow);
         let key = self.site(space, site.ty, site.count as usize);
-        let v = match self.address(space, addr) {
-            Val::Same(v) => v,
-            _ => v,
-        };
-        let wide = match self.b.func.dfg.value_type(v) {
-            types::I64 => v,
+        let wide = match (host, self.b.func.dfg.value_type(v)) {
+            // Of the same index as for the fast access, extended already.
+            (Host::Whole(host), _) => {
+                let host = self.recomputed(host);
+                self.b.ins().isub(host, self.inv.delta)
+            }
+            (_, types::I64) => match self.address(space, addr) {
+                Val::Same(v) => v,
+                _ => v,
+            },
             _ => self.b.ins().uextend(types::I64, v),
         };
         let how = self.i64(Resolve { write, all: lanes != Lanes::Any }.bits());
         let args = [self.inv.ctx, key, wide, how];
         self.call_rarely(Helper::Resolve, &args);
         let resolved = self.b.ins().load(types::I64, trusted(), self.inv.ctx, at::RESOLVED);
-        let given = self.for_lanes(lanes, |e| access(e, resolved));
+        let given = self.for_lanes(lanes, |e| access(e, (resolved, 0)));
         self.jump_with(on, &given);
         self.b.switch_to_block(fast);
-        let host = self.whole(space, host);
+        let host = self.displaced(space, host);
         let given = self.for_lanes(lanes, |e| access(e, host));
         self.jump_with(on, &given);
         let results = self.params_for(on, &given);
@@ -525,16 +576,30 @@ impl Emit<'_, '_> {
             let site = Site { space, ty, count: dsts.len() as u32 };
             let wanted =
                 || dsts.iter().enumerate().filter_map(|(i, dst)| Some((i as i32 * ty.bytes() as i32, (*dst)?)));
-            let loaded = self.scalar_access(site, (*v, addr), false, &mut |e, host| {
-                let one = |(offset, dst)| match e.component_types(dst)[..] {
+            // The processor extends what it loads at no cost.
+            let index = match *dsts {
+                [Some(dst)] if ty.bits() == 32 && self.reg_ty(dst) == RegTy::B32 => self.is_index(dst),
+                _ => None,
+            };
+            let loaded = self.scalar_access(site, (*v, addr), false, &mut |e, (host, from)| {
+                let mut one = |(offset, dst)| match e.component_types(dst)[..] {
+                    [types::I32] if index == Some(true) => e.b.ins().sload32(tenant(), host, offset),
+                    [types::I32] if index == Some(false) => e.b.ins().uload32(tenant(), host, offset),
                     [float @ (types::F32 | types::F64)] if float.bytes() == ty.bytes() => {
                         e.b.ins().load(float, tenant(), host, offset)
                     }
                     _ => e.scalar_load(ty, e.reg_ty(dst), tenant(), host, offset),
                 };
-                wanted().map(one).collect()
+                wanted().map(|(offset, dst)| one((from + offset, dst))).collect()
             });
-            for ((_, dst), v) in wanted().zip(loaded) {
+            for ((_, dst), mut v) in wanted().zip(loaded) {
+                if let Some(signed) = index
+                    && self.b.func.dfg.value_type(v) == types::I64
+                {
+                    let extended = v;
+                    v = self.b.ins().ireduce(types::I32, extended);
+                    self.loaded.insert((v, signed), extended);
+                }
                 self.set(dst, Val::Same(v));
             }
             return;
@@ -681,9 +746,9 @@ impl Emit<'_, '_> {
                 values.push(self.cast_from(v).filter(|&v| !self.is_vector(v)).unwrap_or(v));
             }
             let site = Site { space, ty, count: srcs.len() as u32 };
-            self.scalar_access(site, (*v, addr), true, &mut |e, host| {
+            self.scalar_access(site, (*v, addr), true, &mut |e, (host, from)| {
                 for (i, &v) in values.iter().enumerate() {
-                    e.b.ins().store(tenant(), v, host, i as i32 * ty.bytes() as i32);
+                    e.b.ins().store(tenant(), v, host, from + i as i32 * ty.bytes() as i32);
                 }
                 Vec::new()
             });

@@ -18,6 +18,7 @@ mod int;
 pub(crate) mod joint;
 mod memory;
 mod moves;
+mod rare;
 mod settle;
 mod sink;
 pub(crate) mod transparent;
@@ -143,6 +144,10 @@ pub(crate) struct Emit<'a, 'f> {
     fixed: HashMap<Reg, Value>,
     bases: Vec<(Base, Value)>,
     rooms: Vec<(fixed::Reach, fixed::Room)>,
+    /// The lower one of two limits.
+    least: Vec<([Value; 2], Value)>,
+    /// Numbers of 32 bits that were loaded as one of 64, and that: with their signs, or without.
+    loaded: HashMap<(Value, bool), Value>,
     /// 64-bit registers that have been made of an index in the node so far: the register in which that was extended, and the index, of 32
     /// bits, a scalar or in lanes.
     indices: HashMap<Reg, (Reg, Val)>,
@@ -172,6 +177,8 @@ pub(crate) struct Emit<'a, 'f> {
     pointers: &'a Pointers,
     /// Loads that [`sink`] may move.
     sinkable: Vec<Inst>,
+    /// Code for what [`ask`] has found not to hold.
+    rare: Vec<rare::Rare>,
     /// Registers that the region may write.
     written: RegSet,
     /// These, and registers that it reads before it writes them.
@@ -383,7 +390,12 @@ impl Emit<'_, '_> {
         {
             return from;
         }
-        self.b.ins().bitcast(ty, little(), v)
+        match (self.known(v), ty) {
+            // Made without a detour.
+            (Some(0), types::F32) => self.b.ins().f32const(0.0),
+            (Some(0), types::F64) => self.b.ins().f64const(0.0),
+            _ => self.b.ins().bitcast(ty, little(), v),
+        }
     }
 
     /// The value of which this one is the bits, of another type.
@@ -591,6 +603,7 @@ pub(crate) fn region_signature() -> Signature {
 
 pub(crate) use ahead::FETCH;
 pub(crate) use flow::{emit_region, only_exit};
+pub(crate) use rare::sink_rare;
 pub(crate) use sink::{place_users, sink};
 pub(crate) use unused::remove_unused;
 

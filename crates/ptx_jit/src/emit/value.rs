@@ -165,7 +165,7 @@ impl Emit<'_, '_> {
 
     /// `c + k * extend(b)`.
     pub(super) fn wide_scalar(&mut self, b: Value, c: Value, k: i64, signed: bool) -> Value {
-        let wide = if signed { self.b.ins().sextend(types::I64, b) } else { self.b.ins().uextend(types::I64, b) };
+        let wide = self.extended(b, signed);
         let scaled = self.times(wide, k);
         self.b.ins().iadd(c, scaled)
     }
