@@ -65,13 +65,23 @@ impl Row {
         of(self) == of(other) && self.base == other.base && aligned(&self.elements[0], &other.elements[0])
     }
 
-    /// From the lowest to the highest; none if that is one index, or too far.
+    /// Are there several indices?
+    fn is_long(&self) -> bool {
+        self.elements.iter().any(|element| element.ahead != self.elements[0].ahead)
+    }
+
+    /// Has another array the same index, without a sign, so that one limit is that of both?
+    fn shares_index(&self, other: &Row) -> bool {
+        !self.signed && !other.signed && self.index == other.index && !std::ptr::eq(self, other)
+    }
+
+    /// From the lowest element to the highest; none if that is too far.
     fn reach(&self) -> Option<Reach> {
         let all = |of: fn(&Element) -> i64| self.elements.iter().map(of);
         let (low, high) = (all(|e| e.by).min()?, all(|e| e.by).max()?);
-        let (least, most) = (all(|e| e.ahead).min()?, all(|e| e.ahead).max()?);
+        let most = all(|e| e.ahead).max()?;
         let span = high.checked_sub(low).filter(|&span| span <= MAX_SPAN[1])? + self.size;
-        (least < most && self.size.cast_unsigned().is_power_of_two()).then(|| Reach {
+        self.size.cast_unsigned().is_power_of_two().then(|| Reach {
             base: Base { number: low, ..self.base.clone() },
             scale: self.scale,
             signed: self.signed,
@@ -194,9 +204,10 @@ impl<'a> Emit<'a, '_> {
         }
         let mut end = last + 1;
         for i in (end..insts.len()).take(TAIL).take_while(|&i| follows(i) && access(&insts[i]).is_none()) {
+            // A comparison stays with the branch that it is for.
             let mut uses = false;
             operands::inst_reads(&insts[i], &mut |r| uses |= loaded.contains(r));
-            if uses {
+            if uses && !matches!(&insts[i].op, Op::Setp { .. }) {
                 end = i + 1;
             }
         }
@@ -229,7 +240,7 @@ impl<'a> Emit<'a, '_> {
             }
         }
         let mut reached: Vec<(&Row, Reach, Room)> = Vec::new();
-        for row in &rows {
+        for row in rows.iter().filter(|row| row.is_long() || rows.iter().any(|other| row.shares_index(other))) {
             let Some(reach) = row.reach() else { continue };
             let Some(room) = self.room(&reach) else { continue };
             reached.push((row, reach, room));
@@ -241,7 +252,7 @@ impl<'a> Emit<'a, '_> {
             let index = known(&extended, &of).unwrap_or_else(|| self.extended(row.index, row.signed));
             extended.push((of, index));
             // One limit for all arrays that an index without a sign is into; where there are signs, each array adds its own number.
-            let alike = reached.iter().filter(|(other, ..)| !row.signed && (other.index, other.signed) == of);
+            let alike = reached.iter().filter(|(other, ..)| std::ptr::eq(*row, *other) || row.shares_index(other));
             let limits: Vec<Value> = alike.map(|(.., room)| room.limit).collect();
             let room = room.to(self.least(&limits).unwrap_or(room.limit));
             let fine = known(&asked, &[index, room.limit]).unwrap_or_else(|| self.is_below(room, row.signed, index));

@@ -258,7 +258,8 @@ pub(crate) fn emit_region(
     } else if by_lanes {
         let less = e.b.ins().iadd_imm_s(at, -1);
         let left = e.b.ins().band(at, less);
-        e.b.ins().brif(left, chunk_loop, &[super::arg(left)], warp_end, &[]);
+        let some = e.b.ins().icmp_imm_u(IntCC::NotEqual, left, 0);
+        e.b.ins().brif(some, chunk_loop, &[super::arg(left)], warp_end, &[]);
     } else {
         let following = e.b.ins().iadd_imm_s(at, 1);
         let more = e.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, following, i64::from(WARP / plan.lanes()));
