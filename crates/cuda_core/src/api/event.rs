@@ -37,11 +37,12 @@ impl Driver {
     /// Destroys an event.
     ///
     /// # Errors
-    /// `INVALID_HANDLE`.
+    /// `INVALID_HANDLE`; the context's error, and the event is destroyed.
     pub fn event_destroy(&self, event: Event) -> Result<()> {
         self.ready()?;
-        self.events.remove(event.0)?.retire();
-        Ok(())
+        let state = self.events.remove(event.0)?;
+        state.retire();
+        state.core.check_last()
     }
 
     /// Records an event behind a stream's work.

@@ -32,13 +32,13 @@ impl Driver {
     /// Destroys a stream; its work still completes. A capture goes with the stream that it began in; one that the stream joined goes on.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` if it is none, or a default stream.
+    /// `INVALID_HANDLE` if it is none, or a default stream; the context's error, and the stream is destroyed.
     pub fn stream_destroy(&self, stream: Stream) -> Result<()> {
         self.ready()?;
         let state = self.streams.remove(stream.0)?;
         self.graphs.destroy_captured(&state);
         state.retire();
-        Ok(())
+        state.core.check_last()
     }
 
     /// Waits for all work of a stream.

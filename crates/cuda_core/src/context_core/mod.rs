@@ -200,6 +200,14 @@ impl ContextCore {
         }
     }
 
+    /// What is destroyed goes, whatever became of its context; who destroys it is told all the same, as by a driver.
+    ///
+    /// # Errors
+    /// The error that sticks.
+    pub(crate) fn check_last(&self) -> Result<()> {
+        if self.dead() { Ok(()) } else { self.check() }
+    }
+
     /// Makes the context exist on the GPU: at the first queue, so that limits can be set before.
     pub(crate) fn ensure_on_gpu(self: &Arc<Self>) -> Result<()> {
         if self.on_gpu() {

@@ -86,7 +86,9 @@ fn a_fault_sticks_to_its_context_only() {
     let well = driver.ctx_create(0, Device(0)).unwrap();
     let sick = driver.ctx_create(0, Device(0)).unwrap();
     let module = driver.module_load_data(&CODE, &mut JitLog::default()).unwrap();
-    let event = driver.event_create(0).unwrap();
+    let (event, other) = (driver.event_create(0).unwrap(), driver.event_create(0).unwrap());
+    let stream = driver.stream_create(0).unwrap();
+    let host = driver.mem_alloc_host(64).unwrap();
     let trap = driver.module_get_function(module, "trap").unwrap();
     let config = LaunchConfig::new([1; 3], [1; 3], 0, Stream::NULL);
     driver.launch_kernel(trap, &config, Params::Each(&mut |_, _| true)).unwrap();
@@ -96,6 +98,12 @@ fn a_fault_sticks_to_its_context_only() {
     assert_eq!(driver.event_synchronize(event), Err(CudaError::ILLEGAL_ADDRESS));
     assert_eq!(driver.event_query(event), Err(CudaError::ILLEGAL_ADDRESS));
     assert_eq!(driver.stream_create(0), Err(CudaError::ILLEGAL_ADDRESS));
+    assert_eq!(driver.mem_free_host(host), Err(CudaError::ILLEGAL_ADDRESS));
+    // Who destroys something is told, too; it is destroyed.
+    assert_eq!(driver.stream_destroy(stream), Err(CudaError::ILLEGAL_ADDRESS));
+    assert_eq!(driver.stream_destroy(stream), Err(CudaError::INVALID_HANDLE));
+    assert_eq!(driver.event_destroy(other), Err(CudaError::ILLEGAL_ADDRESS));
+    assert_eq!(driver.event_destroy(other), Err(CudaError::INVALID_HANDLE));
     assert_eq!(driver.ctx_get_device(), Ok(Device(0)));
     driver.ctx_push_current(well).unwrap();
     let memory = driver.mem_alloc(16).unwrap();
