@@ -7,6 +7,8 @@ use std::fmt;
 pub enum PtxErrorKind {
     /// The text is not PTX.
     Invalid,
+    /// An instruction is in no form that is known here: it is wrong, or PTX has forms of it that nothing here is known of.
+    UnknownForm,
     /// The text may well be PTX, but this implementation cannot run it.
     Unsupported,
 }
@@ -37,7 +39,7 @@ impl PtxError {
 impl fmt::Display for PtxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.kind {
-            PtxErrorKind::Invalid => "error",
+            PtxErrorKind::Invalid | PtxErrorKind::UnknownForm => "error",
             PtxErrorKind::Unsupported => "unsupported",
         };
         write!(f, "ptx input, line {}; {what}: {}", self.line, self.message)

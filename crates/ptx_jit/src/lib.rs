@@ -138,7 +138,7 @@ pub enum CompileError {
 impl From<ptx::PtxError> for CompileError {
     fn from(error: ptx::PtxError) -> CompileError {
         match error.kind {
-            PtxErrorKind::Invalid => CompileError::Invalid(error),
+            PtxErrorKind::Invalid | PtxErrorKind::UnknownForm => CompileError::Invalid(error),
             PtxErrorKind::Unsupported => CompileError::Refused(error),
         }
     }

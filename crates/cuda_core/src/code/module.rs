@@ -2,12 +2,13 @@
 //!
 //! A module is a PTX text, and a module of the GPU. That of a library is loaded when a kernel or variable of it is first used.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpu::{CodeImage, DevAddr, GpuError, KernelInfo, ModuleId, ModuleInfo, Request, Response};
 use parking_lot::{Condvar, Mutex};
+use ptx::{Program, PtxErrorKind};
 
 use crate::code::function::FunctionState;
 use crate::code::managed_variables::ManagedVariables;
@@ -18,9 +19,13 @@ use crate::handle::{self, Module, Table, Tag};
 use crate::memory::allocation::Kind;
 use crate::values::JitLog;
 
-/// Longest text of which every kernel is read at the load, bytes: what people write, and what their programs generate, but not
+/// Longest text of which the kernels are read at the load, bytes: what people write, and what their programs generate, but not
 /// libraries of thousands of kernels, which would take seconds.
 const MAX_READ_BYTES: usize = 256 << 10;
+/// Most instructions that are read then, with those of functions once for each call, and as how many a kernel counts that ends in an
+/// error: about a quarter of a second.
+const MAX_READ_INSTRUCTIONS: usize = 1 << 18;
+const INSTRUCTIONS_OF_AN_ERROR: usize = 1 << 12;
 
 /// Loaded code by handle.
 #[derive(Debug, Default)]
@@ -137,12 +142,12 @@ impl ModuleState {
         Ok(part)
     }
 
-    /// Loads it. Of a text that is not long every kernel is read now, as the vendor's assembler does: one that is not PTX is an
-    /// error here, and not at a launch. So it is for who asks for the compiler's log, however long the text. A kernel that is
-    /// PTX, but which this GPU cannot run, is none: a program may have one among hundreds, and never launch it.
+    /// Loads it. Of a text that is not long the kernels are read now, as the vendor's assembler does: what is no PTX is an error here,
+    /// and not at a launch. So it is for who asks for the compiler's log, however long the text. A kernel that may be PTX, but which this
+    /// GPU cannot run, is none: a program may have one among hundreds, and never launch it.
     ///
     /// # Errors
-    /// `INVALID_PTX`: the log says of which kernels and lines; what loading asks for.
+    /// `INVALID_PTX`: the log says of which kernels and lines; `OUT_OF_MEMORY`; the context's error.
     pub(crate) fn load_all(&self, log: &mut JitLog) -> Result<()> {
         let part = self.part(log)?;
         if log.ask || self.text.ptx.len() <= MAX_READ_BYTES {
@@ -151,24 +156,41 @@ impl ModuleState {
         Ok(())
     }
 
-    /// Has the GPU read all kernels; what it says of them goes to the log.
+    /// Reads the kernels, in the program's own time; what is wrong with them goes to the log.
     fn read_kernels(&self, part: &Part, log: &mut JitLog) -> Result<()> {
-        let (module, stack_bytes) = (part.id, self.core.stack_bytes());
-        let mut valid = true;
-        for (kernel, info) in (0..).zip(&part.info.kernels) {
-            let answer = self.core.link().gpu().request(Request::PrepareKernel { module, kernel, stack_bytes });
-            let Err(GpuError::InvalidPtx { log: why, unsupported }) = answer else { continue };
-            let line = format!("{}: {}\n", info.name, why.trim_end());
-            if !unsupported {
-                tracing::warn!(error = line.trim_end(), "PTX rejected");
-                log.error.push_str(&line);
-                valid = false;
-            } else if !log.info.contains(&line) {
-                // What is wrong with its declarations was said at the load.
+        // What there is to say of it as a whole, the GPU has said.
+        let Ok(program) = Program::parse(&self.text.ptx) else { return Ok(()) };
+        let globals = &part.info.globals;
+        let symbols: HashMap<&str, u64> =
+            globals.iter().map(|global| (global.name.as_str(), global.address.0)).collect();
+        // What is wrong with a kernel's declarations was said at the load.
+        let said: HashSet<&str> = part.info.log.lines().collect();
+        let mut left = if log.ask { usize::MAX } else { MAX_READ_INSTRUCTIONS };
+        let mut wrong = Vec::new();
+        for (index, entry) in program.entries().iter().enumerate() {
+            if left == 0 {
+                break;
+            }
+            let error = match program.lower(index, &|name| symbols.get(name).copied()) {
+                Ok(kernel) => {
+                    left = left.saturating_sub(kernel.blocks.iter().map(|block| block.insts.len()).sum());
+                    continue;
+                }
+                Err(error) => error,
+            };
+            left = left.saturating_sub(INSTRUCTIONS_OF_AN_ERROR);
+            let line = format!("{}: {error}", entry.name);
+            if error.kind == PtxErrorKind::Invalid {
+                wrong.push(line);
+            } else if !said.contains(line.as_str()) {
                 log.info.push_str(&line);
+                log.info.push('\n');
             }
         }
-        if valid { Ok(()) } else { Err(CudaError::INVALID_PTX) }
+        let Some(first) = wrong.first() else { return Ok(()) };
+        tracing::warn!(kernels = wrong.len(), first, "PTX rejected");
+        wrong.iter().for_each(|line| log.error.extend([line.as_str(), "\n"]));
+        Err(CudaError::INVALID_PTX)
     }
 
     /// A kernel by name.

@@ -257,9 +257,6 @@ impl Gpu for FakeGpu {
                 if name == "tensor" {
                     return Err(GpuError::InvalidPtx { log: "line 7: no tensors here".into(), unsupported: true });
                 }
-                if name == "wrong" {
-                    return Err(GpuError::InvalidPtx { log: "line 9: no instruction".into(), unsupported: false });
-                }
                 let mut info = FakeGpu::kernel(&name);
                 if name == "deep" {
                     info.max_threads = (64 << 10) / (*stack_bytes).max(64);

@@ -544,7 +544,7 @@ fn compiler_log() {
     };
     for (body, says) in [
         ("nonsense.u32 %r1, %r2;", "unknown instruction 'nonsense'"),
-        ("add.u32 %r1, %r2;", "wrong number of operands"),
+        ("add.u32 %r1 %r2;", "'%r2' where ',' or ';' was expected"),
         ("add.u32 %r1, %r2, %r9;", "unknown symbol '%r9'"),
         ("bra AWAY;", "unknown label 'AWAY'"),
         ("call gone;", "unresolved external function 'gone'"),

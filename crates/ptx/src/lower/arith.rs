@@ -184,12 +184,22 @@ impl Body<'_, '_> {
         let ftz = self.ftz(m, ty);
         let saturates = matches!(op, FloatOp::Add | FloatOp::Sub | FloatOp::Mul) && saturable(ty);
         let sat = saturates && m.take("sat");
-        let (dst, a, b) = (self.dst(0, ty)?, self.src(1, ty)?, self.src(2, ty)?);
+        let narrow = if matches!((op, ty), (FloatOp::Add | FloatOp::Sub, Ty::F32)) { m.find(half) } else { None };
+        let (dst, a, b) = (self.dst(0, ty)?, self.as_wide(1, ty, narrow)?, self.src(2, ty)?);
         let op = Op::Float { op, ty, round, ftz, sat, dst, a, b };
         match written {
             Some(_) => self.emit(op).map(|_| ()),
             None => self.emit_loose(op),
         }
+    }
+
+    /// An operand of `ty`, of a narrower type if it is said: that is extended, which loses nothing.
+    fn as_wide(&mut self, at: usize, ty: Ty, narrow: Option<Ty>) -> Result<Operand, PtxError> {
+        let Some(src_ty) = narrow else { return self.src(at, ty) };
+        let (a, dst) = (self.src(at, src_ty)?, self.new_reg(ty.reg())?);
+        let (round, to_integral, ftz, sat, relu) = (None, false, false, false, false);
+        self.emit(Op::Cvt { dst_ty: ty, src_ty, round, to_integral, ftz, sat, relu, dst, a })?;
+        Ok(Operand::Reg(dst))
     }
 
     pub(super) fn fma(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
@@ -212,7 +222,9 @@ impl Body<'_, '_> {
             return Err(self.invalid(".oob goes with halves, and with neither .ftz nor .sat"));
         }
         self.count(4..=4)?;
-        let (dst, a, b, c) = (self.dst(0, ty)?, self.src(1, ty)?, self.src(2, ty)?, self.src(3, ty)?);
+        let narrow = if ty == Ty::F32 { m.find(half) } else { None };
+        let (a, b) = (self.as_wide(1, ty, narrow)?, self.as_wide(2, ty, narrow)?);
+        let (dst, c) = (self.dst(0, ty)?, self.src(3, ty)?);
         self.emit(Op::Fma { ty, round, ftz, sat, relu, dst, a, b, c })?;
         Ok(())
     }
@@ -403,6 +415,15 @@ pub(super) const FLOATS: [Ty; 7] = [Ty::F16, Ty::F16x2, Ty::BF16, Ty::BF16x2, Ty
 
 fn saturable(ty: Ty) -> bool {
     matches!(ty, Ty::F32 | Ty::F16 | Ty::F16x2)
+}
+
+/// Narrower types of operands of an f32 instruction.
+fn half(word: &str) -> Option<Ty> {
+    match word {
+        "f16" => Some(Ty::F16),
+        "bf16" => Some(Ty::BF16),
+        _ => None,
+    }
 }
 
 /// Two-lane integer types; true if signed.

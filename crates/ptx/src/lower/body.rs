@@ -267,14 +267,19 @@ impl<'a, 'i> Body<'a, 'i> {
         let Some(form) = opcodes::form(base) else {
             return Err(match opcodes::unsupported(base) {
                 Some(what) => self.unsupported(format!("{base}: {what} are not supported")),
-                None => self.invalid(format!("unknown instruction '{}'", clip(base))),
+                None => self.wrong(format!("unknown instruction '{}'", clip(base))),
             });
         };
         self.form(form, mods)
     }
 
+    /// What no PTX may hold.
+    pub(super) fn wrong(&self, message: impl Into<String>) -> PtxError {
+        PtxError::invalid(self.line, message)
+    }
+
     pub(super) fn invalid(&self, message: impl Into<String>) -> PtxError {
-        PtxError { line: self.line, message: message.into(), kind: PtxErrorKind::Invalid }
+        PtxError { line: self.line, message: message.into(), kind: PtxErrorKind::UnknownForm }
     }
 
     pub(super) fn unsupported(&self, message: impl Into<String>) -> PtxError {
@@ -347,7 +352,7 @@ impl<'a, 'i> Body<'a, 'i> {
         let target = self.inst.graph.target();
         self.inst.graph.bind(target);
         if self.scope().labels.insert(name, target).is_some() {
-            return Err(self.invalid(format!("duplicate label '{}'", clip(name))));
+            return Err(self.wrong(format!("duplicate label '{}'", clip(name))));
         }
         Ok(())
     }
@@ -363,7 +368,7 @@ impl<'a, 'i> Body<'a, 'i> {
     /// The labels of a `.branchtargets` list.
     pub(super) fn table(&mut self, name: &str) -> Result<Vec<&'a str>, PtxError> {
         let Some(labels) = self.scopes.iter().rev().find_map(|s| s.tables.get(name)) else {
-            return Err(self.invalid(format!("unknown label list '{}'", clip(name))));
+            return Err(self.wrong(format!("unknown label list '{}'", clip(name))));
         };
         // Long lists and many branches by each: their product is what counts.
         let labels = labels.clone();
@@ -415,14 +420,14 @@ impl<'a, 'i> Body<'a, 'i> {
             Some(DeclSpace::Global | DeclSpace::Const) => {
                 return Err(self.unsupported("global variables inside functions are not supported"));
             }
-            None => return Err(self.invalid("syntax error: a declaration without a state space")),
+            None => return Err(self.wrong("syntax error: a declaration without a state space")),
         };
         self.declare(d.name, name, head.array_element(d))
     }
 
     fn register(&mut self, head: &Head, d: &Declarator<'a>) -> Result<(), PtxError> {
         let Some(class) = head.elem.and_then(Elem::reg) else {
-            return Err(self.invalid("syntax error: a register without a type"));
+            return Err(self.wrong("syntax error: a register without a type"));
         };
         if d.dims > 0 || (head.vector > 1 && d.range.is_some()) {
             return Err(self.unsupported("arrays of registers, and ranges of vectors, are not supported"));

@@ -4,6 +4,7 @@ use super::body::{Body, Name};
 use super::mods::Mods;
 use super::operand::Arg;
 use super::slots::Slot;
+use crate::builtins;
 use crate::error::PtxError;
 use crate::ir::{Address, Builtin, Cmp, Op, Operand, Order, PredRef, Reg, RegTy, Space, Term, Ty};
 use crate::lexer::{Token, clip};
@@ -148,7 +149,7 @@ impl<'a> Body<'a, '_> {
         match self.inst.program.names.get(name) {
             Some(Item::Function(index)) => Ok(Callee::Direct(*index)),
             Some(Item::Entry(_)) => Err(self.unsupported("launching kernels from kernels is not supported")),
-            _ => Err(self.invalid(format!("unknown function '{}'", clip(name)))),
+            _ => Err(self.wrong(format!("unknown function '{}'", clip(name)))),
         }
     }
 
@@ -339,10 +340,10 @@ impl<'a> Body<'a, '_> {
             "cudaGraphSetConditional" => (None, &[Ty::B64, Ty::B32], None),
             _ if self.device_runtime(function, rets, args)? => return Ok(()),
             // One of the device runtime that nothing here answers; a program may have it in a kernel and never launch that.
-            name if name.starts_with("cuda") || name.starts_with("__cuda") => {
+            name if builtins::provided(name) => {
                 return Err(self.unsupported(format!("the external function '{}' is not provided", clip(name))));
             }
-            name => return Err(self.invalid(format!("unresolved external function '{}'", clip(name)))),
+            name => return Err(self.wrong(format!("unresolved external function '{}'", clip(name)))),
         };
         let fits = |formal: &Formal, ty: &Ty| formal.size == ty.bytes();
         // Who never looks at a result may leave it out of the declaration, as Taichi does with that of `vprintf`.

@@ -82,7 +82,7 @@ impl<'a> Body<'a, '_> {
         loop {
             let part = if self.lexer.eat(b'[')? { self.place()? } else { self.list()? };
             if parts.len() == MOST {
-                return Err(self.invalid("too many operands"));
+                return Err(self.unsupported("too many operands"));
             }
             parts.push(part);
             match self.lexer.next()? {
@@ -99,7 +99,7 @@ impl<'a> Body<'a, '_> {
         if braces {
             while self.lexer.eat(b',')? {
                 if elements.len() == MOST {
-                    return Err(self.invalid("too many vector elements"));
+                    return Err(self.unsupported("too many vector elements"));
                 }
                 elements.push(self.parse_scalar()?);
             }
@@ -145,7 +145,7 @@ impl<'a> Body<'a, '_> {
             return Ok(None);
         }
         let Some(address) = (self.inst.symbols)(name) else {
-            return Err(self.invalid(format!("undefined symbol '{}'", clip(name))));
+            return Err(self.wrong(format!("undefined symbol '{}'", clip(name))));
         };
         let at = Address { base: Operand::Imm(address), offset: 0 };
         self.loaded(Space::Const, at).map(Some)

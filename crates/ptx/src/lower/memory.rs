@@ -85,6 +85,9 @@ impl Body<'_, '_> {
         if m.take("async") {
             return self.store_async(m, false);
         }
+        if m.take("bulk") {
+            return Err(self.unsupported("st.bulk is not supported"));
+        }
         let order = m.order().unwrap_or(Order::Weak);
         if !matches!(order, Order::Weak | Order::Volatile | Order::Relaxed | Order::Release) {
             return Err(self.invalid("no store has this memory order"));

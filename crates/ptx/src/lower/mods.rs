@@ -133,19 +133,19 @@ impl<'a> Mods<'a> {
 
     /// Takes a memory order and its scope.
     pub(super) fn order(&mut self) -> Option<Order> {
+        let mmio = self.take("mmio");
         let order = self.find(|w| match w {
             "weak" => Some(Order::Weak),
             "volatile" => Some(Order::Volatile),
-            "relaxed" | "mmio" => Some(Order::Relaxed),
+            "relaxed" => Some(Order::Relaxed),
             "acquire" => Some(Order::Acquire),
             "release" => Some(Order::Release),
             "acq_rel" => Some(Order::AcqRel),
             "sc" => Some(Order::SeqCst),
             _ => None,
         });
-        self.drop_all(|w| w == "mmio");
         self.scope();
-        order
+        order.or(mmio.then_some(Order::Relaxed))
     }
 
     /// Takes a scope. All scopes are the device here.

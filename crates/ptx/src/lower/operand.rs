@@ -73,10 +73,15 @@ impl<'a> Body<'a, '_> {
         loop {
             let arg = self.parse_arg()?;
             if self.args.len() == MOST {
-                return Err(self.invalid("too many operands"));
+                return Err(self.unsupported("too many operands"));
             }
             self.args.push(arg);
-            match self.lexer.next()? {
+            let next = match self.lexer.next()? {
+                // Memory is the same wherever it is read from.
+                Token::Word(".unified") => self.lexer.next()?,
+                next => next,
+            };
+            match next {
                 Token::Punct(b',') => {}
                 Token::Punct(b';') => return Ok(()),
                 other => return Err(self.lexer.unexpected(&other, "',' or ';'")),
@@ -102,7 +107,7 @@ impl<'a> Body<'a, '_> {
         loop {
             let element = self.parse_scalar()?;
             if self.pool.len() - from == MOST {
-                return Err(self.invalid("too many vector elements"));
+                return Err(self.unsupported("too many vector elements"));
             }
             self.pool.push(element);
             if !self.lexer.eat(b',')? {
@@ -214,7 +219,7 @@ impl<'a> Body<'a, '_> {
         match self.lookup(name)? {
             Some(Name::Reg(reg)) => Ok(reg),
             Some(_) => Err(self.invalid(format!("'{}' is not a register", clip(name)))),
-            None => Err(self.invalid(format!("unknown symbol '{}'", clip(name)))),
+            None => Err(self.wrong(format!("unknown symbol '{}'", clip(name)))),
         }
     }
 
@@ -508,7 +513,7 @@ impl<'a> Body<'a, '_> {
             Some(Item::Variable(at)) => &program.variables[*at],
             Some(Item::Function(at)) => return Ok((handle(*at), Space::Generic)),
             Some(Item::Entry(at)) => return Ok((children::handle(*at), Space::Generic)),
-            None => return Err(self.invalid(format!("unknown symbol '{}'", clip(name)))),
+            None => return Err(self.wrong(format!("unknown symbol '{}'", clip(name)))),
         };
         if variable.opaque.is_some() {
             return Err(self.unsupported(
@@ -526,7 +531,7 @@ impl<'a> Body<'a, '_> {
         };
         match (self.inst.symbols)(name) {
             Some(address) => Ok((address, space)),
-            None => Err(self.invalid(format!("undefined symbol '{}'", clip(name)))),
+            None => Err(self.wrong(format!("undefined symbol '{}'", clip(name)))),
         }
     }
 
@@ -597,6 +602,9 @@ pub(super) fn special(name: &str) -> Option<(SReg, Ty)> {
         _ => None,
     };
     if let Some((stem, rest)) = name.split_once('.') {
+        if matches!((stem, rest), ("tid" | "ntid" | "ctaid" | "nctaid", "w")) {
+            return Some((SReg::Env(0), Ty::U32));
+        }
         let axis = axis(rest)?;
         let sreg = match stem {
             "tid" => SReg::Tid(axis),
@@ -614,6 +622,11 @@ pub(super) fn special(name: &str) -> Option<(SReg, Ty)> {
     if let Some(number) = name.strip_prefix("envreg") {
         let number = number.parse::<u8>().ok().filter(|n| *n < 32)?;
         return Some((SReg::Env(number), Ty::U32));
+    }
+    // Nothing is counted, and no kernel is told the graph that it is of.
+    let counter = name.strip_prefix("pm").map(|rest| rest.strip_suffix("_64").unwrap_or(rest));
+    if name == "current_graph_exec" || matches!(counter, Some("0" | "1" | "2" | "3" | "4" | "5" | "6" | "7")) {
+        return Some((SReg::Env(0), Ty::U32));
     }
     let sreg = match name {
         "laneid" => SReg::LaneId,

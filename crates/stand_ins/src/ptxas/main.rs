@@ -67,7 +67,7 @@ fn assemble(task: &Task) -> Result<(), String> {
 fn check(text: &[u8], input: &Path, relocatable: bool) -> String {
     let line = |error: &ptx::PtxError| {
         let what = match error.kind {
-            PtxErrorKind::Invalid => "error   ",
+            PtxErrorKind::Invalid | PtxErrorKind::UnknownForm => "error   ",
             PtxErrorKind::Unsupported => "error   : Not supported by the software GPU",
         };
         format!("ptxas {}, line {}; {what}: {}\n", input.display(), error.line, error.message)
