@@ -233,6 +233,10 @@ fn elements(random: &mut Random, signed: bool, scale: i64, writes: bool) -> Stri
     let mut text = String::new();
     let mut addresses = 0;
     for _ in 0..4 + random.below(16) {
+        if random.below(6) == 0 {
+            // Then the next one is too far to be asked about together with those before.
+            text += &"mad.lo.u32 %r8, %r8, 3, %r0;\n".repeat(17);
+        }
         let new = addresses;
         let element = format!("[%a{}+{}]", random.below(addresses.max(1)), size * (i64::from(random.below(4)) - 1));
         let step = match random.below(if writes { 9 } else { 7 }) {

@@ -7,11 +7,12 @@
 use cranelift_codegen::ir::{Block, InstBuilder, Value};
 use ptx::ir::{Address, Inst, Op, Operand, Order, Reg, RegTy, Space, Ty};
 
+use super::Emit;
 use super::consecutive::vectorable;
 use super::fixed::{Reach, Room};
 use super::memory::{Checked, Checks, Host, MAX_SPAN};
 use super::rare::Rare;
-use super::{Emit, Val};
+use crate::analysis::classes::Class;
 use crate::analysis::operands;
 use crate::analysis::pointers::Base;
 use crate::analysis::regset::RegSet;
@@ -20,7 +21,7 @@ use crate::analysis::regset::RegSet;
 const FAR: usize = 16;
 /// How far behind the last one an instruction may use what it loads, and still belong to them.
 const TAIL: usize = 8;
-/// Most instructions that there is code of twice for this, in a row.
+/// Most instructions that there is code of twice for this, one behind another.
 const MOST: usize = 256;
 /// Most conditions that are asked in a row: what each computes is kept for the accesses.
 const MOST_ASKED: usize = 12;
@@ -36,7 +37,7 @@ struct Segment {
 }
 
 /// Elements of one array around one index.
-struct Row {
+struct Series {
     space: Space,
     /// Bytes of an element.
     size: i64,
@@ -57,10 +58,10 @@ struct Element {
     ahead: i64,
 }
 
-impl Row {
-    /// Do these elements belong to another row?
-    fn continues(&self, other: &Row) -> bool {
-        let of = |row: &Row| (row.space, row.size, row.scale, row.signed, row.index);
+impl Series {
+    /// Do these elements belong to another series?
+    fn continues(&self, other: &Series) -> bool {
+        let of = |one: &Series| (one.space, one.size, one.scale, one.signed, one.index);
         let aligned = |a: &Element, b: &Element| a.by.wrapping_sub(b.by) % self.size == 0;
         of(self) == of(other) && self.base == other.base && aligned(&self.elements[0], &other.elements[0])
     }
@@ -71,7 +72,7 @@ impl Row {
     }
 
     /// Has another array the same index, without a sign, so that one limit is that of both?
-    fn shares_index(&self, other: &Row) -> bool {
+    fn shares_index(&self, other: &Series) -> bool {
         !self.signed && !other.signed && self.index == other.index && !std::ptr::eq(self, other)
     }
 
@@ -93,7 +94,7 @@ impl Row {
 }
 
 /// What has been made of this before.
-fn known<T: PartialEq>(made: &[(T, Value)], of: &T) -> Option<Value> {
+fn made_before<T: PartialEq>(made: &[(T, Value)], of: &T) -> Option<Value> {
     made.iter().find(|(other, _)| other == of).map(|(_, v)| *v)
 }
 
@@ -104,9 +105,10 @@ impl<'a> Emit<'a, '_> {
             return None;
         }
         let mut checked = self.checked.clone();
-        let Segment { accesses, end } = self.segment(insts, first, late)?;
+        let segment = self.segment(insts, first, late);
         // What that took is computed anew, each condition right before it is asked for.
         self.checked.clone_from(&checked);
+        let Segment { accesses, end } = segment?;
         let mut indices = self.indices.clone();
         let [slow, on] = [(); 2].map(|()| self.b.create_block());
         self.ask(insts, &accesses, slow);
@@ -146,7 +148,7 @@ impl<'a> Emit<'a, '_> {
     /// Goes to `slow` if something does not hold of what must for the accesses; code goes on here for all of it.
     fn ask(&mut self, insts: &[Inst], accesses: &[usize], slow: Block) {
         let mut asked = Checks::new();
-        self.side_by_side(insts, accesses);
+        self.note_series(insts, accesses);
         for (space, ty, count, addr) in accesses.iter().filter_map(|&i| access(&insts[i])) {
             for fine in self.what_must_hold(space, ty, count, addr).unwrap_or_default() {
                 if !asked.contains(&fine) {
@@ -158,6 +160,8 @@ impl<'a> Emit<'a, '_> {
             }
         }
         self.checked.iter_mut().for_each(|range| range.settle(&asked));
+        // The address of an element of a series is right only where nothing of it wraps: none is left that was not asked about.
+        self.checked.retain(Checked::is_settled);
     }
 
     /// Which instructions from `first` on; none if nothing is gained.
@@ -165,28 +169,32 @@ impl<'a> Emit<'a, '_> {
         access(&insts[first])?;
         self.upcoming = &insts[first..];
         let follows = |i: usize| plain(&insts[i]) && !late.contains(&i);
-        // Where each address is known.
-        let (mut known, mut written) = (Vec::new(), RegSet::default());
-        for (i, inst) in insts.iter().enumerate().skip(first).take(MOST).take_while(|&(i, _)| follows(i)) {
-            if let Some((.., addr)) = access(inst)
-                && matches!(addr.base, Operand::Reg(base) if !written.contains(base))
-            {
-                known.push(i);
-            }
-            operands::writes(&inst.op).into_iter().for_each(|r| _ = written.insert(r));
-        }
-        self.side_by_side(insts, &known);
-        let (mut asked, mut accesses, mut last) = (Checks::new(), Vec::new(), first);
-        let mut loaded = RegSet::default();
+        let alone = self.plan.lanes() == 1;
+        // Those at places that are known here.
+        let (mut known, mut written, mut last) = (Vec::new(), RegSet::default(), first);
         for (i, inst) in insts.iter().enumerate().skip(first).take(MOST) {
             if i - last > FAR || !follows(i) {
                 break;
             }
-            let Some((space, ty, count, addr)) = access(inst) else { continue };
-            operands::writes(&inst.op).into_iter().for_each(|r| _ = loaded.insert(r));
-            let fine = known.contains(&i).then(|| self.what_must_hold(space, ty, count, addr)).flatten();
-            let Some(fine) = fine else {
-                if self.plan.lanes() == 1 {
+            match access(inst) {
+                Some((.., Address { base: Operand::Reg(base), .. })) if !written.contains(base) => {
+                    known.push(i);
+                    last = i;
+                }
+                Some(_) if !alone => break,
+                _ => {}
+            }
+            operands::writes(&inst.op).into_iter().for_each(|r| _ = written.insert(r));
+        }
+        self.note_series(insts, &known);
+        let (mut asked, mut accesses, mut last) = (Checks::new(), Vec::new(), first);
+        for i in known {
+            if i - last > FAR {
+                break;
+            }
+            let Some((space, ty, count, addr)) = access(&insts[i]) else { continue };
+            let Some(fine) = self.what_must_hold(space, ty, count, addr) else {
+                if alone {
                     continue;
                 }
                 break;
@@ -202,6 +210,10 @@ impl<'a> Emit<'a, '_> {
         if accesses.len() < 3 && accesses.len() <= asked.len() {
             return None;
         }
+        let mut loaded = RegSet::default();
+        for inst in insts[first..=last].iter().filter(|inst| access(inst).is_some()) {
+            operands::writes(&inst.op).into_iter().for_each(|r| _ = loaded.insert(r));
+        }
         let mut end = last + 1;
         for i in (end..insts.len()).take(TAIL).take_while(|&i| follows(i) && access(&insts[i]).is_none()) {
             // A comparison stays with the branch that it is for.
@@ -214,14 +226,14 @@ impl<'a> Emit<'a, '_> {
         Some(Segment { accesses, end })
     }
 
-    /// Notes what must hold for accesses, each one for all lanes, whose indices are one value and numbers that are added to it: that there
-    /// is room from the lowest element to the highest one, and that no index wraps. Then all of them are where they are without a wrap.
-    fn side_by_side(&mut self, insts: &[Inst], accesses: &[usize]) {
-        let mut rows: Vec<Row> = Vec::new();
+    /// The series that accesses, each one for all lanes, belong to.
+    fn series(&mut self, insts: &[Inst], accesses: &[usize]) -> Vec<Series> {
+        let mut all: Vec<Series> = Vec::new();
         for (space, ty, count, addr) in accesses.iter().filter_map(|&i| access(&insts[i])) {
             let size = i64::from(ty.bytes()) * count as i64;
             let Operand::Reg(r) = addr.base else { continue };
-            if !matches!(space, Space::Global | Space::Const | Space::Generic) || self.reg_ty(r) != RegTy::B64 {
+            let global = matches!(space, Space::Global | Space::Const | Space::Generic);
+            if !global || self.reg_ty(r) != RegTy::B64 || self.class(r) != Class::Same {
                 continue;
             }
             let val = self.get(r);
@@ -229,38 +241,54 @@ impl<'a> Emit<'a, '_> {
             let (index, ahead) = self.ahead(index);
             let at = addr.offset.checked_add(size).and_then(|_| pointer.base.number.checked_add(addr.offset));
             let by = pointer.scale.checked_mul(ahead).and_then(|by| by.checked_add(at?));
-            let (Val::Same(_), 0..=MOST_AHEAD, Some(by)) = (&val, ahead, by) else { continue };
+            let (0..=MOST_AHEAD, Some(by)) = (ahead, by) else { continue };
             let element = Element { r, offset: addr.offset, by, ahead };
             let base = Base { number: 0, ..pointer.base };
-            let row =
-                Row { space, size, base, scale: pointer.scale, signed: pointer.signed, index, elements: vec![element] };
-            match rows.iter_mut().find(|other| row.continues(other)) {
+            let series = Series {
+                space,
+                size,
+                base,
+                scale: pointer.scale,
+                signed: pointer.signed,
+                index,
+                elements: vec![element],
+            };
+            match all.iter_mut().find(|other| series.continues(other)) {
                 Some(found) => found.elements.push(element),
-                None => rows.push(row),
+                None => all.push(series),
             }
         }
-        let mut reached: Vec<(&Row, Reach, Room)> = Vec::new();
-        for row in rows.iter().filter(|row| row.is_long() || rows.iter().any(|other| row.shares_index(other))) {
-            let Some(reach) = row.reach() else { continue };
+        all
+    }
+
+    /// Notes what must hold for accesses whose indices are one value and numbers that are added to it: that there is room from the lowest
+    /// element to the highest one, and that no index wraps. Then all of them are where they are without a wrap.
+    fn note_series(&mut self, insts: &[Inst], accesses: &[usize]) {
+        let all = self.series(insts, accesses);
+        let mut reached: Vec<(&Series, Reach, Room)> = Vec::new();
+        for series in all.iter().filter(|one| one.is_long() || all.iter().any(|other| one.shares_index(other))) {
+            let Some(reach) = series.reach() else { continue };
             let Some(room) = self.room(&reach) else { continue };
-            reached.push((row, reach, room));
+            reached.push((series, reach, room));
         }
         let mut extended: Vec<((Value, bool), Value)> = Vec::new();
         let mut asked: Vec<([Value; 2], Value)> = Vec::new();
-        for (row, reach, room) in &reached {
-            let of = (row.index, row.signed);
-            let index = known(&extended, &of).unwrap_or_else(|| self.extended(row.index, row.signed));
+        for (series, reach, room) in &reached {
+            let of = (series.index, series.signed);
+            let index = made_before(&extended, &of).unwrap_or_else(|| self.extended(series.index, series.signed));
             extended.push((of, index));
             // One limit for all arrays that an index without a sign is into; where there are signs, each array adds its own number.
-            let alike = reached.iter().filter(|(other, ..)| std::ptr::eq(*row, *other) || row.shares_index(other));
+            let alike =
+                reached.iter().filter(|(other, ..)| std::ptr::eq(*series, *other) || series.shares_index(other));
             let limits: Vec<Value> = alike.map(|(.., room)| room.limit).collect();
             let room = room.to(self.least(&limits).unwrap_or(room.limit));
-            let fine = known(&asked, &[index, room.limit]).unwrap_or_else(|| self.is_below(room, row.signed, index));
+            let fine =
+                made_before(&asked, &[index, room.limit]).unwrap_or_else(|| self.is_below(room, series.signed, index));
             asked.push(([index, room.limit], fine));
             let host = self.host_of(room, reach, index);
-            for &Element { r, offset, by, .. } in &row.elements {
+            for &Element { r, offset, by, .. } in &series.elements {
                 let host = Host::Whole(self.moved(host, by - reach.base.number));
-                self.checked.push(Checked::of_one(row.space, (r, offset), row.size, host, fine));
+                self.checked.push(Checked::of_one(series.space, (r, offset), series.size, host, fine));
             }
         }
     }

@@ -23,7 +23,8 @@ pub(super) struct Reach {
     pub(super) size: i64,
     /// Bytes from the lowest address of an index to the end of the highest access.
     pub(super) span: i64,
-    /// By how much the highest index of a chunk is more than that of its first lane.
+    /// By how much the highest index is more than the one that is compared: in a chunk that of the first lane, in a series the one to which
+    /// numbers are added.
     pub(super) ahead: i64,
 }
 
@@ -179,11 +180,11 @@ impl Emit<'_, '_> {
         let zero = cursor.ins().iconst(types::I64, 0);
         let mut limit = all;
         if reach.signed {
-            // The last lane's index is not to wrap.
+            // The highest index is not to wrap.
             let wraps = cursor.ins().iadd_imm_s(bias, (1 << 31) - reach.ahead);
             limit = cursor.ins().smin(limit, wraps);
         } else {
-            let wraps = cursor.ins().iconst(types::I64, i64::from(u32::MAX) - reach.ahead);
+            let wraps = cursor.ins().iconst(types::I64, (1 << 32) - reach.ahead);
             limit = cursor.ins().isub(limit, bias);
             limit = cursor.ins().smin(limit, wraps);
             // What lies below the window at index 0 is looked at one by one.
@@ -257,8 +258,8 @@ impl Emit<'_, '_> {
         })
     }
 
-    /// May all accesses of an index, extended, be? Nothing but that number is needed, nor for the address: the processor extends what it
-    /// loads at no cost.
+    /// May all accesses of an index, extended, be? It is compared in that form, in which the address needs it, so that the one of 32 bits
+    /// need not be kept beside it.
     pub(super) fn is_below(&mut self, room: Room, signed: bool, index: Value) -> Value {
         let biased = if signed { self.b.ins().iadd(index, room.bias) } else { index };
         self.b.ins().icmp(IntCC::UnsignedLessThan, biased, room.limit)

@@ -104,7 +104,13 @@ pub(crate) fn only_exit(plan: &Plan, region: &Region) -> Option<NodeId> {
     }
 }
 
-/// Emits the function of region `index` of the plan into `b`; tells the loads that [`super::sink`] may move, and the rare code that [`super::sink_rare`] may move others to.
+/// Are a warp's active lanes run one after another, and no others looked at?
+fn runs_by_lanes(plan: &Plan, region: &Region) -> bool {
+    plan.lanes() == 1 && !region.masked
+}
+
+/// Emits the function of region `index` of the plan into `b`; tells the loads that [`super::sink`] may move, and the code to which
+/// [`super::sink_rare`] may move others.
 pub(crate) fn emit_region(
     k: &Kernel,
     plan: &Plan,
@@ -140,7 +146,7 @@ pub(crate) fn emit_region(
     let Warps { warp, bits, next: next_warp, .. } = warps;
     let chunk_loop = b.create_block();
     // The number of the chunk; where lanes run by themselves, the bits of those that are left.
-    let by_lanes = plan.lanes() == 1 && !region.masked;
+    let by_lanes = runs_by_lanes(plan, region);
     let at = b.append_block_param(chunk_loop, if by_lanes { types::I32 } else { types::I64 });
     let next_chunk = b.create_block();
     let at_frame = b.ins().imul_imm_s(warp, i64::from(plan.frame_bytes));
@@ -364,7 +370,7 @@ impl<'a> Emit<'a, '_> {
         let head = self.region.head;
         let (entry, full_bits) = (self.chunk.entry, self.full_bits());
         let full = self.b.create_block();
-        if self.plan.lanes() == 1 && !self.region.masked {
+        if runs_by_lanes(self.plan, self.region) {
             // It would not be here were it not active.
             self.b.ins().jump(full, &[]);
             self.enter_full(full, blocks);

@@ -51,6 +51,11 @@ impl Checked {
         Checked { space, base, size, spaced: false, low, high: low + size, host, fine: vec![fine] }
     }
 
+    /// Is nothing to be asked any more?
+    pub(super) fn is_settled(&self) -> bool {
+        self.fine.is_empty()
+    }
+
     /// All of `fine` holds: if it is what must, nothing is to be asked any more.
     pub(super) fn settle(&mut self, fine: &[Value]) {
         if self.fine.iter().all(|condition| fine.contains(condition)) {
@@ -104,7 +109,7 @@ impl Emit<'_, '_> {
                 _ => (Space::Local, Ty::Pred, 0, addr),
             };
             let bytes = i64::from(ty.bytes()) * count as i64;
-            if s == space && at.base == addr.base && bytes == size && (at.offset - addr.offset) % size == 0 {
+            if s == space && at.base == addr.base && bytes == size && at.offset.wrapping_sub(addr.offset) % size == 0 {
                 let (l, h) = (low.min(at.offset), high.max(at.offset.saturating_add(size)));
                 if inst.guard.is_none() && h.checked_sub(l).is_some_and(|span| span <= max) {
                     (low, high) = (l, h);
@@ -281,7 +286,8 @@ impl Emit<'_, '_> {
         Some((v, by.cast_signed()))
     }
 
-    /// A sum that was computed in a node, computed once more, so that it need not be kept.
+    /// An address that was computed in a node as the sum of a base, a scaled index and a number, computed once more of these, so that it need
+    /// not be kept. What the function computes where it begins is taken as it is.
     fn recomputed(&mut self, v: Value) -> Value {
         let func = &self.b.func;
         let inst = func.dfg.value_def(v).inst().filter(|&inst| func.layout.inst_block(inst) != Some(self.entry));
