@@ -76,6 +76,8 @@ pub const fn client_bytes(bytes: u64) -> u64 {
 pub const MAX_INLINE_BYTES: usize = 64 * 1024;
 /// Most bytes of kernel parameters.
 pub const MAX_PARAM_BYTES: usize = 32764;
+/// Stack of a thread whose kernel has functions that call themselves, bytes, as CUDA counts them, if nobody asks for another.
+pub const STACK_BYTES: u32 = 1024;
 
 /// What a GPU is; facts that never change.
 #[derive(Clone, PartialEq, Eq, Debug)]

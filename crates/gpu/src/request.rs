@@ -157,15 +157,14 @@ pub enum Request {
         /// A module none of whose kernels is queued or runs.
         id: ModuleId,
     },
-    /// Translates a kernel now, as its first launch would: finds out whether it can be launched, and says how from now on. What is
-    /// wrong with it is the answer; no context has failed. Machine code depends on the block's shape, and is made at the launch. →
-    /// [`Response::Kernel`]
+    /// How a kernel is launched from now on. Not whether it can be: whoever has its text finds that out, and in its own time; of a
+    /// kernel that cannot run, the launch is what fails. → [`Response::Kernel`]
     PrepareKernel {
         /// A module of the client.
         module: ModuleId,
         /// Index in [`ModuleInfo::kernels`].
         kernel: u32,
-        /// Bytes of a thread's stack for functions that call themselves (CU_LIMIT_STACK_SIZE).
+        /// Bytes of a thread's stack for functions that call themselves (CU_LIMIT_STACK_SIZE); [`crate::STACK_BYTES`] before.
         stack_bytes: u32,
     },
     /// What went wrong in a context. → [`Response::ContextError`]
@@ -255,8 +254,7 @@ pub struct KernelInfo {
     pub const_bytes: u32,
     /// Registers per thread, as a compiler for hardware would report (an estimate).
     pub registers: u32,
-    /// Most threads in a CTA. In the answer to [`Request::PrepareKernel`] no more than there is local memory for, with the stack
-    /// that was asked for.
+    /// Most threads in a CTA, by what the kernel declares.
     pub max_threads: u32,
     /// `.reqntid`, `.maxntid`.
     pub max_ntid: Option<[u32; 3]>,

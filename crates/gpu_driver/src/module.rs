@@ -1,18 +1,21 @@
 //! Modules: from PTX text to variables and a program container in GPU memory.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use gpu::{DevAddr, GlobalInfo, GpuError, KernelInfo, ModuleInfo};
 use gpu_spec::program;
-use ptx::launch::{self, MAX_CTA_BYTES, MAX_THREADS_PER_CTA};
-use ptx::{Program, PtxError, PtxErrorKind, VarSpace, Variable};
+use ptx::launch::MAX_THREADS_PER_CTA;
+use ptx::{Program, PtxError, PtxErrorKind, Resources, VarSpace, Variable};
 
 use crate::space::{Memory, invalid};
 
 /// Most kernels of a module: what a tenant can make the driver keep.
 const MAX_KERNELS: usize = 1 << 16;
+/// Most functions, calls and shared variables that its kernels reach, counted for each kernel: half a second of looking. Libraries of
+/// ten thousand kernels have some hundred thousand.
+const MAX_REACHED: u64 = 1 << 22;
 /// Variables are aligned at least like this, as on hardware.
 const MIN_ALIGN: u64 = 16;
 /// Largest alignment that is honoured.
@@ -28,25 +31,6 @@ pub(crate) struct Kernel {
     pub(crate) cluster: Option<[u32; 3]>,
     /// A launch's grid counts clusters (`.blocksareclusters`).
     pub(crate) counts_clusters: bool,
-    /// The verdict of compiling it for a test.
-    prepared: OnceLock<Result<Local, GpuError>>,
-}
-
-/// What a thread of a kernel has of local memory.
-#[derive(Clone, Copy, Debug)]
-struct Local {
-    bytes: u32,
-    /// A stack comes to it.
-    stack: bool,
-}
-
-impl Local {
-    /// Threads of a CTA that there is local memory for, if launches ask for so much stack.
-    fn most_threads(self, stack_bytes: u32) -> u32 {
-        let stack = if self.stack { launch::stack_bytes(stack_bytes) } else { 0 };
-        let bytes = u64::from(self.bytes) + u64::from(stack);
-        MAX_CTA_BYTES.checked_div(bytes).map_or(MAX_THREADS_PER_CTA, |most| most.min(MAX_THREADS_PER_CTA.into()) as u32)
-    }
 }
 
 /// A module's text, read.
@@ -80,10 +64,9 @@ impl Place {
 }
 
 /// A loaded module.
+#[derive(Debug)]
 pub(crate) struct Module {
-    program: Program,
     pub(crate) kernels: Vec<Kernel>,
-    symbols: Vec<(String, u64)>,
     /// Virtual address of the container.
     pub(crate) container: u64,
     /// Memory of the container, and of the variables where there are any, with their address.
@@ -117,9 +100,13 @@ impl Parsed {
             image_bytes = end.ok_or_else(|| invalid("variables of a module are larger than memory".into()))?;
         }
         let const_bytes = u32::try_from(program.const_bytes()).unwrap_or(u32::MAX);
+        let resources = program.all_resources(MAX_REACHED).ok_or_else(|| {
+            let what = "functions that kernels of a module reach, counted for each".into();
+            GpuError::TooMany { what, limit: MAX_REACHED }
+        })?;
         let mut log = String::new();
-        let kernels =
-            (0..program.entries().len()).map(|index| kernel(&program, index, const_bytes, &mut log)).collect();
+        let kernels = resources.into_iter().enumerate();
+        let kernels = kernels.map(|(index, found)| kernel(&program, index, found, const_bytes, &mut log)).collect();
         Ok(Parsed { program, kernels, placed, image_bytes, log })
     }
 
@@ -185,7 +172,6 @@ impl Parsed {
         variables: Option<(u64, Arc<Memory>)>,
     ) -> (ModuleInfo, Module) {
         let base = variables.as_ref().map_or(0, |(base, _)| *base);
-        let symbols = self.symbols(base);
         let globals = self
             .placed
             .iter()
@@ -196,7 +182,7 @@ impl Parsed {
             .collect();
         let kernels = self.kernels.iter().map(|kernel| kernel.info.clone()).collect();
         let info = ModuleInfo { kernels, globals, log: self.log };
-        (info, Module { program: self.program, kernels: self.kernels, symbols, container, code, variables })
+        (info, Module { kernels: self.kernels, container, code, variables })
     }
 }
 
@@ -206,29 +192,11 @@ impl Module {
         self.container + program::entry_offset(kernel)
     }
 
-    /// Finds out whether a kernel compiles; launches ask for so much stack from now on.
+    /// Launches of a kernel ask for so much stack from now on.
     pub(crate) fn prepare(&self, index: u32, stack_bytes: u32) -> Result<KernelInfo, GpuError> {
         let kernel = self.kernels.get(index as usize).ok_or_else(|| crate::space::unknown("kernel", index))?;
-        let verdict = kernel.prepared.get_or_init(|| {
-            let symbols: HashMap<&str, u64> = self.symbols.iter().map(|(name, at)| (name.as_str(), *at)).collect();
-            match self.program.lower(index as usize, &|name| symbols.get(name).copied()) {
-                Ok(lowered) => {
-                    Ok(Local { bytes: lowered.local_bytes - lowered.stack_bytes, stack: lowered.stack_bytes > 0 })
-                }
-                Err(error) => Err(rejected(error)),
-            }
-        });
-        let asked = kernel.info.local_bytes.max(stack_bytes);
-        kernel.local_bytes.store(asked, Ordering::Relaxed);
-        let most_threads = verdict.clone()?.most_threads(asked);
-        let info = kernel.info.clone();
-        Ok(KernelInfo { max_threads: info.max_threads.min(most_threads), ..info })
-    }
-}
-
-impl std::fmt::Debug for Module {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Module").field("program", &self.program).finish_non_exhaustive()
+        kernel.local_bytes.store(kernel.info.local_bytes.max(stack_bytes), Ordering::Relaxed);
+        Ok(kernel.info.clone())
     }
 }
 
@@ -237,14 +205,20 @@ fn is_stored(variable: &Variable) -> bool {
     matches!(variable.space, VarSpace::Global | VarSpace::Const) && variable.is_defined()
 }
 
-fn kernel(program: &Program, index: usize, const_bytes: u32, log: &mut String) -> Kernel {
+fn kernel(
+    program: &Program,
+    index: usize,
+    found: Result<Resources, PtxError>,
+    const_bytes: u32,
+    log: &mut String,
+) -> Kernel {
     let entry = &program.entries()[index];
-    let resources = match program.resources(index) {
+    let resources = match found {
         Ok(resources) => resources,
         Err(error) => {
             // Not the module's end: the kernel may never be launched. If it is, the launch says the same.
             log.push_str(&format!("{}: {error}\n", entry.name));
-            ptx::Resources::default()
+            Resources::default()
         }
     };
     let threads = entry.max_ntid.map_or(MAX_THREADS_PER_CTA, |n| {
@@ -265,11 +239,10 @@ fn kernel(program: &Program, index: usize, const_bytes: u32, log: &mut String) -
         target: program.target(),
     };
     Kernel {
-        local_bytes: AtomicU32::new(info.local_bytes),
+        local_bytes: AtomicU32::new(info.local_bytes.max(gpu::STACK_BYTES)),
         info,
         cluster: entry.cluster,
         counts_clusters: entry.blocks_are_clusters,
-        prepared: OnceLock::new(),
     }
 }
 
@@ -341,6 +314,22 @@ mod tests {
         );
         let refused = Parsed::parse(text(program::MAX_SYMBOLS + 1).as_bytes(), &[]);
         assert!(matches!(refused, Err(GpuError::TooMany { limit, .. }) if limit == program::MAX_SYMBOLS as u64));
+    }
+
+    /// Looking at them takes minutes where one kernel after another reaches all functions.
+    #[test]
+    fn kernels_that_reach_too_much_are_refused() {
+        let text = |kernels: usize| {
+            let functions = (0..4000).map(|f| format!(".func f{f}() {{ call f{}; ret; }}\n", f + 1));
+            let kernels = (0..kernels).map(|k| format!(".entry k{k}() {{ call f0; ret; }}\n"));
+            let functions: String = functions.collect();
+            let kernels: String = kernels.collect();
+            format!(".version 8.5\n.target sm_75\n.address_size 64\n.func f4000() {{ ret; }}\n{functions}{kernels}\0")
+        };
+        let parsed = Parsed::parse(text(100).as_bytes(), &[]).unwrap();
+        assert_eq!((parsed.kernels.len(), parsed.log.as_str()), (100, ""));
+        let refused = Parsed::parse(text(60_000).as_bytes(), &[]);
+        assert!(matches!(refused, Err(GpuError::TooMany { limit: MAX_REACHED, .. })));
     }
 
     #[test]

@@ -767,4 +767,11 @@ impl Kernel {
         let stack = if self.stack_bytes == 0 { 0 } else { crate::launch::stack_bytes(bytes) };
         Kernel { local_bytes: self.local_bytes - self.stack_bytes + stack, stack_bytes: stack, ..self.clone() }
     }
+
+    /// What a thread needs of local memory.
+    #[must_use]
+    pub fn local_memory(&self) -> crate::launch::LocalMemory {
+        let bytes = self.local_bytes - self.stack_bytes;
+        crate::launch::LocalMemory { bytes, has_stack: self.stack_bytes > 0 }
+    }
 }

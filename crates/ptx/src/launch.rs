@@ -49,6 +49,26 @@ pub fn stack_bytes(limit: u32) -> u32 {
     limit.saturating_mul(2).clamp(STACK_BYTES, MAX_STACK_BYTES).next_multiple_of(16)
 }
 
+/// What a thread of a kernel needs of local memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LocalMemory {
+    /// Bytes, but for the stack.
+    pub bytes: u32,
+    /// A stack comes to it.
+    pub has_stack: bool,
+}
+
+impl LocalMemory {
+    /// Threads of a CTA that there is local memory for, with the stack for a program that asks for `limit` bytes; at most
+    /// [`MAX_THREADS_PER_CTA`].
+    #[must_use]
+    pub fn most_threads(self, limit: u32) -> u32 {
+        let stack = if self.has_stack { stack_bytes(limit) } else { 0 };
+        let bytes = u64::from(self.bytes) + u64::from(stack);
+        MAX_CTA_BYTES.checked_div(bytes).map_or(MAX_THREADS_PER_CTA, |most| most.min(MAX_THREADS_PER_CTA.into()) as u32)
+    }
+}
+
 /// Device-side buffers of a context that builtins use; GPU virtual addresses, 0 = absent.
 ///
 /// The printf FIFO begins with a header of four little-endian u32: `{ capacity, write, dropped, 0 }` (bytes; capacity

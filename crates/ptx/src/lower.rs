@@ -55,8 +55,8 @@ use layout::Layout;
 /// Most local memory of a thread, bytes, as on hardware. An engine allocates it for every thread of a CTA.
 const MAX_LOCAL_BYTES: u64 = 512 << 10;
 
-pub(crate) fn resources(program: &Program, entry: usize) -> Result<Resources, PtxError> {
-    let layout = Layout::of(program, find(program, entry)?)?;
+pub(crate) fn resources(program: &Program, entry: usize, left: &mut u64) -> Result<Resources, PtxError> {
+    let layout = Layout::of(program, find(program, entry)?, left)?;
     Ok(layout.resources)
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn lower(
     if entry.blocks_are_clusters && entry.cluster.is_none() {
         return Err(PtxError::invalid(entry.line, ".blocksareclusters without .reqnctapercluster"));
     }
-    let layout = Layout::of(program, entry)?;
+    let layout = Layout::of(program, entry, &mut { u64::MAX })?;
     let mut instance = Instance::new(program, symbols, &layout, layout.plan(entry.function));
     units::lower(&mut instance, entry)?;
     let has_stack = instance.plan.recurses() || !layout.allocators.is_empty();

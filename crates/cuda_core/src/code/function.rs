@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use gpu::{GpuError, KernelInfo, ModuleId, Request, Response};
+use gpu::{KernelInfo, ModuleId, Request, STACK_BYTES};
 use parking_lot::Mutex;
+use ptx::{PtxError, PtxErrorKind};
 
 use crate::code::entry_names::Clusters;
+use crate::code::module::Part;
 use crate::code::occupancy;
 use crate::context_core::ContextCore;
 use crate::device_attributes::{SHARED_PER_BLOCK, SHARED_PER_BLOCK_OPTIN, THREADS_PER_BLOCK};
@@ -81,7 +83,7 @@ pub(crate) struct FunctionState {
     pub(crate) handle: Function,
     pub(crate) core: Arc<ContextCore>,
     pub(crate) module_handle: Module,
-    pub(crate) module: ModuleId,
+    part: Arc<Part>,
     /// Index in the module.
     pub(crate) kernel: u32,
     pub(crate) info: KernelInfo,
@@ -106,7 +108,7 @@ impl FunctionState {
     pub(crate) fn new(
         core: &Arc<ContextCore>,
         module_handle: Module,
-        module: ModuleId,
+        part: Arc<Part>,
         kernel: u32,
         info: KernelInfo,
         clusters: Clusters,
@@ -115,7 +117,7 @@ impl FunctionState {
             handle: Function(handle::fresh(Tag::Function)),
             core: Arc::clone(core),
             module_handle,
-            module,
+            part,
             kernel,
             info,
             clusters,
@@ -126,17 +128,22 @@ impl FunctionState {
         }
     }
 
+    /// Its module on the GPU.
+    pub(crate) fn module(&self) -> ModuleId {
+        self.part.id
+    }
+
     /// Finds out, once, whether the GPU can run the kernel: a refusal here leaves the context in good health, which a launch
-    /// of it would not. Again when the context's limit of stack has changed. Says for how many threads of a block there is
-    /// memory.
+    /// of it would not. Again when the context's limit of stack has changed, which the GPU is told. Says for how many threads of
+    /// a block there is memory.
     ///
     /// # Errors
     /// `INVALID_PTX`, `NOT_SUPPORTED`.
     pub(crate) fn prepare(&self) -> Result<u32> {
         let stack_bytes = self.core.stack_bytes();
         let prepared = self.prepared.load(Ordering::Relaxed);
-        let most = prepared as u32;
-        if most != 0 && prepared >> 32 == u64::from(stack_bytes) {
+        let (told, most) = ((prepared >> 32) as u32, prepared as u32);
+        if most != 0 && told == stack_bytes {
             return Ok(most);
         }
         if let Some(refusal) = self.refusal.get() {
@@ -144,28 +151,26 @@ impl FunctionState {
         }
         let link = self.core.link();
         link.usable()?;
-        let answer =
-            link.gpu().request(Request::PrepareKernel { module: self.module, kernel: self.kernel, stack_bytes });
-        if let Err(GpuError::InvalidPtx { log, .. }) = &answer {
-            tracing::warn!("{} cannot be launched: {}", self.info.name, log.trim_end());
+        let mut most = self.max_threads();
+        match self.part.verdict(self.kernel as usize) {
+            Some(Ok(read)) => most = most.min(read.local.most_threads(stack_bytes)),
+            Some(Err(error)) => return Err(*self.refusal.get_or_init(|| self.refused(error))),
+            // No text that is read here: the launch will tell.
+            None => {}
         }
-        let refused = matches!(answer, Err(GpuError::InvalidPtx { .. }));
-        match link.outcome(answer) {
-            Ok(response) => {
-                let most = match response {
-                    Response::Kernel(info) => threads(info.max_threads),
-                    _ => THREADS_PER_BLOCK,
-                };
-                self.prepared.store(u64::from(stack_bytes) << 32 | u64::from(most), Ordering::Relaxed);
-                Ok(most)
-            }
-            Err(error) => {
-                // What only went wrong this time is asked again.
-                if refused {
-                    let _ = self.refusal.set(error);
-                }
-                Err(error)
-            }
+        if stack_bytes != if prepared == 0 { STACK_BYTES } else { told } {
+            let request = Request::PrepareKernel { module: self.part.id, kernel: self.kernel, stack_bytes };
+            link.outcome(link.gpu().request(request))?;
+        }
+        self.prepared.store(u64::from(stack_bytes) << 32 | u64::from(most), Ordering::Relaxed);
+        Ok(most)
+    }
+
+    fn refused(&self, error: &PtxError) -> CudaError {
+        tracing::warn!("{} cannot be launched: {error}", self.info.name);
+        match error.kind {
+            PtxErrorKind::Unsupported => CudaError::NOT_SUPPORTED,
+            PtxErrorKind::Invalid | PtxErrorKind::UnknownForm => CudaError::INVALID_PTX,
         }
     }
 

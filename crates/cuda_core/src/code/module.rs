@@ -3,12 +3,13 @@
 //! A module is a PTX text, and a module of the GPU. That of a library is loaded when a kernel or variable of it is first used.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use gpu::{CodeImage, DevAddr, GpuError, KernelInfo, ModuleId, ModuleInfo, Request, Response};
+use gpu::{CodeImage, DevAddr, GpuError, ModuleId, ModuleInfo, Request, Response};
 use parking_lot::{Condvar, Mutex};
-use ptx::{Program, PtxErrorKind};
+use ptx::launch::LocalMemory;
+use ptx::{PtxError, PtxErrorKind};
 
 use crate::code::function::FunctionState;
 use crate::code::managed_variables::ManagedVariables;
@@ -97,9 +98,47 @@ impl Drop for Loading<'_> {
 
 /// A text as the GPU has it.
 #[derive(Debug)]
-struct Part {
-    id: ModuleId,
+pub(crate) struct Part {
+    pub(crate) id: ModuleId,
     info: ModuleInfo,
+    text: Arc<Text>,
+    /// Addresses of variables by name, once a kernel is read.
+    symbols: OnceLock<HashMap<String, u64>>,
+    /// What there is to say of each kernel, once it has been read.
+    verdicts: Box<[OnceLock<Verdict>]>,
+}
+
+/// What reading a kernel has shown, or why it cannot run.
+type Verdict = std::result::Result<Read, PtxError>;
+
+/// A kernel that was read.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) local: LocalMemory,
+    instructions: usize,
+}
+
+impl Part {
+    fn new(id: ModuleId, info: ModuleInfo, text: &Arc<Text>) -> Part {
+        let verdicts = info.kernels.iter().map(|_| OnceLock::new()).collect();
+        Part { id, info, text: Arc::clone(text), symbols: OnceLock::new(), verdicts }
+    }
+
+    /// Reads a kernel, with the functions that it calls, as the GPU's compiler will: in the program's own time, and where an error
+    /// does no harm. `None` if the GPU's code is no text that is understood here.
+    pub(crate) fn verdict(&self, index: usize) -> Option<&Verdict> {
+        let (program, info) = (self.text.program()?, self.info.kernels.get(index)?);
+        program.entries().get(index).filter(|entry| entry.name == info.name)?;
+        Some(self.verdicts.get(index)?.get_or_init(|| {
+            let globals = &self.info.globals;
+            let symbols = self
+                .symbols
+                .get_or_init(|| globals.iter().map(|global| (global.name.clone(), global.address.0)).collect());
+            let kernel = program.lower(index, &|name| symbols.get(name).copied())?;
+            let instructions = kernel.blocks.iter().map(|block| block.insts.len()).sum();
+            Ok(Read { local: kernel.local_memory(), instructions })
+        }))
+    }
 }
 
 impl ModuleState {
@@ -158,28 +197,24 @@ impl ModuleState {
 
     /// Reads the kernels, in the program's own time; what is wrong with them goes to the log.
     fn read_kernels(&self, part: &Part, log: &mut JitLog) -> Result<()> {
-        // What there is to say of it as a whole, the GPU has said.
-        let Ok(program) = Program::parse(&self.text.ptx) else { return Ok(()) };
-        let globals = &part.info.globals;
-        let symbols: HashMap<&str, u64> =
-            globals.iter().map(|global| (global.name.as_str(), global.address.0)).collect();
         // What is wrong with a kernel's declarations was said at the load.
         let said: HashSet<&str> = part.info.log.lines().collect();
         let mut left = if log.ask { usize::MAX } else { MAX_READ_INSTRUCTIONS };
         let mut wrong = Vec::new();
-        for (index, entry) in program.entries().iter().enumerate() {
+        for (index, kernel) in part.info.kernels.iter().enumerate() {
             if left == 0 {
                 break;
             }
-            let error = match program.lower(index, &|name| symbols.get(name).copied()) {
-                Ok(kernel) => {
-                    left = left.saturating_sub(kernel.blocks.iter().map(|block| block.insts.len()).sum());
+            let Some(verdict) = part.verdict(index) else { break };
+            let error = match verdict {
+                Ok(read) => {
+                    left = left.saturating_sub(read.instructions);
                     continue;
                 }
                 Err(error) => error,
             };
             left = left.saturating_sub(INSTRUCTIONS_OF_AN_ERROR);
-            let line = format!("{}: {error}", entry.name);
+            let line = format!("{}: {error}", kernel.name);
             if error.kind == PtxErrorKind::Invalid {
                 wrong.push(line);
             } else if !said.contains(line.as_str()) {
@@ -198,25 +233,19 @@ impl ModuleState {
         self.text.check_holds(name)?;
         let part = self.part(&mut JitLog::default())?;
         let at = part.info.kernels.iter().position(|kernel| kernel.name == name).ok_or(CudaError::NOT_FOUND)?;
-        self.make_function(functions, at as u32, part.id, part.info.kernels[at].clone())
+        Ok(self.make_function(functions, at as u32, &part))
     }
 
-    fn make_function(
-        &self,
-        table: &Table<FunctionState>,
-        at: u32,
-        module: ModuleId,
-        info: KernelInfo,
-    ) -> Result<Arc<FunctionState>> {
+    fn make_function(&self, table: &Table<FunctionState>, at: u32, part: &Arc<Part>) -> Arc<FunctionState> {
         let mut functions = self.functions.lock();
-        if let Some(function) = functions.get(&at) {
-            return Ok(Arc::clone(function));
-        }
-        let clusters = self.text.clusters(&info.name);
-        let function = Arc::new(FunctionState::new(&self.core, self.handle, module, at, info, clusters));
-        table.insert(function.handle.0, Arc::clone(&function));
-        functions.insert(at, Arc::clone(&function));
-        Ok(function)
+        let function = functions.entry(at).or_insert_with(|| {
+            let info = part.info.kernels[at as usize].clone();
+            let clusters = self.text.clusters(&info.name);
+            let function = Arc::new(FunctionState::new(&self.core, self.handle, Arc::clone(part), at, info, clusters));
+            table.insert(function.handle.0, Arc::clone(&function));
+            function
+        });
+        Arc::clone(function)
     }
 
     /// Address and size of a variable.
@@ -272,7 +301,7 @@ impl ModuleState {
 }
 
 /// Loads a text; waits for memory that others have, until it is of no use any more (`gone`).
-fn load(core: &ContextCore, text: &Text, log: &mut JitLog, gone: &dyn Fn() -> bool) -> Result<Part> {
+fn load(core: &ContextCore, text: &Arc<Text>, log: &mut JitLog, gone: &dyn Fn() -> bool) -> Result<Part> {
     core.check()?;
     let (link, memory) = (core.link(), core.memory());
     memory.arena()?;
@@ -306,5 +335,5 @@ fn load(core: &ContextCore, text: &Text, log: &mut JitLog, gone: &dyn Fn() -> bo
     for global in info.globals.iter().filter(|global| global.bytes > 0 && !listed(global.address)) {
         memory.announce(global.address.0, global.bytes, Kind::Variable, core.id);
     }
-    Ok(Part { id, info })
+    Ok(Part::new(id, info, text))
 }

@@ -1,5 +1,7 @@
 //! PTX texts, as images hold them.
 
+use std::sync::OnceLock;
+
 use ptx::Program;
 use ptx::link::{LinkError, Module};
 
@@ -19,6 +21,8 @@ pub(crate) const NO_PTX: &str = "no PTX that this GPU can run, and its instructi
 #[derive(Debug)]
 pub(crate) struct Text {
     pub(crate) ptx: Vec<u8>,
+    /// The declarations in it, once somebody wants to read its kernels.
+    program: OnceLock<Option<Program>>,
     pub(crate) kernels: Vec<String>,
     /// What each of them says of clusters.
     clusters: Vec<Clusters>,
@@ -60,7 +64,13 @@ impl Text {
         let ptx = with_options(one(found, log)?, &log.options);
         let Names { kernels, clusters, textures, surfaces, managed } = entry_names::find(&ptx);
         let managed = if managed { Managed::default() } else { Managed::none() };
-        Ok(Text { ptx, kernels, clusters, textures, surfaces, without, elsewhere, managed })
+        let program = OnceLock::new();
+        Ok(Text { ptx, program, kernels, clusters, textures, surfaces, without, elsewhere, managed })
+    }
+
+    /// Its declarations; none if it is no PTX, of which the GPU says what there is to say.
+    pub(crate) fn program(&self) -> Option<&Program> {
+        self.program.get_or_init(|| Program::parse(&self.ptx).ok()).as_ref()
     }
 
     /// What a kernel says of clusters.

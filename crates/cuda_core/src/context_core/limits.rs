@@ -28,7 +28,7 @@ pub(crate) struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            stack_bytes: 1024,
+            stack_bytes: gpu::STACK_BYTES.into(),
             printf_bytes: 1 << 20,
             heap_bytes: 8 << 20,
             sync_depth: 2,

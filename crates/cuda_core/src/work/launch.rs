@@ -77,7 +77,7 @@ pub(crate) fn command<'a>(function: &FunctionState, config: &LaunchConfig, param
         return Err(CudaError::LAUNCH_OUT_OF_RESOURCES);
     }
     Ok(Command::Launch {
-        module: function.module,
+        module: function.module(),
         kernel: function.kernel,
         grid: config.grid,
         block: config.block,

@@ -273,20 +273,34 @@ fn what_is_reported_lets_one_block_run() {
     assert_eq!(driver.occupancy_available_dynamic_smem_per_block(nothing, 1, 32), Ok(99 << 10));
 }
 
+/// Kernels that can be launched: one that needs nothing, one that needs a stack, one for the largest local memory.
+const RUNS: &str = ".version 8.0\n.target sm_75\n.address_size 64\n.func again() { call again; ret; }\n\
+    .entry nothing() { ret; }\n.entry deep() { call again; ret; }\n\
+    .entry large() { .local .b8 a[65552]; .reg .b64 %rd; .reg .b32 %r; mov.u64 %rd, a; ld.local.u32 %r, [%rd]; \
+    st.local.u32 [%rd+65548], %r; ret; }\n";
+
 #[test]
 fn a_kernel_that_cannot_run_is_refused_at_its_launch() {
     let (driver, fake) = driver();
-    let module = load(&driver, b".version 8 .entry tensor() .entry nothing()").unwrap();
-    let get = |name| driver.module_get_function(module, name).unwrap();
-    fake.requests();
-    for _ in 0..3 {
-        assert_eq!(launch(&driver, get("tensor"), &config([1; 3], [1; 3])), Err(CudaError::NOT_SUPPORTED));
-        launch(&driver, get("nothing"), &config([1; 3], [1; 3])).unwrap();
+    let long = "// \n".repeat(100_000);
+    for text in [
+        format!("{RUNS}.entry tensor() {{ wgmma.fence.sync.aligned; ret; }}\n"),
+        format!("{RUNS}.entry tensor() {{ frobnicate; ret; }}\n{long}"),
+    ] {
+        let module = load(&driver, text.as_bytes()).unwrap();
+        let get = |name| driver.module_get_function(module, name).unwrap();
+        fake.requests();
+        let refused = Err(if text.len() > 100_000 { CudaError::INVALID_PTX } else { CudaError::NOT_SUPPORTED });
+        for _ in 0..3 {
+            assert_eq!(launch(&driver, get("tensor"), &config([1; 3], [1; 3])), refused);
+            launch(&driver, get("nothing"), &config([1; 3], [1; 3])).unwrap();
+        }
+        assert_eq!(driver.func_load(get("tensor")), refused);
+        // The GPU is not asked: it is the program's own time.
+        assert_eq!(fake.requests().iter().filter(|name| *name == "PrepareKernel").count(), 0);
+        assert_eq!(fake.launched().len(), 3);
+        driver.ctx_synchronize().unwrap();
     }
-    assert_eq!(driver.func_load(get("tensor")), Err(CudaError::NOT_SUPPORTED));
-    assert_eq!(fake.requests().iter().filter(|name| *name == "PrepareKernel").count(), 2, "once for each kernel");
-    assert_eq!(fake.launched().len(), 3);
-    driver.ctx_synchronize().unwrap();
 }
 
 #[test]
@@ -295,27 +309,37 @@ fn another_stack_is_told_before_the_next_launch() {
     let module = load(&driver, CODE).unwrap();
     let nothing = driver.module_get_function(module, "nothing").unwrap();
     fake.requests();
-    for limit in [1024, 4096, 4096, 1024] {
+    for (limit, told) in [(1024, 0), (4096, 4096), (4096, 4096), (1024, 1024)] {
         driver.ctx_set_limit(0, limit).unwrap();
         launch(&driver, nothing, &config([1; 3], [1; 3])).unwrap();
         launch(&driver, nothing, &config([1; 3], [1; 3])).unwrap();
-        assert_eq!(u64::from(fake.stack()), limit);
+        assert_eq!(fake.stack(), told);
     }
-    assert_eq!(fake.requests().iter().filter(|name| *name == "PrepareKernel").count(), 3, "once for each change");
+    assert_eq!(fake.requests().iter().filter(|name| *name == "PrepareKernel").count(), 2, "once for each change");
 }
 
 #[test]
-fn a_block_without_room_for_its_stacks_is_refused_at_its_launch() {
+fn a_block_without_room_for_its_local_memory_is_refused_at_its_launch() {
     let (driver, fake) = driver();
-    let module = load(&driver, b".version 8 .entry deep()").unwrap();
-    let deep = driver.module_get_function(module, "deep").unwrap();
-    for (limit, most) in [(1024, 64), (4096, 16), (1024, 64)] {
+    let module = load(&driver, RUNS.as_bytes()).unwrap();
+    for (kernel, limit, most) in [
+        ("deep", 1024, 1024),
+        ("deep", 512 << 10, 128),
+        ("deep", 1024, 1024),
+        ("large", 1024, 1023),
+        // It has no stack.
+        ("large", 512 << 10, 1023),
+        ("nothing", 512 << 10, 1024),
+    ] {
+        let function = driver.module_get_function(module, kernel).unwrap();
         driver.ctx_set_limit(0, limit).unwrap();
-        let tried = |x| launch(&driver, deep, &config([1; 3], [x, 1, 1]));
-        assert_eq!(tried(most), Ok(()), "{limit} bytes");
-        assert_eq!(tried(most + 1), Err(CudaError::LAUNCH_OUT_OF_RESOURCES), "{limit} bytes");
+        let tried = |x| launch(&driver, function, &config([1; 3], [x, 1, 1]));
+        assert_eq!(tried(most), Ok(()), "{kernel} {limit}");
+        if most < 1024 {
+            assert_eq!(tried(most + 1), Err(CudaError::LAUNCH_OUT_OF_RESOURCES), "{kernel} {limit}");
+        }
     }
-    assert_eq!(fake.launched().len(), 3);
+    assert_eq!(fake.launched().len(), 6);
     driver.ctx_synchronize().unwrap();
 }
 

@@ -158,7 +158,7 @@ impl FakeGpu {
             "fill" => vec![(0, 8), (8, 4), (12, 4)],
             "gaps" => vec![(0, 1), (8, 8), (16, 2)],
             "big" => vec![(0, 4000), (4000, 4)],
-            "print" | "tensor" => vec![(0, 4)],
+            "print" => vec![(0, 4)],
             _ => Vec::new(),
         };
         let param_bytes = params.iter().map(|&(at, bytes)| at + bytes).max().unwrap_or(0);
@@ -253,14 +253,7 @@ impl Gpu for FakeGpu {
             }
             Request::PrepareKernel { module, kernel, stack_bytes } => {
                 self.state.lock().stack = *stack_bytes;
-                let name = self.name(*module, *kernel);
-                if name == "tensor" {
-                    return Err(GpuError::InvalidPtx { log: "line 7: no tensors here".into(), unsupported: true });
-                }
-                let mut info = FakeGpu::kernel(&name);
-                if name == "deep" {
-                    info.max_threads = (64 << 10) / (*stack_bytes).max(64);
-                }
+                let info = FakeGpu::kernel(&self.name(*module, *kernel));
                 self.toy.request(request)?;
                 return Ok(Response::Kernel(info));
             }

@@ -73,8 +73,8 @@ pub(crate) struct Facts {
 }
 
 impl Layout {
-    /// Scans the kernel.
-    pub(super) fn of(program: &Program, entry: &Entry) -> Result<Layout, PtxError> {
+    /// Scans the kernel. What is looked at is taken from `left`, function by function, with what each names and shares.
+    pub(super) fn of(program: &Program, entry: &Entry, left: &mut u64) -> Result<Layout, PtxError> {
         let mut layout = Layout {
             offsets: HashMap::new(),
             resources: Resources { shared_align: 16, ..Resources::default() },
@@ -89,6 +89,7 @@ impl Layout {
         let (mut shared, mut local, mut words, mut indirect) = (0u64, 0u64, 0u64, false);
         while let Some(function) = work.pop() {
             let facts = facts(program, function)?;
+            *left = left.saturating_sub(1 + facts.named.len() as u64 + facts.shared.len() as u64);
             let name = |at: usize| {
                 if reached.insert(at) {
                     work.push(at);
