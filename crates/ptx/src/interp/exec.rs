@@ -200,11 +200,12 @@ impl Cta {
                 }
                 let wanted = src_bytes.map_or(total, |n| (self.operand(thread, n) as u32 as usize).min(total));
                 let to = self.locate(thread, Space::Shared, dst, total, Access::Write)?;
-                let from = self.locate(thread, Space::Global, src, total, Access::Read)?;
+                // Where nothing is read, it may be anywhere.
                 if wanted > 0 {
+                    let from = self.locate(thread, Space::Global, src, total, Access::Read)?;
                     self.observe(thread, from, wanted, Touch::plain(Access::Read, None))?;
+                    self.load(memory, thread, from, &mut buffer[..wanted])?;
                 }
-                self.load(memory, thread, from, &mut buffer[..wanted])?;
                 let data = &buffer[..total];
                 self.observe(thread, to, total, Touch::plain(Access::Write, Some(data)))?;
                 self.store(memory, thread, to, data)?;

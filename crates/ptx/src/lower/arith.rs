@@ -262,8 +262,16 @@ impl Body<'_, '_> {
             return self.float2(m, op, ty);
         }
         let ftz = self.ftz(m, ty);
+        let magnitudes = ty == Ty::F32 && m.take("abs");
         let dst = self.dst(0, ty)?;
-        let (a, b, c) = (self.src(1, ty)?, self.src(2, ty)?, self.src(3, ty)?);
+        let (mut a, mut b, mut c) = (self.src(1, ty)?, self.src(2, ty)?, self.src(3, ty)?);
+        if magnitudes {
+            for operand in [&mut a, &mut b, &mut c] {
+                let absolute = self.new_reg(ty.reg())?;
+                self.emit(Op::FloatUn { op: FloatUnOp::Abs, ty, ftz, dst: absolute, a: *operand })?;
+                *operand = Operand::Reg(absolute);
+            }
+        }
         let pair = self.new_reg(ty.reg())?;
         self.emit(Op::Float { op, ty, round: Round::Rn, ftz, sat: false, dst: pair, a, b })?;
         self.emit(Op::Float { op, ty, round: Round::Rn, ftz, sat: false, dst, a: Operand::Reg(pair), b: c })?;

@@ -36,18 +36,28 @@ impl Body<'_, '_> {
     }
 
     pub(super) fn mbarrier(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
-        let actions = ["init", "inval", "arrive", "expect_tx", "complete_tx", "test_wait", "try_wait", "pending_count"];
+        let actions = [
+            "init",
+            "inval",
+            "arrive",
+            "arrive_drop",
+            "expect_tx",
+            "complete_tx",
+            "test_wait",
+            "try_wait",
+            "pending_count",
+        ];
         let action = m.find(|w| actions.iter().position(|a| *a == w));
         let action =
             action.map(|at| actions[at]).ok_or_else(|| self.unsupported("this mbarrier operation is not supported"))?;
         if action == "pending_count" {
             return self.pending_count(m);
         }
-        let expect = action == "arrive" && m.take("expect_tx");
+        let arrives = action.starts_with("arrive");
+        let expect = arrives && m.take("expect_tx");
         let parity = action.ends_with("wait") && m.take("parity");
-        if m.take("noComplete") {
-            return Err(self.unsupported("mbarrier.arrive.noComplete is not supported"));
-        }
+        // A promise of the program.
+        let promised = arrives && !expect && m.take("noComplete");
         m.order();
         let space = m.space();
         self.ty_in(m, &[Ty::B64])?;
@@ -64,19 +74,21 @@ impl Body<'_, '_> {
                 self.count(1..=1)?;
                 self.object(m, 0, space)?;
             }
-            "arrive" => {
-                self.count(2..=3)?;
+            "arrive" | "arrive_drop" => {
+                self.count(2 + usize::from(expect || promised)..=3)?;
                 let state = self.dst(0, Ty::B64)?;
                 let (space, address) = self.object(m, 1, space)?;
                 let third = if self.args.len() > 2 { Some(self.widened(2)?) } else { None };
-                let delta = match (expect, third) {
-                    (true, Some(bytes)) => {
-                        let bytes = self.int64(IntOp::Shl, bytes, Operand::Imm(BYTES))?;
-                        self.int64(IntOp::Sub, bytes, Operand::Imm(1))?
-                    }
-                    (true, None) => return Err(self.invalid("an operand is missing")),
-                    (false, count) => self.int64(IntOp::Sub, Operand::Imm(0), count.unwrap_or(Operand::Imm(1)))?,
+                let (bytes, mut count) = match third {
+                    Some(bytes) if expect => (self.int64(IntOp::Shl, bytes, Operand::Imm(BYTES))?, Operand::Imm(1)),
+                    count => (Operand::Imm(0), count.unwrap_or(Operand::Imm(1))),
                 };
+                if action == "arrive_drop" {
+                    // Not expected any more from the next phase on.
+                    let dropped = self.int64(IntOp::Shl, count, Operand::Imm(EXPECTED))?;
+                    count = self.int64(IntOp::Add, count, dropped)?;
+                }
+                let delta = self.int64(IntOp::Sub, bytes, count)?;
                 let old = self.update(space, address, delta)?;
                 let (ty, a, b) = (Ty::B64, Operand::Reg(old), Operand::Imm(1 << PHASE | COUNT));
                 self.emit(Op::Int { op: IntOp::And, ty, sat: false, dst: state, a, b })?;
@@ -147,7 +159,7 @@ impl Body<'_, '_> {
         let outer = self.guard.take();
         self.compare(Cmp::Eq, Ty::B64, last, rest, Operand::Imm(0), guard)?;
         self.guard = outer;
-        let expected = self.int64(IntOp::Shr, before, Operand::Imm(EXPECTED))?;
+        let expected = self.int64(IntOp::Shr, after, Operand::Imm(EXPECTED))?;
         let expected = self.int64(IntOp::And, expected, Operand::Imm(COUNT))?;
         // Turning the phase bit over by addition: up from 0, down from 1.
         let phase = self.int64(IntOp::And, before, Operand::Imm(1 << PHASE))?;
@@ -301,6 +313,46 @@ impl Body<'_, '_> {
             let delta = self.int64(IntOp::Sub, Operand::Imm(0), bytes)?;
             self.update(space, address, delta)?;
         }
+        self.inst.graph.bind(after);
+        Ok(())
+    }
+
+    /// `st.bulk`: zeros to shared memory, 8 bytes at a time.
+    pub(super) fn store_bulk(&mut self, m: &mut Mods<'_>) -> Result<(), PtxError> {
+        if !matches!(m.order(), None | Some(Order::Weak)) {
+            return Err(self.invalid("st.bulk is weak"));
+        }
+        let space = m.space();
+        self.count(3..=3)?;
+        let place = self.address(0)?;
+        let space = self.access_space(space, &place)?;
+        if !matches!(space, Space::Shared | Space::Generic) {
+            return Err(self.invalid("st.bulk stores to shared memory"));
+        }
+        let size = self.src(1, Ty::U64)?;
+        if self.src(2, Ty::U64)? != Operand::Imm(0) {
+            return Err(self.invalid("st.bulk stores zeros only"));
+        }
+        let [head, body, after] = [(); 3].map(|()| self.inst.graph.target());
+        let at = self.new_reg(RegTy::B64)?;
+        if let Some(p) = self.guard.take() {
+            let inside = self.inst.graph.target();
+            self.inst.graph.terminate(Term::CondBra { p, then: inside.id(), els: after.id(), uniform: false });
+            self.inst.graph.bind(inside);
+        }
+        let to = self.pointer(&place)?;
+        self.emit(Op::Mov { ty: Ty::B64, dst: at, src: Operand::Imm(0) })?;
+        self.inst.graph.bind(head);
+        let over = self.new_reg(RegTy::Pred)?;
+        self.compare(Cmp::Ge, Ty::U64, over, Operand::Reg(at), size, None)?;
+        let p = PredRef { reg: over, negate: false };
+        self.inst.graph.terminate(Term::CondBra { p, then: after.id(), els: body.id(), uniform: false });
+        self.inst.graph.bind(body);
+        let addr = Address { base: self.int64(IntOp::Add, to, Operand::Reg(at))?, offset: 0 };
+        self.emit(Op::St { space, ty: Ty::B64, order: Order::Weak, srcs: vec![Operand::Imm(0)], addr })?;
+        let (a, b) = (Operand::Reg(at), Operand::Imm(8));
+        self.emit(Op::Int { op: IntOp::Add, ty: Ty::U64, sat: false, dst: at, a, b })?;
+        self.inst.graph.terminate(Term::Bra(head.id()));
         self.inst.graph.bind(after);
         Ok(())
     }

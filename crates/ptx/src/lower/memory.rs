@@ -86,7 +86,7 @@ impl Body<'_, '_> {
             return self.store_async(m, false);
         }
         if m.take("bulk") {
-            return Err(self.unsupported("st.bulk is not supported"));
+            return self.store_bulk(m);
         }
         let order = m.order().unwrap_or(Order::Weak);
         if !matches!(order, Order::Weak | Order::Volatile | Order::Relaxed | Order::Release) {
@@ -272,15 +272,16 @@ impl Body<'_, '_> {
             return Err(self.invalid("cp.async copies 4, 8 or 16 bytes"));
         };
         let src_bytes = match self.args.get(3).copied() {
-            Some(arg) if self.args.len() - policy > 3 => {
-                if let Arg::Word(name) = arg
-                    && self.is_reg(name)?
-                    && self.reg_of(name, RegTy::Pred).is_ok()
-                {
-                    return Err(self.unsupported("cp.async with ignore-src is not supported"));
+            Some(arg) if self.args.len() - policy > 3 => Some(match self.as_pred(arg)? {
+                // A predicate: nothing is read where it holds.
+                Some(p) => {
+                    let count = self.new_reg(RegTy::B32)?;
+                    let (a, b) = (Operand::Imm(0), Operand::Imm(bytes));
+                    self.emit(Op::Selp { ty: Ty::B32, dst: count, a, b, p })?;
+                    Operand::Reg(count)
                 }
-                Some(self.source(arg, Ty::U32)?)
-            }
+                None => self.source(arg, Ty::U32)?,
+            }),
             _ => None,
         };
         self.emit(Op::CpAsync { bytes: bytes as u8, dst: dst.address, src: src.address, src_bytes })?;

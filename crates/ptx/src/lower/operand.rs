@@ -362,6 +362,16 @@ impl<'a> Body<'a, '_> {
         }
     }
 
+    /// The predicate, if the operand is a register that is one.
+    pub(super) fn as_pred(&mut self, arg: Arg<'a>) -> Result<Option<PredRef>, PtxError> {
+        let (Arg::Word(name) | Arg::Not(name)) = arg else { return Ok(None) };
+        let negate = matches!(arg, Arg::Not(_));
+        Ok(match self.lookup(name)? {
+            Some(Name::Reg(reg)) if self.inst.graph.ty(reg) == RegTy::Pred => Some(PredRef { reg, negate }),
+            _ => None,
+        })
+    }
+
     /// The elements of operand `at`, a vector; a scalar is a vector of one.
     pub(super) fn elements(&mut self, at: usize) -> Result<Vec<Arg<'a>>, PtxError> {
         let arg = self.arg(at)?;
