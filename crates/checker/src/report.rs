@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ptx::Origin;
-use ptx::check::{Hazard, Site, source_line};
+use ptx::check::{Hazard, Site};
 use ptx::launch::Access;
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ pub struct Place {
 
 impl Place {
     fn new(site: &Site<'_>, line: u32) -> Place {
-        let source = site.text.and_then(|text| source_line(text, line));
+        let source = site.kernel.sources.at(line);
         let linked = Origin::of(&site.kernel.origins, line);
         let (module, ptx_line) = linked.map_or((None, line), |(module, line)| (Some(module.to_owned()), line));
         Place { ptx_line, module, source: source.map(|source| (source.file.to_owned(), source.line)) }

@@ -29,7 +29,7 @@ impl Bench {
 
     fn site(&self, line: u32) -> Site<'_> {
         let (block, ctaid) = ([8, 8, 1], [1, 2, 3]);
-        Site { kernel: &self.kernel, text: None, line, grid_id: 1, block, ctaid, thread: 9, shared_bytes: 256 }
+        Site { kernel: &self.kernel, line, grid_id: 1, block, ctaid, thread: 9, shared_bytes: 256 }
     }
 
     /// An access as the interpreter makes it; what is told of it.
@@ -170,13 +170,15 @@ fn reports_name_the_text_that_was_linked() {
     let mut bench = Bench::new("memory");
     let origin = |from, line, module: &str| Origin { from, line, module: module.to_owned() };
     bench.kernel.origins = vec![origin(3, 20, "a.ptx"), origin(8, 3, "b.ptx")];
-    let text = ".version 8.5\n.pragma \"sundial from 20 a.ptx\";\n.visible .entry k()\n{\nret;\n}\n\
-                .pragma \"sundial from 3 b.ptx\";\n.func f()\n{\n.loc 1 5 0\nret;\n}\n.file 1 \"b.cu\"\n";
-    for line in [1, 5, 11] {
-        bench.checker.failed(&Site { text: Some(text), ..bench.site(line) }, Exception::Trap, 0);
+    let text = ".version 8.5\n.target sm_75\n.address_size 64\n.visible .entry k()\n{\nret;\n}\n\n\n\n\
+                .visible .entry f()\n{\n.loc 1 5 0\ntrap;\nret;\n}\n.file 1 \"b.cu\"\n";
+    let program = ptx::Program::parse(text.as_bytes()).expect("it is well-formed");
+    bench.kernel.sources = program.lower(1, &|_| None).expect("it compiles").sources;
+    for line in [1, 5, 14] {
+        bench.checker.failed(&bench.site(line), Exception::Trap, 0);
     }
     let places: Vec<String> = bench.told.lock().iter().map(|report| report.place.to_string()).collect();
-    assert_eq!(places, ["line 1 of PTX", "line 22 of PTX of a.ptx", "b.cu:5 (line 6 of PTX of b.ptx)"]);
+    assert_eq!(places, ["line 1 of PTX", "line 22 of PTX of a.ptx", "b.cu:5 (line 9 of PTX of b.ptx)"]);
 }
 
 #[test]

@@ -139,13 +139,15 @@ fn faults_are_told_with_what_is_known_of_them() {
 fn the_log_says_where_a_fault_was() {
     let Some(folder) = examples() else { return };
     let daemon = Daemon::start(&["--gpu", "soft:512m"]);
+    let [add, store, tile] = ["data[i] += 1", "reinterpret_cast<int*>(data + offset)", "tile[i] = i"].map(line);
     let cases: [(&str, &[&str]); 3] = [
         (
             "null",
             &[
                 "context failed",
-                "error=read of an illegal address, 0x0, by thread (0,0,0) of block (0,0,0), at line ",
-                " of PTX, in kernel _Z7add_one",
+                "error=read of an illegal address, 0x0, by thread (0,0,0) of block (0,0,0), at ",
+                &add,
+                " of PTX), in kernel _Z7add_one",
             ],
         ),
         (
@@ -153,13 +155,14 @@ fn the_log_says_where_a_fault_was() {
             &[
                 "error=misaligned access at 0x",
                 ", by thread (0,0,0) of block",
+                &store,
                 "6 bytes into 4000 bytes at 0x",
                 "(cudaMalloc)",
             ],
         ),
         (
             "shared",
-            &["memory at 0x80, by thread (32,0,0) of block (0,0,0), at line ", " of PTX, in kernel _Z11fill_shared"],
+            &["memory at 0x80, by thread (32,0,0) of block (0,0,0), at ", &tile, " of PTX), in kernel _Z11fill_shared"],
         ),
     ];
     for (fault, told) in cases {

@@ -3,8 +3,6 @@
 //! The interpreter knows threads, lines and addresses; which memory is allocated or was written, and what becomes of a report, is the
 //! checker's affair.
 
-use std::sync::Arc;
-
 use crate::ir::Kernel;
 use crate::launch::{Access, AccessError, Exception};
 
@@ -13,9 +11,7 @@ use crate::launch::{Access, AccessError, Exception};
 pub struct Site<'a> {
     /// The kernel.
     pub kernel: &'a Kernel,
-    /// The module's text, if it is known.
-    pub text: Option<&'a str>,
-    /// Line of the instruction in it; 0 if unknown.
+    /// Line of the instruction in the module's text; 0 if unknown.
     pub line: u32,
     /// Unique number of the grid.
     pub grid_id: u64,
@@ -79,57 +75,4 @@ pub trait Checker: std::fmt::Debug + Send + Sync {
 
     /// A hazard, at the later access.
     fn hazard(&self, site: &Site<'_>, hazard: &Hazard);
-}
-
-/// A checker of a launch.
-#[derive(Clone, Debug)]
-pub struct Checked {
-    /// Who checks.
-    pub checker: Arc<dyn Checker>,
-    /// The module's text, if it is known.
-    pub text: Option<Arc<str>>,
-}
-
-/// Place in a source file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SourceLine<'a> {
-    /// As the compiler was given it.
-    pub file: &'a str,
-    /// From 1.
-    pub line: u32,
-}
-
-/// Where in the source the instruction at a line of PTX comes from, if the text says so: by the `.loc` before it, in the same function.
-/// Of what was inlined, the innermost place.
-#[must_use]
-pub fn source_line(text: &str, line: u32) -> Option<SourceLine<'_>> {
-    let before = usize::try_from(line).ok()?.checked_sub(1)?;
-    let mut found = None;
-    for at in text.lines().take(before) {
-        let at = at.trim_start();
-        if let Some(place) = at.strip_prefix(".loc") {
-            found = numbers(place);
-        } else if ends_function(at) {
-            found = None;
-        }
-    }
-    let (file, line) = found?;
-    let named = |at: &&str| {
-        let mut words = at.trim_start().strip_prefix(".file").map(str::split_whitespace).into_iter().flatten();
-        words.next().and_then(|number| number.parse().ok()) == Some(file)
-    };
-    let file = text.lines().find(named)?.split('"').nth(1)?;
-    (line > 0).then_some(SourceLine { file, line })
-}
-
-/// Whether a function, or what is between two, begins at a line.
-fn ends_function(line: &str) -> bool {
-    let words = [".entry", ".func", ".visible", ".weak", ".extern", ".common"];
-    line.starts_with('}') || words.iter().any(|word| line.split_whitespace().next() == Some(word))
-}
-
-/// File and line of a `.loc`.
-fn numbers(place: &str) -> Option<(u32, u32)> {
-    let mut words = place.split_whitespace();
-    Some((words.next()?.parse().ok()?, words.next()?.trim_end_matches(',').parse().ok()?))
 }

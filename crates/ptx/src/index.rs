@@ -49,6 +49,7 @@ fn index_alone(text: Arc<str>) -> Result<Program, PtxError> {
         contracts: true,
         max_registers: None,
         pointed: OnceLock::new(),
+        sources: OnceLock::new(),
     };
     let image_left = text.len().saturating_mul(MAX_IMAGE_RATIO).saturating_add(1 << 16);
     let mut indexer = Indexer { lexer: Lexer::new(&text), program: &mut program, image_left };

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::matrix::Product;
 use crate::program::Origin;
+use crate::sources::Sources;
 use crate::tensor::Transfer;
 
 /// A virtual register: an index into [`Kernel::regs`].
@@ -736,6 +737,8 @@ pub struct Kernel {
     pub name: String,
     /// Where its lines come from, if its text was linked.
     pub origins: Vec<Origin>,
+    /// Where in the program's source they come from, if the text says so.
+    pub sources: Sources,
     /// Parameters in order.
     pub params: Vec<Param>,
     /// Size of the parameter block, bytes.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::program::Origin;
+use crate::sources::{SourceLine, Sources};
 
 /// Generic addresses of the CTA's shared memory: outside every host address, inside the 49-bit GPU address space.
 pub const SHARED_WINDOW: u64 = 1 << 48;
@@ -257,9 +258,10 @@ pub struct FaultSite {
 }
 
 impl FaultSite {
-    /// The site in words, in a kernel of CTAs of `block` threads, made of lines that have these `origins`, if its text was linked.
+    /// The site in words, in a kernel of CTAs of `block` threads, made of lines that have these `origins`, if its text was linked, and
+    /// `sources`, if its compiler has left them.
     #[must_use]
-    pub fn told(&self, kernel: &str, block: [u32; 3], origins: &[Origin]) -> String {
+    pub fn told(&self, kernel: &str, block: [u32; 3], origins: &[Origin], sources: &Sources) -> String {
         let [x, y, _] = block.map(|side| side.max(1));
         let at = |[x, y, z]: [u32; 3]| format!("({x},{y},{z})");
         let tid = |thread: u32| at([thread % x, thread / x % y, thread / x / y]);
@@ -273,10 +275,14 @@ impl FaultSite {
         };
         // The name last: a tenant has chosen it.
         let kernel = kernel.char_indices().nth(MAX_NAME).map_or(kernel, |(end, _)| &kernel[..end]);
-        match (self.line, Origin::of(origins, self.line)) {
-            (0, _) => format!("by {who}, in kernel {kernel}"),
-            (line, None) => format!("by {who}, at line {line} of PTX, in kernel {kernel}"),
-            (_, Some((module, line))) => format!("by {who}, at line {line} of PTX of {module}, in kernel {kernel}"),
+        let ptx = match (self.line, Origin::of(origins, self.line)) {
+            (0, _) => return format!("by {who}, in kernel {kernel}"),
+            (line, None) => format!("line {line} of PTX"),
+            (_, Some((module, line))) => format!("line {line} of PTX of {module}"),
+        };
+        match sources.at(self.line) {
+            Some(SourceLine { file, line }) => format!("by {who}, at {file}:{line} ({ptx}), in kernel {kernel}"),
+            None => format!("by {who}, at {ptx}, in kernel {kernel}"),
         }
     }
 }

@@ -46,6 +46,7 @@ use crate::error::PtxError;
 use crate::ir::Kernel;
 use crate::launch::STACK_BYTES;
 use crate::program::{Entry, Program, Resources};
+use crate::sources::Sources;
 use crate::verify;
 
 use body::Instance;
@@ -78,6 +79,7 @@ pub(crate) fn lower(
     let stack_bytes = if has_stack { STACK_BYTES } else { 0 };
     let kernel = Kernel {
         origins: Vec::new(),
+        sources: Sources::default(),
         name: entry.name.clone(),
         params: entry.params.clone(),
         param_bytes: entry.param_bytes,

@@ -14,6 +14,7 @@ use crate::index;
 use crate::ir::{Kernel, Param, RegTy};
 use crate::lexer::Mark;
 use crate::lower::{self, Facts};
+use crate::sources::Sources;
 
 /// A module: what it declares, and its text, from which kernels are compiled when they are wanted.
 pub struct Program {
@@ -37,6 +38,8 @@ pub struct Program {
     pub(crate) max_registers: Option<u32>,
     /// Functions that initial values hold, once somebody asks.
     pub(crate) pointed: OnceLock<Vec<usize>>,
+    /// Where the lines come from, once a kernel is compiled.
+    pub(crate) sources: OnceLock<Sources>,
 }
 
 /// What a module-scope name means: an index into the list of that kind.
@@ -330,7 +333,8 @@ impl Program {
     /// What is wrong with the kernel's text or not supported; an index out of range.
     pub fn lower(&self, entry: usize, symbols: &dyn Fn(&str) -> Option<u64>) -> Result<Kernel, PtxError> {
         let kernel = lower::lower(self, entry, symbols).map_err(|error| self.located(error))?;
-        Ok(Kernel { origins: self.origins(&kernel), ..kernel })
+        let sources = self.sources.get_or_init(|| Sources::of_text(&self.text)).of_lines(lines(&kernel));
+        Ok(Kernel { origins: self.origins(&kernel), sources, ..kernel })
     }
 
     /// Module and line that a line of a linked text comes from.
@@ -341,8 +345,7 @@ impl Program {
     /// Where the lines come from that a kernel is made of, if the text was linked.
     fn origins(&self, kernel: &Kernel) -> Vec<Origin> {
         let position = |line: u32| self.origins.partition_point(|origin| origin.from <= line).checked_sub(1);
-        let insts = kernel.blocks.iter().flat_map(|block| &block.insts);
-        let used: BTreeSet<usize> = insts.filter_map(|inst| position(inst.line)).collect();
+        let used: BTreeSet<usize> = lines(kernel).filter_map(position).collect();
         used.into_iter().map(|at| self.origins[at].clone()).collect()
     }
 
@@ -353,6 +356,11 @@ impl Program {
             None => error,
         }
     }
+}
+
+/// Lines of a kernel's instructions.
+fn lines(kernel: &Kernel) -> impl Iterator<Item = u32> {
+    kernel.blocks.iter().flat_map(|block| &block.insts).map(|inst| inst.line)
 }
 
 /// [`Program::function_handle`] of a function. Never 0; 16-byte steps, as code addresses have.

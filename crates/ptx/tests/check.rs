@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
 use ptx::Program;
-use ptx::check::{Checked, Checker, Hazard, HazardKind, Site, SourceLine, source_line};
+use ptx::check::{Checker, Hazard, HazardKind, Site};
 use ptx::interp::Cta;
 use ptx::launch::{Access, AccessError, Control, Exception, Launch, Step};
 use testgen::Region;
@@ -56,7 +56,7 @@ fn run_in(body: &str, end: u64, envregs: [u32; 32]) -> (Step, Arc<Recorder>) {
     });
     let checker = Arc::new(Recorder { end, hazards: Mutex::default(), failures: Mutex::default() });
     let mut cta = Cta::new(kernel, launch, [0; 3]);
-    cta.check(Checked { checker: Arc::clone(&checker) as Arc<dyn Checker>, text: None });
+    cta.check(Arc::clone(&checker) as Arc<dyn Checker>);
     let memory = Region::new(BASE, vec![0; 4096]);
     let resume = |_| cta.resume(&memory, &AtomicU32::new(Control::RUN));
     let step = (0..1000).map(resume).find(|step| *step != Step::Preempted).expect("it ends");
@@ -189,19 +189,4 @@ fn all_lanes_of_a_failing_instruction_are_told() {
     let failures = checker.failures.lock().unwrap();
     let expected: Vec<_> = (7..32).map(|thread| (thread, 14, 4)).collect();
     assert_eq!(*failures, expected);
-}
-
-#[test]
-fn lines_of_the_source() {
-    let text = ".version 8.5\n.entry a()\n{\n.loc 1 5 3\nret;\n.loc\t2 7 1, function_name $x, inlined_at 1 5 3\nret;\n}\n\
-        .visible .entry b()\n{\nret;\n}\n.file\t1 \"/a b/c.cu\"\n.file 2 \"d.h\"\n";
-    let at = |line| source_line(text, line);
-    assert_eq!(at(5), Some(SourceLine { file: "/a b/c.cu", line: 5 }));
-    assert_eq!(at(7), Some(SourceLine { file: "d.h", line: 7 }));
-    for nowhere in [0, 1, 4, 11, 400, u32::MAX] {
-        assert_eq!(at(nowhere), None, "{nowhere}");
-    }
-    for rubbish in [".loc\n\n", ".loc 1\n\n", ".loc 1 x\n\n", ".loc 1 2 3\n\n.file 1\n", ".loc 1 2 3\n\n.file 1 \"\n"] {
-        assert!(source_line(rubbish, 2).is_none_or(|found| found.file.is_empty()), "{rubbish}");
-    }
 }

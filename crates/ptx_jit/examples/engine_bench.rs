@@ -53,7 +53,7 @@ impl Bench {
             window: Arc::clone(&self.window),
             window_lo: LO,
             control: Arc::new(AtomicU32::new(0)),
-            checked: None,
+            checker: None,
             launcher: None,
         });
         let start = cpu_time();

@@ -9,9 +9,9 @@ mod check;
 
 use std::sync::Arc;
 
-use ptx::Origin;
 use ptx::ir::Kernel;
 use ptx::launch::MAX_CTA_BYTES;
+use ptx::{Origin, Sources};
 use serde::{Deserialize, Serialize};
 
 use crate::abi::joint::{Meeting, Site};
@@ -50,6 +50,8 @@ pub struct Facts {
     pub exact_ntid: bool,
     /// Where its lines come from, if its text was linked.
     pub origins: Vec<Origin>,
+    /// Where in the program's source they come from, if the text says so.
+    pub sources: Sources,
 }
 
 impl Facts {
@@ -63,6 +65,7 @@ impl Facts {
             max_ntid: kernel.max_ntid,
             exact_ntid: kernel.exact_ntid,
             origins: kernel.origins.clone(),
+            sources: kernel.sources.clone(),
         }
     }
 }

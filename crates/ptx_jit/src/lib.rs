@@ -61,7 +61,7 @@ use compiler::{Stop, Watch};
 use hostmem::Window;
 use image::Body;
 use ptx::PtxErrorKind;
-use ptx::check::Checked;
+use ptx::check::Checker;
 use ptx::children::Launcher;
 use ptx::ir::Kernel;
 use ptx::launch::{Control, FaultSite, Launch, Step, shared_bytes};
@@ -254,7 +254,7 @@ pub struct Grid {
     /// [`ptx::launch::Control`]: polled at loop back-edges; may be shared by several grids.
     pub control: Arc<AtomicU32>,
     /// Who checks what the kernel does: the interpreter asks him, machine code does not.
-    pub checked: Option<Checked>,
+    pub checker: Option<Arc<dyn Checker>>,
     /// Who takes what its threads launch; without, that is an error of theirs.
     pub launcher: Option<Arc<dyn Launcher>>,
 }

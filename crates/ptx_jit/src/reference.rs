@@ -36,8 +36,8 @@ impl InterpretedBatch {
                 let Some(index) = progress.rest.next() else { return Step::Done };
                 progress.begun += 1;
                 let mut cluster = interp::Cluster::new(&self.kernel, &self.launch, index);
-                if let Some(checked) = &self.grid.checked {
-                    cluster.check(checked);
+                if let Some(checker) = &self.grid.checker {
+                    cluster.check(checker);
                 }
                 if let Some(launcher) = &self.grid.launcher {
                     cluster.launcher(launcher);

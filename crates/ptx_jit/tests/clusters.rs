@@ -376,7 +376,7 @@ fn slices_go_round() {
         window: Arc::new(window),
         window_lo: BASE,
         control: Arc::clone(&control),
-        checked: None,
+        checker: None,
         launcher: None,
     };
     let mut batch = Batch::new(Arc::new(grid), 0..1);

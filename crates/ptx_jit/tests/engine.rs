@@ -55,7 +55,7 @@ impl Machine {
             window: Arc::clone(&self.window),
             window_lo: LO,
             control: Arc::clone(&self.control),
-            checked: None,
+            checker: None,
             launcher: None,
         })
     }
@@ -889,7 +889,7 @@ fn arrays_begin_and_end_where_memory_does() {
                         let launch = Launch { params, ..grid.launch.clone() };
                         let (code, window) = (Arc::clone(code), Arc::clone(&m.window));
                         let control = Arc::clone(&m.control);
-                        let grid = Grid { code, launch, window, window_lo: LO, control, checked: None, launcher: None };
+                        let grid = Grid { code, launch, window, window_lo: LO, control, checker: None, launcher: None };
                         let step = Batch::new(Arc::new(grid), 0..1).resume();
                         let mut after = vec![0; fresh.len()];
                         m.memory.read(0, &mut after);

@@ -7,9 +7,9 @@ mod support;
 
 use std::sync::Arc;
 
-use ptx::Origin;
 use ptx::ir::Kernel;
 use ptx::launch::{Access, AccessError, Control, Exception, FaultSite, Launch, Step};
+use ptx::{Origin, Program, Sources};
 use ptx_jit::compiler::Watch;
 use ptx_jit::{Batch, Code, EngineKind, Form, Grid, Image};
 
@@ -324,16 +324,24 @@ fn loads_that_become_part_of_something_are_named() {
 #[test]
 fn a_site_is_told_in_words() {
     let site = FaultSite { line: 12, ctaid: [3, 1, 0], threads: 168..169 };
-    assert_eq!(site.told("k", [32, 8, 1], &[]), "by thread (8,5,0) of block (3,1,0), at line 12 of PTX, in kernel k");
+    assert_eq!(
+        site.told("k", [32, 8, 1], &[], &Sources::default()),
+        "by thread (8,5,0) of block (3,1,0), at line 12 of PTX, in kernel k"
+    );
     let some = FaultSite { threads: 32..64, ..site.clone() };
     assert_eq!(
-        some.told("k", [16, 8, 1], &[]),
+        some.told("k", [16, 8, 1], &[], &Sources::default()),
         "by one of threads (0,2,0) to (15,3,0) of block (3,1,0), at line 12 of PTX, in kernel k"
     );
     let origin = |from, line, module: &str| Origin { from, line, module: module.to_owned() };
     let origins = [origin(3, 1, "a.ptx"), origin(10, 40, "b.ptx"), origin(13, 1, "c.ptx")];
     let linked = "by thread (8,5,0) of block (3,1,0), at line 42 of PTX of b.ptx, in kernel k";
-    assert_eq!(site.told("k", [32, 8, 1], &origins), linked);
+    assert_eq!(site.told("k", [32, 8, 1], &origins, &Sources::default()), linked);
+    let text = ".version 8.5\n.target sm_75\n.address_size 64\n.file 1 \"a.cu\"\n.entry k()\n{\n.reg .b32 %r;\n.reg .b64 %d;\n\
+                .loc 1 5 3\nmov.u64 %d, 0;\n.loc 1 6 3\nld.global.u32 %r, [%d];\nst.global.u32 [%d], %r;\nret;\n}\n";
+    let kernel = Program::parse(text.as_bytes()).and_then(|program| program.lower(0, &|_| None)).unwrap();
+    let source = "by thread (8,5,0) of block (3,1,0), at a.cu:6 (line 12 of PTX), in kernel k";
+    assert_eq!(site.told("k", [32, 8, 1], &[], &kernel.sources), source);
     let all = FaultSite { line: 0, threads: 0..128, ..site };
-    assert_eq!(all.told("k", [16, 8, 1], &[]), "by block (3,1,0), in kernel k");
+    assert_eq!(all.told("k", [16, 8, 1], &[], &Sources::default()), "by block (3,1,0), in kernel k");
 }

@@ -34,7 +34,7 @@ fn run(engine: EngineKind, body: &str, block: u32, ctas: u32) -> Vec<u32> {
         window: Arc::new(window),
         window_lo: LO,
         control: Arc::new(AtomicU32::new(0)),
-        checked: None,
+        checker: None,
         launcher: None,
     });
     let mut waiting: Vec<Batch> = (0..u64::from(ctas)).map(|i| Batch::new(Arc::clone(&grid), i..i + 1)).collect();

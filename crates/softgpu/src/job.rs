@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use gpu_spec::notifier::{Code as ErrorCode, Reason};
-use ptx::check::Checked;
 use ptx::launch::{Control, Exception, Launch, MAX_SHARED_BYTES, Step};
 use ptx_jit::{Batch, Code, EngineKind, Grid, compiler};
 
@@ -358,10 +357,6 @@ impl GridJob {
         if chip.engine == EngineKind::Jit && !code.is_machine_code() {
             chip.budgets.count_interpreted(budget);
         }
-        let checked = chip.checker.as_ref().map(|checker| Checked {
-            checker: Arc::clone(checker),
-            text: space.programs.kernel(request.program).map(|kernel| Arc::clone(&kernel.module.source.text)),
-        });
         let launched = Arc::new(Launched::new(&chip.budgets, budget, family));
         let grid = Arc::new(Grid {
             code,
@@ -369,7 +364,7 @@ impl GridJob {
             window: Arc::clone(space.window()),
             window_lo: space.window_lo(),
             control: Arc::new(AtomicU32::new(Control::RUN)),
-            checked,
+            checker: chip.checker.clone(),
             launcher: Some(Arc::clone(&launched) as Arc<_>),
         });
         Ok(GridJob {
@@ -538,7 +533,8 @@ fn run_batch(grid: &Grid, mut resident: Box<Resident>) -> Ctas {
     }
     let done = batch.ended() - before;
     let kernel = grid.code.kernel();
-    let site = || batch.fault_site().map(|site| site.told(&kernel.name, grid.launch.block, &kernel.origins));
+    let site =
+        || batch.fault_site().map(|site| site.told(&kernel.name, grid.launch.block, &kernel.origins, &kernel.sources));
     let exception = match step {
         Step::Exception(exception) => Some((exception, site().unwrap_or_default())),
         _ => None,

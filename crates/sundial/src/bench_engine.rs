@@ -226,7 +226,7 @@ impl Memory<'_> {
             window: Arc::clone(&self.window),
             window_lo: LO,
             control: Arc::new(AtomicU32::new(Control::RUN)),
-            checked: None,
+            checker: None,
             launcher: None,
         }))
     }

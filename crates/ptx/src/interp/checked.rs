@@ -3,29 +3,30 @@
 use super::memory::Place;
 use super::races::{By, Races, Touch};
 use super::{Cta, State};
-use crate::check::{Checked, Site};
+use std::sync::Arc;
+
+use crate::check::{Checker, Site};
 use crate::ir::Op;
 use crate::launch::{Access, Exception, WARP, WORKSPACE_BYTES};
 
 /// A checker, and what is kept for it.
 #[derive(Debug)]
 pub(super) struct Checking {
-    checked: Checked,
+    checker: Arc<dyn Checker>,
     races: Option<Races>,
 }
 
 impl Checking {
-    pub(super) fn new(checked: Checked, shared_bytes: usize, warps: usize) -> Checking {
-        let races = checked.checker.wants_hazards().then(|| Races::new(shared_bytes, warps));
-        Checking { checked, races }
+    pub(super) fn new(checker: Arc<dyn Checker>, shared_bytes: usize, warps: usize) -> Checking {
+        let races = checker.wants_hazards().then(|| Races::new(shared_bytes, warps));
+        Checking { checker, races }
     }
 }
 
 impl Cta {
-    fn site<'a>(&'a self, checked: &'a Checked, thread: usize) -> Site<'a> {
+    fn site(&self, thread: usize) -> Site<'_> {
         Site {
             kernel: &self.kernel,
-            text: checked.text.as_deref(),
             line: self.line,
             grid_id: self.launch.grid_id,
             block: self.launch.block,
@@ -51,8 +52,8 @@ impl Cta {
             // The driver's own, of which nobody else knows.
             Place::Global(at) if self.in_workspace(at, bytes) => Ok(()),
             Place::Global(at) => {
-                let site = self.site(&checking.checked, thread);
-                let allowed = checking.checked.checker.access(&site, touch.access, at, bytes as u32);
+                let site = self.site(thread);
+                let allowed = checking.checker.access(&site, touch.access, at, bytes as u32);
                 allowed.map_err(|error| Exception::Access { address, access: touch.access, error })
             }
             Place::Shared(offset) => {
@@ -90,7 +91,7 @@ impl Cta {
         let by = By { thread: thread as u16, line: self.line, step };
         let Some(hazard) = races.touch(by, offset as usize, there, touch) else { return };
         if let Some(checking) = &self.checking {
-            checking.checked.checker.hazard(&self.site(&checking.checked, thread), &hazard);
+            checking.checker.hazard(&self.site(thread), &hazard);
         }
     }
 
@@ -126,7 +127,7 @@ impl Cta {
     /// A thread has failed. False if nobody wants to hear of others.
     pub(super) fn tell_failure(&self, thread: usize, op: &Op, exception: Exception) -> bool {
         let Some(checking) = &self.checking else { return false };
-        checking.checked.checker.failed(&self.site(&checking.checked, thread), exception, bytes(op));
+        checking.checker.failed(&self.site(thread), exception, bytes(op));
         true
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Cta, State};
-use crate::check::Checked;
+use crate::check::Checker;
 use crate::children::Launcher;
 use crate::cluster::ClusterBarrier;
 use crate::ir::Kernel;
@@ -117,8 +117,8 @@ impl Cluster {
     }
 
     /// Has everything checked from now on.
-    pub fn check(&mut self, checked: &Checked) {
-        self.ctas.iter_mut().for_each(|cta| cta.check(checked.clone()));
+    pub fn check(&mut self, checker: &Arc<dyn Checker>) {
+        self.ctas.iter_mut().for_each(|cta| cta.check(Arc::clone(checker)));
     }
 
     /// Has somebody take what its threads launch.

@@ -28,7 +28,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::check::Checked;
+use crate::check::Checker;
 use crate::children::Launcher;
 use crate::ir::{BlockId, Kernel, Op, Operand, PredRef, Reg, RegTy, Term};
 use crate::launch::{Control, Exception, FaultSite, GlobalMemory, Launch, Step, WARP, shared_bytes};
@@ -163,8 +163,8 @@ impl Cta {
     }
 
     /// Has everything checked from now on.
-    pub fn check(&mut self, checked: Checked) {
-        self.checking = Some(Box::new(Checking::new(checked, self.shared.len(), self.spins.len())));
+    pub fn check(&mut self, checker: Arc<dyn Checker>) {
+        self.checking = Some(Box::new(Checking::new(checker, self.shared.len(), self.spins.len())));
     }
 
     /// Has somebody take what its threads launch; without, that is an error of theirs.

@@ -85,7 +85,7 @@ pub(crate) fn grid_over(
         window: Arc::new(window),
         window_lo: base,
         control: Arc::new(AtomicU32::new(control)),
-        checked: None,
+        checker: None,
         launcher: None,
     };
     (Arc::new(grid), memory)

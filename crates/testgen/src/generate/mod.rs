@@ -128,6 +128,7 @@ pub fn generate(bytes: &[u8]) -> Generated {
     let seed = bytes.iter().fold(0x9e37_79b9_7f4a_7c15, |s: u64, &x| (s ^ u64::from(x)).wrapping_mul(0x100_0000_01b3));
     let kernel = Kernel {
         origins: Vec::new(),
+        sources: ptx::Sources::default(),
         name: "generated".to_owned(),
         params: (0..3).map(|i| Param { offset: 8 * i, size: 8, align: 8 }).collect(),
         param_bytes: 24,
