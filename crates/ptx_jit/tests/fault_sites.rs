@@ -35,7 +35,7 @@ fn kernel(address: &str, access: &str) -> (Arc<Kernel>, u32) {
     );
     let line = before.lines().count() as u32 + 1;
     let text = format!("{before}{access}\nEND: ret;\n}}\n");
-    let kernel = ptx::Program::parse(text.as_bytes()).and_then(|program| program.lower(0, &|_| None));
+    let kernel = Program::parse(text.as_bytes()).and_then(|program| program.lower(0, &|_| None));
     (Arc::new(kernel.unwrap_or_else(|e| panic!("{e}\n{text}"))), line)
 }
 
