@@ -5,9 +5,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::apt::{self, Apt};
 use crate::run::{cargo, checked, say, target};
@@ -251,15 +254,15 @@ pub(crate) fn all(root: &Path, names: &[String]) -> Result<()> {
     }
     let mut sections = Vec::new();
     let mut failed = Vec::new();
+    let home = folder(root, "home");
     for client in chosen {
         let checks = checks(root, client, None)?;
+        say(&format!("checking {}", client.name));
         let mut native = Outcomes::new();
         if !matches!(client.kind, Kind::Debian(..)) {
-            say(&format!("{}, native", client.name));
-            native = checks.run(root, client, &["--native"])?;
+            native = checks.run(root, client, &["--native"], &home)?;
         }
-        say(&format!("{}, as a tenant", client.name));
-        let tenant = checks.run(root, client, &[])?;
+        let tenant = checks.run(root, client, &[], &home)?;
         if native.iter().chain(&tenant).any(|(_, outcome)| outcome.is_err()) {
             failed.push(client.name);
         }
@@ -272,7 +275,7 @@ pub(crate) fn all(root: &Path, names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Waits until nobody else runs clients here, as long as the file is kept: each run empties the home that they share.
+/// Waits until nobody else runs clients here, as long as the file is kept: each run empties the homes that they share.
 ///
 /// # Errors
 /// No file can be made or locked.
@@ -322,19 +325,31 @@ pub(crate) fn prepare(root: &Path) -> Prepared {
 /// # Errors
 /// Checks that failed.
 pub(crate) fn quick(root: &Path, prepared: &Prepared) -> Result<()> {
-    let mut failed = Vec::new();
+    let mut runs: Vec<(&Client, &Checks, &[&str])> = Vec::new();
     for (client, checks) in &prepared.0 {
         let modes: &[&[&str]] = match client.kind {
             Kind::Python(_) if !client.huge() => &[&["--native"], &[]],
             _ => &[&[]],
         };
-        for mode in modes {
-            say(&format!("{} {}", client.name, mode.join(" ")));
-            let outcomes = checks.run(root, client, mode)?;
-            let wrong = outcomes.into_iter().filter_map(|(name, outcome)| outcome.err().map(|error| (name, error)));
-            failed.extend(wrong.map(|(name, error)| format!("{}: {name}: {error}", client.name)));
-        }
+        runs.extend(modes.iter().map(|mode| (client, checks, *mode)));
     }
+    // A program that begins is busy on one processor, and waits for files.
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = |home: &Path| -> Result<()> {
+        while let Some((client, checks, mode)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let outcomes = checks.run(root, client, mode, home)?;
+            let wrong = outcomes.into_iter().filter_map(|(name, outcome)| outcome.err().map(|error| (name, error)));
+            let wrong = wrong.map(|(name, error)| format!("{}: {name}: {error}", client.name));
+            failed.lock().unwrap_or_else(PoisonError::into_inner).extend(wrong);
+        }
+        Ok(())
+    };
+    thread::scope(|scope| -> Result<()> {
+        let beside = scope.spawn(|| work(&folder(root, "home-beside")));
+        work(&folder(root, "home"))?;
+        beside.join().map_err(|_| anyhow!("checking clients panicked"))?
+    })?;
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
@@ -475,12 +490,11 @@ fn checks(root: &Path, client: &Client, end: Option<Instant>) -> Result<Checks> 
 }
 
 impl Checks {
-    /// Runs them with the product as it is, nothing else set.
-    fn run(&self, root: &Path, client: &Client, mode: &[&str]) -> Result<Outcomes> {
-        let home = target(root).join("clients/home");
+    /// Runs them with the product as it is, nothing else set but the home folder; says how they went.
+    fn run(&self, root: &Path, client: &Client, mode: &[&str], home: &Path) -> Result<Outcomes> {
         // What clients and we keep of earlier runs would be checked instead.
         if home.exists() {
-            fs::remove_dir_all(&home)?;
+            fs::remove_dir_all(home)?;
         }
         let [runtime, temporary] = ["run", "tmp"].map(|name| home.join(name));
         for folder in [&runtime, &temporary] {
@@ -492,7 +506,7 @@ impl Checks {
             .args(&self.options)
             .args(["--", "timeout", &CHECKS_WITHIN.to_string()])
             .args(&self.command)
-            .env("HOME", &home)
+            .env("HOME", home)
             .env("SUNDIAL_RUNTIME_DIR", &runtime)
             .env("TMPDIR", &temporary)
             .envs(self.environment.iter().cloned())
@@ -507,16 +521,21 @@ impl Checks {
         } else if outcomes.iter().all(|(_, outcome)| outcome.is_ok()) && !output.status.success() {
             outcomes.push(("end".into(), Err(output.status.to_string())));
         }
+        // At once: others may run beside it.
+        let mut told = format!("{}, {}", client.name, if mode.is_empty() { "as a tenant" } else { "native" });
         for (name, outcome) in &outcomes {
-            match outcome {
-                Ok(()) => say(&format!("  passed: {name}")),
-                Err(error) => say(&format!(
-                    "  FAILED: {name}: {error} ({} has more, for {})",
-                    home.join("stderr").display(),
-                    client.name
-                )),
-            }
+            told += &match outcome {
+                Ok(()) => format!("\n==>   passed: {name}"),
+                Err(error) => format!("\n==>   FAILED: {name}: {error}"),
+            };
         }
+        if outcomes.iter().any(|(_, outcome)| outcome.is_err()) {
+            // The next run empties the home.
+            let kept = home.with_file_name(format!("{}.stderr", client.name));
+            fs::copy(home.join("stderr"), &kept)?;
+            told += &format!("\n==>   {} has more", kept.display());
+        }
+        say(&told);
         Ok(outcomes)
     }
 }

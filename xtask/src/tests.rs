@@ -1,6 +1,7 @@
 //! All tests.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -77,13 +78,18 @@ pub(crate) fn all(root: &Path, nvcc: bool, packages: bool, fuzz_seconds: u64) ->
         Err(error) => say(&format!("skipped: programs that show GPUs, they cannot be had from PyPI: {error:#}")),
     }
     checked(&mut end_to_end)?;
-    match prepared {
-        Some(prepared) => clients::quick(root, &prepared)?,
-        None => say("skipped: packages from PyPI and Debian as clients (--no-clients)"),
-    }
+    let targets = thread::scope(|scope| -> Result<_> {
+        // Compiled while clients run, of which few use all processors.
+        let built = scope.spawn(|| fuzz_targets(root));
+        match prepared {
+            Some(prepared) => clients::quick(root, &prepared)?,
+            None => say("skipped: packages from PyPI and Debian as clients (--no-clients)"),
+        }
+        built.join().map_err(|_| anyhow!("building fuzz targets panicked"))?
+    })?;
     say("4/4 fuzz targets");
     // The same seed each time: what fails here fails again. `cargo xtask fuzz` looks for what is new.
-    fuzz(root, fuzz_seconds, &[], Some(1))?;
+    fuzz_each(root, fuzz_seconds, &targets, Some(1))?;
     say("skipped: tests on a real GPU (names end in _gpu): this version has no backend for one");
     say(&format!("all tests passed in {:.0} s", start.elapsed().as_secs_f64()));
     Ok(())
@@ -94,8 +100,14 @@ pub(crate) fn all(root: &Path, nvcc: bool, packages: bool, fuzz_seconds: u64) ->
 /// # Errors
 /// What a target found.
 pub(crate) fn fuzz(root: &Path, seconds: u64, targets: &[String], seed: Option<u32>) -> Result<()> {
-    let folder = root.join("fuzz");
-    let all: Vec<String> = std::fs::read_dir(folder.join("targets"))?
+    let all = fuzz_targets(root)?;
+    let chosen = all.into_iter().filter(|name| targets.is_empty() || targets.contains(name));
+    fuzz_each(root, seconds, &chosen.collect::<Vec<_>>(), seed)
+}
+
+/// Builds the fuzz targets; their names.
+fn fuzz_targets(root: &Path) -> Result<Vec<String>> {
+    let all: Vec<String> = std::fs::read_dir(root.join("fuzz/targets"))?
         .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
         .collect();
     let mut build = cargo_by(root, FUZZED)?;
@@ -104,27 +116,46 @@ pub(crate) fn fuzz(root: &Path, seconds: u64, targets: &[String], seed: Option<u
     build.args(["--features", "sundial-fuzz/fuzzing"]);
     build.args(all.iter().flat_map(|name| ["--bin", name.as_str()]));
     checked(&mut build)?;
-    for name in all.iter().filter(|name| targets.is_empty() || targets.contains(name)) {
-        say(&format!("fuzzing {name} for {seconds} s"));
-        let corpus = folder.join("corpus").join(name);
-        std::fs::create_dir_all(&corpus)?;
-        let mut command = std::process::Command::new(made_by(root, FUZZED).join("release").join(name));
-        command.current_dir(&folder).arg(&corpus);
-        let seeds = folder.join("seeds").join(name);
-        if seeds.exists() {
-            command.arg(seeds);
+    Ok(all)
+}
+
+/// Runs targets for `seconds` each, as many at once as there are processors.
+fn fuzz_each(root: &Path, seconds: u64, targets: &[String], seed: Option<u32>) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<()> {
+        while let Some(name) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
+            fuzz_one(root, seconds, name, seed)?;
         }
-        command.args([
-            format!("-max_total_time={seconds}"),
-            "-verbosity=0".into(),
-            "-rss_limit_mb=4096".into(),
-            "-timeout=20".into(),
-        ]);
-        command.args(seed.map(|seed| format!("-seed={seed}")));
-        let output = command.output()?;
-        if !output.status.success() {
-            bail!("{name} failed:\n{}", String::from_utf8_lossy(&output.stderr));
-        }
+        Ok(())
+    };
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("fuzzing panicked"))?)
+    })
+}
+
+fn fuzz_one(root: &Path, seconds: u64, name: &str, seed: Option<u32>) -> Result<()> {
+    say(&format!("fuzzing {name} for {seconds} s"));
+    let folder = root.join("fuzz");
+    let corpus = folder.join("corpus").join(name);
+    std::fs::create_dir_all(&corpus)?;
+    let mut command = std::process::Command::new(made_by(root, FUZZED).join("release").join(name));
+    command.current_dir(&folder).arg(&corpus);
+    let seeds = folder.join("seeds").join(name);
+    if seeds.exists() {
+        command.arg(seeds);
+    }
+    command.args([
+        format!("-max_total_time={seconds}"),
+        "-verbosity=0".into(),
+        "-rss_limit_mb=4096".into(),
+        "-timeout=20".into(),
+    ]);
+    command.args(seed.map(|seed| format!("-seed={seed}")));
+    let output = command.output()?;
+    if !output.status.success() {
+        bail!("{name} failed:\n{}", String::from_utf8_lossy(&output.stderr));
     }
     Ok(())
 }
