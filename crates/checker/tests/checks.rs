@@ -170,15 +170,23 @@ fn reports_name_the_text_that_was_linked() {
     let mut bench = Bench::new("memory");
     let origin = |from, line, module: &str| Origin { from, line, module: module.to_owned() };
     bench.kernel.origins = vec![origin(3, 20, "a.ptx"), origin(8, 3, "b.ptx")];
-    let text = ".version 8.5\n.target sm_75\n.address_size 64\n.visible .entry k()\n{\nret;\n}\n\n\n\n\
-                .visible .entry f()\n{\n.loc 1 5 0\ntrap;\nret;\n}\n.file 1 \"b.cu\"\n";
+    assert_eq!(places(&bench, &[1, 5, 9]), ["line 1 of PTX", "line 22 of PTX of a.ptx", "line 4 of PTX of b.ptx"]);
+}
+
+/// Where failures at lines of the kernel's text are told to be.
+fn places(bench: &Bench, lines: &[u32]) -> Vec<String> {
+    lines.iter().for_each(|line| bench.checker.failed(&bench.site(*line), Exception::Trap, 0));
+    bench.told.lock().iter().map(|report| report.place.to_string()).collect()
+}
+
+#[test]
+fn reports_name_the_source() {
+    let mut bench = Bench::new("memory");
+    let text = ".version 8.5\n.target sm_75\n.address_size 64\n.file 1 \"b.cu\"\n.visible .entry k()\n{\n.reg .b32 %r;\n\
+                mov.u32 %r, 1;\n.loc 1 5 0\ntrap;\nret;\n}\n";
     let program = ptx::Program::parse(text.as_bytes()).expect("it is well-formed");
-    bench.kernel.sources = program.lower(1, &|_| None).expect("it compiles").sources;
-    for line in [1, 5, 14] {
-        bench.checker.failed(&bench.site(line), Exception::Trap, 0);
-    }
-    let places: Vec<String> = bench.told.lock().iter().map(|report| report.place.to_string()).collect();
-    assert_eq!(places, ["line 1 of PTX", "line 22 of PTX of a.ptx", "b.cu:5 (line 9 of PTX of b.ptx)"]);
+    bench.kernel = program.lower(0, &|_| None).expect("it compiles");
+    assert_eq!(places(&bench, &[8, 10]), ["line 8 of PTX", "b.cu:5 (line 10 of PTX)"]);
 }
 
 #[test]

@@ -164,7 +164,8 @@ pub enum Request {
         module: ModuleId,
         /// Index in [`ModuleInfo::kernels`].
         kernel: u32,
-        /// Bytes of a thread's stack for functions that call themselves (CU_LIMIT_STACK_SIZE); [`crate::STACK_BYTES`] before.
+        /// Bytes of a thread's stack for functions that call themselves (CU_LIMIT_STACK_SIZE); [`crate::STACK_BYTES`] before. No
+        /// less than [`KernelInfo::local_bytes`] is given, so that each of them can be called once.
         stack_bytes: u32,
     },
     /// What went wrong in a context. → [`Response::ContextError`]

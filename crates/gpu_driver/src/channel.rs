@@ -88,7 +88,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) block: [u32; 3],
     pub(crate) shared: u32,
     pub(crate) registers: u32,
-    pub(crate) local_bytes: u32,
+    pub(crate) stack_bytes: u32,
     pub(crate) cooperative: bool,
     /// Each 1 to 16.
     pub(crate) cluster: [u32; 3],
@@ -308,7 +308,7 @@ impl Ring {
             (Qmd::CTA_THREAD_DIMENSION2, launch.block[2]),
             (Qmd::SHARED_MEMORY_SIZE, launch.shared),
             (Qmd::REGISTER_COUNT, launch.registers),
-            (Qmd::SHADER_LOCAL_MEMORY_LOW_SIZE, launch.local_bytes),
+            (Qmd::SHADER_LOCAL_MEMORY_LOW_SIZE, launch.stack_bytes),
             (Qmd::COOPERATIVE, launch.cooperative.into()),
             (Qmd::CLUSTER_WIDTH, launch.cluster[0] - 1),
             (Qmd::CLUSTER_HEIGHT, launch.cluster[1] - 1),

@@ -25,8 +25,8 @@ const MAX_ALIGN: u64 = 4096;
 #[derive(Debug)]
 pub(crate) struct Kernel {
     pub(crate) info: KernelInfo,
-    /// Local memory of a thread that a launch asks for, bytes: the stack included.
-    pub(crate) local_bytes: AtomicU32,
+    /// Bytes of a thread's stack that launches ask for.
+    pub(crate) stack_bytes: AtomicU32,
     /// CTAs of a cluster, if it says so (`.reqnctapercluster`).
     pub(crate) cluster: Option<[u32; 3]>,
     /// A launch's grid counts clusters (`.blocksareclusters`).
@@ -100,7 +100,7 @@ impl Parsed {
             image_bytes = end.ok_or_else(|| invalid("variables of a module are larger than memory".into()))?;
         }
         let const_bytes = u32::try_from(program.const_bytes()).unwrap_or(u32::MAX);
-        let resources = program.all_resources(MAX_REACHED).ok_or_else(|| {
+        let resources = program.resources(MAX_REACHED).ok_or_else(|| {
             let what = "functions that kernels of a module reach, counted for each".into();
             GpuError::TooMany { what, limit: MAX_REACHED }
         })?;
@@ -195,7 +195,7 @@ impl Module {
     /// Launches of a kernel ask for so much stack from now on.
     pub(crate) fn prepare(&self, index: u32, stack_bytes: u32) -> Result<KernelInfo, GpuError> {
         let kernel = self.kernels.get(index as usize).ok_or_else(|| crate::space::unknown("kernel", index))?;
-        kernel.local_bytes.store(kernel.info.local_bytes.max(stack_bytes), Ordering::Relaxed);
+        kernel.stack_bytes.store(kernel.info.local_bytes.max(stack_bytes), Ordering::Relaxed);
         Ok(kernel.info.clone())
     }
 }
@@ -239,7 +239,7 @@ fn kernel(
         target: program.target(),
     };
     Kernel {
-        local_bytes: AtomicU32::new(info.local_bytes.max(gpu::STACK_BYTES)),
+        stack_bytes: AtomicU32::new(info.local_bytes.max(gpu::STACK_BYTES)),
         info,
         cluster: entry.cluster,
         counts_clusters: entry.blocks_are_clusters,
@@ -316,20 +316,25 @@ mod tests {
         assert!(matches!(refused, Err(GpuError::TooMany { limit, .. }) if limit == program::MAX_SYMBOLS as u64));
     }
 
-    /// Looking at them takes minutes where one kernel after another reaches all functions.
+    /// Looking at them takes minutes where one kernel after another reaches all functions, by calls or through pointers.
     #[test]
     fn kernels_that_reach_too_much_are_refused() {
-        let text = |kernels: usize| {
-            let functions = (0..4000).map(|f| format!(".func f{f}() {{ call f{}; ret; }}\n", f + 1));
-            let kernels = (0..kernels).map(|k| format!(".entry k{k}() {{ call f0; ret; }}\n"));
-            let functions: String = functions.collect();
-            let kernels: String = kernels.collect();
-            format!(".version 8.5\n.target sm_75\n.address_size 64\n.func f4000() {{ ret; }}\n{functions}{kernels}\0")
-        };
-        let parsed = Parsed::parse(text(100).as_bytes(), &[]).unwrap();
-        assert_eq!((parsed.kernels.len(), parsed.log.as_str()), (100, ""));
-        let refused = Parsed::parse(text(60_000).as_bytes(), &[]);
-        assert!(matches!(refused, Err(GpuError::TooMany { limit: MAX_REACHED, .. })));
+        const HEAD: &str = ".version 8.5\n.target sm_75\n.address_size 64\n";
+        let chain: String = (0..4000).map(|f| format!(".func f{f}() {{ call f{}; ret; }}\n", f + 1)).collect();
+        let chain = format!("{HEAD}.func f4000() {{ ret; }}\n{chain}");
+        let many: String = (0..50_000).map(|f| format!(".func f{f}() {{ }}\n")).collect();
+        let names: Vec<String> = (0..50_000).map(|f| format!("f{f}")).collect();
+        let table = format!("{HEAD}{many}.global .u64 t[50000] = {{{}}};\n", names.join(","));
+        for (functions, body, fine) in [(chain, "call f0;", true), (table, "p: .callprototype _();", false)] {
+            let text = |kernels: usize| {
+                let kernels = (0..kernels).map(|k| format!(".entry k{k}() {{ {body} ret; }}\n"));
+                format!("{functions}{}\0", kernels.collect::<String>())
+            };
+            let parsed = Parsed::parse(text(10).as_bytes(), &[]).unwrap();
+            assert_eq!((parsed.kernels.len(), parsed.log.is_empty()), (10, fine), "{}", parsed.log);
+            let refused = Parsed::parse(text(20_000).as_bytes(), &[]);
+            assert!(matches!(refused, Err(GpuError::TooMany { limit: MAX_REACHED, .. })));
+        }
     }
 
     #[test]

@@ -160,7 +160,7 @@ impl Client {
                 self.refresh_programs(ring)?;
                 let kernel_of = &module.kernels[kernel as usize];
                 let (grid, cluster) = clusters(kernel_of, grid, cluster)?;
-                let Kernel { info, local_bytes, .. } = kernel_of;
+                let Kernel { info, stack_bytes, .. } = kernel_of;
                 let [printf, heap, heap_bytes] = channel.context.area;
                 let bank = ConstantBank {
                     printf,
@@ -176,7 +176,7 @@ impl Client {
                     block,
                     shared: info.shared_bytes.saturating_add(shared_bytes),
                     registers: info.registers,
-                    local_bytes: local_bytes.load(Ordering::Relaxed),
+                    stack_bytes: stack_bytes.load(Ordering::Relaxed),
                     cooperative,
                     cluster,
                     bank,

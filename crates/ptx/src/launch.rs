@@ -273,7 +273,7 @@ impl FaultSite {
             }
             _ => format!("block {}", at(self.ctaid)),
         };
-        // The name last: a tenant has chosen it.
+        // Names are what a tenant has chosen.
         let kernel = kernel.char_indices().nth(MAX_NAME).map_or(kernel, |(end, _)| &kernel[..end]);
         let ptx = match (self.line, Origin::of(origins, self.line)) {
             (0, _) => return format!("by {who}, in kernel {kernel}"),

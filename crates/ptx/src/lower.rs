@@ -56,9 +56,8 @@ use layout::Layout;
 /// Most local memory of a thread, bytes, as on hardware. An engine allocates it for every thread of a CTA.
 const MAX_LOCAL_BYTES: u64 = 512 << 10;
 
-pub(crate) fn resources(program: &Program, entry: usize, left: &mut u64) -> Result<Resources, PtxError> {
-    let layout = Layout::of(program, find(program, entry)?, left)?;
-    Ok(layout.resources)
+pub(crate) fn resources(program: &Program, entry: &Entry, left: &mut u64) -> Result<Resources, PtxError> {
+    Layout::of(program, entry, left).map(|layout| layout.resources)
 }
 
 pub(crate) fn lower(

@@ -305,21 +305,13 @@ impl Program {
         }
     }
 
-    /// What kernel `entry` occupies, by a scan of its body and of the functions it calls.
-    ///
-    /// # Errors
-    /// Malformed declarations in the body; an index out of range.
-    pub fn resources(&self, entry: usize) -> Result<Resources, PtxError> {
-        lower::resources(self, entry, &mut { u64::MAX }).map_err(|error| self.located(error))
-    }
-
-    /// [`Program::resources`] of all kernels; `None` if that means to look at more than `most` functions, calls and shared
-    /// variables, each counted for every kernel that reaches it: of a few thousand functions and as many kernels that is long
-    /// beyond what the text says.
+    /// What each kernel occupies, by a scan of its body and of the functions it calls, or what is wrong with its declarations. `None`
+    /// if that means to look at more than `most` functions, calls and shared variables, each counted for every kernel that reaches
+    /// it: of a few thousand functions and as many kernels that takes long beyond what the text says.
     #[must_use]
-    pub fn all_resources(&self, most: u64) -> Option<Vec<Result<Resources, PtxError>>> {
+    pub fn resources(&self, most: u64) -> Option<Vec<Result<Resources, PtxError>>> {
         let mut left = most;
-        let each = (0..self.entries.len()).map(|entry| {
+        let each = self.entries.iter().map(|entry| {
             let found = lower::resources(self, entry, &mut left).map_err(|error| self.located(error));
             (left > 0).then_some(found)
         });

@@ -4,8 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-/// Most characters of a file's name that are kept.
-const MAX_NAME: usize = 500;
+use crate::lexer::{Lexer, Token};
+
+/// Most bytes of a file's name that are kept: its end.
+const MAX_NAME: usize = 200;
+/// Most files and stretches of a kernel; of one that has more, nothing is kept.
+const MAX_FILES: usize = 512;
+const MAX_STRETCHES: usize = 1 << 16;
 
 /// Where lines of PTX come from. Of what was inlined, the innermost place.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -39,30 +44,43 @@ impl Sources {
         if !text.contains(".loc\t") && !text.contains(".loc ") {
             return sources;
         }
-        let mut names: HashMap<u32, &str> = HashMap::new();
-        for (number, line) in (1..).zip(text.lines()) {
-            let line = line.trim_start();
-            let known = sources.stretches.last().is_some_and(|last| last.place.is_some());
-            if let Some(place) = line.strip_prefix(".loc") {
-                sources.stretches.push(Stretch { from: number, place: numbers(place) });
-            } else if let Some(file) = line.strip_prefix(".file") {
-                if let (Some(number), Some(name)) = (first(file), file.split('"').nth(1)) {
-                    names.entry(number).or_insert(name);
+        let mut names: HashMap<u32, u32> = HashMap::new();
+        let (mut lexer, mut depth) = (Lexer::new(text), 0_u32);
+        // What is no PTX ends it; who compiles it will say so.
+        while let Ok(token) = lexer.next() {
+            let line = lexer.line();
+            match token {
+                Token::Word(word @ (".loc" | ".file")) => {
+                    let from = lexer.mark().pos;
+                    lexer.skip_line();
+                    let rest = &text[from..lexer.mark().pos];
+                    if word == ".loc" {
+                        sources.stretches.push(Stretch { from: line, place: numbers(rest) });
+                    } else if let (Some(number), Some(name)) = (first(rest), rest.split('"').nth(1)) {
+                        names.entry(number).or_insert_with(|| {
+                            sources.files.push(shown(name));
+                            sources.files.len() as u32 - 1
+                        });
+                    }
                 }
-            } else if known && ends_function(line) {
-                sources.stretches.push(Stretch { from: number, place: None });
+                Token::Punct(b'{') => depth += 1,
+                Token::Punct(b'}') => {
+                    depth = depth.saturating_sub(1);
+                    if depth == 0 && sources.stretches.last().is_some_and(|last| last.place.is_some()) {
+                        sources.stretches.push(Stretch { from: line.saturating_add(1), place: None });
+                    }
+                }
+                Token::End => break,
+                _ => {}
             }
         }
-        let name = |name: &str| name.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect::<String>();
-        let numbers: HashMap<u32, u32> = names.keys().copied().zip(0..).collect();
-        sources.files = names.values().map(|file| name(file)).collect();
         for stretch in &mut sources.stretches {
-            stretch.place = stretch.place.and_then(|(file, line)| Some((*numbers.get(&file)?, line)));
+            stretch.place = stretch.place.and_then(|(file, line)| Some((*names.get(&file)?, line)));
         }
         sources
     }
 
-    /// Of these lines alone.
+    /// Of these lines alone; of none, if they are from too many places.
     pub(crate) fn of_lines(&self, lines: impl Iterator<Item = u32>) -> Sources {
         if self.stretches.is_empty() {
             return Sources::default();
@@ -79,8 +97,25 @@ impl Sources {
                 (number, line)
             });
             sources.stretches.push(Stretch { place, ..stretch });
+            if sources.files.len() > MAX_FILES || sources.stretches.len() > MAX_STRETCHES {
+                return Sources::default();
+            }
         }
         sources
+    }
+
+    /// Is it no more than [`Program::lower`](crate::Program::lower) gives?
+    #[must_use]
+    pub fn is_small(&self) -> bool {
+        let files = self.files.len() <= MAX_FILES && self.files.iter().all(|name| name.len() <= MAX_NAME);
+        files && self.stretches.len() <= MAX_STRETCHES
+    }
+
+    /// Bytes of host memory that it takes, but for itself.
+    #[must_use]
+    pub fn host_bytes(&self) -> u64 {
+        let names = self.files.iter().map(|name| size_of::<String>() + name.len()).sum::<usize>();
+        (names + size_of_val(&*self.stretches)) as u64
     }
 
     fn position(&self, line: u32) -> Option<usize> {
@@ -96,10 +131,15 @@ impl Sources {
     }
 }
 
-/// Whether a function, or what is between two, begins at a line.
-fn ends_function(line: &str) -> bool {
-    let words = [".entry", ".func", ".visible", ".weak", ".extern", ".common"];
-    line.starts_with('}') || words.iter().any(|word| line.split_whitespace().next() == Some(word))
+/// The end of a file's name, of what can be seen.
+fn shown(name: &str) -> String {
+    let hidden = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    let name: String = name.chars().filter(|c| !hidden(*c)).collect();
+    let start = (name.len().saturating_sub(MAX_NAME)..).find(|at| name.is_char_boundary(*at)).unwrap_or(name.len());
+    name[start..].to_owned()
 }
 
 fn first(words: &str) -> Option<u32> {
@@ -131,11 +171,40 @@ mod tests {
         for nowhere in [0, 1, 3, 11, 400, u32::MAX] {
             assert_eq!((all.at(nowhere), some.at(nowhere)), (None, None), "{nowhere}");
         }
-        for rubbish in
-            [".loc \n\n", ".loc 1\n\n", ".loc 1 x\n\n", ".loc 1 2 3\n\n.file 1\n", ".loc 1 2 3\n\n.file 1 \"\n"]
-        {
+        for rubbish in [
+            ".loc \n\n",
+            ".loc 1\n\n",
+            ".loc 1 x\n\n",
+            ".loc 1 2 3\n\n.file 1\n",
+            ".loc 1 2 3\n\n.file 1 \"\n",
+            "/* .file 1 \"c\"\n*/ .loc 1 2 3\n\n",
+            "}}}.loc 4294967296 1 1\n{{{",
+        ] {
             assert!(Sources::of_text(rubbish).at(2).is_none_or(|found| found.file.is_empty()), "{rubbish}");
         }
         assert_eq!(Sources::of_text(".local .loc\n").of_lines([1].into_iter()), Sources::default());
+    }
+
+    /// A scope ends within a function, as behind each call, and a function with its last one.
+    #[test]
+    fn scopes_end_nothing() {
+        let text = ".func a()\n{ .loc 1 7 0\nmov;\n{\nmov;\n/* } */\n}\nmov;\n}\nmov;\n.file 1 \"c\"\n";
+        let sources = Sources::of_text(text);
+        let lines: Vec<u32> = (1..=10).filter(|line| sources.at(*line).is_some()).collect();
+        assert_eq!(lines, [2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let long = format!("{}\u{202e}\u{20ac}.cu", "\u{20ac}".repeat(1000));
+        let text: String = (0..1000).map(|f| format!(".file {f} \"{f}{long}\"\n.loc {f} 1 0\n")).collect();
+        let all = Sources::of_text(&text);
+        let line = |file: u32| 2 * file + 2;
+        let some = all.of_lines((0..500).map(line));
+        let name = some.at(line(3)).expect("it is kept").file;
+        assert!(name.len() <= MAX_NAME && name.ends_with("\u{20ac}\u{20ac}.cu"), "{name}");
+        assert!(some.is_small() && some.host_bytes() < 500 * 300);
+        assert!(!all.is_small());
+        assert_eq!(all.of_lines((0..1000).map(line)), Sources::default());
     }
 }

@@ -13,8 +13,8 @@ const STACKS: &str = include_str!("interp/stack.ptx");
 
 fn read(text: &[u8]) {
     if let Ok(program) = Program::parse(text) {
+        let _ = program.resources(u64::MAX);
         for index in 0..program.entries().len() {
-            let _ = program.resources(index);
             if let Err(e) = program.lower(index, &|_| Some(0x10_0000_0000)) {
                 assert!(!e.message.contains("internal compiler error"), "{e}");
             }
@@ -148,10 +148,11 @@ proptest! {
 fn the_seed_compiles() {
     let program = Program::parse(SEED.as_bytes()).expect("the seed is PTX");
     assert!(!program.entries().is_empty());
-    for (index, entry) in program.entries().iter().enumerate() {
+    let resources = program.resources(u64::MAX).expect("however many");
+    for (index, (entry, resources)) in program.entries().iter().zip(resources).enumerate() {
         let kernel = program.lower(index, &|_| Some(0x10_0000_0000));
         let kernel = kernel.unwrap_or_else(|e| panic!("{}: {e}", entry.name));
-        let resources = program.resources(index).expect("a kernel that compiles has resources");
+        let resources = resources.expect("a kernel that compiles has resources");
         assert_eq!(resources.shared_bytes, kernel.shared_bytes);
     }
 }

@@ -2,6 +2,8 @@
 
 mod text;
 
+use std::sync::Arc;
+
 use ptx::launch::WARP;
 
 use crate::abi::Attached;
@@ -18,7 +20,7 @@ pub(crate) type RegionFn = extern "C" fn(*mut Context, u64, u64) -> u64;
 
 /// A compiled kernel.
 pub(crate) struct Compiled {
-    pub(crate) facts: Facts,
+    pub(crate) facts: Arc<Facts>,
     pub(crate) threads: u32,
     /// Lanes of a chunk.
     pub(crate) lanes: u32,
@@ -71,7 +73,7 @@ impl std::fmt::Debug for Compiled {
 
 impl Compiled {
     /// Installs checked machine code.
-    pub(crate) fn install(facts: Facts, block: [u32; 3], machine: Machine) -> std::io::Result<Compiled> {
+    pub(crate) fn install(facts: Arc<Facts>, block: [u32; 3], machine: Machine) -> std::io::Result<Compiled> {
         let text = Text::new(machine.code, &machine.relocations)?;
         let mut regions = Vec::with_capacity(machine.regions.len());
         let mut attached = Vec::with_capacity(machine.regions.len());

@@ -305,7 +305,8 @@ impl Image {
             Body::Machine(machine) => machine.host_bytes() + crate::code::thread_table_bytes(self.block),
             Body::Interpreted { kernel, .. } => reference::kernel_bytes(kernel),
         };
-        bytes + size_of::<Image>() as u64
+        let origins = self.facts.origins.iter().map(|origin| size_of_val(origin) + origin.module.len()).sum::<usize>();
+        bytes + self.facts.sources.host_bytes() + (size_of::<Image>() + self.facts.name.len() + origins) as u64
     }
 
     /// Bytes of a CTA for local memory, registers and scheduling.

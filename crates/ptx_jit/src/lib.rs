@@ -80,7 +80,7 @@ pub enum EngineKind {
 /// A kernel compiled for one CTA shape, installed in this process.
 #[derive(Debug)]
 pub struct Code {
-    facts: Facts,
+    facts: Arc<Facts>,
     /// Bytes of host memory that the code takes.
     bytes: u64,
     /// Bytes of a CTA for local memory, registers and scheduling.
@@ -189,9 +189,10 @@ impl Code {
     pub fn install(image: Image) -> Result<Arc<Code>, CompileError> {
         let (bytes, cta_bytes) = (image.host_bytes(), image.cta_bytes());
         let Image { facts, block, body } = image;
+        let facts = Arc::new(facts);
         let engine = match body {
             Body::Machine(machine) => {
-                let compiled = code::Compiled::install(facts.clone(), block, machine);
+                let compiled = code::Compiled::install(Arc::clone(&facts), block, machine);
                 Engine::Machine(Arc::new(compiled.map_err(CompileError::NoMemory)?))
             }
             Body::Interpreted { kernel, why } => {

@@ -66,7 +66,7 @@ pub(crate) fn register_bytes(kernel: &Kernel) -> u64 {
 /// Bytes of host memory that a kernel takes.
 pub(crate) fn kernel_bytes(kernel: &Kernel) -> u64 {
     let insts = kernel.blocks.iter().map(|block| size_of::<Block>() + size_of_val(&*block.insts)).sum::<usize>();
-    (insts + size_of_val(&*kernel.regs)) as u64
+    (insts + size_of_val(&*kernel.regs)) as u64 + kernel.sources.host_bytes()
 }
 
 /// A window as the interpreter's memory: every access is checked against the mappings.

@@ -95,6 +95,8 @@ pub(crate) struct FunctionState {
     /// are never none: 0 before its first launch. In one word, as threads of the program that launch it may see different
     /// limits.
     prepared: AtomicU64,
+    /// The bytes of stack that the GPU knows of.
+    told: Mutex<u32>,
     /// Why the GPU cannot run it.
     refusal: OnceLock<CudaError>,
 }
@@ -124,6 +126,7 @@ impl FunctionState {
             settings: Mutex::default(),
             staged: Mutex::default(),
             prepared: AtomicU64::new(0),
+            told: Mutex::new(STACK_BYTES),
             refusal: OnceLock::new(),
         }
     }
@@ -142,8 +145,8 @@ impl FunctionState {
     pub(crate) fn prepare(&self) -> Result<u32> {
         let stack_bytes = self.core.stack_bytes();
         let prepared = self.prepared.load(Ordering::Relaxed);
-        let (told, most) = ((prepared >> 32) as u32, prepared as u32);
-        if most != 0 && told == stack_bytes {
+        let most = prepared as u32;
+        if most != 0 && prepared >> 32 == u64::from(stack_bytes) {
             return Ok(most);
         }
         if let Some(refusal) = self.refusal.get() {
@@ -151,17 +154,22 @@ impl FunctionState {
         }
         let link = self.core.link();
         link.usable()?;
-        let mut most = self.max_threads();
-        match self.part.verdict(self.kernel as usize) {
-            Some(Ok(read)) => most = most.min(read.local.most_threads(stack_bytes)),
+        let local = match self.part.verdict(self.kernel as usize) {
+            Some(Ok(read)) => Some(read.local),
             Some(Err(error)) => return Err(*self.refusal.get_or_init(|| self.refused(error))),
             // No text that is read here: the launch will tell.
-            None => {}
-        }
-        if stack_bytes != if prepared == 0 { STACK_BYTES } else { told } {
+            None => None,
+        };
+        // Threads that see different limits tell the GPU one after the other, and what is kept is what it was told last.
+        let mut told = self.told.lock();
+        let stack_bytes = self.core.stack_bytes();
+        if *told != stack_bytes {
             let request = Request::PrepareKernel { module: self.part.id, kernel: self.kernel, stack_bytes };
             link.outcome(link.gpu().request(request))?;
+            *told = stack_bytes;
         }
+        let stack = stack_bytes.max(self.info.local_bytes);
+        let most = local.map_or(u32::MAX, |local| local.most_threads(stack)).min(self.max_threads());
         self.prepared.store(u64::from(stack_bytes) << 32 | u64::from(most), Ordering::Relaxed);
         Ok(most)
     }

@@ -337,16 +337,23 @@ fn a_kernel_says_for_how_many_threads_there_is_local_memory() {
         ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; mov.u64 %rd2, a;
         st.local.u32 [%rd2+65548], %r1; ld.local.u32 %r2, [%rd2+65548]; ld.local.u32 %r3, [%rd2];
         add.u32 %r4, %r2, %r3; atom.global.add.u32 %r4, [%rd1], %r4; ret; }";
+    // Its stack has room for what the functions that it calls have, once.
+    const BOTH: &str = ".visible .entry both(.param .u64 out, .param .u64 n) {
+        .local .b8 a[32768]; .reg .b64 %rd<6>;
+        ld.param.u64 %rd1, [out]; ld.param.u64 %rd2, [n]; mov.u64 %rd4, a; st.local.u64 [%rd4+32760], %rd2;
+        { .param .b64 a; .param .b64 r; st.param.b64 [a], %rd2; call.uni (r), sum, (a); ld.param.b64 %rd3, [r]; }
+        ld.local.u64 %rd5, [%rd4+32760]; add.u64 %rd3, %rd3, %rd5; st.global.u64 [%rd1], %rd3; ret; }";
     let driver = driver(64);
     let tenant = Tenant::new(&driver, ClientConfig::default());
-    let text = format!("{RECURSIVE}{LARGE}");
-    tenant.load(0, &text);
+    let text = format!("{RECURSIVE}{LARGE}{BOTH}");
+    let info = tenant.load(0, &text);
     let memory = tenant.alloc(4096);
     let program = ptx::Program::parse(text.as_bytes()).unwrap();
     let most = |kernel, stack_bytes| {
         let request = Request::PrepareKernel { module: ModuleId(0), kernel, stack_bytes };
         tenant.client.request(request).unwrap();
-        program.lower(kernel as usize, &|_| None).unwrap().local_memory().most_threads(stack_bytes)
+        let stack = stack_bytes.max(info.kernels[kernel as usize].local_bytes);
+        program.lower(kernel as usize, &|_| None).unwrap().local_memory().most_threads(stack)
     };
     assert_eq!(most(0, 1024), 1024);
     let deep = most(0, 1 << 20);
@@ -361,6 +368,12 @@ fn a_kernel_says_for_how_many_threads_there_is_local_memory() {
     tenant.launch(0, 0, 1, deep, &[memory.0, 400]).unwrap();
     tenant.sync(0);
     assert_eq!(tenant.read_u32(memory, 1), [80_200]);
+    most(0, 1024);
+    let both = most(2, 1024);
+    assert!((600..700).contains(&both), "32 KiB, and a stack of twice as much: {both}");
+    tenant.launch(0, 2, 1, both, &[memory.0, 20]).unwrap();
+    tenant.sync(0);
+    assert_eq!(tenant.read_u32(memory, 1), [230]);
     tenant.launch(0, 1, 1, large + 1, &[memory.0]).unwrap();
     let ended = tenant.sync_in(0, 0);
     let refused = |log: &str| log.contains("bytes of local memory");

@@ -90,15 +90,16 @@ impl Layout {
         while let Some(function) = work.pop() {
             let facts = facts(program, function)?;
             *left = left.saturating_sub(1 + facts.named.len() as u64 + facts.shared.len() as u64);
-            let name = |at: usize| {
+            let mut name = |at: usize| {
                 if reached.insert(at) {
                     work.push(at);
                 }
             };
+            facts.named.iter().copied().for_each(&mut name);
             if facts.indirect > 0 && !std::mem::replace(&mut indirect, true) {
-                facts.named.iter().chain(pointed(program)).copied().for_each(name);
-            } else {
-                facts.named.iter().copied().for_each(name);
+                let pointed = pointed(program);
+                *left = left.saturating_sub(pointed.len().min(MAX_FUNCTIONS) as u64);
+                pointed.iter().take(MAX_FUNCTIONS + 1).copied().for_each(&mut name);
             }
             if reached.len() > MAX_FUNCTIONS {
                 let text = format!("'{}' reaches more than {MAX_FUNCTIONS} functions", clip(&entry.name));

@@ -29,6 +29,7 @@ pub(super) fn shape(facts: &Facts, block: [u32; 3]) -> Checked {
     if u64::from(facts.shared_bytes) > MAX_CTA_BYTES || facts.param_bytes > MAX_PARAM_BYTES.next_multiple_of(64) {
         return refused("too much shared memory, or too many parameters".to_owned());
     }
+    fits(facts.sources.is_small(), "more places in the source than a kernel has")?;
     let aligned = facts.shared_align.is_power_of_two() && facts.local_bytes.is_multiple_of(16);
     fits(aligned && u64::from(facts.shared_align) <= MAX_CTA_BYTES, "memory without its alignment")
 }
@@ -36,6 +37,7 @@ pub(super) fn shape(facts: &Facts, block: [u32; 3]) -> Checked {
 /// Rules of the IR that the interpreter relies on.
 pub(super) fn interpreted(kernel: &Kernel, facts: &Facts) -> Checked {
     ptx::verify::verify(kernel).map_err(|e| CompileError::Damaged(e.to_string()))?;
+    fits(kernel.sources == facts.sources, "another kernel's places in the source")?;
     let same = (kernel.param_bytes, kernel.shared_bytes, kernel.shared_align, kernel.local_bytes)
         == (facts.param_bytes, facts.shared_bytes, facts.shared_align, facts.local_bytes);
     fits(same, "facts of another kernel")
