@@ -13,9 +13,9 @@ use crate::space::{Memory, invalid};
 
 /// Most kernels of a module: what a tenant can make the driver keep.
 const MAX_KERNELS: usize = 1 << 16;
-/// Most functions, calls and shared variables that its kernels reach, counted for each kernel: half a second of looking. Libraries of
+/// Most functions, calls and shared variables that its kernels reach, counted for each kernel: a tenth of a second of looking. Libraries of
 /// ten thousand kernels have some hundred thousand.
-const MAX_REACHED: u64 = 1 << 22;
+const MAX_REACHED: u64 = 1 << 20;
 /// Variables are aligned at least like this, as on hardware.
 const MIN_ALIGN: u64 = 16;
 /// Largest alignment that is honoured.

@@ -22,6 +22,11 @@ pub(crate) const MAX_TEXT: usize = 1 << 30;
 /// otherwise turn kilobytes of text into gigabytes of image.
 const MAX_IMAGE_RATIO: usize = 32;
 
+/// Most names of a module, and most addresses in initial values. What is kept of each is tens of times as long as the few bytes of text
+/// that it may have, in the process that serves all tenants. Large modules have some ten thousand of both.
+const MAX_NAMES: usize = 1 << 19;
+const MAX_ADDRESSES: usize = 1 << 19;
+
 pub(crate) fn index(text: Arc<str>) -> Result<Program, PtxError> {
     let program = index_alone(text)?;
     match cooperative::with_functions(&program) {
@@ -52,7 +57,8 @@ fn index_alone(text: Arc<str>) -> Result<Program, PtxError> {
         sources: OnceLock::new(),
     };
     let image_left = text.len().saturating_mul(MAX_IMAGE_RATIO).saturating_add(1 << 16);
-    let mut indexer = Indexer { lexer: Lexer::new(&text), program: &mut program, image_left };
+    let addresses_left = MAX_ADDRESSES;
+    let mut indexer = Indexer { lexer: Lexer::new(&text), program: &mut program, image_left, addresses_left };
     while indexer.item()? {}
     if program.version == 0 {
         return Err(PtxError::invalid(1, "missing .version directive at start of file"));
@@ -64,11 +70,20 @@ struct Indexer<'a, 'p> {
     lexer: Lexer<'a>,
     program: &'p mut Program,
     image_left: usize,
+    addresses_left: usize,
 }
 
 impl<'a> Indexer<'a, '_> {
+    fn check_names(&self) -> Result<(), PtxError> {
+        if self.program.names.len() > MAX_NAMES {
+            return Err(PtxError::unsupported(self.lexer.line(), format!("more than {MAX_NAMES} names in a module")));
+        }
+        Ok(())
+    }
+
     /// One item of module scope; false at the end.
     fn item(&mut self) -> Result<bool, PtxError> {
+        self.check_names()?;
         let token = self.lexer.next()?;
         let word = match token {
             Token::End => return Ok(false),
@@ -247,6 +262,7 @@ impl<'a> Indexer<'a, '_> {
             }
         }
         variable.end = self.lexer.mark().pos;
+        self.check_names()?;
         let index = self.program.variables.len();
         match self.program.names.entry(d.name.to_owned()) {
             Slot::Vacant(slot) => {
@@ -365,6 +381,10 @@ impl<'a> Indexer<'a, '_> {
         if bytes > 8 {
             return Err(PtxError::invalid(self.lexer.line(), "an address in a 128-bit variable"));
         }
+        self.addresses_left = self.addresses_left.checked_sub(1).ok_or_else(|| {
+            let text = format!("more than {MAX_ADDRESSES} addresses in initial values of a module");
+            PtxError::unsupported(self.lexer.line(), text)
+        })?;
         v.relocations.push(Relocation { offset, bytes, symbol, addend, mask });
         Ok(())
     }

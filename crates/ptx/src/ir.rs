@@ -357,6 +357,8 @@ pub enum AtomOp {
     Cas,
     Inc,
     Dec,
+    /// Adds to an mbarrier object, and ends its phase if nothing is awaited then ([`crate::mbarrier::added`]).
+    Arrive,
 }
 
 /// `shfl.sync` mode.

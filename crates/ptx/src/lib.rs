@@ -59,7 +59,7 @@ pub mod link;
 mod lower;
 pub mod math;
 pub mod matrix;
-mod mbarrier;
+pub mod mbarrier;
 pub mod operands;
 mod options;
 mod program;

@@ -135,7 +135,7 @@ impl Sources {
 fn shown(name: &str) -> String {
     let hidden = |c: char| {
         c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
     };
     let name: String = name.chars().filter(|c| !hidden(*c)).collect();
     let start = (name.len().saturating_sub(MAX_NAME)..).find(|at| name.is_char_boundary(*at)).unwrap_or(name.len());

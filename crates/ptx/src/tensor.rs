@@ -99,7 +99,7 @@ impl Transfer {
     /// Is there such an instruction?
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        let reduces = |op: AtomOp| !matches!(op, AtomOp::Exch | AtomOp::Cas);
+        let reduces = |op: AtomOp| !matches!(op, AtomOp::Exch | AtomOp::Cas | AtomOp::Arrive);
         let dimensions = |mode: Mode, rank: u8| match mode {
             Mode::Tile => (1..=5).contains(&rank),
             Mode::Gather4 => rank == 2,
@@ -170,7 +170,7 @@ fn combines(op: AtomOp, ty: Ty) -> bool {
         }
         AtomOp::Inc | AtomOp::Dec => ty == Ty::U32,
         AtomOp::And | AtomOp::Or | AtomOp::Xor => matches!(ty, Ty::B32 | Ty::B64),
-        AtomOp::Exch | AtomOp::Cas => false,
+        AtomOp::Exch | AtomOp::Cas | AtomOp::Arrive => false,
     }
 }
 

@@ -487,6 +487,7 @@ impl Checker<'_> {
                     "an atomic of this type",
                 )?;
                 when(matches!(ty.bits(), 16 | 32 | 64), "an atomic of this width")?;
+                when(*op != AtomOp::Arrive || *ty == Ty::U64, "an mbarrier object of this type")?;
                 when(c.is_some() == (*op == AtomOp::Cas), "operands of an atomic")?;
                 self.address(*space, *addr)?;
                 self.opt(*dst, *ty)?;

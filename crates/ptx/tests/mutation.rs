@@ -182,6 +182,8 @@ fn attacks_are_refused_quickly() {
         ("long name", kernel(&format!("mov.u32 {}, 1;", "%".repeat(1_000_000)))),
         ("deep initialiser", format!("{head}.global .b8 x[4] = {}1;", "{".repeat(100_000))),
         ("wide initialiser", format!("{head}.global .b8 x[1000][1000000] = {{{}}};", "{1},".repeat(999))),
+        ("many addresses", format!("{head}.global .u64 x[] = {{{}}};", "x,".repeat(600_000))),
+        ("many names", format!("{head}{}", (0..600_000).map(|i| format!(".global .u8 v{i};")).collect::<String>())),
         ("many dimensions", format!("{head}.global .b8 x{};", "[2]".repeat(100_000))),
         ("jump chain", {
             let labels: String = (0..50_000).map(|i| format!("L{i}: bra L{};\n", (i + 1) % 50_000)).collect();

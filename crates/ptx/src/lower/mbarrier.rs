@@ -1,15 +1,14 @@
 //! mbarrier objects and bulk copies, by atomics and loops on ordinary memory.
 //!
-//! The object is what [`crate::mbarrier`] says. Each operation is one atomic addition. The one after which nothing is pending and no bytes are outstanding ends the
-//! phase by a second addition, which restores the count and turns the phase over. Arrivals between the two are counted
-//! right, because additions commute. A state is the phase at the arrival, and what was pending before it. Copies are made at once, by the thread that
-//! asks for them; so they may complete before they are waited for, but never late.
+//! The object is what [`crate::mbarrier`] says. Each operation is one atomic change, which ends the phase if it completes it: lanes of a
+//! warp that arrive together may complete several. A state is the phase at the arrival, and what was pending before it. Copies are made
+//! at once, by the thread that asks for them; so they may complete before they are waited for, but never late.
 
 use super::body::Body;
 use super::mods::Mods;
 use super::operand::{Arg, Place};
 use crate::error::PtxError;
-use crate::ir::{Address, AtomOp, BoolOp, Cmp, Inst, IntOp, Op, Operand, Order, PredRef, Reg, RegTy, Space, Term, Ty};
+use crate::ir::{Address, AtomOp, BoolOp, Cmp, IntOp, Op, Operand, Order, PredRef, Reg, RegTy, Space, Term, Ty};
 use crate::mbarrier::{BYTES, COUNT, EXPECTED, PHASE};
 
 /// Which bytes of each 16 a bulk copy moves.
@@ -148,27 +147,8 @@ impl Body<'_, '_> {
     /// Adds `delta` to the object, and ends the phase if that completes it; the object before.
     pub(super) fn update(&mut self, space: Space, addr: Address, delta: Operand) -> Result<Reg, PtxError> {
         let old = self.new_reg(RegTy::B64)?;
-        let (op, ty, order) = (AtomOp::Add, Ty::U64, Order::AcqRel);
+        let (op, ty, order) = (AtomOp::Arrive, Ty::U64, Order::AcqRel);
         self.emit(Op::Atom { op, space, ty, order, ftz: false, dst: Some(old), addr, b: delta, c: None })?;
-        let before = Operand::Reg(old);
-        let after = self.int64(IntOp::Add, before, delta)?;
-        let rest = self.int64(IntOp::And, after, Operand::Imm(COUNT | !0 << BYTES))?;
-        let last = self.new_reg(RegTy::Pred)?;
-        let guard = self.guard.map(|g| (BoolOp::And, g));
-        // Not guarded itself: where the guard is false it must be false, too.
-        let outer = self.guard.take();
-        self.compare(Cmp::Eq, Ty::B64, last, rest, Operand::Imm(0), guard)?;
-        self.guard = outer;
-        let expected = self.int64(IntOp::Shr, after, Operand::Imm(EXPECTED))?;
-        let expected = self.int64(IntOp::And, expected, Operand::Imm(COUNT))?;
-        // Turning the phase bit over by addition: up from 0, down from 1.
-        let phase = self.int64(IntOp::And, before, Operand::Imm(1 << PHASE))?;
-        let twice = self.int64(IntOp::Shl, phase, Operand::Imm(1))?;
-        let turn = self.int64(IntOp::Sub, Operand::Imm(1 << PHASE), twice)?;
-        let b = self.int64(IntOp::Add, expected, turn)?;
-        let op = Op::Atom { op, space, ty, order, ftz: false, dst: None, addr, b, c: None };
-        let guard = Some(PredRef { reg: last, negate: false });
-        self.inst.graph.push(Inst { guard, op, line: self.line })?;
         Ok(old)
     }
 

@@ -213,7 +213,7 @@ impl Body<'_, '_> {
     }
 
     fn check_atom(&self, op: AtomOp, ty: Ty, red: bool) -> Result<(), PtxError> {
-        use AtomOp::{Add, And, Cas, Dec, Exch, Inc, Max, Min, Or, Xor};
+        use AtomOp::{Add, And, Arrive, Cas, Dec, Exch, Inc, Max, Min, Or, Xor};
         let ok = match op {
             Add => matches!(
                 ty,
@@ -226,6 +226,8 @@ impl Body<'_, '_> {
             Exch => matches!(ty, Ty::B32 | Ty::B64 | Ty::U32 | Ty::S32 | Ty::F32 | Ty::U64 | Ty::S64) && !red,
             Cas => matches!(ty, Ty::B16 | Ty::B32 | Ty::B64 | Ty::U32 | Ty::S32 | Ty::U64 | Ty::S64) && !red,
             Inc | Dec => ty == Ty::U32,
+            // No `atom` has it.
+            Arrive => false,
         };
         match (ok, ty) {
             (true, _) => Ok(()),

@@ -25,6 +25,7 @@ pub fn atomic(op: AtomOp, ty: Ty, ftz: bool, old: u64, b: u64, c: u64) -> Option
         AtomOp::Or => old | b,
         AtomOp::Xor => old ^ b,
         AtomOp::Exch => b,
+        AtomOp::Arrive => crate::mbarrier::added(old, b),
         AtomOp::Cas => {
             if old == b {
                 c

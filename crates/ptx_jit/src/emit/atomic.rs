@@ -3,6 +3,7 @@
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{AtomicRmwOp, Block, InstBuilder, Value, types};
 use ptx::ir::{Address, AtomOp, Op, Operand, Reg, RegTy, Space, Ty};
+use ptx::mbarrier::{BYTES, COUNT, EXPECTED, PHASE};
 
 use super::alu::Parts;
 use super::memory::tenant;
@@ -74,7 +75,9 @@ impl Emit<'_, '_> {
         let fits = |e: &Self, r: Reg| e.reg_ty(r) == ty.reg();
         let sources: Vec<Operand> = sources.into_iter().flatten().collect();
         let registers = sources.iter().filter_map(|s| if let Operand::Reg(r) = s { Some(*r) } else { None });
-        if !registers.chain(dst).all(|r| fits(self, r)) || matches!(kind, AtomOp::Inc | AtomOp::Dec) {
+        let private = matches!(space, Space::Shared | Space::Local);
+        let helped = matches!(kind, AtomOp::Inc | AtomOp::Dec) || *kind == AtomOp::Arrive && !private;
+        if !registers.chain(dst).all(|r| fits(self, r)) || helped {
             return;
         }
         let Some((hosts, ok)) = self.lane_hosts(space, addr, ty.bytes().into(), val) else { return };
@@ -83,7 +86,6 @@ impl Emit<'_, '_> {
         self.b.switch_to_block(fast);
         let sources: Vec<Val> = sources.into_iter().map(|source| self.operand(source, ty.reg())).collect();
         let sources: Vec<Val> = sources.into_iter().map(|val| self.one_or_lanes(val, ty.reg())).collect();
-        let private = matches!(space, Space::Shared | Space::Local);
         if !private {
             self.note_atomic(1);
         }
@@ -154,6 +156,17 @@ impl Emit<'_, '_> {
                 self.b.ins().select(hit, c, old)
             }
             (AtomOp::Add, _) => self.b.ins().iadd(old, b),
+            (AtomOp::Arrive, _) => {
+                let after = self.b.ins().iadd(old, b);
+                let awaited = self.i64((COUNT | !0 << BYTES).cast_signed());
+                let rest = self.b.ins().band(after, awaited);
+                let (count, phase) = (self.i64(COUNT.cast_signed()), self.i64(1 << PHASE));
+                let expected = self.b.ins().ushr_imm_u(after, EXPECTED.cast_signed());
+                let expected = self.b.ins().band(expected, count);
+                let turned = self.b.ins().bxor(after, phase);
+                let next = self.b.ins().iadd(turned, expected);
+                self.b.ins().select(rest, after, next)
+            }
             (AtomOp::And, _) => self.b.ins().band(old, b),
             (AtomOp::Or, _) => self.b.ins().bor(old, b),
             (AtomOp::Xor, _) => self.b.ins().bxor(old, b),
