@@ -22,10 +22,10 @@ pub(crate) const MAX_TEXT: usize = 1 << 30;
 /// otherwise turn kilobytes of text into gigabytes of image.
 const MAX_IMAGE_RATIO: usize = 32;
 
-/// Most names of a module, and most addresses in initial values. What is kept of each is tens of times as long as the few bytes of text
-/// that it may have, in the process that serves all tenants. Large modules have some ten thousand of both.
+/// Most names of a module, and most addresses in initial values and parameters of functions. What is kept of each is tens of times as
+/// long as the few bytes of text that it may have, in the process that serves all tenants. Large modules have some ten thousand of both.
 const MAX_NAMES: usize = 1 << 19;
-const MAX_ADDRESSES: usize = 1 << 19;
+const MAX_DETAILS: usize = 1 << 19;
 
 pub(crate) fn index(text: Arc<str>) -> Result<Program, PtxError> {
     let program = index_alone(text)?;
@@ -57,8 +57,8 @@ fn index_alone(text: Arc<str>) -> Result<Program, PtxError> {
         sources: OnceLock::new(),
     };
     let image_left = text.len().saturating_mul(MAX_IMAGE_RATIO).saturating_add(1 << 16);
-    let addresses_left = MAX_ADDRESSES;
-    let mut indexer = Indexer { lexer: Lexer::new(&text), program: &mut program, image_left, addresses_left };
+    let details_left = MAX_DETAILS;
+    let mut indexer = Indexer { lexer: Lexer::new(&text), program: &mut program, image_left, details_left };
     while indexer.item()? {}
     if program.version == 0 {
         return Err(PtxError::invalid(1, "missing .version directive at start of file"));
@@ -70,12 +70,20 @@ struct Indexer<'a, 'p> {
     lexer: Lexer<'a>,
     program: &'p mut Program,
     image_left: usize,
-    addresses_left: usize,
+    details_left: usize,
 }
 
 impl<'a> Indexer<'a, '_> {
+    fn detail(&mut self) -> Result<(), PtxError> {
+        self.details_left = self.details_left.checked_sub(1).ok_or_else(|| {
+            let text = format!("more than {MAX_DETAILS} addresses in initial values and parameters in a module");
+            PtxError::unsupported(self.lexer.line(), text)
+        })?;
+        Ok(())
+    }
+
     fn check_names(&self) -> Result<(), PtxError> {
-        if self.program.names.len() > MAX_NAMES {
+        if self.program.names.len().max(self.program.aliases.len()) > MAX_NAMES {
             return Err(PtxError::unsupported(self.lexer.line(), format!("more than {MAX_NAMES} names in a module")));
         }
         Ok(())
@@ -381,10 +389,7 @@ impl<'a> Indexer<'a, '_> {
         if bytes > 8 {
             return Err(PtxError::invalid(self.lexer.line(), "an address in a 128-bit variable"));
         }
-        self.addresses_left = self.addresses_left.checked_sub(1).ok_or_else(|| {
-            let text = format!("more than {MAX_ADDRESSES} addresses in initial values of a module");
-            PtxError::unsupported(self.lexer.line(), text)
-        })?;
+        self.detail()?;
         v.relocations.push(Relocation { offset, bytes, symbol, addend, mask });
         Ok(())
     }
@@ -528,6 +533,7 @@ impl<'a> Indexer<'a, '_> {
             u32::try_from(end).map_err(too_large)?;
             let size = u32::try_from(head.size(&d, line)?).map_err(too_large)?;
             let element = head.array_element(&d);
+            self.detail()?;
             formals.push(Formal { name: d.name.to_owned(), size, align, offset, reg, element });
             if !self.lexer.eat(b',')? {
                 self.lexer.expect(b')')?;
