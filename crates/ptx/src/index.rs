@@ -74,21 +74,6 @@ struct Indexer<'a, 'p> {
 }
 
 impl<'a> Indexer<'a, '_> {
-    fn detail(&mut self) -> Result<(), PtxError> {
-        self.details_left = self.details_left.checked_sub(1).ok_or_else(|| {
-            let text = format!("more than {MAX_DETAILS} addresses in initial values and parameters in a module");
-            PtxError::unsupported(self.lexer.line(), text)
-        })?;
-        Ok(())
-    }
-
-    fn check_names(&self) -> Result<(), PtxError> {
-        if self.program.names.len().max(self.program.aliases.len()) > MAX_NAMES {
-            return Err(PtxError::unsupported(self.lexer.line(), format!("more than {MAX_NAMES} names in a module")));
-        }
-        Ok(())
-    }
-
     /// One item of module scope; false at the end.
     fn item(&mut self) -> Result<bool, PtxError> {
         self.check_names()?;
@@ -127,6 +112,23 @@ impl<'a> Indexer<'a, '_> {
             _ => return Err(self.lexer.unexpected(&token, "a directive")),
         }
         Ok(true)
+    }
+
+    /// One more of what [`MAX_DETAILS`] counts.
+    fn detail(&mut self) -> Result<(), PtxError> {
+        self.details_left = self.details_left.checked_sub(1).ok_or_else(|| {
+            let text = format!("more than {MAX_DETAILS} addresses in initial values and parameters in a module");
+            PtxError::unsupported(self.lexer.line(), text)
+        })?;
+        Ok(())
+    }
+
+    /// No more than [`MAX_NAMES`]; an alias that is declared again counts again.
+    fn check_names(&self) -> Result<(), PtxError> {
+        if self.program.names.len().max(self.program.aliases.len()) > MAX_NAMES {
+            return Err(PtxError::unsupported(self.lexer.line(), format!("more than {MAX_NAMES} names in a module")));
+        }
+        Ok(())
     }
 
     /// `.pragma "…", …;`: those of [`crate::JitOptions`] are ours, others hints for another assembler.

@@ -1,10 +1,10 @@
 //! What a checker is told, if there is one.
 
+use std::sync::Arc;
+
 use super::memory::Place;
 use super::races::{By, Races, Touch};
 use super::{Cta, State};
-use std::sync::Arc;
-
 use crate::check::{Checker, Site};
 use crate::ir::Op;
 use crate::launch::{Access, Exception, WARP, WORKSPACE_BYTES};

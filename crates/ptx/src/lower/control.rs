@@ -1,6 +1,7 @@
 //! Branches and calls.
 
 use super::body::{Body, Name};
+use super::graph::Target;
 use super::mods::Mods;
 use super::operand::Arg;
 use super::slots::Slot;
@@ -122,20 +123,25 @@ impl<'a> Body<'a, '_> {
         }
         self.lexer.expect(b';')?;
         let callee = self.callee(name, prototype)?;
-        // A guarded call: branch around it.
-        let guard = self.guard.take();
-        let after = self.inst.graph.target();
-        if let Some(p) = guard {
-            let inside = self.inst.graph.target();
-            self.inst.graph.terminate(Term::CondBra { p, then: inside.id(), els: after.id(), uniform: false });
-            self.inst.graph.bind(inside);
-        }
+        let after = self.around_guard();
         match callee {
             Callee::Direct(index) => self.call_function(index, &rets, &args)?,
             Callee::Pointer(pointer) => self.call_pointer(pointer, &rets, &args)?,
         }
         self.inst.graph.bind(after);
         Ok(())
+    }
+
+    /// For an instruction that becomes several blocks: where its guard is false, threads branch around them, to the target, which is
+    /// to be bound behind them. There is no guard any more then.
+    pub(super) fn around_guard(&mut self) -> Target {
+        let after = self.inst.graph.target();
+        if let Some(p) = self.guard.take() {
+            let inside = self.inst.graph.target();
+            self.inst.graph.terminate(Term::CondBra { p, then: inside.id(), els: after.id(), uniform: false });
+            self.inst.graph.bind(inside);
+        }
+        after
     }
 
     fn callee(&mut self, name: &'a str, prototype: bool) -> Result<Callee, PtxError> {

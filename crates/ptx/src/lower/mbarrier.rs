@@ -275,13 +275,7 @@ impl Body<'_, '_> {
             _ => Part::All,
         };
         let object = if tracked { Some(self.object(m, count - 1 - policy, Some(Space::Shared))?) } else { None };
-        // A guarded copy: branch around it.
-        let after = self.inst.graph.target();
-        if let Some(p) = self.guard.take() {
-            let inside = self.inst.graph.target();
-            self.inst.graph.terminate(Term::CondBra { p, then: inside.id(), els: after.id(), uniform: false });
-            self.inst.graph.bind(inside);
-        }
+        let after = self.around_guard();
         let (to, from) = (self.pointer(&to)?, self.pointer(&from)?);
         self.copy_loop(spaces, to, from, size, part)?;
         if let Some((space, address)) = object {
@@ -313,13 +307,9 @@ impl Body<'_, '_> {
         if self.src(2, Ty::U64)? != Operand::Imm(0) {
             return Err(self.invalid("st.bulk stores zeros only"));
         }
-        let [head, body, after] = [(); 3].map(|()| self.inst.graph.target());
+        let after = self.around_guard();
+        let (head, body) = (self.inst.graph.target(), self.inst.graph.target());
         let at = self.new_reg(RegTy::B64)?;
-        if let Some(p) = self.guard.take() {
-            let inside = self.inst.graph.target();
-            self.inst.graph.terminate(Term::CondBra { p, then: inside.id(), els: after.id(), uniform: false });
-            self.inst.graph.bind(inside);
-        }
         let to = self.pointer(&place)?;
         self.emit(Op::Mov { ty: Ty::B64, dst: at, src: Operand::Imm(0) })?;
         self.inst.graph.bind(head);
