@@ -314,6 +314,12 @@ impl Client {
         Ok(())
     }
 
+    /// Does what a caller asks for. What it misses because the client or the device ended meanwhile is told as that.
+    fn while_alive<T>(&self, work: impl FnOnce() -> Result<T, GpuError>) -> Result<T, GpuError> {
+        self.alive()?;
+        work().map_err(|error| self.alive().err().unwrap_or(error))
+    }
+
     /// Runs `f` on the address space, and remembers that the device has to be told.
     pub(crate) fn edit<T>(&self, f: impl FnOnce(&mut Space) -> Result<T, GpuError>) -> Result<T, GpuError> {
         let mut space = self.space.write();
@@ -434,15 +440,8 @@ impl Client {
     fn module(&self, id: ModuleId) -> Result<Arc<Module>, GpuError> {
         self.objects.read().modules.get(&id).cloned().ok_or_else(|| unknown("module", id.0))
     }
-}
 
-impl Gpu for Client {
-    fn properties(&self) -> &Properties {
-        &self.properties
-    }
-
-    fn request(&self, request: Request) -> Result<Response, GpuError> {
-        self.alive()?;
+    fn serve(&self, request: Request) -> Result<Response, GpuError> {
         self.reap();
         match request {
             Request::SetAddressRange { lo, bytes } => self.set_address_range(lo, bytes)?,
@@ -487,15 +486,23 @@ impl Gpu for Client {
         }
         Ok(Response::Done)
     }
+}
+
+impl Gpu for Client {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn request(&self, request: Request) -> Result<Response, GpuError> {
+        self.while_alive(|| self.serve(request))
+    }
 
     fn submit(&self, queue: QueueId, commands: &[Command<'_>]) -> Result<(), GpuError> {
-        self.alive()?;
-        self.submit_commands(queue, commands)
+        self.while_alive(|| self.submit_commands(queue, commands))
     }
 
     fn flush(&self) -> Result<(), GpuError> {
-        self.alive()?;
-        self.sync()
+        self.while_alive(|| self.sync())
     }
 
     fn semaphores(&self) -> &SemaphoreArea {
@@ -504,12 +511,13 @@ impl Gpu for Client {
 
     fn release(&self, slot: SlotId, value: u64) -> Result<(), GpuError> {
         SemaphoreArea::offset(slot)?;
-        self.alive()?;
-        self.signals.area.raise(slot, value);
-        self.sync()?;
-        self.unpark(vec![slot]);
-        self.common.ring_waiting();
-        Ok(())
+        self.while_alive(|| {
+            self.signals.area.raise(slot, value);
+            self.sync()?;
+            self.unpark(vec![slot]);
+            self.common.ring_waiting();
+            Ok(())
+        })
     }
 
     fn listen(&self) -> Result<(), GpuError> {
@@ -523,57 +531,57 @@ impl Gpu for Client {
         if self.signals.area.payload(slot) >= value {
             return Ok(());
         }
-        self.alive()?;
-        self.sync()?;
-        let context = self.context(context)?;
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let result = self.signals.wait(&self.common.listeners, deadline, || {
-            if self.signals.area.payload(slot) >= value {
-                return Some(Ok(()));
-            }
-            if self.signals.is_ended() {
-                return Some(Err(GpuError::Lost { reason: "the client or the device has ended".into() }));
-            }
-            context.check().err().map(Err)
-        });
-        result.unwrap_or(Err(GpuError::TimedOut))
+        self.while_alive(|| {
+            self.sync()?;
+            let context = self.context(context)?;
+            let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+            let result = self.signals.wait(&self.common.listeners, deadline, || {
+                if self.signals.area.payload(slot) >= value {
+                    return Some(Ok(()));
+                }
+                context.check().err().map(Err)
+            });
+            result.unwrap_or(Err(GpuError::TimedOut))
+        })
     }
 
     fn write(&self, dst: DevAddr, src: HostRange<'_>) -> Result<(), GpuError> {
-        self.alive()?;
-        let space = self.space.read();
-        let space = space.as_ref().ok_or_else(|| invalid("no address range has been announced".into()))?;
-        space.for_each(dst.0, src.len() as u64, true, |at, memory| memory.copy_from(src.part(at, memory.len())))?;
-        self.moved_in.fetch_add(src.len() as u64, Ordering::Relaxed);
-        Ok(())
+        self.while_alive(|| {
+            let space = self.space.read();
+            let space = space.as_ref().ok_or_else(|| invalid("no address range has been announced".into()))?;
+            space.for_each(dst.0, src.len() as u64, true, |at, memory| memory.copy_from(src.part(at, memory.len())))?;
+            self.moved_in.fetch_add(src.len() as u64, Ordering::Relaxed);
+            Ok(())
+        })
     }
 
     fn read(&self, dst: HostRange<'_>, src: DevAddr) -> Result<(), GpuError> {
-        self.alive()?;
-        let space = self.space.read();
-        let space = space.as_ref().ok_or_else(|| invalid("no address range has been announced".into()))?;
-        space.for_each(src.0, dst.len() as u64, false, |at, memory| memory.copy_to(dst.part(at, memory.len())))?;
-        self.moved_out.fetch_add(dst.len() as u64, Ordering::Relaxed);
-        Ok(())
+        self.while_alive(|| {
+            let space = self.space.read();
+            let space = space.as_ref().ok_or_else(|| invalid("no address range has been announced".into()))?;
+            space.for_each(src.0, dst.len() as u64, false, |at, memory| memory.copy_to(dst.part(at, memory.len())))?;
+            self.moved_out.fetch_add(dst.len() as u64, Ordering::Relaxed);
+            Ok(())
+        })
     }
 
     fn host_memory(&self, id: AllocId) -> Result<HostMemory, GpuError> {
-        self.alive()?;
-        let space = self.space.read();
-        let alloc =
-            space.as_ref().and_then(|space| space.allocs.get(&id)).ok_or_else(|| unknown("allocation", id.0))?;
-        match &alloc.memory.backing {
-            Backing::Host(part) => Ok(HostMemory { file: Arc::clone(&part.dma.file), offset: part.offset }),
-            Backing::Vram(_, Some(offset)) if let Some(aperture) = self.existing_aperture() => {
-                Ok(HostMemory { file: Arc::clone(&aperture.file), offset: *offset })
+        self.while_alive(|| {
+            let space = self.space.read();
+            let alloc =
+                space.as_ref().and_then(|space| space.allocs.get(&id)).ok_or_else(|| unknown("allocation", id.0))?;
+            match &alloc.memory.backing {
+                Backing::Host(part) => Ok(HostMemory { file: Arc::clone(&part.dma.file), offset: part.offset }),
+                Backing::Vram(_, Some(offset)) if let Some(aperture) = self.existing_aperture() => {
+                    Ok(HostMemory { file: Arc::clone(&aperture.file), offset: *offset })
+                }
+                Backing::Vram(..) => Err(unknown("host allocation", id.0)),
             }
-            Backing::Vram(..) => Err(unknown("host allocation", id.0)),
-        }
+        })
     }
 
     fn import(&self, id: AllocId, memory: &HostMemory, bytes: u64) -> Result<(), GpuError> {
-        self.alive()?;
-        self.import_host(id, memory, bytes)
+        self.while_alive(|| self.import_host(id, memory, bytes))
     }
 }
 

@@ -631,6 +631,28 @@ fn closing_races_with_every_use() {
     }
 }
 
+#[test]
+fn who_waits_while_a_client_is_closed_is_told_so_and_nothing_else() {
+    let driver = driver(64);
+    for round in 0..60u64 {
+        let tenant = Tenant::new(&driver, ClientConfig::default());
+        let wait = || loop {
+            match tenant.client.wait(ContextId(0), SlotId(77), 1, Some(Duration::from_nanos(100))) {
+                Err(GpuError::TimedOut) => {}
+                other => break other,
+            }
+        };
+        std::thread::scope(|scope| {
+            let waiting = [(); 4].map(|()| scope.spawn(wait));
+            std::thread::sleep(Duration::from_micros(10 * (round % 30)));
+            tenant.client.close();
+            for result in waiting.map(|thread| thread.join().unwrap()) {
+                assert!(matches!(result, Err(GpuError::Lost { .. })), "round {round}: {result:?}");
+            }
+        });
+    }
+}
+
 /// Does this and that until the client is closed. Errors other than that are part of the game.
 fn use_until_lost(tenant: &Tenant, thread: u32) {
     let (context, queue) = (ContextId(10 + thread), QueueId(10 + thread));
