@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
 #[derive(Subcommand, Debug)]
 enum What {
     /// Measure the kernel engine: interpreter, machine code on one core and on all, compile time: rows {"name","unit",
-    /// "interpreter","jit_one_core","jit_all_cores","cores","compile_ms"}, with --pocl "pocl","ratio","goal", too.
+    /// "interpreter","jit_one_core","jit_all_cores","cores","scaling","machine_scaling","compile_ms"}, with --pocl "pocl","ratio","goal", too.
     Engine(bench_engine::Arguments),
     /// Measure what compiling a kernel costs, by its shape and size: rows {"shape","instructions","ms",
     /// "wall_ms","us_per_instruction","peak_bytes"}.

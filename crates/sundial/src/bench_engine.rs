@@ -15,6 +15,7 @@ use ptx::Program;
 use ptx::ir::Kernel;
 use ptx::launch::{Control, Exception, Launch, Step};
 use ptx_jit::{Batch, Code, EngineKind, Grid};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 use texture::{AddressMode, Descriptor, Filter, Format, Image, Sampler};
 
@@ -48,6 +49,10 @@ struct Row {
     jit_one_core: f64,
     jit_all_cores: f64,
     cores: usize,
+    /// What all cores do of as many times one, the median of what it is from round to round.
+    scaling: f64,
+    /// The same for as many launches that share nothing: what the machine's cores are together.
+    machine_scaling: f64,
     compile_ms: f64,
     #[serde(flatten)]
     compared: Option<Compared>,
@@ -98,6 +103,11 @@ fn measure(case: &Case, program: &Program, pocl: Option<&Pocl>, rounds: usize) -
     let loaded = pocl.zip(goal).map(|(pocl, goal)| Ok::<_, anyhow::Error>((pocl.load(case)?, goal))).transpose()?;
     let launches: Vec<(&Arc<Grid>, u64)> = jit.iter().map(|grid| (grid, all_ctas(grid))).collect();
     let whole = |threads| -> Result<f64> { Ok(case.work / execute(&launches, threads)?.as_secs_f64()) };
+    let copies = (0..cores).map(|_| Memory::of(case)).collect::<Result<Vec<_>>>()?;
+    let copies = copies.iter().map(|memory| memory.grids(program, EngineKind::Jit)).collect::<Result<Vec<_>>>()?;
+    let copies: Vec<Vec<_>> =
+        copies.iter().map(|grids| grids.iter().map(|grid| (grid, all_ctas(grid))).collect()).collect();
+    let apart = || -> Result<f64> { Ok(case.work * cores as f64 / execute_apart(&copies)?.as_secs_f64()) };
     // Not timed: it is what the results are compared by, and memory is touched for the first time.
     whole(1)?;
     if let Some((loaded, _)) = &loaded {
@@ -109,20 +119,30 @@ fn measure(case: &Case, program: &Program, pocl: Option<&Pocl>, rounds: usize) -
             bail!("PoCL has another result, at byte {at}: {theirs:x?}, here {ours:x?}");
         }
     }
-    let (mut one, mut all, mut other) = (Vec::new(), Vec::new(), Vec::new());
+    apart()?;
+    let (mut one, mut all, mut scaling, mut machine) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
-        one.push(whole(1)?);
-        if let Some((loaded, _)) = &loaded {
+        let (alone, together, apart) = (whole(1)?, whole(cores)?, apart()?);
+        one.push(alone);
+        all.push(together);
+        scaling.push(together / (alone * cores as f64));
+        machine.push(apart / (alone * cores as f64));
+    }
+    let compared = loaded.map(|(loaded, goal)| {
+        // In rounds of their own: for a while after its threads have gone to sleep, the kernel puts two of ours on one core.
+        let (mut pocl, mut ratios) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            let ours = whole(1)?;
             let start = Instant::now();
             loaded.run()?;
-            other.push(case.work / start.elapsed().as_secs_f64());
+            let theirs = case.work / start.elapsed().as_secs_f64();
+            one.push(ours);
+            pocl.push(theirs);
+            ratios.push(ours / theirs);
         }
-        all.push(whole(cores)?);
-    }
-    let compared = loaded.map(|(_, goal)| {
-        let mut ratios: Vec<f64> = one.iter().zip(&other).map(|(one, other)| one / other).collect();
-        Compared { pocl: median(&mut other), ratio: median(&mut ratios), goal }
+        Ok::<_, anyhow::Error>(Compared { pocl: median(&mut pocl), ratio: median(&mut ratios), goal })
     });
+    let compared = compared.transpose()?;
     Ok(Row {
         name: case.name,
         unit: case.unit,
@@ -130,6 +150,8 @@ fn measure(case: &Case, program: &Program, pocl: Option<&Pocl>, rounds: usize) -
         jit_one_core: median(&mut one),
         jit_all_cores: median(&mut all),
         cores,
+        scaling: median(&mut scaling),
+        machine_scaling: median(&mut machine),
         compile_ms: median(&mut compile_times),
         compared,
     })
@@ -248,48 +270,105 @@ const BATCH: u64 = 64;
 /// How many times a thread takes some: as evenly CTAs are spread over threads.
 const SHARES: u64 = 16;
 
-/// Runs, one grid after another, the first CTAs of each on `threads` threads, this one among them, in increasing order. How long it takes from
-/// when all threads are there.
-fn execute(launches: &[(&Arc<Grid>, u64)], threads: usize) -> Result<Duration> {
-    let taken: Vec<AtomicU64> = launches.iter().map(|_| AtomicU64::new(0)).collect();
-    let (failed, arrived) = (OnceLock::new(), AtomicUsize::new(0));
-    // Threads wait for each other without going to sleep: waking takes as long as a short kernel.
-    let wait_for = |arrivals: usize| {
-        while arrived.load(Ordering::Acquire) < arrivals {
-            std::thread::yield_now();
-        }
-    };
-    let work = || {
-        for (at, (&(grid, ctas), taken)) in launches.iter().zip(&taken).enumerate() {
-            arrived.fetch_add(1, Ordering::AcqRel);
-            wait_for((at + 1) * threads);
-            let size = ctas.div_ceil(SHARES * threads as u64).clamp(1, BATCH);
+/// The first CTAs of each of some grids, one grid after another, in increasing order, by threads that take turns.
+struct Turns<'a> {
+    launches: &'a [(&'a Arc<Grid>, u64)],
+    threads: usize,
+    taken: Vec<AtomicU64>,
+    arrived: AtomicUsize,
+    failed: OnceLock<Exception>,
+}
+
+impl Turns<'_> {
+    fn new<'a>(launches: &'a [(&'a Arc<Grid>, u64)], threads: usize) -> Turns<'a> {
+        let taken = launches.iter().map(|_| AtomicU64::new(0)).collect();
+        Turns { launches, threads, taken, arrived: AtomicUsize::new(0), failed: OnceLock::new() }
+    }
+
+    /// What each of the threads does.
+    fn work(&self) {
+        for (at, (&(grid, ctas), taken)) in self.launches.iter().zip(&self.taken).enumerate() {
+            self.arrived.fetch_add(1, Ordering::AcqRel);
+            wait_for(&self.arrived, (at + 1) * self.threads);
+            let size = ctas.div_ceil(SHARES * self.threads as u64).clamp(1, BATCH);
             loop {
                 let first = taken.fetch_add(size, Ordering::Relaxed);
                 if first >= ctas {
                     break;
                 }
                 if let Err(exception) = finish(Batch::new(Arc::clone(grid), first..(first + size).min(ctas))) {
-                    let _ = failed.set(exception);
+                    let _ = self.failed.set(exception);
                 }
             }
         }
-    };
-    let start = std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(work);
-        }
-        // The others are here, and begin when this one is.
-        wait_for(threads - 1);
-        let start = Instant::now();
-        work();
-        start
-    });
-    let took = start.elapsed();
-    match failed.get() {
-        Some(exception) => bail!("the kernel failed: {exception:?}"),
-        None => Ok(took),
     }
+
+    fn end(self) -> Result<()> {
+        self.failed.into_inner().map_or(Ok(()), |exception| bail!("the kernel failed: {exception:?}"))
+    }
+}
+
+/// Waits for other threads without going to sleep: waking takes as long as a short kernel.
+fn wait_for(arrived: &AtomicUsize, arrivals: usize) {
+    while arrived.load(Ordering::Acquire) < arrivals {
+        std::thread::yield_now();
+    }
+}
+
+/// Runs grids on `threads` threads. How long it takes from when all threads are there.
+fn execute(launches: &[(&Arc<Grid>, u64)], threads: usize) -> Result<Duration> {
+    let turns = Turns::new(launches, threads);
+    let took = together(threads, |_| turns.work())?;
+    turns.end()?;
+    Ok(took)
+}
+
+/// Runs each of these on a thread of its own, all at once: what the machine has for so many that share nothing.
+fn execute_apart(copies: &[Vec<(&Arc<Grid>, u64)>]) -> Result<Duration> {
+    let turns: Vec<Turns<'_>> = copies.iter().map(|launches| Turns::new(launches, 1)).collect();
+    let took = together(turns.len(), |number| turns[number].work())?;
+    turns.into_iter().try_for_each(Turns::end)?;
+    Ok(took)
+}
+
+/// Does `work`, which is told its number, on `threads` threads, this one among them. How long it takes from when all are there until all
+/// are done. Several have a core each: the kernel may leave two on one for as long as a run takes.
+fn together(threads: usize, work: impl Fn(usize) + Sync) -> Result<Duration> {
+    let allowed = sched_getaffinity(None)?;
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).take(threads).collect();
+    let arrived = AtomicUsize::new(0);
+    let (work, arrived) = (&work, &arrived);
+    let place = |number: usize| {
+        let Some(&core) = cores.get(number).filter(|_| threads > 1) else { return Ok(()) };
+        let mut only = CpuSet::new();
+        only.set(core);
+        sched_setaffinity(None, &only)
+    };
+    let place = &place;
+    let took = std::thread::scope(|scope| {
+        let others = (1..threads).map(|number| {
+            scope.spawn(move || {
+                let placed = place(number);
+                arrived.fetch_add(1, Ordering::AcqRel);
+                wait_for(arrived, threads);
+                work(number);
+                placed
+            })
+        });
+        let others: Vec<_> = others.collect();
+        let mut placed = place(0);
+        wait_for(arrived, threads - 1);
+        let start = Instant::now();
+        arrived.fetch_add(1, Ordering::AcqRel);
+        work(0);
+        for other in others {
+            placed = placed.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        let took = start.elapsed();
+        placed.map(|()| took)
+    });
+    sched_setaffinity(None, &allowed)?;
+    Ok(took?)
 }
 
 fn finish(mut batch: Batch) -> Result<(), Exception> {
@@ -313,8 +392,8 @@ fn print(rows: &[Row], pocl: Option<&Pocl>, json: bool) -> Result<()> {
     let heading = if pocl.is_some() { format!(" {:>10} {:>7} {:>5}", "PoCL", "ratio", "goal") } else { String::new() };
     writeln!(
         out,
-        "{:<18} {:>12} {:>10} {:>10} {:>12}{heading}  unit",
-        "", "interpreter", "one core", all, "compile ms"
+        "{:<18} {:>12} {:>10} {:>10} {:>8} {:>8} {:>12}{heading}  unit",
+        "", "interpreter", "one core", all, "scaling", "machine", "compile ms"
     )?;
     for row in rows {
         let interpreter = row.interpreter.map_or(String::new(), |speed| format!("{speed:.4}"));
@@ -324,8 +403,8 @@ fn print(rows: &[Row], pocl: Option<&Pocl>, json: bool) -> Result<()> {
         };
         writeln!(
             out,
-            "{:<18} {interpreter:>12} {:>10.2} {:>10.2} {:>12.2}{compared}  {}",
-            row.name, row.jit_one_core, row.jit_all_cores, row.compile_ms, row.unit
+            "{:<18} {interpreter:>12} {:>10.2} {:>10.2} {:>8.2} {:>8.2} {:>12.2}{compared}  {}",
+            row.name, row.jit_one_core, row.jit_all_cores, row.scaling, row.machine_scaling, row.compile_ms, row.unit
         )?;
     }
     if let Some(pocl) = pocl {
