@@ -87,8 +87,7 @@ impl Image for &[u8] {
 
     fn text(&self, most: u64) -> Vec<u8> {
         let most = self.len().min(usize::try_from(most).unwrap_or(usize::MAX));
-        let end = self[..most].iter().position(|&byte| byte == 0).unwrap_or(most);
-        self[..end].to_vec()
+        ptx::before_nul(&self[..most]).to_vec()
     }
 
     fn whole(&self, most: u64) -> Option<Vec<u8>> {

@@ -1,5 +1,7 @@
 //! What a client asks for and waits for, and the answers.
 
+use std::sync::Arc;
+
 use crate::{AllocId, ContextError, ContextId, DevAddr, ModuleId, QueueId};
 
 /// Where an allocation lives.
@@ -55,14 +57,14 @@ impl CodeFormat {
 pub struct CodeImage {
     /// What it is.
     pub format: CodeFormat,
-    /// The code, in its format.
-    pub bytes: Vec<u8>,
+    /// The code, in its format; shared, since who waits for memory asks again.
+    pub bytes: Arc<Vec<u8>>,
 }
 
 impl CodeImage {
     /// An image of PTX text.
     pub fn ptx(text: impl Into<Vec<u8>>) -> CodeImage {
-        CodeImage { format: CodeFormat::PTX, bytes: text.into() }
+        CodeImage { format: CodeFormat::PTX, bytes: Arc::new(text.into()) }
     }
 }
 

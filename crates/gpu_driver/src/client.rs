@@ -387,9 +387,8 @@ impl Client {
             let space = space.as_ref().ok_or_else(|| invalid("no address range has been announced".into()))?;
             parsed.client_ranges()?.into_iter().try_for_each(|(at, bytes)| space.check_mapped(at, bytes))?;
         }
-        // Addresses do not change how long it is.
-        let container = parsed.container(0)?;
-        let sizes = [parsed.image_bytes, container.len() as u64];
+        let head = parsed.head(0)?;
+        let sizes = [parsed.image_bytes, (head.len() + parsed.text().len()) as u64];
         let [variables, code] = self.take_vram_for(sizes, VramUse::Asked)?;
         let variables = match variables.bytes {
             0 => None,
@@ -401,14 +400,15 @@ impl Client {
                 Some(placed.inspect_err(|_| self.free_memory(&code, Ok(())))?)
             }
         };
-        let container = match &variables {
-            None => Ok(container),
-            Some((base, _)) => parsed.container(*base),
+        let head = match &variables {
+            None => Ok(head),
+            Some((base, _)) => parsed.head(*base),
         };
-        let placed = container.inspect_err(|_| self.free_memory(&code, Ok(())));
-        let placed = placed.and_then(|container| {
+        let placed = head.inspect_err(|_| self.free_memory(&code, Ok(())));
+        let placed = placed.and_then(|head| {
             self.place(code, true, |_, write| {
-                write(0, &container);
+                write(0, &head);
+                write(head.len() as u64, parsed.text());
                 Ok(())
             })
         });

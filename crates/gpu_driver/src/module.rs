@@ -154,14 +154,19 @@ impl Parsed {
         }
     }
 
-    /// The program container, for variables at `base`.
-    pub(crate) fn container(&self, base: u64) -> Result<Vec<u8>, GpuError> {
+    /// What lies before the text in the program container, for variables at `base`. How long it is does not depend on that.
+    pub(crate) fn head(&self, base: u64) -> Result<Vec<u8>, GpuError> {
         let entries: Vec<&str> = self.program.entries().iter().map(|entry| entry.name.as_str()).collect();
         let symbols = self.symbols(base);
         let symbols: Vec<(&str, u64)> = symbols.iter().map(|(name, at)| (name.as_str(), *at)).collect();
         let limit = u64::from(program::MAX_BYTES);
-        program::encode(self.program.text().as_bytes(), &entries, &symbols)
+        program::encode_head(self.text().len(), &entries, &symbols)
             .ok_or(GpuError::TooMany { what: "bytes of a module".into(), limit })
+    }
+
+    /// The text in the program container.
+    pub(crate) fn text(&self) -> &[u8] {
+        self.program.text().as_bytes()
     }
 
     /// What the client is told, and the module as it is kept.

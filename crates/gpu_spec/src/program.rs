@@ -114,13 +114,21 @@ const ALIGN: usize = 16;
 /// The address of kernel `index` is the container's plus [`entry_offset`].
 #[must_use]
 pub fn encode(text: &[u8], entries: &[&str], symbols: &[(&str, u64)]) -> Option<Vec<u8>> {
+    let mut container = encode_head(text.len(), entries, symbols)?;
+    container.extend_from_slice(text);
+    Some(container)
+}
+
+/// What lies before the text, of `text_bytes`, in the container that [`encode`] builds.
+#[must_use]
+pub fn encode_head(text_bytes: usize, entries: &[&str], symbols: &[(&str, u64)]) -> Option<Vec<u8>> {
     let entries_offset = size_of::<Header>();
     let symbols_offset = entries_offset + entries.len() * size_of::<Entry>();
     let names_offset = symbols_offset + symbols.len() * size_of::<Symbol>();
     let names_bytes: usize =
         entries.iter().map(|name| name.len()).sum::<usize>() + symbols.iter().map(|s| s.0.len()).sum::<usize>();
     let text_offset = (names_offset + names_bytes).next_multiple_of(ALIGN);
-    let bytes = text_offset + text.len();
+    let bytes = text_offset + text_bytes;
     if bytes > MAX_BYTES as usize {
         return None;
     }
@@ -135,10 +143,10 @@ pub fn encode(text: &[u8], entries: &[&str], symbols: &[(&str, u64)]) -> Option<
         names_offset: names_offset as u32,
         names_bytes: names_bytes as u32,
         text_offset: text_offset as u32,
-        text_bytes: text.len() as u32,
+        text_bytes: text_bytes as u32,
         reserved: [0; 5],
     };
-    let mut out = Vec::with_capacity(bytes);
+    let mut out = Vec::with_capacity(text_offset);
     let mut names = Vec::with_capacity(names_bytes);
     out.extend_from_slice(header.as_bytes());
     for name in entries {
@@ -154,7 +162,6 @@ pub fn encode(text: &[u8], entries: &[&str], symbols: &[(&str, u64)]) -> Option<
     }
     out.extend_from_slice(&names);
     out.resize(text_offset, 0);
-    out.extend_from_slice(text);
     Some(out)
 }
 

@@ -67,6 +67,17 @@ impl Image for HostImage {
         unsafe { HostImage::at(HostAddr(pointer)) }.ok().map(|image| Box::new(image) as Box<dyn Image>)
     }
 
+    fn text(&self, most: u64) -> Vec<u8> {
+        let most = usize::try_from(most).unwrap_or(usize::MAX).min(self.bytes.unwrap_or(usize::MAX));
+        // SAFETY: the caller promised a text here that ends with a NUL, or so many bytes.
+        let bytes = unsafe { libc::strnlen(std::ptr::with_exposed_provenance(self.address), most) };
+        // SAFETY: those before its end are there.
+        let range = unsafe { HostRange::new(self.address, bytes) };
+        let mut text = vec![0; bytes];
+        range.read(&mut text);
+        text
+    }
+
     fn whole(&self, most: u64) -> Option<Vec<u8>> {
         let mut bytes = vec![0; self.bytes.filter(|bytes| *bytes as u64 <= most)?];
         self.read(0, &mut bytes).then_some(bytes)
@@ -189,6 +200,18 @@ mod tests {
         assert!(image.follow(0).is_none());
         assert_eq!(image.whole(4).as_deref(), Some(&b"abcd"[..]));
         assert_eq!(image.whole(3), None);
+    }
+
+    #[test]
+    fn a_text_ends_at_its_nul_or_where_the_caller_said() {
+        let bytes = b"text\0behind";
+        let address = HostAddr(bytes.as_ptr() as u64);
+        // SAFETY: there is a text, and so many bytes.
+        let images = unsafe { [HostImage::at(address), HostImage::sized(address, 11), HostImage::sized(address, 3)] };
+        let texts = images.map(|image| image.unwrap().text(100));
+        assert_eq!(texts.each_ref().map(|text| text.as_slice()), [&b"text"[..], b"text", b"tex"]);
+        // SAFETY: as before.
+        assert_eq!(unsafe { HostImage::at(address) }.unwrap().text(2), b"te");
     }
 
     #[test]

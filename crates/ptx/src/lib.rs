@@ -71,5 +71,5 @@ pub mod warp;
 pub use decl::{Linkage, Opaque};
 pub use error::{PtxError, PtxErrorKind};
 pub use options::JitOptions;
-pub use program::{Entry, Origin, Program, Relocation, Resources, VarSpace, Variable};
+pub use program::{Entry, Origin, Program, Relocation, Resources, VarSpace, Variable, before_nul};
 pub use sources::{SourceLine, Sources};

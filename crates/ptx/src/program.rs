@@ -1,6 +1,7 @@
 //! A module as its text declares it.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::CStr;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -238,11 +239,11 @@ impl Program {
     /// # Errors
     /// What is not PTX at module scope, or a 32-bit module.
     pub fn parse(text: &[u8]) -> Result<Program, PtxError> {
-        let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
+        let text = before_nul(text);
         // Of tens of megabytes: what is UTF-8 is seen faster where nothing has to be replaced.
-        let text: Arc<str> = match str::from_utf8(&text[..end]) {
+        let text: Arc<str> = match str::from_utf8(text) {
             Ok(text) => text.into(),
-            Err(_) => String::from_utf8_lossy(&text[..end]).into(),
+            Err(_) => String::from_utf8_lossy(text).into(),
         };
         index::index(text)
     }
@@ -348,6 +349,12 @@ impl Program {
             None => error,
         }
     }
+}
+
+/// What lies before the first NUL, where a text ends; all, if there is none.
+#[must_use]
+pub fn before_nul(text: &[u8]) -> &[u8] {
+    CStr::from_bytes_until_nul(text).map_or(text, CStr::to_bytes)
 }
 
 /// Lines of a kernel's instructions.

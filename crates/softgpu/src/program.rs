@@ -352,8 +352,7 @@ impl Load {
 fn decode(chip: &Chip, bytes: &[u8], mut charge: Charge) -> Result<Module, ChannelError> {
     let container = Container::decode(bytes).ok_or_else(|| malformed("program container is damaged"))?;
     // The text ends at a NUL. Bytes that are not UTF-8 are tolerated in comments; what stands for them is no longer than they.
-    let end = container.text.iter().position(|byte| *byte == 0).unwrap_or(container.text.len());
-    let text = &container.text[..end];
+    let text = ptx::before_nul(container.text);
     let plain = |byte: &u8| if byte.is_ascii() { char::from(*byte) } else { '?' };
     let text: Arc<str> = match std::str::from_utf8(text) {
         Ok(text) => text.into(),

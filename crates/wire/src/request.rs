@@ -1,5 +1,7 @@
 //! Requests as bytes: u32 number, then its fields in the order in which they stand here.
 
+use std::sync::Arc;
+
 use gpu::{
     AllocId, CodeFormat, CodeImage, ContextId, DevAddr, MapAccess, MemoryKind, ModuleId, QueueId, Request,
     RuntimeMemory,
@@ -161,5 +163,9 @@ fn decode_module(bytes: &[u8]) -> Result<Request, WireError> {
     let [_, id, format] = from.u32s()?;
     let placed = from.list(LEAST_PLACED, |from| Ok((from.text()?, DevAddr(from.u64()?))))?;
     let code = bytes[head.len() - from.rest().len()..].to_vec();
-    Ok(Request::LoadModule { id: ModuleId(id), code: CodeImage { format: CodeFormat(format), bytes: code }, placed })
+    Ok(Request::LoadModule {
+        id: ModuleId(id),
+        code: CodeImage { format: CodeFormat(format), bytes: Arc::new(code) },
+        placed,
+    })
 }

@@ -138,7 +138,7 @@ fn requests_round_trip() {
         Request::LoadModule { id: ModuleId(1), code: CodeImage::ptx(vec![]), placed: vec![] },
         Request::LoadModule {
             id: ModuleId(1),
-            code: CodeImage { format: CodeFormat(9), bytes: vec![b'x'; 2 << 20] },
+            code: CodeImage { format: CodeFormat(9), bytes: vec![b'x'; 2 << 20].into() },
             placed: vec![("sum".into(), DevAddr(1 << 40)), (String::new(), DevAddr(0))],
         },
         Request::UnloadModule { id: ModuleId(1) },

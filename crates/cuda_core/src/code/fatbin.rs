@@ -266,8 +266,7 @@ fn text(image: &dyn Image) -> Result<Vec<u8>> {
 
 /// Text without trailing NULs, if it can be PTX at all.
 fn trimmed(mut text: Vec<u8>) -> Result<Vec<u8>> {
-    let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
-    text.truncate(end);
+    text.truncate(ptx::before_nul(&text).len());
     let looks = text.windows(8).take(64 << 10).any(|window| window == b".version");
     if looks { Ok(text) } else { Err(CudaError::INVALID_IMAGE) }
 }

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use gpu::{CodeImage, DevAddr, GpuError, ModuleId, ModuleInfo, Request, Response};
+use gpu::{CodeFormat, CodeImage, DevAddr, GpuError, ModuleId, ModuleInfo, Request, Response};
 use parking_lot::{Condvar, Mutex};
 use ptx::launch::LocalMemory;
 use ptx::{PtxError, PtxErrorKind};
@@ -312,7 +312,8 @@ fn load(core: &ContextCore, text: &Arc<Text>, log: &mut JitLog, gone: &dyn Fn() 
     let answer = loop {
         place.look();
         let answer = memory.ask(|| {
-            let (code, placed) = (CodeImage::ptx(text.ptx.clone()), placed.clone());
+            let code = CodeImage { format: CodeFormat::PTX, bytes: Arc::clone(&text.ptx) };
+            let placed = placed.clone();
             let answer = link.gpu().request(Request::LoadModule { id, code, placed });
             if let Err(GpuError::InvalidPtx { log: error, .. }) = &answer {
                 log.error.push_str(error);

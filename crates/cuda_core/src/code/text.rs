@@ -1,6 +1,6 @@
 //! PTX texts, as images hold them.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use ptx::Program;
 use ptx::link::{LinkError, Module};
@@ -20,7 +20,7 @@ pub(crate) const NO_PTX: &str = "no PTX that this GPU can run, and its instructi
 /// One PTX text and the kernels in it.
 #[derive(Debug)]
 pub(crate) struct Text {
-    pub(crate) ptx: Vec<u8>,
+    pub(crate) ptx: Arc<Vec<u8>>,
     /// The declarations in it, once somebody wants to read its kernels.
     program: OnceLock<Option<Program>>,
     pub(crate) kernels: Vec<String>,
@@ -64,7 +64,7 @@ impl Text {
         let ptx = with_options(one(found, log)?, &log.options);
         let Names { kernels, clusters, textures, surfaces, managed } = entry_names::find(&ptx);
         let managed = if managed { Managed::default() } else { Managed::none() };
-        let program = OnceLock::new();
+        let (ptx, program) = (Arc::new(ptx), OnceLock::new());
         Ok(Text { ptx, program, kernels, clusters, textures, surfaces, without, elsewhere, managed })
     }
 
@@ -105,7 +105,7 @@ impl Text {
 pub(crate) fn with_options(mut ptx: Vec<u8>, options: &ptx::JitOptions) -> Vec<u8> {
     if let Some(pragma) = options.pragma() {
         // A text ends at its first NUL.
-        ptx.truncate(ptx.iter().position(|b| *b == 0).unwrap_or(ptx.len()));
+        ptx.truncate(ptx::before_nul(&ptx).len());
         ptx.extend_from_slice(pragma.as_bytes());
     }
     ptx

@@ -197,13 +197,13 @@ fn scan(program: &Program, function: usize) -> Result<Facts, PtxError> {
     let mut lexer = Lexer::at(&program.text, body);
     let mut seen = BTreeSet::new();
     let mut depth = 0u32;
-    // Within a call, from its opcode to its end.
-    let mut called = false;
+    // Within a call, from its opcode to its end; before a statement's first word, which is an opcode or a label.
+    let (mut called, mut begins) = (false, true);
     loop {
         match lexer.next()? {
             Token::Punct(b';') => {
                 facts.statements += 1;
-                called = false;
+                (called, begins) = (false, true);
             }
             Token::Punct(b'{') => depth += 1,
             Token::Punct(b'}') if depth == 0 => return Ok(facts),
@@ -211,7 +211,6 @@ fn scan(program: &Program, function: usize) -> Result<Facts, PtxError> {
             Token::End => return Ok(facts),
             Token::Word(".loc" | ".file") => lexer.skip_line(),
             Token::Word(".callprototype") => facts.indirect = facts.indirect.saturating_add(1),
-            Token::Word("call" | "call.uni") => called = true,
             Token::Word(word) if word.starts_with("%reserved_smem_offset_") => {
                 let size = u64::from(2 * RESERVED_BYTES);
                 if seen.insert(RESERVED) {
@@ -219,32 +218,40 @@ fn scan(program: &Program, function: usize) -> Result<Facts, PtxError> {
                     facts.shared.push(Shared { position: RESERVED, size, align: 16, dynamic: false, line });
                 }
             }
-            Token::Word(word) if word.starts_with(['.', '%']) => {
-                let first = word[1..].split('.').next();
-                if matches!(first, Some("shared" | "local" | "reg" | "extern")) && word.starts_with('.') {
+            Token::Word(word) if word.starts_with('%') => {}
+            Token::Word(word) if word.starts_with('.') => {
+                if matches!(word[1..].split('.').next(), Some("shared" | "local" | "reg" | "extern")) {
                     facts.declaration(&mut lexer, word)?;
                 }
             }
-            Token::Word(word) if word.starts_with("cvta.param") => facts.copies_params = true,
-            Token::Word(word) if is_allocation(word) => facts.allocates = true,
-            Token::Word(word) => match program.names.get(word) {
-                Some(Item::Function(callee)) => {
-                    facts.named.insert(*callee);
-                    if called {
-                        let times = facts.calls.entry(*callee).or_default();
-                        *times = times.saturating_add(1);
-                    }
+            Token::Word(word) => {
+                let is_first = std::mem::take(&mut begins);
+                match word {
+                    "call" | "call.uni" => called = true,
+                    _ if word.starts_with("cvta.param") => facts.copies_params = true,
+                    _ if is_allocation(word) => facts.allocates = true,
+                    // To look for each opcode among the names would be a fifth of a scan's time.
+                    _ if is_first => {}
+                    _ => match program.names.get(word) {
+                        Some(Item::Function(callee)) => {
+                            facts.named.insert(*callee);
+                            if called {
+                                let times = facts.calls.entry(*callee).or_default();
+                                *times = times.saturating_add(1);
+                            }
+                        }
+                        Some(Item::Variable(at)) => {
+                            let v = &program.variables[*at];
+                            if v.space == VarSpace::Shared && seen.insert(v.mark.pos) {
+                                let dynamic = !v.is_defined();
+                                let (position, size, align, line) = (v.mark.pos, v.size, v.align, lexer.line());
+                                facts.shared.push(Shared { position, size, align, dynamic, line });
+                            }
+                        }
+                        _ => {}
+                    },
                 }
-                Some(Item::Variable(at)) => {
-                    let v = &program.variables[*at];
-                    if v.space == VarSpace::Shared && seen.insert(v.mark.pos) {
-                        let dynamic = !v.is_defined();
-                        let (position, size, align, line) = (v.mark.pos, v.size, v.align, lexer.line());
-                        facts.shared.push(Shared { position, size, align, dynamic, line });
-                    }
-                }
-                _ => {}
-            },
+            }
             _ => {}
         }
     }
