@@ -59,15 +59,7 @@ pub trait Image {
     fn follow(&self, pointer: u64) -> Option<Box<dyn Image + '_>>;
 
     /// The bytes before the first NUL, or before the known end, at most `most`.
-    fn text(&self, most: u64) -> Vec<u8> {
-        let mut text = Vec::new();
-        let mut byte = [0];
-        // Only after a byte that is not NUL is there certainly another.
-        while (text.len() as u64) < most && self.read(text.len() as u64, &mut byte) && byte[0] != 0 {
-            text.push(byte[0]);
-        }
-        text
-    }
+    fn text(&self, most: u64) -> Vec<u8>;
 
     /// All bytes, where the end is known and they are at most `most`.
     fn whole(&self, _most: u64) -> Option<Vec<u8>> {

@@ -229,7 +229,7 @@ impl Channel {
         block.set_gpfifo(self.va + GPFIFO, LOG2_ENTRIES);
         block.set_window(window.0, window.1);
         block.set_budget(budget);
-        block.set_notifier(Some(PhysAddr::vram(self.context.notifier.offset)));
+        block.set_notifier(self.context.notifier());
         block
     }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use device_io::VramOffset;
 use gpu::{ContextError, GpuError};
 use gpu_spec::fault::{AccessType, Fault};
+use gpu_spec::mmu::PhysAddr;
 use gpu_spec::notifier::{LOG_BYTES, LOG_OFFSET, Reason, Record, STATUS_ERROR};
 use gpu_spec::regs;
 use parking_lot::Mutex;
@@ -26,8 +27,8 @@ pub(crate) struct Context {
     /// Device memory for printf and malloc, as the client gave it: FIFO, heap, heap bytes.
     pub(crate) area: [u64; 3],
     signals: Arc<Signals>,
-    /// Error notifier, common to its channels.
-    pub(crate) notifier: Run,
+    /// Error notifier, common to its channels; none when its memory may be somebody else's. It is read under the lock.
+    notifier: Mutex<Option<Run>>,
     /// Channel numbers, for stopping them at an error.
     channels: Mutex<Vec<u32>>,
     failed: AtomicBool,
@@ -41,7 +42,7 @@ impl Context {
             tsg,
             area,
             signals,
-            notifier,
+            notifier: Mutex::new(Some(notifier)),
             channels: Mutex::default(),
             failed: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -101,12 +102,24 @@ impl Context {
         self.signals.area.count_error();
     }
 
+    /// Where the notifier lies.
+    pub(crate) fn notifier(&self) -> Option<PhysAddr> {
+        self.notifier.lock().map(|notifier| PhysAddr::vram(notifier.offset))
+    }
+
+    /// The notifier's memory, to be given back: nobody reads it any more.
+    pub(crate) fn take_notifier(&self) -> Option<Run> {
+        self.notifier.lock().take()
+    }
+
     /// Looks at the notifier, and fails if the device has written it. True if it is dead.
     pub(crate) fn check_notifier(&self, mmio: &Mmio, vram: &Vram) -> bool {
         if self.error.get().is_some() {
             return true;
         }
-        let read = |offset, out: &mut [u8]| vram.backing().read_vram(VramOffset(self.notifier.offset + offset), out);
+        let notifier = self.notifier.lock();
+        let Some(at) = notifier.map(|notifier| notifier.offset) else { return false };
+        let read = |offset, out: &mut [u8]| vram.backing().read_vram(VramOffset(at + offset), out);
         let mut record = Record::new_zeroed();
         read(0, record.as_mut_bytes());
         if record.status != STATUS_ERROR {
@@ -117,6 +130,7 @@ impl Context {
         read(0, record.as_mut_bytes());
         let mut log = vec![0; (record.log_bytes as usize).min(MAX_LOG)];
         read(LOG_OFFSET, &mut log);
+        drop(notifier);
         self.fail(mmio, decode(&record, String::from_utf8_lossy(&log).into_owned()));
         true
     }

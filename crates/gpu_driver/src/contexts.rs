@@ -158,7 +158,7 @@ impl Client {
             }
         }
         device.scheduler.put_tsg(context.tsg, stopped.is_ok());
-        self.give_back(&[context.notifier], VramUse::Upkeep, stopped);
+        self.give_back(context.take_notifier().as_slice(), VramUse::Upkeep, stopped);
         stopped
     }
 

@@ -133,7 +133,7 @@ fn resources_are_known_before_compilation() {
     assert!(program.lower(3, &|_| None).is_err());
 }
 
-/// Behind braces of operands, labels, guards, lines of debug information and scopes; whatever opcodes are named like.
+/// Behind braces of operands, labels, guards, lines of debug information and scopes; and what is named like an opcode is not.
 #[test]
 fn shared_variables_are_found_wherever_they_are_named() {
     let names = [
@@ -141,18 +141,20 @@ fn shared_variables_are_found_wherever_they_are_named() {
         "st.shared.v2.u32 [used], {%r1, %r2};",
         "L1: mov.u32 %r1, used;",
         "@%p1 mov.u32 %r1, used;",
-        "@!%p1 { .reg .b32 %q; mov.u32 %q, used; }",
+        "{ .reg .b32 %q; mov.u32 %q, used; }",
         ".loc 1 1 1\nmov.u32 %r1, used;",
         "{ } mov.u32 %r1, used;",
         "call f; mov.u32 %r1, 0;",
     ];
     for name in names {
         let program = parse(&format!(
-            ".shared .b8 used[24]; .shared .b8 add[1000]; .func f() {{ .reg .b32 %r; mov.u32 %r, used; ret; }}
+            ".shared .b8 used[24]; .shared .b8 ret[1000]; .func f() {{ .reg .b32 %r; mov.u32 %r, used; ret; }}
              .visible .entry k() {{ .reg .b32 %r<4>; .reg .pred %p<2>; {name} add.u32 %r1, %r1, %r2; ret; }}"
         ));
         let all = program.resources(u64::MAX).expect("however many");
         assert_eq!(all[0].as_ref().expect("declared").shared_bytes, 24, "{name}");
+        let kernel = program.lower(0, &|_| None).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(kernel.shared_bytes, 24, "{name}");
     }
 }
 

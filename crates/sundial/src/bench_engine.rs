@@ -4,6 +4,7 @@ mod cases;
 mod pocl;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -51,7 +52,7 @@ struct Row {
     cores: usize,
     /// What all cores do of as many times one, the median of what it is from round to round.
     scaling: f64,
-    /// The same for as many launches that share nothing: what the machine's cores are together.
+    /// The same where each core has a launch and memory of its own, summed over the cores: what the machine leaves one while all work.
     machine_scaling: f64,
     compile_ms: f64,
     #[serde(flatten)]
@@ -93,21 +94,23 @@ fn measure(case: &Case, program: &Program, pocl: Option<&Pocl>, rounds: usize) -
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let memory = Memory::of(case)?;
     let mut compile_times = Vec::new();
-    let mut jit = Vec::new();
+    let mut compiled = Compiled::new();
     for _ in 0..3 {
         let start = Instant::now();
-        jit = memory.grids(program, EngineKind::Jit)?;
+        compiled = compile(case, program, EngineKind::Jit)?;
         compile_times.push(start.elapsed().as_secs_f64() * 1e3);
     }
+    let jit = memory.grids(&compiled)?;
     let goal = case.goal;
     let loaded = pocl.zip(goal).map(|(pocl, goal)| Ok::<_, anyhow::Error>((pocl.load(case)?, goal))).transpose()?;
     let launches: Vec<(&Arc<Grid>, u64)> = jit.iter().map(|grid| (grid, all_ctas(grid))).collect();
     let whole = |threads| -> Result<f64> { Ok(case.work / execute(&launches, threads)?.as_secs_f64()) };
     let copies = (0..cores).map(|_| Memory::of(case)).collect::<Result<Vec<_>>>()?;
-    let copies = copies.iter().map(|memory| memory.grids(program, EngineKind::Jit)).collect::<Result<Vec<_>>>()?;
+    let copies = copies.iter().map(|memory| memory.grids(&compiled)).collect::<Result<Vec<_>>>()?;
     let copies: Vec<Vec<_>> =
         copies.iter().map(|grids| grids.iter().map(|grid| (grid, all_ctas(grid))).collect()).collect();
-    let apart = || -> Result<f64> { Ok(case.work * cores as f64 / execute_apart(&copies)?.as_secs_f64()) };
+    let apart =
+        || Ok::<f64, anyhow::Error>(execute_apart(&copies)?.iter().map(|took| case.work / took.as_secs_f64()).sum());
     // Not timed: it is what the results are compared by, and memory is touched for the first time.
     whole(1)?;
     if let Some((loaded, _)) = &loaded {
@@ -129,14 +132,13 @@ fn measure(case: &Case, program: &Program, pocl: Option<&Pocl>, rounds: usize) -
         machine.push(apart / (alone * cores as f64));
     }
     let compared = loaded.map(|(loaded, goal)| {
-        // In rounds of their own: for a while after its threads have gone to sleep, the kernel puts two of ours on one core.
+        // In rounds of their own, in which nothing comes between the two.
         let (mut pocl, mut ratios) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
             let ours = whole(1)?;
             let start = Instant::now();
             loaded.run()?;
             let theirs = case.work / start.elapsed().as_secs_f64();
-            one.push(ours);
             pocl.push(theirs);
             ratios.push(ours / theirs);
         }
@@ -159,7 +161,7 @@ fn measure(case: &Case, program: &Program, pocl: Option<&Pocl>, rounds: usize) -
 
 /// What the interpreter would come to, from the first `ctas` of each launch; in memory of their own, since they leave results in part.
 fn interpreted(case: &Case, program: &Program, ctas: u32) -> Result<f64> {
-    let grids = Memory::of(case)?.grids(program, EngineKind::Interpreter)?;
+    let grids = Memory::of(case)?.grids(&compile(case, program, EngineKind::Interpreter)?)?;
     let mut seconds = 0.0;
     for grid in &grids {
         let total = all_ctas(grid);
@@ -167,6 +169,22 @@ fn interpreted(case: &Case, program: &Program, ctas: u32) -> Result<f64> {
         seconds += execute(&[(grid, sample)], 1)?.as_secs_f64() * total as f64 / sample as f64;
     }
     Ok(case.work / seconds)
+}
+
+/// The kernels of a case by name.
+type Compiled = BTreeMap<&'static str, (Arc<Kernel>, Arc<Code>)>;
+
+fn compile(case: &Case, program: &Program, engine: EngineKind) -> Result<Compiled> {
+    let mut compiled = Compiled::new();
+    for call in &case.calls {
+        if let Entry::Vacant(place) = compiled.entry(call.kernel) {
+            let entry = program.find_entry(call.kernel).with_context(|| format!("no kernel {}", call.kernel))?;
+            let kernel = Arc::new(program.lower(entry, &|_| None)?);
+            let code = Code::compile(Arc::clone(&kernel), call.block, engine)?;
+            place.insert((kernel, code));
+        }
+    }
+    Ok(compiled)
 }
 
 /// A case's buffers, where its kernels find them.
@@ -206,17 +224,10 @@ impl Memory<'_> {
         Ok(bytes)
     }
 
-    /// Each call, compiled.
-    fn grids(&self, program: &Program, engine: EngineKind) -> Result<Vec<Arc<Grid>>> {
-        let mut compiled: BTreeMap<&str, (Arc<Kernel>, Arc<Code>)> = BTreeMap::new();
+    /// Each call.
+    fn grids(&self, compiled: &Compiled) -> Result<Vec<Arc<Grid>>> {
         let mut images = 0;
         let grid = |call: &Call| {
-            if !compiled.contains_key(call.kernel) {
-                let entry = program.find_entry(call.kernel).with_context(|| format!("no kernel {}", call.kernel))?;
-                let kernel = Arc::new(program.lower(entry, &|_| None)?);
-                let code = Code::compile(Arc::clone(&kernel), call.block, engine)?;
-                compiled.insert(call.kernel, (kernel, code));
-            }
             let (kernel, code) = &compiled[call.kernel];
             self.grid(call, kernel, code, &mut images)
         };
@@ -320,52 +331,44 @@ fn execute(launches: &[(&Arc<Grid>, u64)], threads: usize) -> Result<Duration> {
     let turns = Turns::new(launches, threads);
     let took = together(threads, |_| turns.work())?;
     turns.end()?;
-    Ok(took)
+    Ok(took.into_iter().max().unwrap_or_default())
 }
 
-/// Runs each of these on a thread of its own, all at once: what the machine has for so many that share nothing.
-fn execute_apart(copies: &[Vec<(&Arc<Grid>, u64)>]) -> Result<Duration> {
+/// Runs each of these on a thread of its own, all at once. How long each takes.
+fn execute_apart(copies: &[Vec<(&Arc<Grid>, u64)>]) -> Result<Vec<Duration>> {
     let turns: Vec<Turns<'_>> = copies.iter().map(|launches| Turns::new(launches, 1)).collect();
     let took = together(turns.len(), |number| turns[number].work())?;
     turns.into_iter().try_for_each(Turns::end)?;
     Ok(took)
 }
 
-/// Does `work`, which is told its number, on `threads` threads, this one among them. How long it takes from when all are there until all
-/// are done. Several have a core each: the kernel may leave two on one for as long as a run takes.
-fn together(threads: usize, work: impl Fn(usize) + Sync) -> Result<Duration> {
+/// Does `work`, which is told its number, on `threads` threads, this one among them. How long it takes each from when all are there.
+/// Several have a core each: the kernel may leave two on one for as long as a run takes.
+fn together(threads: usize, work: impl Fn(usize) + Sync) -> Result<Vec<Duration>> {
     let allowed = sched_getaffinity(None)?;
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).take(threads).collect();
-    let arrived = AtomicUsize::new(0);
-    let (work, arrived) = (&work, &arrived);
     let place = |number: usize| {
         let Some(&core) = cores.get(number).filter(|_| threads > 1) else { return Ok(()) };
         let mut only = CpuSet::new();
         only.set(core);
         sched_setaffinity(None, &only)
     };
-    let place = &place;
-    let took = std::thread::scope(|scope| {
-        let others = (1..threads).map(|number| {
-            scope.spawn(move || {
-                let placed = place(number);
-                arrived.fetch_add(1, Ordering::AcqRel);
-                wait_for(arrived, threads);
-                work(number);
-                placed
-            })
-        });
-        let others: Vec<_> = others.collect();
-        let mut placed = place(0);
-        wait_for(arrived, threads - 1);
-        let start = Instant::now();
+    let (arrived, start) = (AtomicUsize::new(0), OnceLock::new());
+    let part = |number: usize| {
+        let placed = place(number);
         arrived.fetch_add(1, Ordering::AcqRel);
-        work(0);
-        for other in others {
-            placed = placed.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        }
-        let took = start.elapsed();
-        placed.map(|()| took)
+        wait_for(&arrived, threads);
+        let start = *start.get_or_init(Instant::now);
+        work(number);
+        placed.map(|()| start.elapsed())
+    };
+    let took: rustix::io::Result<Vec<Duration>> = std::thread::scope(|scope| {
+        let part = &part;
+        let others: Vec<_> = (1..threads).map(|number| scope.spawn(move || part(number))).collect();
+        let mine = part(0);
+        let theirs =
+            others.into_iter().map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        [mine].into_iter().chain(theirs).collect()
     });
     sched_setaffinity(None, &allowed)?;
     Ok(took?)

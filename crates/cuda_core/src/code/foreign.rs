@@ -82,6 +82,11 @@ impl Image for Careful<'_> {
     fn follow(&self, pointer: u64) -> Option<Box<dyn Image + '_>> {
         self.0.follow(pointer)
     }
+
+    fn text(&self, _: u64) -> Vec<u8> {
+        // Where one ends is not known before it is read.
+        Vec::new()
+    }
 }
 
 fn of_binary(image: &dyn Image) -> Option<Vec<String>> {
@@ -174,6 +179,9 @@ mod tests {
             }
             fn follow(&self, _: u64) -> Option<Box<dyn Image + '_>> {
                 Some(Box::new(Ends(self.0.get(16..)?.to_vec())))
+            }
+            fn text(&self, _: u64) -> Vec<u8> {
+                panic!("it would fault")
             }
         }
         let whole = elf(&[".text.a"]);

@@ -56,6 +56,10 @@ impl Image for Bytes {
         None
     }
 
+    fn text(&self, most: u64) -> Vec<u8> {
+        self.0.as_slice().text(most)
+    }
+
     fn whole(&self, most: u64) -> Option<Vec<u8>> {
         let (_, bytes) = self.0.split_last()?;
         bytes.whole(most)

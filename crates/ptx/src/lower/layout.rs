@@ -197,7 +197,7 @@ fn scan(program: &Program, function: usize) -> Result<Facts, PtxError> {
     let mut lexer = Lexer::at(&program.text, body);
     let mut seen = BTreeSet::new();
     let mut depth = 0u32;
-    // Within a call, from its opcode to its end; before a statement's first word, which is an opcode or a label.
+    // Within a call, from its opcode to its end; before a statement's first word, which names no function and no variable.
     let (mut called, mut begins) = (false, true);
     loop {
         match lexer.next()? {

@@ -23,6 +23,10 @@ impl Image for At<'_> {
         let bytes = self.memory.0.get(&pointer)?;
         Some(Box::new(At { memory: self.memory, bytes }))
     }
+
+    fn text(&self, most: u64) -> Vec<u8> {
+        self.bytes.text(most)
+    }
 }
 
 impl Memory {
