@@ -33,8 +33,6 @@ impl Shelf {
     pub(crate) fn get(&self, key: &Key) -> Option<Vec<u8>> {
         let found = self.ask(key).unwrap_or_else(|error| {
             tracing::debug!(%error, "the cache does not answer");
-            // An answer that comes too late must not be taken for the next question's.
-            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
             None
         })?;
         let length = protocol::size(&found).ok().filter(|&length| length <= MAX_ENTRY + KEY_BYTES as u64)?;
@@ -50,9 +48,14 @@ impl Shelf {
     fn ask(&self, key: &Key) -> io::Result<Option<OwnedFd>> {
         unix::set_timeout(&self.socket, Some(PATIENCE))?;
         unix::send(&self.socket, &message(GET, key), &[], true)?;
-        match unix::receive(&self.socket, &mut [0; 1])? {
-            Received { length: 0, .. } => Err(io::ErrorKind::ConnectionReset.into()),
-            Received { fds, .. } => Ok(fds.into_iter().next()),
+        let mut answered = [0; KEY_BYTES];
+        loop {
+            match unix::receive(&self.socket, &mut answered)? {
+                Received { length: 0, .. } => return Err(io::ErrorKind::ConnectionReset.into()),
+                // An answer that came too late for its question is nobody's.
+                Received { .. } if answered != key.0 => {}
+                Received { fds, .. } => return Ok(fds.into_iter().next()),
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
@@ -24,7 +25,9 @@ pub struct Store {
     directory: PathBuf,
     most_bytes: u64,
     /// What it holds, as far as this process knows; others may have added to it since it was counted.
-    bytes: Mutex<u64>,
+    bytes: AtomicU64,
+    /// Somebody sweeps. Nobody waits for that: it takes a second where files are many.
+    sweeping: Mutex<()>,
 }
 
 impl Store {
@@ -34,8 +37,9 @@ impl Store {
     /// It cannot be made, is somebody else's, or others can write to it.
     pub fn open(directory: &Path, most_bytes: u64) -> io::Result<Store> {
         make_private(directory)?;
-        let store = Store { directory: directory.to_path_buf(), most_bytes, bytes: Mutex::new(0) };
-        store.sweep(&mut store.bytes.lock())?;
+        let directory = directory.to_path_buf();
+        let store = Store { directory, most_bytes, bytes: AtomicU64::new(0), sweeping: Mutex::new(()) };
+        store.sweep()?;
         Ok(store)
     }
 
@@ -51,8 +55,8 @@ impl Store {
                 (GET, None) => {
                     let found = self.get(&key);
                     let files: Vec<_> = found.iter().map(|file| file.as_fd()).collect();
-                    // Who does not read the answer has gone on without it.
-                    if unix::send(socket, &[0], &files, false).is_err() {
+                    // Whoever has waited for too long knows an answer that comes late by its key.
+                    if unix::send(socket, &key.0, &files, false).is_err() {
                         return;
                     }
                 }
@@ -101,10 +105,8 @@ impl Store {
             let _ = std::fs::remove_file(&unfinished);
         }
         done?;
-        let mut bytes = self.bytes.lock();
-        *bytes += length;
-        if *bytes > self.most_bytes {
-            self.sweep(&mut bytes)?;
+        if self.bytes.fetch_add(length, Ordering::Relaxed).saturating_add(length) > self.most_bytes {
+            self.sweep()?;
         }
         Ok(())
     }
@@ -115,7 +117,7 @@ impl Store {
         match create() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 make_private(&self.directory)?;
-                *self.bytes.lock() = 0;
+                self.bytes.store(0, Ordering::Relaxed);
                 create()
             }
             other => other,
@@ -127,8 +129,12 @@ impl Store {
         self.directory.join(name + ".image")
     }
 
-    /// Counts what is there; if it is too much, removes what was not used for longest, until there is some room again.
-    fn sweep(&self, bytes: &mut u64) -> io::Result<()> {
+    /// Counts what is there; if it is too much, removes what was not used for longest, until there is some room again. Whoever sweeps
+    /// already does it for all.
+    fn sweep(&self) -> io::Result<()> {
+        let Some(_sweeping) = self.sweeping.try_lock() else { return Ok(()) };
+        // What is put from here on is counted beside what is found, and may be among it.
+        self.bytes.store(0, Ordering::Relaxed);
         let mut files = Vec::new();
         let now = SystemTime::now();
         for entry in std::fs::read_dir(&self.directory)? {
@@ -143,18 +149,18 @@ impl Store {
                 let _ = std::fs::remove_file(path);
             }
         }
-        *bytes = files.iter().map(|(_, length, _)| length).sum();
-        if *bytes <= self.most_bytes {
-            return Ok(());
-        }
-        files.sort();
-        for (_, length, path) in files {
-            if *bytes <= self.most_bytes / 4 * 3 {
-                break;
+        let mut bytes: u64 = files.iter().map(|(_, length, _)| length).sum();
+        if bytes > self.most_bytes {
+            files.sort();
+            for (_, length, path) in files {
+                if bytes <= self.most_bytes / 4 * 3 {
+                    break;
+                }
+                let _ = std::fs::remove_file(path);
+                bytes -= length;
             }
-            let _ = std::fs::remove_file(path);
-            *bytes -= length;
         }
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -134,6 +134,44 @@ fn the_oldest_go_when_it_is_full() {
     assert!(!old.exists() && new.exists());
 }
 
+/// A compiler whose way to the cache is closed ends.
+#[test]
+fn an_answer_that_comes_late_is_not_taken_for_another_and_ends_nothing() {
+    let scratch = Scratch::new("late");
+    let store = Arc::new(Store::open(&scratch.0, 1 << 20).unwrap());
+    let (ours, theirs) = unix::pair().unwrap();
+    let shelf = Shelf::new(ours);
+    for n in 0..3_u64 {
+        shelf.put(&key(n), &n.to_le_bytes());
+    }
+    // Nobody serves it yet: it has given up when the first answer comes.
+    assert_eq!(shelf.get(&key(0)), None);
+    let serving = std::thread::spawn(move || store.serve(&theirs));
+    assert_eq!(shelf.get(&key(1)).as_deref(), Some(&1_u64.to_le_bytes()[..]));
+    assert_eq!(shelf.get(&key(9)), None);
+    assert_eq!(shelf.get(&key(2)).as_deref(), Some(&2_u64.to_le_bytes()[..]));
+    assert!(!serving.is_finished());
+    drop(shelf);
+    serving.join().unwrap();
+}
+
+#[test]
+fn nobody_waits_for_who_sweeps() {
+    let scratch = Scratch::new("sweeping");
+    let store = Arc::new(Store::open(&scratch.0, 3_000).unwrap());
+    let sweeping = store.sweeping.lock();
+    let shelf = shelf(&store);
+    for n in 0..5 {
+        shelf.put(&key(n), &[n as u8; 1000]);
+        assert!(shelf.get(&key(n)).is_some());
+    }
+    drop(sweeping);
+    shelf.put(&key(5), &[5; 1000]);
+    assert!(shelf.get(&key(5)).is_some());
+    let left = (0..6).filter(|&n| store.path(&key(n)).exists()).count();
+    assert_eq!(left, 2, "the next one sweeps");
+}
+
 #[test]
 fn writers_and_readers_at_once_see_whole_files() {
     let scratch = Scratch::new("race");
