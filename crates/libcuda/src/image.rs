@@ -206,12 +206,13 @@ mod tests {
     fn a_text_ends_at_its_nul_or_where_the_caller_said() {
         let bytes = b"text\0behind";
         let address = HostAddr(bytes.as_ptr() as u64);
-        // SAFETY: there is a text, and so many bytes.
-        let images = unsafe { [HostImage::at(address), HostImage::sized(address, 11), HostImage::sized(address, 3)] };
-        let texts = images.map(|image| image.unwrap().text(100));
+        // SAFETY: there is a text.
+        let image = unsafe { HostImage::at(address) }.unwrap();
+        // SAFETY: there are so many bytes.
+        let sized = [11, 3].map(|bytes| unsafe { HostImage::sized(address, bytes) }.unwrap());
+        let texts = [image, sized[0], sized[1]].map(|image| image.text(100));
         assert_eq!(texts.each_ref().map(|text| text.as_slice()), [&b"text"[..], b"text", b"tex"]);
-        // SAFETY: as before.
-        assert_eq!(unsafe { HostImage::at(address) }.unwrap().text(2), b"te");
+        assert_eq!(image.text(2), b"te");
     }
 
     #[test]
@@ -232,5 +233,10 @@ mod tests {
         assert!(image.try_read(0, &mut out));
         assert_eq!(&out, b"\x7FELF\x02");
         assert!(!image.try_read(60, &mut out) && !image.try_read(64, &mut out) && !image.try_read(u64::MAX, &mut out));
+        // The shortest of texts, too.
+        header[61..].copy_from_slice(b".v\0");
+        // SAFETY: it ends there.
+        let image = unsafe { HostImage::at(HostAddr(address + 61)) }.unwrap();
+        assert_eq!(cuda_core::fatbin::texts(&image, 120), Err(cuda_core::CudaError::INVALID_IMAGE));
     }
 }

@@ -51,6 +51,7 @@ fn index_alone(text: Arc<str>) -> Result<Program, PtxError> {
         functions: Vec::new(),
         variables: Vec::new(),
         names: HashMap::new(),
+        has_percent_names: false,
         contracts: true,
         max_registers: None,
         pointed: OnceLock::new(),
@@ -63,6 +64,7 @@ fn index_alone(text: Arc<str>) -> Result<Program, PtxError> {
     if program.version == 0 {
         return Err(PtxError::invalid(1, "missing .version directive at start of file"));
     }
+    program.has_percent_names = program.names.keys().any(|name| name.starts_with('%'));
     Ok(program)
 }
 

@@ -33,6 +33,8 @@ pub struct Program {
     pub(crate) functions: Vec<Function>,
     pub(crate) variables: Vec<Variable>,
     pub(crate) names: HashMap<String, Item>,
+    /// Does any of them begin like registers, as they may?
+    pub(crate) has_percent_names: bool,
     /// May products and sums be fused? Yes, unless the module's pragma says otherwise.
     pub(crate) contracts: bool,
     /// Registers per thread that the module's pragma allows.

@@ -145,11 +145,19 @@ fn shared_variables_are_found_wherever_they_are_named() {
         ".loc 1 1 1\nmov.u32 %r1, used;",
         "{ } mov.u32 %r1, used;",
         "call f; mov.u32 %r1, 0;",
+        "@%p1 call f; mov.u32 %r1, 0;",
+        "@p call f; mov.u32 %r1, 0;",
+        "L1: call f; mov.u32 %r1, 0;",
+        "@p mov.u32 %r1, used;",
+        "call %f2;",
+        "mov.u32 %r1, call;",
+        "mov.u32 %r1, %v;",
     ];
     for name in names {
         let program = parse(&format!(
             ".shared .b8 used[24]; .shared .b8 ret[1000]; .func f() {{ .reg .b32 %r; mov.u32 %r, used; ret; }}
-             .visible .entry k() {{ .reg .b32 %r<4>; .reg .pred %p<2>; {name} add.u32 %r1, %r1, %r2; ret; }}"
+             .shared .b8 call[24]; .shared .b8 %v[24]; .func %f2() {{ call f; ret; }}
+             .visible .entry k() {{ .reg .b32 %r<4>; .reg .pred %p<2>, p; {name} add.u32 %r1, %r1, %r2; ret; }}"
         ));
         let all = program.resources(u64::MAX).expect("however many");
         assert_eq!(all[0].as_ref().expect("declared").shared_bytes, 24, "{name}");

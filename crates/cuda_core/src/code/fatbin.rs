@@ -75,7 +75,8 @@ impl Found {
 /// `INVALID_IMAGE` if it is nothing known or malformed, `NO_BINARY_FOR_GPU` if it has no PTX for the GPU.
 pub fn texts(image: &dyn Image, capability: u32) -> Result<Found> {
     let mut magic = [0; 4];
-    if !image.read(0, &mut magic) {
+    // A text may be shorter, and nothing be behind it.
+    if !image.try_read(0, &mut magic) {
         return Found::one(text(image));
     }
     match u32::from_le_bytes(magic) {

@@ -197,20 +197,26 @@ fn scan(program: &Program, function: usize) -> Result<Facts, PtxError> {
     let mut lexer = Lexer::at(&program.text, body);
     let mut seen = BTreeSet::new();
     let mut depth = 0u32;
-    // Within a call, from its opcode to its end; before a statement's first word, which names no function and no variable.
-    let (mut called, mut begins) = (false, true);
+    // Before a statement's first word, which names no function and no variable; before a guard's predicate.
+    let (mut begins, mut guard) = (true, false);
+    // Within a call, from its opcode to its end: parentheses that are open, and words outside of them.
+    let mut call: Option<(u32, u32)> = None;
     loop {
         match lexer.next()? {
             Token::Punct(b';') => {
                 facts.statements += 1;
-                (called, begins) = (false, true);
+                (begins, call) = (true, None);
             }
+            // Behind a label.
+            Token::Punct(b':') => begins = true,
+            Token::Punct(b'@') => guard = true,
+            Token::Punct(b'(') => call.iter_mut().for_each(|(open, _)| *open += 1),
+            Token::Punct(b')') => call.iter_mut().for_each(|(open, _)| *open = open.saturating_sub(1)),
             Token::Punct(b'{') => depth += 1,
             Token::Punct(b'}') if depth == 0 => return Ok(facts),
             Token::Punct(b'}') => depth -= 1,
             Token::End => return Ok(facts),
             Token::Word(".loc" | ".file") => lexer.skip_line(),
-            Token::Word(".callprototype") => facts.indirect = facts.indirect.saturating_add(1),
             Token::Word(word) if word.starts_with("%reserved_smem_offset_") => {
                 let size = u64::from(2 * RESERVED_BYTES);
                 if seen.insert(RESERVED) {
@@ -218,38 +224,47 @@ fn scan(program: &Program, function: usize) -> Result<Facts, PtxError> {
                     facts.shared.push(Shared { position: RESERVED, size, align: 16, dynamic: false, line });
                 }
             }
-            Token::Word(word) if word.starts_with('%') => {}
             Token::Word(word) if word.starts_with('.') => {
+                begins = false;
                 if matches!(word[1..].split('.').next(), Some("shared" | "local" | "reg" | "extern")) {
                     facts.declaration(&mut lexer, word)?;
                 }
             }
+            Token::Word(_) if std::mem::take(&mut guard) => {}
+            // To look for each opcode among the names would be a fifth of a scan's time, and for each register another.
+            Token::Word(word) if std::mem::take(&mut begins) => match word {
+                "call" | "call.uni" => call = Some((0, 0)),
+                _ if word.starts_with("cvta.param") => facts.copies_params = true,
+                _ => facts.allocates |= is_allocation(word),
+            },
             Token::Word(word) => {
-                let is_first = std::mem::take(&mut begins);
-                match word {
-                    "call" | "call.uni" => called = true,
-                    _ if word.starts_with("cvta.param") => facts.copies_params = true,
-                    _ if is_allocation(word) => facts.allocates = true,
-                    // To look for each opcode among the names would be a fifth of a scan's time.
-                    _ if is_first => {}
-                    _ => match program.names.get(word) {
-                        Some(Item::Function(callee)) => {
-                            facts.named.insert(*callee);
-                            if called {
-                                let times = facts.calls.entry(*callee).or_default();
-                                *times = times.saturating_add(1);
-                            }
+                if let Some((0, words)) = &mut call {
+                    *words += 1;
+                    // The prototype or the targets of a call through a pointer.
+                    if *words == 2 {
+                        facts.indirect = facts.indirect.saturating_add(1);
+                    }
+                }
+                if word.starts_with('%') && !program.has_percent_names {
+                    continue;
+                }
+                match program.names.get(word) {
+                    Some(Item::Function(callee)) => {
+                        facts.named.insert(*callee);
+                        if call.is_some() {
+                            let times = facts.calls.entry(*callee).or_default();
+                            *times = times.saturating_add(1);
                         }
-                        Some(Item::Variable(at)) => {
-                            let v = &program.variables[*at];
-                            if v.space == VarSpace::Shared && seen.insert(v.mark.pos) {
-                                let dynamic = !v.is_defined();
-                                let (position, size, align, line) = (v.mark.pos, v.size, v.align, lexer.line());
-                                facts.shared.push(Shared { position, size, align, dynamic, line });
-                            }
+                    }
+                    Some(Item::Variable(at)) => {
+                        let v = &program.variables[*at];
+                        if v.space == VarSpace::Shared && seen.insert(v.mark.pos) {
+                            let dynamic = !v.is_defined();
+                            let (position, size, align, line) = (v.mark.pos, v.size, v.align, lexer.line());
+                            facts.shared.push(Shared { position, size, align, dynamic, line });
                         }
-                        _ => {}
-                    },
+                    }
+                    _ => {}
                 }
             }
             _ => {}
