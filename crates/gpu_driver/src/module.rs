@@ -330,7 +330,9 @@ mod tests {
         let many: String = (0..50_000).map(|f| format!(".func f{f}() {{ }}\n")).collect();
         let names: Vec<String> = (0..50_000).map(|f| format!("f{f}")).collect();
         let table = format!("{HEAD}{many}.global .u64 t[50000] = {{{}}};\n", names.join(","));
-        for (functions, body, fine) in [(chain, "call f0;", true), (table, "p: .callprototype _();", false)] {
+        for (functions, body, fine) in
+            [(chain, "call f0;", true), (table, ".reg .b64 %f; p: .callprototype _(); call %f, p;", false)]
+        {
             let text = |kernels: usize| {
                 let kernels = (0..kernels).map(|k| format!(".entry k{k}() {{ {body} ret; }}\n"));
                 format!("{functions}{}\0", kernels.collect::<String>())
