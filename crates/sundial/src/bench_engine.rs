@@ -224,7 +224,7 @@ impl Memory<'_> {
         Ok(bytes)
     }
 
-    /// Each call.
+    /// A grid for each of the case's calls, in their order, on these buffers; the descriptors of its images are written.
     fn grids(&self, compiled: &Compiled) -> Result<Vec<Arc<Grid>>> {
         let mut images = 0;
         let grid = |call: &Call| {
