@@ -91,7 +91,7 @@ pub(crate) fn compile(
     let instructions = kernel.blocks.iter().map(|block| block.insts.len()).sum();
     watch.check_size(instructions)?;
     watch.check()?;
-    let kernel = analysis::dead::without_dead_code(kernel);
+    let kernel = analysis::dead::without_dead_code(analysis::ranges::split(kernel));
     watch.check()?;
     let ordered = barriers::without_needless(kernel, block);
     watch.check()?;

@@ -175,3 +175,38 @@ fn scans_and_trees_of_sums() {
         assert_eq!(run(&tree, block, padding)[0], sum(&words), "{block:?}");
     }
 }
+
+/// A prefix sum of more words than there are threads, part by part in a loop that counts the thread's index up: threads without a word in
+/// the last part leave before, and the others' barriers do not wait for them.
+#[test]
+fn a_scan_part_by_part() {
+    let step = |by: u32| {
+        format!(
+            "bar.sync 0; ld.shared.u32 %r5, [%r18+{}]; bar.sync 0;\n\
+             ld.shared.u32 %r6, [%r18+1024]; add.u32 %r6, %r6, %r5; st.shared.u32 [%r18+1024], %r6;\n",
+            1024 - 4 * by
+        )
+    };
+    let steps = [1, 2, 4, 8, 16, 32, 64, 128].map(step).concat();
+    for (block, padding) in shapes() {
+        let threads: u32 = block.iter().product();
+        // Words that are each the number of the part; whole parts, and one of which some threads have none.
+        for words in [2 * threads, 2 * threads + threads / 3 + 1] {
+            let body = format!(
+                "{PLACE} mov.u32 %r2, 0; mov.u32 %r3, 1; mov.u32 %r19, 0;\n\
+                 PART: st.shared.u32 [%r18], %r2; st.shared.u32 [%r18+1024], %r3;\n{steps}\
+                 bar.sync 0; ld.shared.u32 %r5, [%r18+1024]; ld.shared.u32 %r6, [%r17+{}]; bar.sync 0;\n\
+                 mad.lo.u32 %r19, %r19, 3, %r5; add.u32 %r3, %r3, 1; add.u32 %r14, %r14, {threads};\n\
+                 setp.lt.u32 %p0, %r14, {words}; @%p0 bra PART; st.global.u32 [%rd3], %r19;",
+                1024 + LAST
+            );
+            let sums = run(&body, block, padding);
+            let whole = |thread: u32, part: u32| (thread + 1) * part;
+            let expected = |thread: u32| {
+                let two = 3 * whole(thread, 1) + whole(thread, 2);
+                if thread + 2 * threads < words { 3 * two + whole(thread, 3) } else { two }
+            };
+            assert!((0..threads).all(|thread| sums[thread as usize] == expected(thread)), "{block:?}, {words} words");
+        }
+    }
+}

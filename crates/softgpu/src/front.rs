@@ -40,7 +40,7 @@ use crate::chip::Chip;
 use crate::clock::Clock;
 use crate::job::Work;
 use crate::occupancy::Occupancy;
-use crate::schedule::Shares;
+use crate::schedule::{Served, Shares};
 use crate::space::Space;
 
 /// A channel's place: its registers, and what is bound to it.
@@ -122,6 +122,7 @@ pub(crate) struct Front {
     /// Runlists that `SCHED_DISABLE` stops.
     pub(crate) disabled_runlists: u32,
     shares: Shares,
+    served: Served,
     clock: Clock,
     occupancy: Occupancy,
     /// What workers do, and behind them as many threads that lend themselves. No more than there are workers at once.
@@ -153,6 +154,7 @@ impl Front {
             hold_runlists: 0,
             disabled_runlists: 0,
             shares: Shares::new(accounting::TSGS as usize),
+            served: Served::default(),
             clock,
             occupancy: Occupancy::new(workers, clock.now()),
             running: vec![None; 2 * workers],

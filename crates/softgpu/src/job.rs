@@ -22,10 +22,12 @@ use crate::space::Space;
 
 /// Time that a batch of CTAs should take, nanoseconds: long enough to make the lock cheap, short against a slice.
 const BATCH_NS: u64 = 50_000;
+/// The same where no other channel has wanted the GPU for a while: neighbours among CTAs share lines of memory, and should have one cache.
+const ALONE_NS: u64 = 400_000;
 /// A batch that took so long may have written memory for the first time.
 const LONG: Duration = Duration::from_micros(10);
 /// Most CTAs of a batch.
-const MAX_BATCH: u64 = 256;
+const MAX_BATCH: u64 = 2048;
 /// Most batches of an ordinary grid that are started and wait (each holds a stack and registers).
 const MAX_WAITING: usize = 256;
 
@@ -213,8 +215,10 @@ pub(crate) struct GridJob {
     cooperative: bool,
     /// The charge for all CTAs of a cooperative grid: they are resident together, or not at all.
     whole: Option<Charge>,
-    /// CTAs handed out at once.
-    batch: u64,
+    /// Nanoseconds that a CTA took of the latest batch that has told.
+    cta_ns: u64,
+    /// CTAs handed out at once, at most: one, before it is known how long they take.
+    most: u64,
     pub(crate) release: Option<Release>,
     /// Address >> 8 of the descriptor that is launched at the end.
     pub(crate) dependent: Option<u32>,
@@ -232,8 +236,9 @@ impl Active {
         Active { id, job, in_flight: 0, handed: 0, position: 0 }
     }
 
-    /// The next unit of work, if there is one to hand out; what it needs is charged to `budget`.
-    pub(crate) fn take(&mut self, chip: &Chip, budget: u32) -> Take {
+    /// The next unit of work, if there is one to hand out; what it needs is charged to `budget`. `alone`: no other channel has wanted
+    /// the GPU for a while.
+    pub(crate) fn take(&mut self, chip: &Chip, budget: u32, alone: bool) -> Take {
         if !self.has_work() {
             return Take::Nothing;
         }
@@ -246,7 +251,7 @@ impl Active {
                 self.position = part.end;
                 Work::Copy { transfer: Arc::clone(transfer), part }
             }
-            Job::Grid(grid) => match grid.take(chip.workers, &chip.budgets, budget) {
+            Job::Grid(grid) => match grid.take(chip, budget, alone) {
                 Take::Work(work) => work,
                 other => return other,
             },
@@ -380,7 +385,8 @@ impl GridJob {
             resume_next: false,
             cooperative: request.cooperative,
             whole: None,
-            batch: 1,
+            cta_ns: 1,
+            most: 1,
             release: request.release,
             dependent: request.dependent,
             child: request.child,
@@ -412,7 +418,7 @@ impl GridJob {
         !self.preempted.is_empty() || !self.yielded.is_empty() || self.cooperative && !self.unstarted.is_empty()
     }
 
-    fn take(&mut self, workers: u64, budgets: &Arc<Budgets>, budget: u32) -> Take {
+    fn take(&mut self, chip: &Chip, budget: u32, alone: bool) -> Take {
         let work = |grid: &Arc<Grid>, resident| Take::Work(Work::Ctas { grid: Arc::clone(grid), resident });
         // All CTAs of a cooperative grid have to be started before it pays to go on with one that was preempted.
         if (!self.cooperative || self.unstarted.is_empty())
@@ -430,7 +436,7 @@ impl GridJob {
         if self.unstarted.is_empty() || !self.cooperative && self.launched.is_crowded() {
             return Take::Nothing;
         }
-        let Ok(charge) = self.charge(budgets, budget) else {
+        let Ok(charge) = self.charge(&chip.budgets, budget) else {
             // Residency is limited: those that have begun go on first.
             return match self.preempted.pop_front().or_else(|| self.yielded.pop_front()) {
                 Some(cta) => work(&self.grid, cta),
@@ -439,9 +445,11 @@ impl GridJob {
         };
         let Some(range) = self.unstarted.last_mut() else { return Take::Nothing };
         let left: u64 = range.end - range.start;
-        let share = left.div_ceil(2 * workers);
+        let share = left.div_ceil(2 * chip.workers);
+        let time = if alone { ALONE_NS } else { BATCH_NS };
+        let batch = (time / self.cta_ns).min(self.most).min(share).max(1);
         // Of those that launch one at a time: what waits is to be seen in time.
-        let count = if self.launched.is_quiet() { self.batch.min(share).max(1) } else { 1 };
+        let count = if self.launched.is_quiet() { batch } else { 1 };
         let part = range.start..range.start + count;
         range.start += count;
         if range.start == range.end {
@@ -478,7 +486,8 @@ impl GridJob {
         if let Some(per_cta) = ctas.elapsed.checked_div(ctas.done)
             && ctas.afresh
         {
-            self.batch = (BATCH_NS / per_cta.max(1)).clamp(1, MAX_BATCH.min(self.batch * 4));
+            self.cta_ns = per_cta.max(1);
+            self.most = MAX_BATCH.min(4 * ctas.done);
         }
         if !ctas.rest.is_empty() {
             let at = self.unstarted.partition_point(|range| range.start > ctas.rest.start);

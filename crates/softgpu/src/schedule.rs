@@ -11,6 +11,9 @@
 
 /// One round, in units of [`Share::used`].
 const ROUND: u128 = 1 << 40;
+/// How long all units have to have been one channel's until it has the GPU alone, nanoseconds: longer than the pauses of a program that
+/// shows a picture now and then.
+const ALONE_AFTER_NS: u64 = 100_000_000;
 
 /// A TSG's part.
 #[derive(Clone, Debug, Default)]
@@ -110,6 +113,24 @@ impl Shares {
     /// True if none wants the GPU.
     pub(crate) fn is_empty(&self) -> bool {
         self.active.is_empty()
+    }
+}
+
+/// The channel that was served last, and since when no other was.
+#[derive(Debug, Default)]
+pub(crate) struct Served(Option<(u32, u64)>);
+
+impl Served {
+    /// A channel gets a unit of work, at a time in nanoseconds.
+    pub(crate) fn note(&mut self, channel: u32, now: u64) {
+        if self.0.is_none_or(|(last, _)| last != channel) {
+            self.0 = Some((channel, now));
+        }
+    }
+
+    /// True if it was this channel alone for a while.
+    pub(crate) fn is_alone(&self, channel: u32, now: u64) -> bool {
+        self.0.is_some_and(|(last, since)| last == channel && now.saturating_sub(since) >= ALONE_AFTER_NS)
     }
 }
 
@@ -239,6 +260,19 @@ mod tests {
             shares.charge(1, 100_000);
         }
         assert!((1_000_000..=1_600_000).contains(&first), "the returner ran for {first} ns");
+    }
+
+    #[test]
+    fn who_shares_the_gpu_now_and_then_does_not_have_it_alone() {
+        let mut served = Served::default();
+        assert!(!served.is_alone(0, u64::MAX));
+        served.note(0, 5);
+        served.note(0, 6);
+        assert!(!served.is_alone(0, 4 + ALONE_AFTER_NS));
+        assert!(served.is_alone(0, 5 + ALONE_AFTER_NS) && !served.is_alone(1, 5 + ALONE_AFTER_NS));
+        served.note(1, 6 + ALONE_AFTER_NS);
+        served.note(0, 8 + ALONE_AFTER_NS);
+        assert!(!served.is_alone(0, 9 + ALONE_AFTER_NS) && served.is_alone(0, 8 + 2 * ALONE_AFTER_NS));
     }
 
     #[test]

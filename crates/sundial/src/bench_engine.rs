@@ -276,10 +276,8 @@ fn all_ctas(grid: &Grid) -> u64 {
     grid.launch.grid.into_iter().map(u64::from).product()
 }
 
-/// Most CTAs that a thread takes at once.
-const BATCH: u64 = 64;
-/// How many times a thread takes some: as evenly CTAs are spread over threads.
-const SHARES: u64 = 16;
+/// Most CTAs that a thread takes at once: about what the device gives a worker for a kernel that has it alone.
+const BATCH: u64 = 512;
 
 /// The first CTAs of each of some grids, one grid after another, in increasing order, by threads that take turns.
 struct Turns<'a> {
@@ -301,13 +299,11 @@ impl Turns<'_> {
         for (at, (&(grid, ctas), taken)) in self.launches.iter().zip(&self.taken).enumerate() {
             self.arrived.fetch_add(1, Ordering::AcqRel);
             wait_for(&self.arrived, (at + 1) * self.threads);
-            let size = ctas.div_ceil(SHARES * self.threads as u64).clamp(1, BATCH);
-            loop {
-                let first = taken.fetch_add(size, Ordering::Relaxed);
-                if first >= ctas {
-                    break;
-                }
-                if let Err(exception) = finish(Batch::new(Arc::clone(grid), first..(first + size).min(ctas))) {
+            // Half of its part of what is left, as the device gives a worker: all end at about the same time.
+            let after = |first: u64| first + (ctas - first).div_ceil(2 * self.threads as u64).min(BATCH);
+            let next = |first| (first < ctas).then(|| after(first));
+            while let Ok(first) = taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+                if let Err(exception) = finish(Batch::new(Arc::clone(grid), first..after(first))) {
                     let _ = self.failed.set(exception);
                 }
             }

@@ -13,6 +13,7 @@ pub(crate) mod lockstep;
 pub(crate) mod meeting;
 pub(crate) mod operands;
 pub(crate) mod pointers;
+pub(crate) mod ranges;
 mod regions;
 pub(crate) mod regset;
 pub(crate) mod steps;

@@ -117,6 +117,7 @@ impl Front {
                 Next::Task(task) => {
                     let now = chip.clock.now();
                     self.note(now);
+                    self.served.note(id, now);
                     self.running[worker] = Some(Running { origin: task.origin, start: now, charged: now });
                     self.enqueue_if_work(id);
                     self.settle(tsg);
@@ -211,7 +212,9 @@ impl Front {
             return Next::Nothing;
         }
         let begins = active.begins();
-        let work = match active.take(chip, channel.budget) {
+        let others = self.shares.others(tsg) || !self.tsgs[tsg].queue.is_empty();
+        let alone = !others && self.served.is_alone(id, chip.clock.now());
+        let work = match active.take(chip, channel.budget, alone) {
             Take::Work(work) => work,
             Take::Nothing => return Next::Nothing,
             Take::Full(need) => {
