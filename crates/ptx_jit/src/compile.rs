@@ -88,10 +88,14 @@ pub(crate) fn compile(
     form: Form,
     watch: &Watch,
 ) -> Result<Machine, CompileError> {
-    let instructions = kernel.blocks.iter().map(|block| block.insts.len()).sum();
-    watch.check_size(instructions)?;
+    let size = |kernel: &Kernel| kernel.blocks.iter().map(|block| block.insts.len()).sum::<usize>();
+    watch.check_size(size(&kernel))?;
     watch.check()?;
-    let kernel = analysis::dead::without_dead_code(analysis::ranges::split(kernel));
+    let kernel = analysis::ranges::split(kernel);
+    watch.check()?;
+    let kernel = analysis::dead::without_dead_code(kernel);
+    let instructions = size(&kernel);
+    watch.check_size(instructions)?;
     watch.check()?;
     let ordered = barriers::without_needless(kernel, block);
     watch.check()?;

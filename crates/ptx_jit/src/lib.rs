@@ -3,7 +3,7 @@
 //!
 //! # How a kernel becomes code
 //!
-//! - `analysis`: what nobody reads is dropped; a value that shares a register with others gets one of its own where it alone is read (`ranges`); blocks are cut before every operation that joins lanes (barriers,
+//! - `analysis`: a value that shares a register with others gets one of its own where it alone is read (`ranges`); what nobody reads is dropped; blocks are cut before every operation that joins lanes (barriers,
 //!   shuffles, votes, products of matrices), and before an access that may touch what another chunk of the warp has (`lockstep`); the resulting
 //!   nodes are grouped into **regions**, each entered at one node only and, in large kernels, of bounded size (`regions`).
 //!   Every register is classed over the lanes of a **chunk** (4 to 32 consecutive threads, as is good for the kernel; or one

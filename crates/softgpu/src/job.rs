@@ -22,12 +22,12 @@ use crate::space::Space;
 
 /// Time that a batch of CTAs should take, nanoseconds: long enough to make the lock cheap, short against a slice.
 const BATCH_NS: u64 = 50_000;
-/// The same where no other channel has wanted the GPU for a while: neighbours among CTAs share lines of memory, and should have one cache.
+/// The same where no other channel has had anything of the GPU for a while: neighbours among CTAs share lines of memory, and should have one cache.
 const ALONE_NS: u64 = 400_000;
 /// A batch that took so long may have written memory for the first time.
 const LONG: Duration = Duration::from_micros(10);
 /// Most CTAs of a batch.
-const MAX_BATCH: u64 = 2048;
+const MAX_BATCH: u64 = 512;
 /// Most batches of an ordinary grid that are started and wait (each holds a stack and registers).
 const MAX_WAITING: usize = 256;
 
@@ -217,7 +217,7 @@ pub(crate) struct GridJob {
     whole: Option<Charge>,
     /// Nanoseconds that a CTA took of the latest batch that has told.
     cta_ns: u64,
-    /// CTAs handed out at once, at most: one, before it is known how long they take.
+    /// CTAs handed out at once, at most: one before it is known how long they take, and where they wait for others.
     most: u64,
     pub(crate) release: Option<Release>,
     /// Address >> 8 of the descriptor that is launched at the end.
@@ -236,8 +236,8 @@ impl Active {
         Active { id, job, in_flight: 0, handed: 0, position: 0 }
     }
 
-    /// The next unit of work, if there is one to hand out; what it needs is charged to `budget`. `alone`: no other channel has wanted
-    /// the GPU for a while.
+    /// The next unit of work, if there is one to hand out; what it needs is charged to `budget`. `alone`: no other channel wants
+    /// the GPU, or has had anything of it for a while.
     pub(crate) fn take(&mut self, chip: &Chip, budget: u32, alone: bool) -> Take {
         if !self.has_work() {
             return Take::Nothing;
@@ -487,7 +487,7 @@ impl GridJob {
             && ctas.afresh
         {
             self.cta_ns = per_cta.max(1);
-            self.most = MAX_BATCH.min(4 * ctas.done);
+            self.most = MAX_BATCH.min(self.most.max(4 * ctas.done));
         }
         if !ctas.rest.is_empty() {
             let at = self.unstarted.partition_point(|range| range.start > ctas.rest.start);
@@ -495,7 +495,10 @@ impl GridJob {
         }
         match ctas.parked {
             Some((cta, true)) => self.preempted.push_back(cta),
-            Some((cta, false)) => self.yielded.push_back(cta),
+            Some((cta, false)) => {
+                self.most = 1;
+                self.yielded.push_back(cta);
+            }
             None => {}
         }
     }

@@ -11,7 +11,7 @@
 
 /// One round, in units of [`Share::used`].
 const ROUND: u128 = 1 << 40;
-/// How long all units have to have been one channel's until it has the GPU alone, nanoseconds: longer than the pauses of a program that
+/// How long nobody but one channel has to have been served until it has the GPU alone, nanoseconds: longer than the pauses of a program that
 /// shows a picture now and then.
 const ALONE_AFTER_NS: u64 = 100_000_000;
 
@@ -121,7 +121,7 @@ impl Shares {
 pub(crate) struct Served(Option<(u32, u64)>);
 
 impl Served {
-    /// A channel gets a unit of work, at a time in nanoseconds.
+    /// A channel is read, or gets a unit of work, at a time in nanoseconds.
     pub(crate) fn note(&mut self, channel: u32, now: u64) {
         if self.0.is_none_or(|(last, _)| last != channel) {
             self.0 = Some((channel, now));

@@ -276,7 +276,7 @@ fn all_ctas(grid: &Grid) -> u64 {
     grid.launch.grid.into_iter().map(u64::from).product()
 }
 
-/// Most CTAs that a thread takes at once: about what the device gives a worker for a kernel that has it alone.
+/// Most CTAs that a thread takes at once, as of the device where a kernel has it alone (which gives fewer of those that take long).
 const BATCH: u64 = 512;
 
 /// The first CTAs of each of some grids, one grid after another, in increasing order, by threads that take turns.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use ptx::ir::{Inst, Kernel, Op, Operand, Reg, RegTy, Ty};
 
 use super::graph::targets;
-use super::{PATIENCE, operands};
+use super::operands;
 
 /// A place in a kernel: a block, and an instruction in it.
 type At = (usize, usize);
@@ -28,19 +28,19 @@ struct Uses {
     reads: Vec<At>,
 }
 
+/// Edges and writes that are looked at, at most: what is left then stays as it is.
+const PATIENCE: usize = 1 << 20;
+
 /// The kernel with such values in registers of their own.
 pub(crate) fn split(kernel: Arc<Kernel>) -> Arc<Kernel> {
-    let mut steps = PATIENCE;
+    let mut left = PATIENCE;
     // Of each value: where it is computed, and where it is read.
     let mut found: Vec<(At, Vec<At>)> = Vec::new();
     for (r, Uses { writes, reads }) in uses(&kernel) {
+        // The last write in a block is what leaves it.
+        let last: HashMap<usize, At> = writes.iter().map(|&write| (write.0, write)).collect();
         for &at in writes.iter().filter(|&&(block, inst)| is_worth(&kernel.blocks[block].insts[inst], r)) {
-            let takes = kernel.blocks.len() + writes.len() + reads.len();
-            if steps < takes {
-                return with(kernel, &found);
-            }
-            steps -= takes;
-            let alone = Alone::new(&kernel, &writes, at);
+            let Some(alone) = Alone::new(&kernel, &writes, &last, at, &mut left) else { break };
             let reads: Vec<At> = reads.iter().copied().filter(|&read| alone.reaches(read)).collect();
             if !reads.is_empty() {
                 found.push((at, reads));
@@ -50,7 +50,7 @@ pub(crate) fn split(kernel: Arc<Kernel>) -> Arc<Kernel> {
     with(kernel, &found)
 }
 
-/// Of the registers that are written at several places, in their order.
+/// Of the registers that are written at several places, in their order: those that can hold an index or an address.
 fn uses(kernel: &Kernel) -> BTreeMap<Reg, Uses> {
     let insts = || {
         let blocks = kernel.blocks.iter().enumerate();
@@ -62,7 +62,7 @@ fn uses(kernel: &Kernel) -> BTreeMap<Reg, Uses> {
             uses.entry(r).or_default().writes.push(at);
         }
     }
-    uses.retain(|_, uses| uses.writes.len() > 1);
+    uses.retain(|r, uses| uses.writes.len() > 1 && copied_as(kernel.regs[r.0 as usize]).is_some());
     for (at, inst) in insts() {
         let mut some = false;
         operands::reads(&inst.op, &mut |r| some |= uses.contains_key(&r));
@@ -99,20 +99,31 @@ struct Alone<'a> {
 }
 
 impl Alone<'_> {
-    /// The value that is written at `at`, of a register that is written at all of `writes`.
-    fn new<'a>(kernel: &Kernel, writes: &'a [At], at: At) -> Alone<'a> {
-        // The last write in a block is what leaves it.
-        let last: HashMap<usize, At> = writes.iter().map(|&write| (write.0, write)).collect();
+    /// The value that is written at `at`, of a register that is written at all of `writes`, in blocks at `last`. None if that takes more than
+    /// is `left`.
+    fn new<'a>(
+        kernel: &Kernel,
+        writes: &'a [At],
+        last: &HashMap<usize, At>,
+        at: At,
+        left: &mut usize,
+    ) -> Option<Alone<'a>> {
+        *left = left.checked_sub(kernel.blocks.len() + last.len())?;
         let mut others = vec![false; kernel.blocks.len()];
-        let mut work: Vec<usize> = vec![0];
-        let behind = |block: usize| targets(&kernel.blocks[block].term);
-        work.extend(last.values().filter(|&&write| write != at).flat_map(|&(block, _)| behind(block)));
+        others[0] = true;
+        let mut work: Vec<usize> = last.iter().filter(|&(_, &write)| write != at).map(|(&block, _)| block).collect();
+        if !last.contains_key(&0) {
+            work.push(0);
+        }
         while let Some(block) = work.pop() {
-            if !std::mem::replace(&mut others[block], true) && !last.contains_key(&block) {
-                work.extend(behind(block));
+            for to in targets(&kernel.blocks[block].term) {
+                *left = left.checked_sub(1)?;
+                if !std::mem::replace(&mut others[to], true) && !last.contains_key(&to) {
+                    work.push(to);
+                }
             }
         }
-        Alone { at, writes, others }
+        Some(Alone { at, writes, others })
     }
 
     /// Does only this value reach a read?
@@ -131,22 +142,16 @@ fn with(mut kernel: Arc<Kernel>, found: &[(At, Vec<At>)]) -> Arc<Kernel> {
         return kernel;
     }
     let Kernel { blocks, regs, .. } = Arc::make_mut(&mut kernel);
-    let mut copies = Vec::new();
+    let mut copies: BTreeMap<usize, HashMap<usize, Inst>> = BTreeMap::new();
     for ((block, at), reads) in found {
         let Inst { op, line, .. } = &mut blocks[*block].insts[*at];
         let Some(dst) = destination(op) else { continue };
         let (shared, own) = (*dst, Reg(regs.len() as u32));
-        let ty = match regs[shared.0 as usize] {
-            RegTy::B32 => Ty::B32,
-            RegTy::B64 => Ty::B64,
-            RegTy::Pred | RegTy::B16 | RegTy::B128 => continue,
-        };
+        let Some(ty) = copied_as(regs[shared.0 as usize]) else { continue };
         *dst = own;
         regs.push(regs[shared.0 as usize]);
-        copies.push((
-            (*block, *at),
-            Inst { guard: None, op: Op::Mov { ty, dst: shared, src: Operand::Reg(own) }, line: *line },
-        ));
+        let copy = Inst { guard: None, op: Op::Mov { ty, dst: shared, src: Operand::Reg(own) }, line: *line };
+        copies.entry(*block).or_default().insert(*at, copy);
         for &(block, at) in reads {
             for operand in operands_of(&mut blocks[block].insts[at].op) {
                 if *operand == Operand::Reg(shared) {
@@ -155,12 +160,20 @@ fn with(mut kernel: Arc<Kernel>, found: &[(At, Vec<At>)]) -> Arc<Kernel> {
             }
         }
     }
-    copies.sort_unstable_by_key(|(at, _)| *at);
-    // From the last on: places before it stay what they are.
-    for ((block, at), copy) in copies.into_iter().rev() {
-        blocks[block].insts.insert(at + 1, copy);
+    for (block, mut copies) in copies {
+        let insts = std::mem::take(&mut blocks[block].insts).into_iter().enumerate();
+        blocks[block].insts = insts.flat_map(|(at, inst)| [Some(inst), copies.remove(&at)]).flatten().collect();
     }
     kernel
+}
+
+/// As what a register of a type is copied, if it can hold an index or an address.
+fn copied_as(ty: RegTy) -> Option<Ty> {
+    match ty {
+        RegTy::B32 => Some(Ty::B32),
+        RegTy::B64 => Some(Ty::B64),
+        RegTy::Pred | RegTy::B16 | RegTy::B128 => None,
+    }
 }
 
 /// What a computation that is worth it writes.
@@ -181,7 +194,12 @@ fn operands_of(op: &mut Op) -> Vec<&mut Operand> {
         Op::Int { a, b, .. } | Op::Mul { a, b, .. } | Op::Setp { a, b, .. } => vec![a, b],
         Op::Mad { a, b, c, .. } => vec![a, b, c],
         Op::IntUn { a, .. } | Op::Cvt { a, .. } | Op::Cvta { a, .. } => vec![a],
-        Op::Ld { addr, .. } | Op::St { addr, .. } => vec![&mut addr.base],
+        Op::Ld { addr, .. }
+        | Op::St { addr, .. }
+        | Op::Atom { addr, .. }
+        | Op::LdMatrix { addr, .. }
+        | Op::StMatrix { addr, .. } => vec![&mut addr.base],
+        Op::CpAsync { dst, src, .. } => vec![&mut dst.base, &mut src.base],
         _ => vec![],
     }
 }
@@ -194,7 +212,7 @@ mod tests {
     fn found(body: &str) -> (usize, usize) {
         let text = format!(
             ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k(.param .u64 a, .param .u32 n) {{\n\
-             .reg .b64 %rd<4>; .reg .b32 %r<9>; .reg .pred %p<4>;\n\
+             .reg .b64 %rd<8>; .reg .b32 %r<9>; .reg .b16 %h<4>; .reg .pred %p<4>;\n\
              ld.param.u64 %rd0, [a]; ld.param.u32 %r8, [n];\n{body}\nst.global.u32 [%rd0], %r7; ret;\n}}\n"
         );
         let program = ptx::Program::parse(text.as_bytes()).unwrap();
@@ -251,10 +269,19 @@ mod tests {
                 "LOOP: mul.lo.u32 %r0, %r8, 3; add.u32 %r7, %r7, %r0; mul.lo.u32 %r0, %r8, 5; setp.lt.u32 %p1, %r0, %r7; @%p1 bra LOOP;",
                 (2, 2),
             ),
-            // One write; copies; what counts on; predicates.
+            // Numbers of 64 bits, as addresses; twice in one instruction, under a guard; behind a load of two, of which it is one.
+            (
+                "mul.wide.u32 %rd1, %r8, 4; ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd1+4], %r1; atom.global.add.u32 %r2, [%rd1], 1;\n\
+                 mul.wide.u32 %rd1, %r8, 8; add.s64 %rd2, %rd1, 1;",
+                (2, 4),
+            ),
+            ("mul.lo.u32 %r0, %r8, 3; setp.eq.u32 %p0, %r8, 1; @%p0 mul.lo.u32 %r1, %r0, %r0; mov.u32 %r0, 5;", (1, 1)),
+            ("mul.lo.u32 %r0, %r8, 3; ld.global.v2.u32 {%r0, %r1}, [%rd0]; add.u32 %r7, %r0, 1;", (0, 0)),
+            // One write; copies; what counts on; numbers of 16 bits.
             ("mul.lo.u32 %r0, %r8, 3; add.u32 %r7, %r0, 1;", (0, 0)),
             ("mov.u32 %r0, %r8; add.u32 %r6, %r0, 1; mov.u32 %r0, 4; add.u32 %r7, %r6, %r0;", (0, 0)),
             ("mov.u32 %r0, %r8; add.u32 %r0, %r0, 1; add.u32 %r7, %r0, 1;", (0, 0)),
+            ("add.u16 %h0, 1, 2; add.u16 %h1, %h0, 3; add.u16 %h0, 1, 3; add.u16 %h1, %h1, %h0;", (0, 0)),
         ];
         let wrong: Vec<String> = cases
             .into_iter()
@@ -262,5 +289,24 @@ mod tests {
             .map(|(body, want)| format!("{body}: {:?}, not {want:?}", found(body)))
             .collect();
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    /// Each search looks at all edges; it is not to be done for each value of a kernel that has many of both.
+    #[test]
+    fn what_takes_too_long_is_left() {
+        let blocks = 300;
+        let labels: Vec<String> = (0..blocks).map(|i| format!("B{i}")).collect();
+        let branches: String = (0..blocks).map(|i| format!("B{i}: brx.idx %r8, T;\n")).collect();
+        let values = |count: usize| "mul.lo.u32 %r0, %r8, 3; add.u32 %r7, %r0, 1;\n".repeat(count);
+        let body = |count| {
+            format!(
+                "setp.eq.u32 %p0, %r8, 1; @%p0 bra END; T: .branchtargets {}, END;\n{branches}END: {}",
+                labels.join(", "),
+                values(count)
+            )
+        };
+        assert_eq!(found(&body(2)).0, 2);
+        let (own, _) = found(&body(100));
+        assert!((2..50).contains(&own), "{own} of 100 values have registers of their own");
     }
 }

@@ -152,6 +152,8 @@ impl Front {
             let port = &mut self.ports[id as usize];
             let Some(channel) = port.channel.as_mut() else { return Next::Nothing };
             self.turns = self.turns.wrapping_add(1);
+            // Little may be done at once, and be no unit.
+            self.served.note(id, before);
             let mut effects = std::mem::take(&mut self.effects);
             let advanced = channel.advance(chip, &mut effects);
             self.take_effects(chip, id, tsg, &mut effects);
