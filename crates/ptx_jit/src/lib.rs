@@ -8,7 +8,7 @@
 //!   nodes are grouped into **regions**, each entered at one node only and, in large kernels, of bounded size (`regions`).
 //!   Every register is classed over the lanes of a **chunk** (4 to 32 consecutive threads, as is good for the kernel; or one
 //!   thread, where lanes read at places of their own and none can see another): the same in all lanes, affine in the lane
-//!   number, or varying.
+//!   number, by a step that is known or one that is a parameter, or varying.
 //! - `emit`: one function per region, which runs chunk after chunk. Same and affine values are scalars; varying ones are
 //!   128-bit vectors in registers. A chunk all of whose lanes are there runs plain code; one that a branch has split runs
 //!   masked code on its part of the warp's frame, until its lanes meet again, or, in a loop of one block that lanes leave one by

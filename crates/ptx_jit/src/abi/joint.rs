@@ -31,6 +31,16 @@ pub(crate) enum Slot {
         k: i64,
         signed: bool,
     },
+    /// 64 bits: base + step * lane; the base lies before the step.
+    Linear {
+        offset: u32,
+        chunk: u32,
+    },
+    /// 64 bits: c + extend(b + step * lane); b, the step and c lie one behind the other.
+    Extended {
+        offset: u32,
+        chunk: u32,
+    },
 }
 
 /// A warp operation at the head of a region, which waits for the lanes of its mask.

@@ -586,7 +586,7 @@ impl<'k> Addresses<'k> {
                     Class::Wide { stride: s, k, .. } => {
                         stride = stride.wrapping_add(by.wrapping_mul(k).wrapping_mul(s.into()));
                     }
-                    Class::Varying => unknown = gcd(unknown, by),
+                    Class::Linear | Class::Extended | Class::Varying => unknown = gcd(unknown, by),
                 },
             }
         }

@@ -3,7 +3,9 @@
 //! Three levels: the same in all lanes; affine, that is a base plus a constant times the lane number; varying. 64-bit
 //! affine values keep the 32-bit index they were widened from, because the index may wrap within a chunk:
 //! `c + k * extend(b + stride * lane)`. Such a value is exact whatever the index does; only a contiguous access needs to
-//! know that it did not wrap, and asks at run time.
+//! know that it did not wrap, and asks at run time. An index that cannot wrap, since it is a thread's own, may be multiplied by a number
+//! that is known only when the code runs, as arrays have whose strides are parameters: `base + step * lane`. Languages whose indices have 32 bits
+//! compute in the upper halves of such numbers, and take out of these `c + extend(b + step * lane)`.
 //!
 //! A register of the first two levels is one scalar for the whole chunk, so lanes that are elsewhere must not miss its
 //! old value: a write on one side of a divergent branch makes the register varying if it is live on another side or
@@ -29,8 +31,12 @@ pub(crate) enum Class {
     Same,
     /// 32 bits: base + stride * lane, wrapping.
     Affine { stride: i32 },
-    /// 64 bits: c + k * extend(b + stride * lane), extended as signed or not.
-    Wide { stride: i32, k: i64, signed: bool },
+    /// 64 bits: c + k * extend(b + stride * lane), extended as signed or not; `whole`: the index does not wrap in a chunk.
+    Wide { stride: i32, k: i64, signed: bool, whole: bool },
+    /// 64 bits: base + step * lane, wrapping, with a step that is known when the code runs.
+    Linear,
+    /// 64 bits: c + extend(b + step * lane), extended as signed; the step, of 32 bits like b, is known when the code runs.
+    Extended,
     /// One value per lane.
     Varying,
 }
@@ -40,6 +46,12 @@ impl Class {
         match (self, other) {
             (Class::Unknown, x) | (x, Class::Unknown) => x,
             (a, b) if a == b => a,
+            (
+                Class::Wide { stride, k, signed, .. },
+                Class::Wide { stride: other_stride, k: other_k, signed: other_signed, .. },
+            ) if (stride, k, signed) == (other_stride, other_k, other_signed) => {
+                Class::Wide { stride, k, signed, whole: false }
+            }
             _ => Class::Varying,
         }
     }
@@ -215,6 +227,56 @@ fn indices(kernel: &Kernel) -> RegSet {
     index
 }
 
+/// Is an instruction what takes the upper half of a register as a number?
+fn takes_upper(op: &Op) -> Option<Reg> {
+    match op {
+        Op::Int { op: IntOp::Shr, ty: Ty::S64, a: Operand::Reg(r), b: Operand::Imm(32), .. } => Some(*r),
+        _ => None,
+    }
+}
+
+/// Registers of 64 bits whose lower half is always zero, if anybody takes the upper half of one.
+fn uppers(kernel: &Kernel) -> RegSet {
+    let insts = || kernel.blocks.iter().flat_map(|block| &block.insts);
+    let mut uppers = RegSet::default();
+    if !insts().any(|inst| takes_upper(&inst.op).is_some()) {
+        return uppers;
+    }
+    for inst in insts() {
+        let written = operands::writes(&inst.op).into_iter();
+        written.filter(|r| kernel.regs[r.0 as usize] == RegTy::B64).for_each(|r| _ = uppers.insert(r));
+    }
+    for _ in 0..MAX_ROUNDS {
+        let mut changed = false;
+        for inst in insts() {
+            let fine = is_upper(&inst.op, &uppers);
+            for r in operands::writes(&inst.op) {
+                changed |= !fine && uppers.remove(r);
+            }
+        }
+        if !changed {
+            return uppers;
+        }
+    }
+    RegSet::default()
+}
+
+/// Is the lower half of the result zero, if it is of these registers?
+fn is_upper(op: &Op, uppers: &RegSet) -> bool {
+    let of = |o: &Operand| match o {
+        Operand::Reg(r) => uppers.contains(*r),
+        Operand::Imm(v) => *v as u32 == 0,
+    };
+    match op {
+        Op::Int { op: IntOp::Shl, b: Operand::Imm(32..64), .. } => true,
+        Op::Int { op: IntOp::Add | IntOp::Sub, sat: false, a, b, .. } => of(a) && of(b),
+        Op::Mul { part: MulPart::Lo, a, b, .. } => of(a) || of(b),
+        Op::Mad { part: MulPart::Lo, sat: false, a, b, c, .. } => (of(a) || of(b)) && of(c),
+        Op::Mov { ty, src, .. } => ty.bits() == 64 && of(src),
+        _ => false,
+    }
+}
+
 /// Is the result the same for the threads of a chunk because they lie in one row, side by side from a multiple of their
 /// number on? So are the number of their warp, and comparisons of their index with such multiples.
 fn same_by_place(op: &Op, index: &RegSet, shape: Shape) -> bool {
@@ -235,6 +297,22 @@ fn same_by_place(op: &Op, index: &RegSet, shape: Shape) -> bool {
         }
 }
 
+/// Is the result the thread index x of each lane, extended? It has ten bits, and the lanes of a chunk lie side by side.
+fn is_whole(op: &Op, index: &RegSet, shape: Shape) -> bool {
+    let rows = shape.lanes > 1 && shape.rowed() && shape.block[0] > 1;
+    rows && matches!(op, Op::Cvt { dst_ty, src_ty, sat: false, a: Operand::Reg(r), .. }
+        if dst_ty.bits() == 64 && src_ty.bits() == 32 && !dst_ty.is_float() && !src_ty.is_float() && index.contains(*r))
+}
+
+fn extends_sign(op: &Op) -> bool {
+    matches!(op, Op::Cvt { src_ty, .. } if src_ty.is_signed())
+}
+
+/// Is the result the upper half of what grows from lane to lane, and has nothing in its lower half?
+fn is_extension(op: &Op, upper: &RegSet, classes: &[Class]) -> bool {
+    takes_upper(op).is_some_and(|r| upper.contains(r) && classes[r.0 as usize] == Class::Linear)
+}
+
 /// The instructions of a kernel in the order of its nodes, and where registers are read.
 struct Flow<'k> {
     kernel: &'k Kernel,
@@ -246,6 +324,8 @@ struct Flow<'k> {
     first: Vec<usize>,
     /// Registers that hold nothing but the thread index x.
     index: RegSet,
+    /// Registers of 64 bits whose lower half is always zero.
+    upper: RegSet,
 }
 
 impl<'k> Flow<'k> {
@@ -270,7 +350,7 @@ impl<'k> Flow<'k> {
                 next[r.0 as usize] += 1;
             });
         }
-        Flow { kernel, insts, readers, first, index: indices(kernel) }
+        Flow { kernel, insts, readers, first, index: indices(kernel), upper: uppers(kernel) }
     }
 
     fn readers(&self, r: Reg) -> &[usize] {
@@ -312,6 +392,10 @@ fn propagate(flow: &Flow<'_>, live: &Liveness, forced: &RegSet, shape: Shape) ->
             let new = match guard {
                 Class::Varying => Class::Varying,
                 _ if same_by_place(&inst.op, &flow.index, shape) => Class::Same,
+                _ if is_whole(&inst.op, &flow.index, shape) => {
+                    Class::Wide { stride: 1, k: 1, signed: extends_sign(&inst.op), whole: true }
+                }
+                _ if is_extension(&inst.op, &flow.upper, &classes) => Class::Extended,
                 _ => result(flow.kernel, &classes, &inst.op, dst, shape),
             };
             let old = classes[dst.0 as usize];
@@ -338,6 +422,8 @@ fn guard_class(classes: &[Class], guard: Option<PredRef>) -> Class {
 pub(crate) struct Bound {
     pub(crate) cmp: Cmp,
     pub(crate) signed: bool,
+    /// Of what both are.
+    pub(crate) ty: RegTy,
     pub(crate) a: Operand,
     pub(crate) b: Operand,
 }
@@ -345,15 +431,18 @@ pub(crate) struct Bound {
 /// The instruction as a bound, if it gives predicate `p` such a value.
 pub(crate) fn bound(inst: &Inst, p: Reg, classes: &[Class]) -> Option<Bound> {
     let Inst { guard: None, op: Op::Setp { cmp, ty, dst, a, b, combine: None, .. }, .. } = inst else { return None };
-    let stride = match (operand(classes, *a), operand(classes, *b)) {
-        (Class::Affine { stride }, Class::Same) | (Class::Same, Class::Affine { stride }) => stride,
+    let (bits, stride) = match (operand(classes, *a), operand(classes, *b)) {
+        (Class::Affine { stride }, Class::Same) | (Class::Same, Class::Affine { stride }) => (32, i64::from(stride)),
+        (Class::Wide { stride, k, .. }, Class::Same) | (Class::Same, Class::Wide { stride, k, .. }) => {
+            (64, k.checked_mul(stride.into())?)
+        }
         _ => return None,
     };
-    let integer = !ty.is_float() && ty.bits() == 32;
+    let integer = !ty.is_float() && ty.bits() == bits;
     let known = matches!(cmp, Cmp::Lt | Cmp::Le | Cmp::Gt | Cmp::Ge | Cmp::Eq | Cmp::Ne);
     // The index must not wrap more than once in a chunk.
-    let fine = *dst == p && integer && known && stride.unsigned_abs() <= i32::MAX as u32 / WARP;
-    fine.then_some(Bound { cmp: *cmp, signed: ty.is_signed(), a: *a, b: *b })
+    let fine = *dst == p && integer && known && stride.unsigned_abs() <= u64::from(i32::MAX as u32 / WARP);
+    fine.then_some(Bound { cmp: *cmp, signed: ty.is_signed(), ty: ty.reg(), a: *a, b: *b })
 }
 
 /// Class of an operand.
@@ -364,8 +453,8 @@ pub(crate) fn operand(classes: &[Class], o: Operand) -> Class {
     }
 }
 
-fn wide(stride: i32, k: i64, signed: bool) -> Class {
-    if stride == 0 || k == 0 { Class::Varying } else { Class::Wide { stride, k, signed } }
+fn wide(stride: i32, k: i64, signed: bool, whole: bool) -> Class {
+    if stride == 0 || k == 0 { Class::Varying } else { Class::Wide { stride, k, signed, whole } }
 }
 
 fn affine(stride: i32) -> Class {
@@ -376,7 +465,8 @@ fn affine(stride: i32) -> Class {
 fn scaled(class: Class, by: i64) -> Class {
     match class {
         Class::Affine { stride } => affine(stride.wrapping_mul(by as i32)),
-        Class::Wide { stride, k, signed } => wide(stride, k.wrapping_mul(by), signed),
+        Class::Wide { stride, k, signed, whole } => wide(stride, k.wrapping_mul(by), signed, whole),
+        Class::Extended => Class::Varying,
         other => other,
     }
 }
@@ -391,10 +481,14 @@ fn sum(a: Class, b: Class, negate_b: bool) -> Class {
         (Class::Affine { stride: a }, Class::Affine { stride: b }) => {
             affine(if negate_b { a.wrapping_sub(b) } else { a.wrapping_add(b) })
         }
-        (Class::Wide { .. }, Class::Same) => a,
-        (Class::Same, Class::Wide { stride, k, signed }) => {
-            wide(stride, if negate_b { k.wrapping_neg() } else { k }, signed)
+        (Class::Wide { .. } | Class::Linear | Class::Extended, Class::Same) => a,
+        (Class::Same, Class::Wide { stride, k, signed, whole }) => {
+            wide(stride, if negate_b { k.wrapping_neg() } else { k }, signed, whole)
         }
+        (Class::Same | Class::Linear, Class::Linear)
+        | (Class::Wide { whole: true, .. }, Class::Linear)
+        | (Class::Linear, Class::Wide { whole: true, .. }) => Class::Linear,
+        (Class::Same, Class::Extended) if !negate_b => b,
         _ => Class::Varying,
     }
 }
@@ -410,14 +504,21 @@ fn product(part: MulPart, ty: Ty, a: Operand, b: Operand, ca: Class, cb: Class) 
     let (class, by) = match (a, b) {
         (_, Operand::Imm(v)) => (ca, v),
         (Operand::Imm(v), _) => (cb, v),
-        _ => return Class::Varying,
+        _ => {
+            let grows = |class| matches!(class, Class::Wide { whole: true, .. } | Class::Linear);
+            let linear = part == MulPart::Lo && ty.bits() == 64;
+            return match (ca, cb) {
+                (class, Class::Same) | (Class::Same, class) if linear && grows(class) => Class::Linear,
+                _ => Class::Varying,
+            };
+        }
     };
     match part {
         MulPart::Lo if ty.bits() >= 32 => scaled(class, by as i64),
         MulPart::Wide if ty.bits() == 32 => match class {
             Class::Affine { stride } => {
                 let by = if ty.is_signed() { i64::from(by as i32) } else { i64::from(by as u32) };
-                wide(stride, by, ty.is_signed())
+                wide(stride, by, ty.is_signed(), false)
             }
             _ => Class::Varying,
         },
@@ -429,7 +530,7 @@ fn product(part: MulPart, ty: Ty, a: Operand, b: Operand, ca: Class, cb: Class) 
 pub(crate) fn result(kernel: &Kernel, classes: &[Class], op: &Op, dst: Reg, shape: Shape) -> Class {
     match (raw_result(kernel, classes, op, dst, shape), kernel.regs[dst.0 as usize]) {
         (Class::Affine { .. }, RegTy::B16 | RegTy::B64 | RegTy::Pred) => Class::Varying,
-        (Class::Wide { .. }, RegTy::B16 | RegTy::B32 | RegTy::Pred) => Class::Varying,
+        (Class::Wide { .. } | Class::Linear | Class::Extended, RegTy::B16 | RegTy::B32 | RegTy::Pred) => Class::Varying,
         (class, _) => class,
     }
 }
@@ -465,9 +566,10 @@ fn raw_result(kernel: &Kernel, classes: &[Class], op: &Op, dst: Reg, shape: Shap
         }
         Op::Cvt { dst_ty, src_ty, sat: false, a, .. } if !dst_ty.is_float() && !src_ty.is_float() => {
             match (of(*a), src_ty.bits(), dst_ty.bits()) {
-                (Class::Affine { stride }, 32, 64) => wide(stride, 1, src_ty.is_signed()),
+                (Class::Affine { stride }, 32, 64) => wide(stride, 1, src_ty.is_signed(), false),
                 (Class::Wide { stride, k, .. }, 64, 32) => affine(stride.wrapping_mul(k as i32)),
-                (c @ Class::Affine { .. }, 32, 32) | (c @ Class::Wide { .. }, 64, 64) => c,
+                (c @ Class::Affine { .. }, 32, 32) => c,
+                (c @ (Class::Wide { .. } | Class::Linear | Class::Extended), 64, 64) => c,
                 _ => all,
             }
         }

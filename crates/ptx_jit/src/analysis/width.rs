@@ -263,6 +263,8 @@ fn pressure(kernel: &Kernel, plan: &Plan, n: NodeId, touched: &RegSet) -> usize 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn lanes(text: &str, name: &str, block: [u32; 3]) -> u32 {
@@ -283,6 +285,35 @@ mod tests {
             ("spmv", [128, 1, 1], 1),
         ] {
             assert_eq!(lanes(text, name, block), want, "{name}");
+        }
+    }
+
+    /// Arrays whose strides are parameters, as Numba and CuPy pass them: indices and addresses are no values of each lane's own, and chunks as wide
+    /// as if they were known.
+    #[test]
+    fn strides_that_are_parameters_are_no_gathers() {
+        let kernel = |body: &str| {
+            format!(
+                ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 a, .param .u64 s, .param .u64 n) {{\n\
+                 .reg .b64 %rd<20>; .reg .b32 %r<8>; .reg .pred %p<4>; ld.param.u64 %rd0, [a]; ld.param.u64 %rd1, [s]; ld.param.u64 %rd2, [n];\n\
+                 mov.u32 %r0, %tid.x; cvt.u64.u32 %rd3, %r0; mov.u32 %r1, %ntid.x; mov.u32 %r2, %ctaid.x; mul.wide.u32 %rd4, %r1, %r2;\n\
+                 add.s64 %rd5, %rd4, %rd3; setp.ge.s64 %p0, %rd5, %rd2; @%p0 bra END;\n{body}\nEND: ret; }}\n"
+            )
+        };
+        let products = "mad.lo.s64 %rd6, %rd1, %rd5, %rd0; ld.b32 %r3, [%rd6]; add.u32 %r3, %r3, 1; mad.lo.s64 %rd7, %rd5, %rd1, %rd2; st.b32 [%rd7], %r3;";
+        let halves = "mul.lo.s64 %rd6, %rd1, %rd5; shl.b64 %rd7, %rd6, 32; mul.lo.s64 %rd8, %rd1, %rd4; shl.b64 %rd9, %rd8, 32;\n\
+                      LOOP: shr.s64 %rd10, %rd7, 32; add.s64 %rd11, %rd0, %rd10; ld.global.b32 %r3, [%rd11]; add.u32 %r3, %r3, 1; st.global.b32 [%rd11+64], %r3;\n\
+                      add.s64 %rd7, %rd7, %rd9; add.s64 %rd5, %rd5, %rd4; setp.lt.s64 %p1, %rd5, %rd2; @%p1 bra LOOP;";
+        for (body, classes) in [(products, (2, 0)), (halves, (2, 2))] {
+            let program = ptx::Program::parse(kernel(body).as_bytes()).unwrap();
+            let kernel = super::super::ranges::split(Arc::new(program.lower(0, &|_| None).unwrap()));
+            let plan = plan_widest(&kernel, [128, 1, 1], usize::MAX, false).unwrap();
+            let count = |class: Class| plan.classes.iter().filter(|&&of| of == class).count();
+            assert_eq!(
+                (plan.lanes(), count(Class::Linear), count(Class::Extended)),
+                (32, classes.0, classes.1),
+                "{body}"
+            );
         }
     }
 

@@ -95,7 +95,16 @@ impl Emit<'_, '_> {
                 other => class = other,
             }
         }
-        if let (Class::Affine { .. } | Class::Wide { .. }, Some(dst)) = (class, dests[0]) {
+        if let Some(dst) = dests[0]
+            && self.class(dst) == Class::Extended
+            && let Some(val) = self.of_upper_half(op)
+        {
+            self.set(dst, val);
+            return;
+        }
+        if !matches!(class, Class::Same | Class::Varying)
+            && let Some(dst) = dests[0]
+        {
             if let Some(val) = self.affine(op, class) {
                 self.set(dst, val);
                 return;
@@ -309,6 +318,26 @@ impl Emit<'_, '_> {
         }
     }
 
+    /// What an instruction takes of the upper half of a register whose lower one is zero ([`Class::Extended`]); none if it is another one.
+    fn of_upper_half(&mut self, op: &Op) -> Option<Val> {
+        let Op::Int { op: IntOp::Shr, a: Operand::Reg(r), .. } = *op else { return None };
+        let Val::Linear { base, step } = self.get(r) else { return None };
+        let b = self.b.ins().ushr_imm_u(base, 32);
+        let (parts, c) = (self.b.ins().bor(b, step), self.i64(0));
+        Some(Val::Extended { parts, c })
+    }
+
+    /// A value as `base + step * lane`, if its index does not wrap; the step, if there is one.
+    fn linear(&mut self, val: &Val) -> (Value, Option<Value>) {
+        let base = self.first(val, RegTy::B64);
+        let step = match *val {
+            Val::Linear { step, .. } => Some(step),
+            Val::Wide { stride, k, .. } => Some(self.i64(k.wrapping_mul(stride.into()))),
+            _ => None,
+        };
+        (base, step)
+    }
+
     pub(super) fn extend(&mut self, v: Value, ty: Ty) -> Value {
         if ty.is_signed() { self.b.ins().sextend(types::I64, v) } else { self.b.ins().uextend(types::I64, v) }
     }
@@ -321,6 +350,18 @@ impl Emit<'_, '_> {
             _ => e.b.ins().iadd(x, y),
         };
         Some(match (a, b, class) {
+            (a, b, Class::Linear) => {
+                let ((x, step), (y, other)) = (self.linear(&a), self.linear(&b));
+                let base = combine(self, x, y);
+                let step = match (step, other) {
+                    (Some(step), Some(other)) => combine(self, step, other),
+                    (None, Some(other)) if subtract => self.b.ins().ineg(other),
+                    (step, other) => step.or(other)?,
+                };
+                Val::Linear { base, step }
+            }
+            (Val::Extended { parts, c }, Val::Same(s), _) => Val::Extended { parts, c: combine(self, c, s) },
+            (Val::Same(s), Val::Extended { parts, c }, _) => Val::Extended { parts, c: combine(self, s, c) },
             (
                 Val::Affine { base: x, .. } | Val::Same(x),
                 Val::Affine { base: y, .. } | Val::Same(y),
@@ -345,6 +386,7 @@ impl Emit<'_, '_> {
             (Val::Wide { b, c, stride, k, signed }, _) => {
                 Val::Wide { b: *b, c: self.times(*c, by), stride: *stride, k: k.wrapping_mul(by), signed: *signed }
             }
+            (Val::Linear { base, step }, _) => Val::Linear { base: self.times(*base, by), step: self.times(*step, by) },
             (other, _) => other.clone(),
         }
     }
@@ -359,6 +401,17 @@ impl Emit<'_, '_> {
     ) -> Option<Val> {
         let (a, by) = match (a, b) {
             (a, Operand::Imm(v)) | (Operand::Imm(v), a) => (self.operand(a, ty.reg()), v),
+            _ if class == Class::Linear => {
+                let [a, b] = [a, b].map(|o| self.operand(o, RegTy::B64));
+                let ((x, step), (y, other)) = (self.linear(&a), self.linear(&b));
+                let base = self.scalar_product(x, y);
+                let step = match (step, other) {
+                    (Some(step), None) => self.scalar_product(step, y),
+                    (None, Some(other)) => self.scalar_product(x, other),
+                    _ => return None,
+                };
+                return Some(Val::Linear { base, step });
+            }
             _ => return None,
         };
         match (part, a) {
@@ -371,7 +424,9 @@ impl Emit<'_, '_> {
                 let stride = stride.wrapping_mul(by as i32);
                 Some(self.affine_scaled(&a, by as i64, Class::Affine { stride }))
             }
-            (MulPart::Lo, a @ Val::Wide { .. }) => Some(self.affine_scaled(&a, by as i64, class)),
+            (MulPart::Lo, a @ (Val::Wide { .. } | Val::Linear { .. })) => {
+                Some(self.affine_scaled(&a, by as i64, class))
+            }
             _ => None,
         }
     }

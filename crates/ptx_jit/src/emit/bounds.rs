@@ -47,7 +47,8 @@ struct Index {
 const MAX_LEAVES: usize = 8;
 const MAX_DEPTH: u8 = 16;
 
-type Indices = HashMap<(Value, i32, bool), Index>;
+/// By what an index is made of, and whether numbers have a sign when it is extended, and when it is compared.
+type Indices = HashMap<(Value, Option<Value>, (i32, i64), [bool; 2]), Index>;
 
 /// What is asked of a predicate, and what is to come out.
 struct Leaf {
@@ -291,17 +292,28 @@ impl Emit<'_, '_> {
     /// Does a comparison hold in all lanes of a chunk, and in some? Both if the index has not wrapped, which the third says. None if it is
     /// no such comparison.
     fn bound_ends(&mut self, bound: &Bound, indices: &mut Indices) -> Option<(Value, Value, Value)> {
-        let (a, b) = (self.operand(bound.a, RegTy::B32), self.operand(bound.b, RegTy::B32));
-        let (base, stride, v, swapped) = match (&a, &b) {
-            (Val::Affine { base, stride }, Val::Same(v)) => (*base, *stride, *v, false),
-            (Val::Same(v), Val::Affine { base, stride }) => (*base, *stride, *v, true),
+        let (a, b) = (self.operand(bound.a, bound.ty), self.operand(bound.b, bound.ty));
+        let (index, v, swapped) = match (a, b) {
+            (index @ (Val::Affine { .. } | Val::Wide { .. }), Val::Same(v)) => (index, v, false),
+            (Val::Same(v), index @ (Val::Affine { .. } | Val::Wide { .. })) => (index, v, true),
             _ => return None,
         };
         let condition = |cmp| int::condition(cmp, bound.signed).unwrap_or(IntCC::Equal);
-        let Index { low, high, grows } = *indices.entry((base, stride, bound.signed)).or_insert_with(|| {
-            let end = self.b.ins().iadd_imm_s(base, i64::from(stride) * i64::from(self.plan.lanes() - 1));
-            let (low, high) = if stride > 0 { (base, end) } else { (end, base) };
-            Index { low, high, grows: self.b.ins().icmp(condition(Cmp::Le), low, high) }
+        let others = i64::from(self.plan.lanes() - 1);
+        let key = match index {
+            Val::Affine { base, stride } => (base, None, (stride, 1), [false, bound.signed]),
+            Val::Wide { b, c, stride, k, signed } => (b, Some(c), (stride, k), [signed, bound.signed]),
+            _ => return None,
+        };
+        let Index { low, high, grows } = *indices.entry(key).or_insert_with(|| {
+            let (b, c, (stride, k), [extends_sign, _]) = key;
+            let first = c.map_or(b, |c| self.wide_scalar(b, c, k, extends_sign));
+            let distance = i64::from(stride) * k;
+            let end = self.b.ins().iadd_imm_s(first, distance * others);
+            let (low, high) = if distance > 0 { (first, end) } else { (end, first) };
+            let grows = self.b.ins().icmp(condition(Cmp::Le), low, high);
+            let whole = c.map(|_| self.is_whole(b, stride, extends_sign));
+            Index { low, high, grows: whole.map_or(grows, |whole| self.b.ins().band(grows, whole)) }
         });
         if let Cmp::Eq | Cmp::Ne = bound.cmp {
             // An index that grows is equal to a number in one lane at most.

@@ -44,7 +44,9 @@ fn slot(o: Operand, k: &Kernel, plan: &Plan) -> Slot {
         (Class::Varying, RegTy::B128) => Slot::Imm(0),
         (Class::Varying, _) => Slot::Lanes32(offset),
         (Class::Affine { stride }, _) => Slot::Affine { offset, chunk, stride },
-        (Class::Wide { stride, k, signed }, _) => Slot::Wide { offset, chunk, stride, k, signed },
+        (Class::Wide { stride, k, signed, .. }, _) => Slot::Wide { offset, chunk, stride, k, signed },
+        (Class::Linear, _) => Slot::Linear { offset, chunk },
+        (Class::Extended, _) => Slot::Extended { offset, chunk },
         (Class::Same | Class::Unknown, ty) => Slot::Same { offset, chunk, ty },
     }
 }

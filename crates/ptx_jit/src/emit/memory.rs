@@ -235,6 +235,8 @@ impl Emit<'_, '_> {
             Val::Wide { b, c, stride, k, signed } => {
                 Val::Wide { b, c: self.b.ins().iadd_imm_s(c, by), stride, k, signed }
             }
+            Val::Linear { base, step } => Val::Linear { base: self.b.ins().iadd_imm_s(base, by), step },
+            Val::Extended { parts, c } => Val::Extended { parts, c: self.b.ins().iadd_imm_s(c, by) },
             Val::Lanes(list) => Val::Lanes(
                 list.into_iter()
                     .map(|v| {
@@ -305,7 +307,7 @@ impl Emit<'_, '_> {
     }
 
     /// What is added to addresses of a space to give host addresses.
-    fn space_base(&self, space: Space) -> Value {
+    pub(super) fn space_base(&self, space: Space) -> Value {
         match space {
             Space::Shared => self.inv.shared,
             Space::Param => self.inv.params,
@@ -314,7 +316,7 @@ impl Emit<'_, '_> {
     }
 
     /// Address of `bytes` at a scalar address, less the space's base, and whether they may be accessed, aligned to `align`, a power of two.
-    fn resolve(&mut self, space: Space, v: Value, bytes: i64, align: i64) -> (Value, Checks) {
+    pub(super) fn resolve(&mut self, space: Space, v: Value, bytes: i64, align: i64) -> (Value, Checks) {
         let (host, index, limit) = match space {
             Space::Shared => {
                 let wide = self.b.ins().uextend(types::I64, v);
@@ -384,14 +386,7 @@ impl Emit<'_, '_> {
         let (first, wraps) = match val {
             Val::Affine { base, .. } => (*base, None),
             Val::Wide { b, c, stride, k, signed } => {
-                let last = self.b.ins().iadd_imm_s(*b, i64::from(*stride) * others);
-                let order = match (*signed, *stride > 0) {
-                    (true, true) => IntCC::SignedGreaterThanOrEqual,
-                    (true, false) => IntCC::SignedLessThanOrEqual,
-                    (false, true) => IntCC::UnsignedGreaterThanOrEqual,
-                    (false, false) => IntCC::UnsignedLessThanOrEqual,
-                };
-                let fine = self.b.ins().icmp(order, last, *b);
+                let fine = self.is_whole(*b, *stride, *signed);
                 (self.wide_scalar(*b, *c, *k, *signed), Some(fine))
             }
             _ => return None,
@@ -404,6 +399,19 @@ impl Emit<'_, '_> {
         let host = self.moved(host, -below);
         ok.extend(wraps);
         Some((host, ok))
+    }
+
+    /// Does an index of 32 bits that grows from lane to lane, from `b` on, not wrap in a chunk?
+    pub(super) fn is_whole(&mut self, b: Value, stride: i32, signed: bool) -> Value {
+        let others = self.lanes_per_chunk() as i64 - 1;
+        let last = self.b.ins().iadd_imm_s(b, i64::from(stride) * others);
+        let order = match (signed, stride > 0) {
+            (true, true) => IntCC::SignedGreaterThanOrEqual,
+            (true, false) => IntCC::SignedLessThanOrEqual,
+            (false, true) => IntCC::UnsignedGreaterThanOrEqual,
+            (false, false) => IntCC::UnsignedLessThanOrEqual,
+        };
+        self.b.ins().icmp(order, last, b)
     }
 
     /// Host address of accesses of `size` bytes in the window by an index and a base that is the same in the whole grid, the lowest of which
@@ -425,7 +433,7 @@ impl Emit<'_, '_> {
 
     /// What must hold besides for all lanes to load at once from `host` on where not all are active: what the others load, nobody looks
     /// at, but it must be there. Shared memory is; of the window, the page is on which an active lane's elements lie.
-    fn loads_too(&mut self, space: Space, host: Value, bytes: i64) -> Checks {
+    pub(super) fn loads_too(&mut self, space: Space, host: Value, bytes: i64) -> Checks {
         if self.guard.is_some() {
             return self.all_active();
         }
@@ -633,6 +641,7 @@ impl Emit<'_, '_> {
             let count = self.vector_count(self.reg_ty(dst));
             results.push((dst, (0..count).map(|_| self.b.append_block_param(merge, part)).collect()));
         }
+        self.load_stepped(Site { space, ty, count: dsts.len() as u32 }, dsts, &val, merge);
         if (vector || dsts.len() <= FEW)
             && let Some((hosts, ok)) = self.lane_hosts(space, addr, size, &val)
         {
@@ -787,6 +796,9 @@ impl Emit<'_, '_> {
             return;
         }
         let done = self.b.create_block();
+        if fits {
+            self.store_stepped(Site { space, ty, count: srcs.len() as u32 }, &parts, &val, done);
+        }
         let vector = fits && whole_vector(ty, srcs.len());
         if (vector || srcs.len() <= FEW)
             && let Some((hosts, ok)) = self.lane_hosts(space, addr, size, &val)

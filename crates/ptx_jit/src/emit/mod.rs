@@ -21,6 +21,7 @@ mod moves;
 mod rare;
 mod settle;
 mod sink;
+mod stepped;
 pub(crate) mod transparent;
 mod unused;
 mod value;
@@ -259,6 +260,7 @@ impl Emit<'_, '_> {
             }],
             Class::Affine { .. } => vec![types::I32],
             Class::Wide { .. } => vec![types::I32, types::I64],
+            Class::Linear | Class::Extended => vec![types::I64; 2],
             Class::Varying => vec![Self::vector_ty(ty); self.vector_count(ty)],
         }
     }
@@ -288,7 +290,9 @@ impl Emit<'_, '_> {
         match self.class(r) {
             Class::Same | Class::Unknown => Val::Same(self.integer_bits(values[0])),
             Class::Affine { stride } => Val::Affine { base: values[0], stride },
-            Class::Wide { stride, k, signed } => Val::Wide { b: values[0], c: values[1], stride, k, signed },
+            Class::Wide { stride, k, signed, .. } => Val::Wide { b: values[0], c: values[1], stride, k, signed },
+            Class::Linear => Val::Linear { base: values[0], step: values[1] },
+            Class::Extended => Val::Extended { parts: values[0], c: values[1] },
             Class::Varying => Val::Lanes(values),
         }
     }

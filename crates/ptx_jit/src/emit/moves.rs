@@ -350,6 +350,8 @@ impl Emit<'_, '_> {
                 Val::Wide { b, c, stride, k, signed } => {
                     Val::Wide { b, c: self.b.ins().iadd_imm_s(c, by as i64), stride, k, signed }
                 }
+                Val::Linear { base, step } => Val::Linear { base: self.b.ins().iadd_imm_s(base, by as i64), step },
+                Val::Extended { parts, c } => Val::Extended { parts, c: self.b.ins().iadd_imm_s(c, by as i64) },
                 other => {
                     let list = self.lanes(&other, RegTy::B64);
                     let by = self.vector_const64([by; 2]);

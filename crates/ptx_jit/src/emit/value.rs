@@ -22,6 +22,16 @@ pub(crate) enum Val {
         k: i64,
         signed: bool,
     },
+    /// Both i64.
+    Linear {
+        base: Value,
+        step: Value,
+    },
+    /// `parts` is an i64: the step in its upper half, b in its lower one.
+    Extended {
+        parts: Value,
+        c: Value,
+    },
     Lanes(Vec<Value>),
 }
 
@@ -100,7 +110,46 @@ impl Emit<'_, '_> {
                 }
                 out
             }
+            Val::Linear { base, step } => self.linear_lanes(*base, *step),
+            Val::Extended { parts, c } => {
+                let (b, step) = self.extended_parts(*parts);
+                let step = self.b.ins().ireduce(types::I32, step);
+                let c = self.b.ins().splat(types::I64X2, *c);
+                let [one, four] = [1, 4].map(|by| self.times(step, by));
+                let mut first = vec![b];
+                for lane in 1..4 {
+                    first.push(self.b.ins().iadd(first[lane - 1], one));
+                }
+                let mut index = self.gather(&first, RegTy::B32)[0];
+                let four = self.b.ins().splat(types::I32X4, four);
+                let mut out = Vec::with_capacity(self.vectors * 2);
+                for _ in 0..self.vectors {
+                    let halves = self.widen(index, true);
+                    out.extend(halves.map(|half| self.b.ins().iadd(half, c)));
+                    index = self.b.ins().iadd(index, four);
+                }
+                out
+            }
         }
+    }
+
+    /// `base + step * lane`.
+    fn linear_lanes(&mut self, base: Value, step: Value) -> Vec<Value> {
+        let second = self.b.ins().iadd(base, step);
+        let mut two = self.gather(&[base, second], RegTy::B64)[0];
+        let by = self.times(step, 2);
+        let by = self.b.ins().splat(types::I64X2, by);
+        let mut out = Vec::with_capacity(self.vectors * 2);
+        for _ in 0..self.vectors * 2 {
+            out.push(two);
+            two = self.b.ins().iadd(two, by);
+        }
+        out
+    }
+
+    /// What [`Val::Extended`] keeps in one: b, i32, and the step, extended.
+    pub(super) fn extended_parts(&mut self, parts: Value) -> (Value, Value) {
+        (self.b.ins().ireduce(types::I32, parts), self.b.ins().sshr_imm_u(parts, 32))
     }
 
     fn affine_lanes(&mut self, base: Value, stride: i32) -> Vec<Value> {
@@ -144,11 +193,21 @@ impl Emit<'_, '_> {
             (Class::Varying, val) => self.lanes(&val, ty),
             (Class::Affine { .. }, Val::Affine { base, .. }) => vec![base],
             (Class::Wide { .. }, Val::Wide { b, c, .. }) => vec![b, c],
+            (Class::Linear, Val::Linear { base, step }) => vec![base, step],
+            (Class::Extended, Val::Extended { parts, c }) => vec![parts, c],
             (Class::Same | Class::Unknown | Class::Affine { .. }, val) => vec![self.first(&val, ty)],
+            // Only for a value that is never defined on a path that is taken.
             (Class::Wide { .. }, val) => {
-                // Only for a value that is never defined on a path that is taken.
                 let c = self.first(&val, ty);
                 vec![self.i32(0), c]
+            }
+            (Class::Linear, val) => {
+                let base = self.first(&val, ty);
+                vec![base, self.i64(0)]
+            }
+            (Class::Extended, val) => {
+                let c = self.first(&val, ty);
+                vec![self.i64(0), c]
             }
         }
     }
@@ -157,8 +216,13 @@ impl Emit<'_, '_> {
     pub(super) fn first(&mut self, val: &Val, ty: RegTy) -> Value {
         match val {
             Val::Same(s) => *s,
-            Val::Affine { base, .. } => *base,
+            Val::Affine { base, .. } | Val::Linear { base, .. } => *base,
             Val::Wide { b, c, k, signed, .. } => self.wide_scalar(*b, *c, *k, *signed),
+            Val::Extended { parts, c } => {
+                let (b, _) = self.extended_parts(*parts);
+                let b = self.b.ins().sextend(types::I64, b);
+                self.b.ins().iadd(b, *c)
+            }
             Val::Lanes(list) => self.extract(list, ty, 0),
         }
     }

@@ -166,9 +166,11 @@ fn slot(slot: Slot, lanes: u32, frame: u32) -> Checked {
         Slot::Absent | Slot::Imm(_) => true,
         Slot::Lanes32(offset) => by_lane(offset, RegTy::B32),
         Slot::Lanes64(offset) => by_lane(offset, RegTy::B64),
-        Slot::Same { offset, chunk, .. } | Slot::Affine { offset, chunk, .. } | Slot::Wide { offset, chunk, .. } => {
-            by_chunk(offset, chunk)
-        }
+        Slot::Same { offset, chunk, .. }
+        | Slot::Affine { offset, chunk, .. }
+        | Slot::Wide { offset, chunk, .. }
+        | Slot::Linear { offset, chunk }
+        | Slot::Extended { offset, chunk } => by_chunk(offset, chunk),
     };
     fits(within, "an operand outside the frame")
 }

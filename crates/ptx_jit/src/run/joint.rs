@@ -32,6 +32,15 @@ impl Slot {
                 let at = offset as usize + 16 * (lane / chunk as usize);
                 read::<u64>(frame, at + 8).wrapping_add(index.wrapping_mul(k).cast_unsigned())
             }
+            Slot::Linear { offset, chunk } => {
+                let (at, lane) = place(offset, chunk, lane);
+                read::<u64>(frame, at).wrapping_add(read::<u64>(frame, at + 8).wrapping_mul(lane as u64))
+            }
+            Slot::Extended { offset, chunk } => {
+                let (at, lane) = place(offset, chunk, lane);
+                let index = read::<i32>(frame, at).wrapping_add(read::<i32>(frame, at + 4).wrapping_mul(lane as i32));
+                read::<u64>(frame, at + 8).wrapping_add_signed(index.into())
+            }
         }
     }
 }
@@ -55,11 +64,16 @@ impl Slot {
     }
 }
 
+/// Where a chunk's scalars lie, and the lane's number in the chunk.
+fn place(offset: u32, chunk: u32, lane: usize) -> (usize, usize) {
+    let chunk = chunk as usize;
+    (offset as usize + 16 * (lane / chunk), lane % chunk)
+}
+
 /// An index that is affine over the lanes of a chunk.
 fn affine(frame: *const u8, offset: u32, chunk: u32, stride: i32, lane: usize) -> u32 {
-    let chunk = chunk as usize;
-    let step = (lane % chunk) as u32;
-    read::<u32>(frame, offset as usize + 16 * (lane / chunk)).wrapping_add(step.wrapping_mul(stride.cast_unsigned()))
+    let (at, step) = place(offset, chunk, lane);
+    read::<u32>(frame, at).wrapping_add((step as u32).wrapping_mul(stride.cast_unsigned()))
 }
 
 /// Reads from a frame.
