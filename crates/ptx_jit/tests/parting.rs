@@ -24,6 +24,23 @@ fn lanes_that_run_one_after_another_know_their_numbers() {
     check(Form::default(), body, &mixed);
 }
 
+/// Products of 16 bits that lanes share, added to an index that they do not, in a register that is written once or several times.
+#[test]
+fn wide_products_of_halves() {
+    for ty in ["u16", "s16"] {
+        for (factor, again) in [("7", ""), ("%h2", "mov.u32 %r3, 4;"), ("0xffff", "mov.u32 %r3, %r4;")] {
+            let body = format!(
+                "ld.global.u16 %h1, [%rd0]; ld.global.u16 %h2, [%rd0+2]; mov.u32 %r3, %tid.x;\n\
+                 mad.wide.{ty} %r4, %h1, {factor}, %r3; {again} add.u32 %r5, %r3, %r4;\n\
+                 st.global.u32 [%rd1], %r4; st.global.u32 [%rd1+4], %r5;"
+            );
+            for words in [[0x7fff_8001, 3], [5, 9], [0x8000_ffff, 1]] {
+                check(Form::default(), &body, &|i| words[i as usize % 2]);
+            }
+        }
+    }
+}
+
 /// A loop of one block, that lanes leave after as many trips as a word of theirs says, and what they take along: numbers of all widths,
 /// and what is the same for all of them inside.
 #[test]

@@ -20,14 +20,12 @@ use crate::host::{Invalidate, Release};
 use crate::program::{Prepared, Shape, out_of_resources};
 use crate::space::Space;
 
-/// Time that a batch of CTAs should take, nanoseconds: long enough to make the lock cheap, short against a slice.
-const BATCH_NS: u64 = 50_000;
+/// Time that a batch of CTAs should take, nanoseconds, and most CTAs of one: long enough to make the lock cheap, short against a slice.
+const BATCH: (u64, u64) = (50_000, 256);
 /// The same where no other channel has had anything of the GPU for a while: neighbours among CTAs share lines of memory, and should have one cache.
-const ALONE_NS: u64 = 400_000;
+const BATCH_ALONE: (u64, u64) = (400_000, 512);
 /// A batch that took so long may have written memory for the first time.
 const LONG: Duration = Duration::from_micros(10);
-/// Most CTAs of a batch.
-const MAX_BATCH: u64 = 512;
 /// Most batches of an ordinary grid that are started and wait (each holds a stack and registers).
 const MAX_WAITING: usize = 256;
 
@@ -446,8 +444,8 @@ impl GridJob {
         let Some(range) = self.unstarted.last_mut() else { return Take::Nothing };
         let left: u64 = range.end - range.start;
         let share = left.div_ceil(2 * chip.workers);
-        let time = if alone { ALONE_NS } else { BATCH_NS };
-        let batch = (time / self.cta_ns).min(self.most).min(share).max(1);
+        let (time, most) = if alone { BATCH_ALONE } else { BATCH };
+        let batch = (time / self.cta_ns).min(most).min(self.most).min(share).max(1);
         // Of those that launch one at a time: what waits is to be seen in time.
         let count = if self.launched.is_quiet() { batch } else { 1 };
         let part = range.start..range.start + count;
@@ -487,7 +485,7 @@ impl GridJob {
             && ctas.afresh
         {
             self.cta_ns = per_cta.max(1);
-            self.most = MAX_BATCH.min(self.most.max(4 * ctas.done));
+            self.most = self.most.max(4 * ctas.done);
         }
         if !ctas.rest.is_empty() {
             let at = self.unstarted.partition_point(|range| range.start > ctas.rest.start);

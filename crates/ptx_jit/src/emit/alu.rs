@@ -281,16 +281,19 @@ impl Emit<'_, '_> {
             }
             Op::Mul { part, ty, a, b, .. } => self.affine_product(*part, *ty, *a, *b, class),
             Op::Mad { part, ty, a, b, c, .. } => {
-                let c_ty = if *part == MulPart::Wide { RegTy::B64 } else { ty.reg() };
+                let whole = if *part == MulPart::Wide { 2 * ty.bits() } else { ty.bits() };
+                let c_ty = if whole == 64 { RegTy::B64 } else { RegTy::B32 };
                 let both = classes::operand(&self.plan.classes, *a) == Class::Same
                     && classes::operand(&self.plan.classes, *b) == Class::Same;
                 let product = if both {
                     let x = scalar(self, a, ty.reg());
                     let y = scalar(self, b, ty.reg());
                     let (mut x, mut y) = (self.first(&x, ty.reg()), self.first(&y, ty.reg()));
-                    if *part == MulPart::Wide {
-                        x = self.extend(x, *ty);
-                        y = self.extend(y, *ty);
+                    match (*part, ty.bits()) {
+                        (MulPart::Wide, 32) => [x, y] = [x, y].map(|v| self.extend(v, *ty)),
+                        // In registers they are extended without a sign.
+                        (MulPart::Wide, _) if ty.is_signed() => [x, y] = [x, y].map(|v| self.extended_half(v)),
+                        _ => {}
                     }
                     Val::Same(self.scalar_product(x, y))
                 } else {
@@ -336,6 +339,12 @@ impl Emit<'_, '_> {
             _ => None,
         };
         (base, step)
+    }
+
+    /// The lower 16 bits of a number of 32 as one of 32, by their sign.
+    fn extended_half(&mut self, v: Value) -> Value {
+        let half = self.b.ins().ireduce(types::I16, v);
+        self.b.ins().sextend(types::I32, half)
     }
 
     pub(super) fn extend(&mut self, v: Value, ty: Ty) -> Value {
