@@ -797,7 +797,7 @@ impl Emit<'_, '_> {
         }
         let done = self.b.create_block();
         if fits {
-            self.store_stepped(Site { space, ty, count: srcs.len() as u32 }, &parts, &val, done);
+            self.store_stepped(Site { space, ty, count: srcs.len() as u32 }, parts, &val, done);
         }
         let vector = fits && whole_vector(ty, srcs.len());
         if (vector || srcs.len() <= FEW)
