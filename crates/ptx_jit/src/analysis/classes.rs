@@ -1,13 +1,13 @@
 //! How a register's value varies over the lanes of a chunk (so many consecutive threads that are run together).
 //!
-//! Three levels: the same in all lanes; affine, that is a base plus a constant times the lane number; varying. 64-bit
+//! Levels: the same in all lanes; affine, that is a base plus a multiple of the lane number; varying. 64-bit
 //! affine values keep the 32-bit index they were widened from, because the index may wrap within a chunk:
 //! `c + k * extend(b + stride * lane)`. Such a value is exact whatever the index does; only a contiguous access needs to
 //! know that it did not wrap, and asks at run time. An index that cannot wrap, since it is a thread's own, may be multiplied by a number
 //! that is known only when the code runs, as arrays have whose strides are parameters: `base + step * lane`. Languages whose indices have 32 bits
 //! compute in the upper halves of such numbers, and take out of these `c + extend(b + step * lane)`.
 //!
-//! A register of the first two levels is one scalar for the whole chunk, so lanes that are elsewhere must not miss its
+//! A register of the first two levels is a scalar or two for the whole chunk, so lanes that are elsewhere must not miss its
 //! old value: a write on one side of a divergent branch makes the register varying if it is live on another side or
 //! where the sides meet.
 
@@ -277,10 +277,22 @@ fn is_upper(op: &Op, uppers: &RegSet) -> bool {
     }
 }
 
+/// The class of what an operation writes, by what is known of the kernel besides the classes of what it reads.
+fn refined(flow: &Flow<'_>, classes: &[Class], op: &Op, dst: Reg, shape: Shape) -> Class {
+    // One that not all lanes have written has a value for each lane.
+    let index = |r: Reg| flow.index.contains(r) && matches!(classes[r.0 as usize], Class::Affine { .. });
+    match result(flow.kernel, classes, op, dst, shape) {
+        Class::Wide { stride, k, signed, .. } if extends(op, index) => Class::Wide { stride, k, signed, whole: true },
+        Class::Varying if is_extension(op, &flow.upper, classes) => Class::Extended,
+        Class::Varying if same_by_place(op, index, shape) => Class::Same,
+        class => class,
+    }
+}
+
 /// Is the result the same for the threads of a chunk because they lie in one row, side by side from a multiple of their
 /// number on? So are the number of their warp, and comparisons of their index with such multiples.
-fn same_by_place(op: &Op, index: &RegSet, shape: Shape) -> bool {
-    let is_index = |o: &Operand| matches!(o, Operand::Reg(r) if index.contains(*r));
+fn same_by_place(op: &Op, index: impl Fn(Reg) -> bool, shape: Shape) -> bool {
+    let is_index = |o: &Operand| matches!(o, Operand::Reg(r) if index(*r));
     let multiple = |n: u64| n.is_multiple_of(shape.lanes.into());
     shape.rowed()
         && match op {
@@ -297,15 +309,9 @@ fn same_by_place(op: &Op, index: &RegSet, shape: Shape) -> bool {
         }
 }
 
-/// Is the result the thread index x of each lane, extended? It has ten bits, and the lanes of a chunk lie side by side.
-fn is_whole(op: &Op, index: &RegSet, shape: Shape) -> bool {
-    let rows = shape.lanes > 1 && shape.rowed() && shape.block[0] > 1;
-    rows && matches!(op, Op::Cvt { dst_ty, src_ty, sat: false, a: Operand::Reg(r), .. }
-        if dst_ty.bits() == 64 && src_ty.bits() == 32 && !dst_ty.is_float() && !src_ty.is_float() && index.contains(*r))
-}
-
-fn extends_sign(op: &Op) -> bool {
-    matches!(op, Op::Cvt { src_ty, .. } if src_ty.is_signed())
+/// Is the result a thread's own index, extended? It has ten bits, and does not wrap.
+fn extends(op: &Op, index: impl Fn(Reg) -> bool) -> bool {
+    matches!(op, Op::Cvt { a: Operand::Reg(r), .. } if index(*r))
 }
 
 /// Is the result the upper half of what grows from lane to lane, and has nothing in its lower half?
@@ -389,15 +395,8 @@ fn propagate(flow: &Flow<'_>, live: &Liveness, forced: &RegSet, shape: Shape) ->
         let (inst, joint) = flow.insts[at];
         let guard = if joint { Class::Same } else { guard_class(&classes, inst.guard) };
         for dst in operands::writes(&inst.op) {
-            let new = match guard {
-                Class::Varying => Class::Varying,
-                _ if same_by_place(&inst.op, &flow.index, shape) => Class::Same,
-                _ if is_whole(&inst.op, &flow.index, shape) => {
-                    Class::Wide { stride: 1, k: 1, signed: extends_sign(&inst.op), whole: true }
-                }
-                _ if is_extension(&inst.op, &flow.upper, &classes) => Class::Extended,
-                _ => result(flow.kernel, &classes, &inst.op, dst, shape),
-            };
+            let new =
+                if guard == Class::Varying { Class::Varying } else { refined(flow, &classes, &inst.op, dst, shape) };
             let old = classes[dst.0 as usize];
             let met = old.meet(new);
             if met == old {

@@ -312,7 +312,7 @@ impl Emit<'_, '_> {
             let end = self.b.ins().iadd_imm_s(first, distance * others);
             let (low, high) = if distance > 0 { (first, end) } else { (end, first) };
             let grows = self.b.ins().icmp(condition(Cmp::Le), low, high);
-            let whole = c.map(|_| self.is_whole(b, stride, extends_sign));
+            let whole = c.map(|_| self.stays_in_range(b, stride, extends_sign));
             Index { low, high, grows: whole.map_or(grows, |whole| self.b.ins().band(grows, whole)) }
         });
         if let Cmp::Eq | Cmp::Ne = bound.cmp {

@@ -2,7 +2,8 @@
 //!
 //! Fast paths, chosen by the class of the address: one scalar access for an address that all lanes share; vector accesses
 //! for consecutive elements, if at run time the range lies inside its space, is aligned, and the index did not wrap, of which only active lanes
-//! store theirs; scalar accesses after the same check for elements at another fixed distance; an access per lane, if all are inside and
+//! store theirs; scalar accesses after the same check for elements at another fixed distance; one or the other for elements at a distance
+//! that is known when the code runs ([`super::stepped`]); an access per lane, if all are inside and
 //! aligned. Everything else is done lane by lane in a helper, which also finds out what exactly is wrong. Several accesses may be checked
 //! at once: see [`super::ask`].
 
@@ -386,7 +387,7 @@ impl Emit<'_, '_> {
         let (first, wraps) = match val {
             Val::Affine { base, .. } => (*base, None),
             Val::Wide { b, c, stride, k, signed } => {
-                let fine = self.is_whole(*b, *stride, *signed);
+                let fine = self.stays_in_range(*b, *stride, *signed);
                 (self.wide_scalar(*b, *c, *k, *signed), Some(fine))
             }
             _ => return None,
@@ -402,7 +403,7 @@ impl Emit<'_, '_> {
     }
 
     /// Does an index of 32 bits that grows from lane to lane, from `b` on, not wrap in a chunk?
-    pub(super) fn is_whole(&mut self, b: Value, stride: i32, signed: bool) -> Value {
+    pub(super) fn stays_in_range(&mut self, b: Value, stride: i32, signed: bool) -> Value {
         let others = self.lanes_per_chunk() as i64 - 1;
         let last = self.b.ins().iadd_imm_s(b, i64::from(stride) * others);
         let order = match (signed, stride > 0) {

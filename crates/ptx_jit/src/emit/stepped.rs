@@ -12,8 +12,8 @@ use super::{Emit, Val};
 use crate::abi::Site;
 use crate::abi::place::Lanes;
 
-/// Most bytes from lane to lane, as a power of two: the last lane's place is not to wrap.
-const MAX_STEP: u32 = 32;
+/// Bits of a step from lane to lane: the last lane's place is not to wrap.
+const STEP_BITS: u32 = 32;
 
 /// Where lanes access memory.
 struct Stepped {
@@ -23,6 +23,8 @@ struct Stepped {
     step: Value,
     /// What must hold for that.
     fine: Checks,
+    /// Has the step 32 bits?
+    short: bool,
 }
 
 impl Emit<'_, '_> {
@@ -32,7 +34,7 @@ impl Emit<'_, '_> {
             return None;
         }
         match *val {
-            Val::Linear { base, step } => Some(Stepped { first: base, step, fine: Checks::new() }),
+            Val::Linear { base, step } => Some(Stepped { first: base, step, fine: Checks::new(), short: false }),
             Val::Extended { parts, c } => {
                 let (b, step) = self.extended_parts(parts);
                 let b = self.b.ins().sextend(types::I64, b);
@@ -42,7 +44,7 @@ impl Emit<'_, '_> {
                 let low = self.b.ins().ireduce(types::I32, last);
                 let low = self.b.ins().sextend(types::I64, low);
                 let whole = self.b.ins().icmp(IntCC::Equal, low, last);
-                Some(Stepped { first: self.b.ins().iadd(b, c), step, fine: vec![whole] })
+                Some(Stepped { first: self.b.ins().iadd(b, c), step, fine: vec![whole], short: true })
             }
             _ => None,
         }
@@ -50,7 +52,7 @@ impl Emit<'_, '_> {
 
     /// Host address of elements of `size` bytes one behind another, and what must hold for them to be that and to be accessed at once.
     fn in_row(&mut self, space: Space, stepped: &Stepped, size: i64) -> (Value, Checks) {
-        let Stepped { first, step, ref fine } = *stepped;
+        let Stepped { first, step, ref fine, .. } = *stepped;
         let mut ok = vec![self.b.ins().icmp_imm_s(IntCC::Equal, step, size)];
         ok.extend(fine);
         let (host, inside) = self.resolve(space, first, size * self.lanes_per_chunk() as i64, size);
@@ -61,10 +63,12 @@ impl Emit<'_, '_> {
 
     /// The same for elements at any distance.
     fn in_steps(&mut self, space: Space, stepped: &Stepped, size: i64) -> (Value, Checks) {
-        let Stepped { first, step, ref fine } = *stepped;
-        let half = self.b.ins().iadd_imm_s(step, 1 << (MAX_STEP - 1));
-        let mut ok = vec![self.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, half, 1 << MAX_STEP)];
-        ok.extend(fine);
+        let Stepped { first, step, ref fine, short } = *stepped;
+        let mut ok = fine.clone();
+        if !short {
+            let half = self.b.ins().iadd_imm_s(step, 1 << (STEP_BITS - 1));
+            ok.push(self.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, half, 1 << STEP_BITS));
+        }
         // If the first and the last are aligned, the step is: there is an odd number of them.
         let others = self.lanes_per_chunk() as i64 - 1;
         let ahead = self.b.ins().imul_imm_s(step, others);
