@@ -197,10 +197,12 @@ impl Store {
     fn open_file(file: &Path) -> Result<Store, StoreError> {
         let open = || -> Result<Store, redb::Error> {
             let mut builder = Database::builder();
-            let database = builder.set_cache_size(CACHE_BYTES).create(file)?;
+            let mut database = builder.set_cache_size(CACHE_BYTES).create(file)?;
+            // Sums over all pages: where somebody has written into the file, it may panic while another panic is under way, which nothing
+            // catches.
+            database.check_integrity()?;
             Ok(Store { database: Some(database) })
         };
-        // Of a file that somebody has written into, it finds much out by itself, but not all.
         catch_unwind(AssertUnwindSafe(open))
             .unwrap_or_else(|_| Err(redb::Error::Corrupted("it could not be read".into())))
             .map_err(StoreError::from)
