@@ -19,7 +19,7 @@ use crate::analysis::graph::NodeId;
 use crate::analysis::pointers::Pointers;
 use crate::analysis::{self, Plan, early, width};
 use crate::compiler::Watch;
-use crate::emit::{self, joint};
+use crate::emit::{self, Emitted, joint};
 use crate::image::{Form, Loop, Machine, Region};
 use crate::{CompileError, MAX_STACK_BYTES};
 use assemble::{Assembled, Assembler, Piece};
@@ -244,9 +244,11 @@ fn region(
     let builder = FunctionBuilder::new(&mut context.func, builder_context);
     let config = isa.frontend_config();
     let emitted = emit::emit_region(kernel, plan, index, &mut attached, builder, config, (floats, pointers));
-    let (sinkable, rare) = emitted.map_err(|u| CompileError::Unsupported { line: u.line, what: u.what })?;
+    let Emitted { sinkable, rare, loops } =
+        emitted.map_err(|u| CompileError::Unsupported { line: u.line, what: u.what })?;
     emit::remove_unused(&mut context.func);
     emit::sink_rare(&mut context.func, &rare);
+    emit::keep_aside(&mut context.func, &loops);
     emit::sink(&mut context.func, &sinkable);
     emit::place_users(&mut context.func);
     watch.check()?;

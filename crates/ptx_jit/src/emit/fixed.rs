@@ -166,11 +166,12 @@ impl Emit<'_, '_> {
         if reach.scale % reach.size != 0 || self.rooms.len() == MAX_ROOMS {
             return None;
         }
-        let at = self.fixed_base(&reach.base);
+        let base = self.fixed_base(&reach.base);
+        let known = self.hosts.get(&base).copied();
         let (below, window, delta) = (self.inv.below_window, self.inv.window_bytes, self.inv.delta);
         let mut cursor = self.at_entry();
         // The offset in the window is (index + bias) * scale + rest.
-        let offset = cursor.ins().iadd(at, below);
+        let offset = cursor.ins().iadd(base, below);
         let bias = cursor.ins().sshr_imm_u(offset, i64::from(shift));
         let rest = cursor.ins().band_imm_u(offset, reach.scale - 1);
         let most = cursor.ins().iadd_imm_s(window, -reach.span);
@@ -211,7 +212,7 @@ impl Emit<'_, '_> {
             limit = cursor.ins().select(odd, zero, limit);
             count = cursor.ins().select(odd, zero, count);
         }
-        let at = cursor.ins().iadd(at, delta);
+        let at = known.unwrap_or_else(|| cursor.ins().iadd(base, delta));
         let from_low = cursor.ins().ishl_imm_u(low, i64::from(shift));
         let lanes = LaneRoom {
             low: cursor.ins().ireduce(types::I32, low),
@@ -219,6 +220,7 @@ impl Emit<'_, '_> {
             host: cursor.ins().iadd(at, from_low),
         };
         let room = Room { at, bias, limit, lanes };
+        self.hosts.insert(base, at);
         self.rooms.push((reach.clone(), room));
         Some(room)
     }

@@ -109,8 +109,17 @@ fn runs_by_lanes(plan: &Plan, region: &Region) -> bool {
     plan.lanes() == 1 && !region.masked
 }
 
-/// Emits the function of region `index` of the plan into `b`; tells the loads that [`super::sink`] may move, and the code to which
-/// [`super::sink_rare`] may move others.
+/// What is known of the code of a region.
+pub(crate) struct Emitted {
+    /// Loads that [`super::sink`] may move.
+    pub(crate) sinkable: Vec<Inst>,
+    /// Code to which [`super::sink_rare`] may move others.
+    pub(crate) rare: Vec<Rare>,
+    /// Numbers of the blocks of loops, for [`super::keep_aside`].
+    pub(crate) loops: Vec<Range<u32>>,
+}
+
+/// Emits the function of region `index` of the plan into `b`.
 pub(crate) fn emit_region(
     k: &Kernel,
     plan: &Plan,
@@ -119,7 +128,7 @@ pub(crate) fn emit_region(
     mut b: FunctionBuilder<'_>,
     config: cranelift_codegen::isa::TargetFrontendConfig,
     (floats, pointers): (&Floats, &Pointers),
-) -> Result<(Vec<Inst>, Vec<Rare>), Unsupported> {
+) -> Result<Emitted, Unsupported> {
     let region = &plan.regions[index];
     let entry = b.create_block();
     b.append_block_params_for_function_params(entry);
@@ -177,6 +186,7 @@ pub(crate) fn emit_region(
         places: Vec::new(),
         fixed: HashMap::new(),
         bases: Vec::new(),
+        hosts: HashMap::new(),
         rooms: Vec::new(),
         least: Vec::new(),
         loaded: HashMap::new(),
@@ -196,6 +206,7 @@ pub(crate) fn emit_region(
         pointers,
         sinkable: Vec::new(),
         rare: Vec::new(),
+        loops: Vec::new(),
         written: RegSet::default(),
         touched: region.touched(&plan.live),
     };
@@ -249,7 +260,11 @@ pub(crate) fn emit_region(
     }
     e.enter(&blocks);
     for &n in &nodes {
+        let begin = e.b.func.dfg.num_blocks() as u32;
         e.full_node(n, &blocks);
+        if plan.ordering.is_looped(n) {
+            e.loops.push(begin..e.b.func.dfg.num_blocks() as u32);
+        }
     }
     if region.masked {
         for (i, &n) in nodes.iter().enumerate() {
@@ -278,9 +293,9 @@ pub(crate) fn emit_region(
     e.b.ins().return_(&[exits]);
     let failure = e.unsupported.take();
     e.b.seal_all_blocks();
-    let Emit { b, sinkable, rare, .. } = e;
+    let Emit { b, sinkable, rare, loops, .. } = e;
     b.finalize(config);
-    failure.map_or(Ok((sinkable, rare)), Err)
+    failure.map_or(Ok(Emitted { sinkable, rare, loops }), Err)
 }
 
 impl<'a> Emit<'a, '_> {

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod alu;
+mod aside;
 mod ask;
 mod atomic;
 mod bounds;
@@ -28,6 +29,7 @@ mod value;
 mod warps;
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use cranelift_codegen::ir::{
     AbiParam, Block, BlockArg, Endianness, ExtFuncData, ExternalName, FuncRef, Function, Inst, InstBuilder,
@@ -144,6 +146,8 @@ pub(crate) struct Emit<'a, 'f> {
     /// The same for registers and addresses that are the same in the whole grid, and for what may be accessed by them; see `fixed`.
     fixed: HashMap<Reg, Value>,
     bases: Vec<(Base, Value)>,
+    /// Host addresses of those: one for all that is accessed from there, which is one register.
+    hosts: HashMap<Value, Value>,
     rooms: Vec<(fixed::Reach, fixed::Room)>,
     /// The lower one of two limits.
     least: Vec<([Value; 2], Value)>,
@@ -180,6 +184,8 @@ pub(crate) struct Emit<'a, 'f> {
     sinkable: Vec<Inst>,
     /// Code for what [`ask`] has found not to hold.
     rare: Vec<rare::Rare>,
+    /// Numbers of the blocks of loops.
+    loops: Vec<Range<u32>>,
     /// Registers that the region may write.
     written: RegSet,
     /// These, and registers that it reads before it writes them.
@@ -606,7 +612,8 @@ pub(crate) fn region_signature() -> Signature {
 }
 
 pub(crate) use ahead::FETCH;
-pub(crate) use flow::{emit_region, only_exit};
+pub(crate) use aside::keep_aside;
+pub(crate) use flow::{Emitted, emit_region, only_exit};
 pub(crate) use rare::sink_rare;
 pub(crate) use sink::{place_users, sink};
 pub(crate) use unused::remove_unused;
