@@ -246,7 +246,14 @@ pub(crate) struct Ordering {
 impl Ordering {
     /// Is the node in a loop?
     pub(crate) fn is_looped(&self, n: NodeId) -> bool {
-        self.loops.iter().any(|&(begin, end)| (begin..=end).contains(&self.position[n]))
+        self.innermost(n).is_some()
+    }
+
+    /// The nodes of the innermost loop that the node is in.
+    pub(crate) fn innermost(&self, n: NodeId) -> Option<&[NodeId]> {
+        let at = self.position[n];
+        let &(begin, end) = self.loops.iter().rfind(|(begin, end)| (*begin..=*end).contains(&at))?;
+        Some(&self.nodes[begin..=end])
     }
 }
 

@@ -7,9 +7,7 @@ use std::ops::Range;
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::entity::SecondaryMap;
 use cranelift_codegen::entity::packed_option::PackedOption;
-use cranelift_codegen::ir::{
-    Block, Function, Inst, InstBuilder, Opcode, StackSlot, StackSlotData, StackSlotKind, Value, types,
-};
+use cranelift_codegen::ir::{Block, Function, Inst, InstBuilder, Opcode, StackSlot, Value, types};
 
 /// Has cold blocks of loops, which are given by numbers of blocks, load what the first block computes. Values must have no aliases.
 pub(crate) fn keep_aside(func: &mut Function, loops: &[Range<u32>]) {
@@ -49,7 +47,7 @@ fn is_kept(func: &Function, entry: Block, v: Value) -> bool {
 /// Stores a value at the end of the first block; says where.
 fn put_aside(func: &mut Function, entry: Block, v: Value) -> StackSlot {
     let bytes = func.dfg.value_type(v).bytes();
-    let slot = func.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 3));
+    let slot = super::slot(func, bytes);
     let mut cursor = FuncCursor::new(func);
     cursor.goto_last_inst(entry);
     cursor.ins().stack_store(types::I64, v, slot, 0);
@@ -64,6 +62,39 @@ mod tests {
     use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 
     use super::*;
+    use crate::abi::Attached;
+    use crate::analysis::floats::Floats;
+    use crate::analysis::pointers::Pointers;
+    use crate::analysis::width::plan_widest;
+    use crate::emit::{Emitted, emit_region, region_signature};
+
+    /// In how many nodes of loops rare code is looked for, in all regions of one of the kernels that are measured.
+    fn looped(name: &str, block: [u32; 3]) -> usize {
+        let text = include_bytes!("../../../sundial/kernels/engine.ptx");
+        let program = ptx::Program::parse(text).unwrap();
+        let kernel = program.lower(program.find_entry(name).unwrap(), &|_| None).unwrap();
+        let plan = plan_widest(&kernel, block, usize::MAX, false).unwrap();
+        let known = (&Floats::of(&kernel), &Pointers::of(&kernel, &plan.live.live_in[0]));
+        let isa = cranelift_native::builder().unwrap().finish(settings::Flags::new(settings::builder())).unwrap();
+        let emitted = |index| {
+            let mut func = Function::with_name_signature(Default::default(), region_signature());
+            let mut context = FunctionBuilderContext::new();
+            let b = FunctionBuilder::new(&mut func, &mut context);
+            let emitted = emit_region(&kernel, &plan, index, &mut Attached::default(), b, isa.frontend_config(), known);
+            let Emitted { loops, .. } = emitted.unwrap_or_else(|e| panic!("{name}, line {}: {}", e.line, e.what));
+            assert!(loops.iter().all(|of| !of.is_empty() && of.end as usize <= func.dfg.num_blocks()));
+            loops.len()
+        };
+        (0..plan.regions.len()).map(emitted).sum()
+    }
+
+    #[test]
+    fn loops_are_those_of_one_region() {
+        assert_eq!(looped("spmv", [128, 1, 1]), 2);
+        assert_eq!(looped("saxpy", [256, 1, 1]), 0);
+        // Its loop has barriers.
+        assert_eq!(looped("matmul", [16, 16, 1]), 0);
+    }
 
     /// A loop, with rare code that uses two numbers of the first block, one of them twice, a constant, an argument and what the loop
     /// counts; and the same behind the loop.

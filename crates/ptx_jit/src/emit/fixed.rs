@@ -167,7 +167,8 @@ impl Emit<'_, '_> {
             return None;
         }
         let base = self.fixed_base(&reach.base);
-        let known = self.hosts.get(&base).copied();
+        // One for all that is accessed from there, which is one register.
+        let known = self.rooms.iter().find(|(of, _)| of.base == reach.base).map(|(_, room)| room.at);
         let (below, window, delta) = (self.inv.below_window, self.inv.window_bytes, self.inv.delta);
         let mut cursor = self.at_entry();
         // The offset in the window is (index + bias) * scale + rest.
@@ -220,7 +221,6 @@ impl Emit<'_, '_> {
             host: cursor.ins().iadd(at, from_low),
         };
         let room = Room { at, bias, limit, lanes };
-        self.hosts.insert(base, at);
         self.rooms.push((reach.clone(), room));
         Some(room)
     }

@@ -104,6 +104,13 @@ pub(crate) fn only_exit(plan: &Plan, region: &Region) -> Option<NodeId> {
     }
 }
 
+/// Nodes of loops that are in the region as a whole.
+fn looped(plan: &Plan, region: &Region) -> HashSet<NodeId> {
+    let nodes: HashSet<NodeId> = region.nodes.iter().copied().collect();
+    let loops = plan.ordering.loops.iter().map(|&(begin, end)| &plan.ordering.nodes[begin..=end]);
+    loops.filter(|of| of.iter().all(|n| nodes.contains(n))).flatten().copied().collect()
+}
+
 /// Are a warp's active lanes run one after another, and no others looked at?
 fn runs_by_lanes(plan: &Plan, region: &Region) -> bool {
     plan.lanes() == 1 && !region.masked
@@ -115,7 +122,7 @@ pub(crate) struct Emitted {
     pub(crate) sinkable: Vec<Inst>,
     /// Code to which [`super::sink_rare`] may move others.
     pub(crate) rare: Vec<Rare>,
-    /// Numbers of the blocks of loops, for [`super::keep_aside`].
+    /// Numbers of the blocks of code for full chunks of nodes in loops, for [`super::keep_aside`].
     pub(crate) loops: Vec<Range<u32>>,
 }
 
@@ -136,8 +143,8 @@ pub(crate) fn emit_region(
     let params = b.block_params(entry).to_vec();
     let (ctx, first_warp, end_warp) = (params[0], params[1], params[2]);
     let inv = invariants(&mut b, ctx);
-    let scratch = slot(&mut b, super::SCRATCH_BYTES);
-    let pending = slot(&mut b, 4 * region.nodes.len() as u32);
+    let scratch = slot(b.func, super::SCRATCH_BYTES);
+    let pending = slot(b.func, 4 * region.nodes.len() as u32);
     if region.masked {
         let zero = b.ins().iconst(types::I32, 0);
         for i in 0..region.nodes.len() {
@@ -146,7 +153,7 @@ pub(crate) fn emit_region(
     }
     let frames = b.ins().load(types::I64, trusted(), ctx, at::FRAMES);
     // In memory: a variable would be handed from block to block through the whole region.
-    let exits = slot(&mut b, 8);
+    let exits = slot(b.func, 8);
     let only_exit = only_exit(plan, region);
     let taken = b.ins().iconst(types::I64, i64::from(only_exit.is_some()));
     b.ins().stack_store(types::I64, taken, exits, 0);
@@ -186,7 +193,6 @@ pub(crate) fn emit_region(
         places: Vec::new(),
         fixed: HashMap::new(),
         bases: Vec::new(),
-        hosts: HashMap::new(),
         rooms: Vec::new(),
         least: Vec::new(),
         loaded: HashMap::new(),
@@ -202,11 +208,14 @@ pub(crate) fn emit_region(
         looping: false,
         steps: warps.by_turns().then(|| Steps::of(k, plan.shape.block)),
         fetched: Vec::new(),
+        trips: None,
+        fetched_trips: Vec::new(),
         floats,
         pointers,
         sinkable: Vec::new(),
         rare: Vec::new(),
         loops: Vec::new(),
+        looped: looped(plan, region),
         written: RegSet::default(),
         touched: region.touched(&plan.live),
     };
@@ -262,7 +271,7 @@ pub(crate) fn emit_region(
     for &n in &nodes {
         let begin = e.b.func.dfg.num_blocks() as u32;
         e.full_node(n, &blocks);
-        if plan.ordering.is_looped(n) {
+        if e.looped.contains(&n) {
             e.loops.push(begin..e.b.func.dfg.num_blocks() as u32);
         }
     }
@@ -313,16 +322,9 @@ impl<'a> Emit<'a, '_> {
         if self.vectors < MANY_VECTORS {
             return stays;
         }
-        let Plan { ordering, live, .. } = self.plan;
-        let inside = |n: &NodeId| self.region.nodes.contains(n);
         let mut looped = RegSet::default();
-        for &(begin, end) in &ordering.loops {
-            let nodes = &ordering.nodes[begin..=end];
-            if nodes.iter().all(inside) {
-                for &n in nodes {
-                    looped.add(&live.exposed[n]);
-                }
-            }
+        for &n in &self.looped {
+            looped.add(&self.plan.live.exposed[n]);
         }
         for r in self.touched.iter() {
             let changes = self.written.contains(r) || looped.contains(r);
@@ -432,6 +434,8 @@ impl<'a> Emit<'a, '_> {
         self.b.switch_to_block(blocks.full[&n]);
         self.exec = None;
         self.looping = self.plan.ordering.is_looped(n);
+        self.trips = self.trips(n);
+        self.fetched_trips.clear();
         let ends = self.ends(n);
         self.body(n, ends.as_ref().map_or(&[], |ends| ends.late()));
         let full = self.full_bits();

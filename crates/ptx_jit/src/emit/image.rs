@@ -82,8 +82,8 @@ impl Emit<'_, '_> {
 
     fn image_rows(&mut self) -> StackSlot {
         let bytes = LANE_BYTES * self.lanes_per_chunk() as u32;
-        let b = &mut self.b;
-        *self.image_rows.get_or_insert_with(|| slot(b, bytes))
+        let func = &mut *self.b.func;
+        *self.image_rows.get_or_insert_with(|| slot(func, bytes))
     }
 
     /// The lanes of an operand as words of so many bytes.

@@ -270,7 +270,7 @@ impl Emit<'_, '_> {
     }
 
     /// The same as an address and a displacement, which instructions of the processor add at no cost.
-    fn displaced(&mut self, space: Space, host: Host) -> Displaced {
+    pub(super) fn displaced(&mut self, space: Space, host: Host) -> Displaced {
         let (Host::Whole(v) | Host::InSpace(v)) = host;
         let number = self.number_added(v).filter(|(_, by)| (-MAX_DISTANCE..=MAX_DISTANCE).contains(by));
         let (v, by) = number.map_or((v, 0), |(v, by)| (v, by as i32));
@@ -543,6 +543,7 @@ impl Emit<'_, '_> {
         };
         let lanes = self.active_lanes();
         if ok.is_empty() {
+            self.fetch_trips_ahead(&site, addr, host);
             let host = self.displaced(space, host);
             return self.for_lanes(lanes, |e| access(e, host));
         }
@@ -570,6 +571,9 @@ impl Emit<'_, '_> {
         let given = self.for_lanes(lanes, |e| access(e, (resolved, 0)));
         self.jump_with(on, &given);
         self.b.switch_to_block(fast);
+        if !self.twice {
+            self.fetch_trips_ahead(&site, addr, host);
+        }
         let host = self.displaced(space, host);
         let given = self.for_lanes(lanes, |e| access(e, host));
         self.jump_with(on, &given);

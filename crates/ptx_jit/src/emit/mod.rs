@@ -28,7 +28,7 @@ mod unused;
 mod value;
 mod warps;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use cranelift_codegen::ir::{
@@ -146,8 +146,6 @@ pub(crate) struct Emit<'a, 'f> {
     /// The same for registers and addresses that are the same in the whole grid, and for what may be accessed by them; see `fixed`.
     fixed: HashMap<Reg, Value>,
     bases: Vec<(Base, Value)>,
-    /// Host addresses of those: one for all that is accessed from there, which is one register.
-    hosts: HashMap<Value, Value>,
     rooms: Vec<(fixed::Reach, fixed::Room)>,
     /// The lower one of two limits.
     least: Vec<([Value; 2], Value)>,
@@ -178,14 +176,19 @@ pub(crate) struct Emit<'a, 'f> {
     steps: Option<Steps>,
     /// What has been fetched for them; see `ahead`.
     fetched: Vec<(Reg, i64)>,
+    /// The same from trip to trip of the loop that the node is in, and lines that have been fetched for later ones, by what is added to a value.
+    trips: Option<Steps>,
+    fetched_trips: Vec<(Value, i64)>,
     floats: &'a Floats,
     pointers: &'a Pointers,
     /// Loads that [`sink`] may move.
     sinkable: Vec<Inst>,
     /// Code for what [`ask`] has found not to hold.
     rare: Vec<rare::Rare>,
-    /// Numbers of the blocks of loops.
+    /// Numbers of the blocks of full code of nodes in loops.
     loops: Vec<Range<u32>>,
+    /// Nodes of loops that are in the region as a whole.
+    looped: HashSet<NodeId>,
     /// Registers that the region may write.
     written: RegSet,
     /// These, and registers that it reads before it writes them.
@@ -595,8 +598,8 @@ fn import(func: &mut Function, helper: Helper, entry: bool, signature: Signature
     func.import_function(ExtFuncData { name: ExternalName::user(name), signature, colocated: false, patchable: false })
 }
 
-fn slot(b: &mut FunctionBuilder<'_>, bytes: u32) -> StackSlot {
-    b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 4))
+fn slot(func: &mut Function, bytes: u32) -> StackSlot {
+    func.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 4))
 }
 
 fn arg(v: Value) -> BlockArg {

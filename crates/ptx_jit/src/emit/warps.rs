@@ -153,7 +153,7 @@ impl Turns {
         let rest = b.ins().isub(row, taken);
         b.ins().store(trusted(), rest, ctx, at::ROW);
         b.ins().store(trusted(), taken, ctx, at::BEGUN);
-        let left = slot(b, 8);
+        let left = slot(b.func, 8);
         let [head, done] = [(); 2].map(|()| b.create_block());
         let first_of_turn = b.append_block_param(head, types::I64);
         b.ins().jump(head, &[arg(first)]);
