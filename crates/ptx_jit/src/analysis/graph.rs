@@ -239,21 +239,16 @@ pub(crate) struct Ordering {
     pub(crate) nodes: Vec<NodeId>,
     /// Positions by node.
     pub(crate) position: Vec<usize>,
-    /// Loops as first (header) and last position, outer before inner.
+    /// Loops as first (header) and last position, outer before inner, in the order of the first.
     pub(crate) loops: Vec<(usize, usize)>,
+    /// By node, the innermost loop that it is in.
+    pub(crate) innermost: Vec<Option<(usize, usize)>>,
 }
 
 impl Ordering {
     /// Is the node in a loop?
     pub(crate) fn is_looped(&self, n: NodeId) -> bool {
-        self.innermost(n).is_some()
-    }
-
-    /// The nodes of the innermost loop that the node is in.
-    pub(crate) fn innermost(&self, n: NodeId) -> Option<&[NodeId]> {
-        let at = self.position[n];
-        let &(begin, end) = self.loops.iter().rfind(|(begin, end)| (*begin..=*end).contains(&at))?;
-        Some(&self.nodes[begin..=end])
+        self.innermost[n].is_some()
     }
 }
 
@@ -263,7 +258,12 @@ const MAX_NESTING: usize = 200;
 /// Orders the nodes; `None` if loops nest too deeply.
 pub(crate) fn order(successors: &[Vec<NodeId>]) -> Option<Ordering> {
     let count = successors.len();
-    let mut out = Ordering { nodes: Vec::with_capacity(count), position: vec![0; count], loops: Vec::new() };
+    let mut out = Ordering {
+        nodes: Vec::with_capacity(count),
+        position: vec![0; count],
+        loops: Vec::new(),
+        innermost: vec![None; count],
+    };
     let all: Vec<NodeId> = (0..count).collect();
     let mut search = Search {
         member: vec![0; count],
@@ -275,6 +275,9 @@ pub(crate) fn order(successors: &[Vec<NodeId>]) -> Option<Ordering> {
     emit(successors, &all, &mut search, 0, &mut out)?;
     for (at, &node) in out.nodes.iter().enumerate() {
         out.position[node] = at;
+    }
+    for &(begin, end) in &out.loops {
+        out.nodes[begin..=end].iter().for_each(|&n| out.innermost[n] = Some((begin, end)));
     }
     Some(out)
 }

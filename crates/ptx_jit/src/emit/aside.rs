@@ -69,7 +69,7 @@ mod tests {
     use crate::emit::{Emitted, emit_region, region_signature};
 
     /// In how many nodes of loops rare code is looked for, in all regions of one of the kernels that are measured.
-    fn looped(name: &str, block: [u32; 3]) -> usize {
+    fn nodes(name: &str, block: [u32; 3]) -> usize {
         let text = include_bytes!("../../../sundial/kernels/engine.ptx");
         let program = ptx::Program::parse(text).unwrap();
         let kernel = program.lower(program.find_entry(name).unwrap(), &|_| None).unwrap();
@@ -90,10 +90,10 @@ mod tests {
 
     #[test]
     fn loops_are_those_of_one_region() {
-        assert_eq!(looped("spmv", [128, 1, 1]), 2);
-        assert_eq!(looped("saxpy", [256, 1, 1]), 0);
+        assert_eq!(nodes("spmv", [128, 1, 1]), 2);
+        assert_eq!(nodes("saxpy", [256, 1, 1]), 0);
         // Its loop has barriers.
-        assert_eq!(looped("matmul", [16, 16, 1]), 0);
+        assert_eq!(nodes("matmul", [16, 16, 1]), 0);
     }
 
     /// A loop, with rare code that uses two numbers of the first block, one of them twice, a constant, an argument and what the loop

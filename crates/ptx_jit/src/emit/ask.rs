@@ -26,9 +26,8 @@ const MOST: usize = 256;
 /// Most conditions that are asked in a row: what each computes is kept for the accesses.
 const MOST_ASKED: usize = 12;
 
-/// Most that is added to an index, and how often.
+/// Most that is added to an index.
 const MOST_AHEAD: i64 = 256;
-const MOST_ADDED: usize = 4;
 
 /// Accesses of a node that can be asked about together, and where the instructions end that belong to them.
 struct Segment {
@@ -118,7 +117,9 @@ impl<'a> Emit<'a, '_> {
         self.b.switch_to_block(slow);
         (self.checked, self.indices) = (checked.clone(), indices.clone());
         let others = self.b.func.dfg.num_blocks();
+        self.rarely = true;
         self.instructions(insts, first..end, late);
+        self.rarely = false;
         self.b.ins().jump(on, &[]);
         let others = others as u32..self.b.func.dfg.num_blocks() as u32;
         for block in others.clone().map(Block::from_u32).chain([slow]) {
@@ -238,7 +239,7 @@ impl<'a> Emit<'a, '_> {
             }
             let val = self.get(r);
             let Some((pointer, index)) = self.pointer(r, &val) else { continue };
-            let (index, ahead) = self.ahead(index);
+            let (index, ahead) = self.sum(index);
             let at = addr.offset.checked_add(size).and_then(|_| pointer.base.number.checked_add(addr.offset));
             let by = pointer.scale.checked_mul(ahead).and_then(|by| by.checked_add(at?));
             let (0..=MOST_AHEAD, Some(by)) = (ahead, by) else { continue };
@@ -291,16 +292,6 @@ impl<'a> Emit<'a, '_> {
                 self.checked.push(Checked::of_one(series.space, (r, offset), series.size, host, fine));
             }
         }
-    }
-
-    /// A value of 32 bits as another one to which a number is added; they may wrap.
-    fn ahead(&self, v: Value) -> (Value, i64) {
-        let (mut v, mut ahead) = (self.b.func.dfg.resolve_aliases(v), 0_i64);
-        for _ in 0..MOST_ADDED {
-            let Some((other, by)) = self.number_added(v) else { break };
-            (v, ahead) = (other, ahead + i64::from(by as i32));
-        }
-        (v, ahead)
     }
 
     /// What must hold for an access that is one for all lanes, or one for each side by side.

@@ -24,7 +24,7 @@ use crate::abi::context::at;
 use crate::abi::{Attached, Helper};
 use crate::analysis::classes::Class;
 use crate::analysis::floats::Floats;
-use crate::analysis::graph::{NodeId, NodeTerm};
+use crate::analysis::graph::{NodeId, NodeTerm, Ordering};
 use crate::analysis::operands;
 use crate::analysis::pointers::Pointers;
 use crate::analysis::regset::RegSet;
@@ -106,9 +106,17 @@ pub(crate) fn only_exit(plan: &Plan, region: &Region) -> Option<NodeId> {
 
 /// Nodes of loops that are in the region as a whole.
 fn looped(plan: &Plan, region: &Region) -> HashSet<NodeId> {
-    let nodes: HashSet<NodeId> = region.nodes.iter().copied().collect();
-    let loops = plan.ordering.loops.iter().map(|&(begin, end)| &plan.ordering.nodes[begin..=end]);
-    loops.filter(|of| of.iter().all(|n| nodes.contains(n))).flatten().copied().collect()
+    let Ordering { nodes, position, loops, .. } = &plan.ordering;
+    let inside: HashSet<NodeId> = region.nodes.iter().copied().collect();
+    let positions = || region.nodes.iter().map(|&n| position[n]);
+    let (Some(first), Some(last)) = (positions().min(), positions().max()) else { return HashSet::new() };
+    let from_first = &loops[loops.partition_point(|&(begin, _)| begin < first)..];
+    let near = from_first.iter().take_while(|&&(begin, _)| begin <= last).filter(|&&(_, end)| end <= last);
+    near.map(|&(begin, end)| &nodes[begin..=end])
+        .filter(|of| of.iter().all(|n| inside.contains(n)))
+        .flatten()
+        .copied()
+        .collect()
 }
 
 /// Are a warp's active lanes run one after another, and no others looked at?
@@ -122,7 +130,7 @@ pub(crate) struct Emitted {
     pub(crate) sinkable: Vec<Inst>,
     /// Code to which [`super::sink_rare`] may move others.
     pub(crate) rare: Vec<Rare>,
-    /// Numbers of the blocks of code for full chunks of nodes in loops, for [`super::keep_aside`].
+    /// Numbers of the blocks of code for full chunks of nodes of loops that are in the region as a whole, for [`super::keep_aside`].
     pub(crate) loops: Vec<Range<u32>>,
 }
 
@@ -205,7 +213,8 @@ pub(crate) fn emit_region(
         upcoming: &[],
         skippable: false,
         twice: false,
-        looping: false,
+        rarely: false,
+        looping: None,
         steps: warps.by_turns().then(|| Steps::of(k, plan.shape.block)),
         fetched: Vec::new(),
         trips: None,
@@ -433,8 +442,7 @@ impl<'a> Emit<'a, '_> {
     fn full_node(&mut self, n: NodeId, blocks: &Blocks) {
         self.b.switch_to_block(blocks.full[&n]);
         self.exec = None;
-        self.looping = self.plan.ordering.is_looped(n);
-        self.trips = self.trips(n);
+        self.looping = self.plan.ordering.innermost[n];
         self.fetched_trips.clear();
         let ends = self.ends(n);
         self.body(n, ends.as_ref().map_or(&[], |ends| ends.late()));

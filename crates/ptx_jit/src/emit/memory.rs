@@ -91,6 +91,9 @@ pub(super) type Checks = Vec<Value>;
 /// Most bytes that one check covers in shared memory, and elsewhere: a check of more would fail in a small window for what is
 /// in it.
 pub(super) const MAX_SPAN: [i64; 2] = [1 << 16, 1 << 11];
+
+/// How often something is added to a value at most, for the sum to be known as one number.
+const MOST_ADDED: usize = 4;
 /// Most bytes between the elements of neighbouring lanes that one check covers: the last lane's offset is a displacement.
 const MAX_DISTANCE: i64 = 1 << 20;
 
@@ -276,6 +279,17 @@ impl Emit<'_, '_> {
         let (v, by) = number.map_or((v, 0), |(v, by)| (v, by as i32));
         let host = if matches!(host, Host::Whole(_)) { Host::Whole(v) } else { Host::InSpace(v) };
         (self.whole(space, host), by)
+    }
+
+    /// A value as another one to which a number is added; of 32 bits they may wrap.
+    pub(super) fn sum(&self, v: Value) -> (Value, i64) {
+        let short = self.b.func.dfg.value_type(v) == types::I32;
+        let (mut v, mut sum) = (self.b.func.dfg.resolve_aliases(v), 0_i64);
+        for _ in 0..MOST_ADDED {
+            let Some((other, by)) = self.number_added(v) else { break };
+            (v, sum) = (other, sum.wrapping_add(if short { i64::from(by as i32) } else { by }));
+        }
+        (v, sum)
     }
 
     /// The value and the number of which this one is the sum, if it is one.
@@ -571,9 +585,7 @@ impl Emit<'_, '_> {
         let given = self.for_lanes(lanes, |e| access(e, (resolved, 0)));
         self.jump_with(on, &given);
         self.b.switch_to_block(fast);
-        if !self.twice {
-            self.fetch_trips_ahead(&site, addr, host);
-        }
+        self.fetch_trips_ahead(&site, addr, host);
         let host = self.displaced(space, host);
         let given = self.for_lanes(lanes, |e| access(e, host));
         self.jump_with(on, &given);

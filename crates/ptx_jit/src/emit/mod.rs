@@ -170,14 +170,16 @@ pub(crate) struct Emit<'a, 'f> {
     skippable: bool,
     /// Inside code that there is twice; see `ask`.
     twice: bool,
-    /// In a node that loops run again.
-    looping: bool,
+    /// Inside that of the two that hardly ever runs.
+    rarely: bool,
+    /// The innermost loop that the node is in, as positions of its first node and its last one.
+    looping: Option<(usize, usize)>,
     /// Where warps of a row of CTAs run by turns: how registers grow from one CTA to the next.
     steps: Option<Steps>,
     /// What has been fetched for them; see `ahead`.
     fetched: Vec<(Reg, i64)>,
-    /// The same from trip to trip of the loop that the node is in, and lines that have been fetched for later ones, by what is added to a value.
-    trips: Option<Steps>,
+    /// The same from trip to trip of a loop, and what has been fetched in the node for later ones: places as values and what is added to them.
+    trips: Option<((usize, usize), Steps)>,
     fetched_trips: Vec<(Value, i64)>,
     floats: &'a Floats,
     pointers: &'a Pointers,
@@ -185,10 +187,10 @@ pub(crate) struct Emit<'a, 'f> {
     sinkable: Vec<Inst>,
     /// Code for what [`ask`] has found not to hold.
     rare: Vec<rare::Rare>,
-    /// Numbers of the blocks of full code of nodes in loops.
-    loops: Vec<Range<u32>>,
     /// Nodes of loops that are in the region as a whole.
     looped: HashSet<NodeId>,
+    /// Numbers of the blocks of full code of those.
+    loops: Vec<Range<u32>>,
     /// Registers that the region may write.
     written: RegSet,
     /// These, and registers that it reads before it writes them.
@@ -598,8 +600,10 @@ fn import(func: &mut Function, helper: Helper, entry: bool, signature: Signature
     func.import_function(ExtFuncData { name: ExternalName::user(name), signature, colocated: false, patchable: false })
 }
 
+/// A place on the stack, aligned to its size, or to a vector if that is a multiple of one.
 fn slot(func: &mut Function, bytes: u32) -> StackSlot {
-    func.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 4))
+    let align = bytes.trailing_zeros().min(4) as u8;
+    func.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, align))
 }
 
 fn arg(v: Value) -> BlockArg {
