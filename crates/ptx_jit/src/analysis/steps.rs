@@ -68,16 +68,12 @@ impl Steps {
     pub(crate) fn of_trips<'k>(insts: impl Iterator<Item = &'k Inst> + Clone) -> Steps {
         let mut writes: HashMap<Reg, u32> = HashMap::new();
         insts.clone().flat_map(|inst| operands::writes(&inst.op)).for_each(|r| *writes.entry(r).or_default() += 1);
+        let counter = |inst: &Inst| counted(inst).filter(|(r, _)| writes[r] == 1);
         // What is written further down is not known further up, but for what counts.
         let mut written: HashMap<Reg, Option<Known>> = writes.keys().map(|&r| (r, None)).collect();
-        let counters = || insts.clone().filter_map(|inst| counted(inst).filter(|(r, _)| writes[r] == 1));
-        written.extend(counters().map(|(r, by)| (r, Some(Known::step(Some(by))))));
+        written.extend(insts.clone().filter_map(counter).map(|(r, by)| (r, Some(Known::step(Some(by))))));
         let mut steps = Steps { written, along: Along::Trips };
-        for inst in insts.clone() {
-            if counted(inst).is_none_or(|(r, _)| writes[&r] != 1) {
-                steps.see(inst);
-            }
-        }
+        insts.filter(|inst| counter(inst).is_none()).for_each(|inst| steps.see(inst));
         steps
     }
 

@@ -49,10 +49,15 @@ impl Emit<'_, '_> {
         let far = (step * ctas.cast_signed()) as i32;
         self.fetched.push(line);
         let bytes = self.plan.lanes() * site.ty.bytes() * site.count;
-        let flags = MemFlagsData::new().with_trap_code(Some(FETCH));
         for at in (0..bytes as i32).step_by(LINE as usize) {
-            self.b.ins().uload8(types::I64, flags, host, far + at);
+            self.fetch(host, far + at);
         }
+    }
+
+    /// Fetches the line that is so many bytes behind an address.
+    fn fetch(&mut self, host: Value, by: i32) {
+        let flags = MemFlagsData::new().with_trap_code(Some(FETCH));
+        self.b.ins().uload8(types::I64, flags, host, by);
     }
 
     /// By how much a register grows from a trip to the next one of the loop that the node is in, if lanes run one by one.
@@ -83,8 +88,7 @@ impl Emit<'_, '_> {
         self.fetched_trips.push((of, by));
         let (host, offset) = self.displaced(site.space, host);
         let far = AHEAD.cast_signed() * step.signum();
-        let flags = MemFlagsData::new().with_trap_code(Some(FETCH));
-        self.b.ins().uload8(types::I64, flags, host, offset + far as i32);
+        self.fetch(host, offset + far as i32);
     }
 }
 
